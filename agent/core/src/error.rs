@@ -1,0 +1,145 @@
+//! Errors by what the caller should do about them.
+
+use std::fmt;
+
+/// What this crate's fallible functions return.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller should do about an [`Error`]; the fronts turn it into a code of their protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The request is wrong; mend it.
+    Invalid,
+    /// No such volume, snapshot or node.
+    NotFound,
+    /// The name is taken by something with other arguments.
+    Conflict,
+    /// Another change of the same object runs; ask again.
+    Busy,
+    /// A page token that no list gave out, or whose list is gone; start again without it.
+    StaleToken,
+    /// Somebody uses the object; the message says who.
+    InUse,
+    /// The object or the agent is not in the state that the call needs.
+    Precondition,
+    /// No such size can be had; another size may.
+    OutOfRange,
+    /// No room here; another node may have it.
+    NoSpace,
+    /// The object lives on another node.
+    WrongNode,
+    /// Something is left behind; the same call again finishes or undoes it.
+    HalfDone,
+    /// A program failed; its change was undone.
+    Command,
+    /// The operating system refused; the change was undone.
+    Io,
+    /// Our own mistake.
+    Bug,
+}
+
+/// A failure: its kind, what was attempted with which object, and what caused it.
+///
+/// `Display` leaves the source out; print the chain at the border.
+pub struct Error {
+    kind: Kind,
+    message: String,
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `kind` with a lower-case `message` that names the object.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self {
+            kind,
+            message: message.into(),
+            source: None,
+        }
+    }
+
+    /// The request is wrong; `message` names the field.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// There is no such object.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// An operating system call failed; a full disk is [`Kind::NoSpace`], the rest [`Kind::Io`].
+    pub fn io(message: impl Into<String>, source: impl Into<std::io::Error>) -> Self {
+        let source = source.into();
+        let kind = match source.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Kind::NoSpace,
+            _ => Kind::Io,
+        };
+        Self::new(kind, message).because(source)
+    }
+
+    /// The same error with `source` as its cause.
+    #[must_use]
+    pub fn because(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The message and every cause behind it, joined by `: `.
+    pub fn chain(&self) -> String {
+        let mut text = self.message.clone();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.kind, self.chain())
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source
+            .as_deref()
+            .map(|source| -> &(dyn std::error::Error + 'static) { source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn display_leaves_the_source_out_and_the_chain_has_it() {
+        let error = Error::io("could not write record", std::io::Error::other("disk on fire"));
+        assert_eq!(error.to_string(), "could not write record");
+        assert_eq!(error.chain(), "could not write record: disk on fire");
+        assert_eq!(error.kind(), Kind::Io);
+    }
+
+    #[test]
+    fn a_full_disk_is_no_space() {
+        let error = Error::io("x", std::io::Error::from_raw_os_error(libc::ENOSPC));
+        assert_eq!(error.kind(), Kind::NoSpace);
+    }
+}

@@ -1,0 +1,28 @@
+//! The operations on volumes and snapshots, and the back ends that keep their bytes.
+//!
+//! - [`types`]: checked newtypes; what has passed them is not checked again.
+//! - [`ops`]: the rules of volumes, snapshots and nodes, once for all back ends and callers.
+//! - [`backend`]: the trait that stores images, and its implementations.
+//! - [`host`]: programs, loop devices, file systems and mounts of this machine.
+//! - [`fail`]: named points where a test build can be stopped.
+//!
+//! **Invariant:** this crate names no protobuf type, no gRPC code and no Kubernetes type.
+//! **Invariant:** the disk is the record; nothing here caches what the disk says.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "tests fail by panicking"
+    )
+)]
+
+pub mod backend;
+mod error;
+pub mod fail;
+pub mod host;
+pub mod ops;
+pub mod types;
+
+pub use error::{Error, Kind, Result};
