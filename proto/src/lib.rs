@@ -11,9 +11,18 @@
 //! **Invariant:** no `Debug` of a message shows a secret, neither its keys nor its values, however deep the
 //! message lies in another. A secret is a field annotated so, or any map with "secret" or "credential" in its name.
 //!
-//! **Invariant:** a number on the wire never changes its meaning; `tests/wire.txt` holds them all.
+//! **Invariant:** a number on the wire never changes its meaning; the tables in `tests/wire/` hold them all.
 //!
 //! There is no knowledge of storage here, no check of a request and no conversion: those are the agent's.
+
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        reason = "tests fail by panicking"
+    )
+)]
 
 mod socket;
 
