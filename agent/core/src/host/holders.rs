@@ -1,0 +1,188 @@
+//! Who uses a mount or a device, found out only when it matters: after the kernel has refused.
+
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use super::mount_table::{DeviceNumber, MountTable};
+use crate::{Error, Kind};
+
+/// More are not named; one is enough to begin with.
+const MOST: usize = 5;
+
+/// A process that uses something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// Its name, as `ps -o comm` has it.
+    pub name: String,
+    /// What it has there.
+    pub what: &'static str,
+}
+
+/// What to look for in a process.
+enum Wanted<'a> {
+    /// Something on the file system with this `st_dev`, below one of these paths.
+    FileSystem { dev: u64, targets: &'a [PathBuf] },
+    /// The block device with this `st_rdev`.
+    Device { rdev: u64 },
+}
+
+/// Up to five processes that have their working directory, root, program or an open or mapped file on the mount at `target`.
+pub fn of_mount(target: &Path) -> Vec<Holder> {
+    let Ok(metadata) = fs::metadata(target) else {
+        return Vec::new();
+    };
+    scan(&Wanted::FileSystem {
+        dev: metadata.dev(),
+        targets: &[target.to_owned()],
+    })
+}
+
+/// Up to five processes that have the block device `device` open.
+pub fn of_device(device: &Path) -> Vec<Holder> {
+    match fs::metadata(device) {
+        Ok(metadata) => scan(&Wanted::Device {
+            rdev: metadata.rdev(),
+        }),
+        Err(_) => Vec::new(),
+    }
+}
+
+/// Whether a process has the block device `device` open.
+pub(crate) fn has_device_open(device: &Path) -> bool {
+    !of_device(device).is_empty()
+}
+
+/// The error for a mount that cannot be taken away.
+pub(crate) fn mount_in_use(target: &Path) -> Error {
+    let mut users = of_mount(target).iter().map(describe).collect::<Vec<_>>();
+    if let Ok(table) = MountTable::read() {
+        let below = table.below(target).filter(|mount| mount.target != target);
+        users.extend(
+            below
+                .take(MOST)
+                .map(|mount| format!("mount {}", mount.target.display())),
+        );
+    }
+    in_use(&format!("mount {}", target.display()), &users)
+}
+
+/// The error for a block device that cannot be taken away.
+pub(crate) fn device_in_use(device: &Path) -> Error {
+    let mut users = Vec::new();
+    if let (Ok(table), Ok(number)) = (MountTable::read(), DeviceNumber::of_block_device(device)) {
+        let mounts = table.of_block_device(device, number);
+        users.extend(
+            mounts
+                .take(MOST)
+                .map(|mount| format!("mount {}", mount.target.display())),
+        );
+    }
+    if let Some(name) = device.file_name()
+        && let Ok(entries) = fs::read_dir(Path::new("/sys/class/block").join(name).join("holders"))
+    {
+        users.extend(
+            entries
+                .flatten()
+                .map(|entry| format!("device {}", entry.file_name().display())),
+        );
+    }
+    users.extend(of_device(device).iter().map(describe));
+    in_use(&format!("device {}", device.display()), &users)
+}
+
+fn in_use(what: &str, users: &[String]) -> Error {
+    let who = if users.is_empty() {
+        "somebody this agent cannot see, in another mount namespace perhaps".to_owned()
+    } else {
+        users.join(", ")
+    };
+    Error::new(
+        Kind::InUse,
+        format!("{what} is used by {who}; end that first"),
+    )
+}
+
+fn describe(holder: &Holder) -> String {
+    format!("process {} ({}: {})", holder.pid, holder.name, holder.what)
+}
+
+fn scan(wanted: &Wanted<'_>) -> Vec<Holder> {
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    processes
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let what = use_of(&entry.path(), wanted)?;
+            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            Some(Holder {
+                pid,
+                name: name.trim_end().to_owned(),
+                what,
+            })
+        })
+        .take(MOST)
+        .collect()
+}
+
+fn use_of(process: &Path, wanted: &Wanted<'_>) -> Option<&'static str> {
+    let open_files = || {
+        fs::read_dir(process.join("fd"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .any(|entry| is_wanted(&entry.path(), wanted))
+    };
+    match wanted {
+        Wanted::Device { .. } => open_files().then_some("open device"),
+        Wanted::FileSystem { targets, .. } => [
+            ("cwd", "working directory"),
+            ("root", "root directory"),
+            ("exe", "program"),
+        ]
+        .into_iter()
+        .find(|(link, _)| is_wanted(&process.join(link), wanted))
+        .map(|(_, what)| what)
+        .or_else(|| open_files().then_some("open file"))
+        .or_else(|| maps(process, targets).then_some("mapped file")),
+    }
+}
+
+/// Whether what a link in /proc leads to is what we look for.
+fn is_wanted(link: &Path, wanted: &Wanted<'_>) -> bool {
+    // Following the link costs one call and cannot be fooled by names; asking a dead network file system
+    // cannot hang us, because only the path is read until it fits.
+    match wanted {
+        Wanted::Device { rdev } => {
+            fs::read_link(link).is_ok_and(|path| path.starts_with("/"))
+                && fs::metadata(link).is_ok_and(|file| file.rdev() == *rdev)
+        }
+        Wanted::FileSystem { dev, targets } => {
+            fs::read_link(link)
+                .is_ok_and(|path| targets.iter().any(|target| path.starts_with(target)))
+                && fs::metadata(link).is_ok_and(|file| file.dev() == *dev)
+        }
+    }
+}
+
+fn maps(process: &Path, targets: &[PathBuf]) -> bool {
+    let Ok(text) = fs::read(process.join("maps")) else {
+        return false;
+    };
+    text.split(|byte| *byte == b'\n').any(|line| {
+        let Some(start) = line.iter().position(|byte| *byte == b'/') else {
+            return false;
+        };
+        let path = PathBuf::from(OsString::from(std::ffi::OsStr::from_bytes(
+            line.get(start..).unwrap_or_default(),
+        )));
+        targets.iter().any(|target| path.starts_with(target))
+    })
+}

@@ -1,0 +1,263 @@
+//! What is mounted where: `/proc/self/mountinfo`, read each time it is asked for.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt, fs,
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::MetadataExt,
+    },
+    path::{Path, PathBuf},
+};
+
+use crate::{Error, Result};
+
+const MOUNTINFO: &str = "/proc/self/mountinfo";
+
+/// The number by which the kernel knows a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceNumber {
+    /// The driver.
+    pub major: u32,
+    /// The device of that driver.
+    pub minor: u32,
+}
+
+impl DeviceNumber {
+    /// The number in a `dev_t`, as `st_dev` and `st_rdev` have it.
+    pub fn from_dev(dev: u64) -> Self {
+        Self {
+            major: libc::major(dev),
+            minor: libc::minor(dev),
+        }
+    }
+
+    /// The number of the block device at `path`.
+    ///
+    /// # Errors
+    /// `Io` when there is none, or when `path` is something else.
+    pub fn of_block_device(path: &Path) -> Result<Self> {
+        use std::os::unix::fs::FileTypeExt;
+        let metadata = fs::metadata(path).map_err(|error| {
+            Error::io(
+                format!("could not look at device {}", path.display()),
+                error,
+            )
+        })?;
+        if !metadata.file_type().is_block_device() {
+            return Err(Error::io(
+                format!("{} is not a block device", path.display()),
+                std::io::Error::from_raw_os_error(libc::ENOTBLK),
+            ));
+        }
+        Ok(Self::from_dev(metadata.rdev()))
+    }
+}
+
+impl fmt::Display for DeviceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
+
+/// One line of the mount table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// The mount's own id.
+    pub id: u64,
+    /// The id of the mount that it sits on.
+    pub parent: u64,
+    /// The device of its file system; a number of the kernel's own making for btrfs.
+    pub device: DeviceNumber,
+    /// Which part of the file system it shows.
+    pub root: PathBuf,
+    /// Where it is.
+    pub target: PathBuf,
+    /// Whether this mount refuses writes, whatever its file system does.
+    pub read_only: bool,
+    /// The options of this mount, joined by commas.
+    pub options: String,
+    /// The file system type.
+    pub fs_type: String,
+    /// What was mounted: a device, mostly.
+    pub source: OsString,
+    /// The options of its file system, joined by commas.
+    pub super_options: String,
+}
+
+impl Mount {
+    /// Whether the file system itself is mounted read-only.
+    pub fn is_file_system_read_only(&self) -> bool {
+        self.super_options.split(',').any(|option| option == "ro")
+    }
+
+    /// Whether one of the options of the mount or its file system is `option`.
+    pub fn has_option(&self, option: &str) -> bool {
+        [&self.options, &self.super_options]
+            .into_iter()
+            .any(|options| options.split(',').any(|one| one == option))
+    }
+}
+
+/// The mounts that this process sees, in the kernel's order: what covers comes after what it covers.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct MountTable {
+    mounts: Vec<Mount>,
+}
+
+impl MountTable {
+    /// Reads the table as it is now.
+    pub fn read() -> Result<Self> {
+        let text = fs::read(MOUNTINFO)
+            .map_err(|error| Error::io(format!("could not read {MOUNTINFO}"), error))?;
+        Ok(Self::parse(&text))
+    }
+
+    /// The table in the text of a mountinfo file; a line that makes no sense is left out.
+    pub fn parse(text: &[u8]) -> Self {
+        Self {
+            mounts: text
+                .split(|byte| *byte == b'\n')
+                .filter_map(parse_line)
+                .collect(),
+        }
+    }
+
+    /// All mounts.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Mount> {
+        self.mounts.iter()
+    }
+
+    /// The topmost mount exactly at `target`, a path without symbolic links.
+    pub fn at(&self, target: &Path) -> Option<&Mount> {
+        let wanted = target.as_os_str();
+        // Comparing bytes is what keeps thousands of mounts cheap; comparing paths goes by component.
+        self.mounts
+            .iter()
+            .rfind(|mount| mount.target.as_os_str() == wanted)
+    }
+
+    /// All mounts stacked exactly at `target`, the topmost first.
+    pub fn all_at<'a>(&'a self, target: &'a Path) -> impl Iterator<Item = &'a Mount> {
+        let wanted = target.as_os_str();
+        self.mounts
+            .iter()
+            .rev()
+            .filter(move |mount| mount.target.as_os_str() == wanted)
+    }
+
+    /// All mounts of the file system with this device number.
+    pub fn of_device(&self, device: DeviceNumber) -> impl Iterator<Item = &Mount> {
+        self.mounts
+            .iter()
+            .filter(move |mount| mount.device == device)
+    }
+
+    /// All mounts of the file system on the block device at `path`, and those that show the device itself as a file.
+    ///
+    /// btrfs gives its mounts a device number of its own, so there the source is compared instead.
+    pub fn of_block_device<'a>(
+        &'a self,
+        path: &'a Path,
+        device: DeviceNumber,
+    ) -> impl Iterator<Item = &'a Mount> {
+        let node = node_root(path);
+        self.mounts.iter().filter(move |mount| {
+            mount.device == device
+                || (mount.device.major == 0 && is_source(&mount.source, path, device))
+                || (mount.fs_type == "devtmpfs"
+                    && node.is_some_and(|node| mount.root.as_os_str() == node))
+        })
+    }
+
+    /// All mounts at `target` or below it.
+    pub fn below<'a>(&'a self, target: &'a Path) -> impl Iterator<Item = &'a Mount> {
+        self.mounts
+            .iter()
+            .filter(move |mount| mount.target.starts_with(target))
+    }
+
+    /// The mount that `path` (which has no symbolic links) is on.
+    pub fn holding(&self, path: &Path) -> Option<&Mount> {
+        path.ancestors().find_map(|ancestor| self.at(ancestor))
+    }
+}
+
+/// What mountinfo calls the root of a bind mount of the device node `/dev/<name>`: `/<name>`.
+fn node_root(path: &Path) -> Option<&OsStr> {
+    path.as_os_str()
+        .as_bytes()
+        .strip_prefix(b"/dev")
+        .map(OsStr::from_bytes)
+}
+
+fn is_source(source: &OsStr, path: &Path, device: DeviceNumber) -> bool {
+    source == path.as_os_str()
+        || (source.as_bytes().starts_with(b"/dev/")
+            && fs::metadata(source).is_ok_and(|node| DeviceNumber::from_dev(node.rdev()) == device))
+}
+
+/// One line: `36 35 98:0 /root /target rw,noatime optional:fields - ext4 /dev/sda rw,errors=continue`.
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let id = number(fields.next()?)?;
+    let parent = number(fields.next()?)?;
+    let device = parse_device(fields.next()?)?;
+    let root = PathBuf::from(unescape(fields.next()?));
+    let target = PathBuf::from(unescape(fields.next()?));
+    let options = text(fields.next()?);
+    // Any number of optional fields, ended by a lone dash.
+    fields.by_ref().find(|field| *field == b"-")?;
+    let fs_type = text(fields.next()?);
+    let source = unescape(fields.next()?);
+    let super_options = text(fields.next().unwrap_or_default());
+    Some(Mount {
+        id,
+        parent,
+        device,
+        root,
+        target,
+        read_only: options.split(',').any(|option| option == "ro"),
+        options,
+        fs_type,
+        source,
+        super_options,
+    })
+}
+
+fn parse_device(field: &[u8]) -> Option<DeviceNumber> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some(DeviceNumber {
+        major: major.parse().ok()?,
+        minor: minor.parse().ok()?,
+    })
+}
+
+fn number(field: &[u8]) -> Option<u64> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+fn text(field: &[u8]) -> String {
+    String::from_utf8_lossy(unescape(field).as_bytes()).into_owned()
+}
+
+/// Space, tab, newline, backslash and `#` are written as a backslash and three octal digits.
+pub(crate) fn unescape(field: &[u8]) -> OsString {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        let (byte, tail) = match rest {
+            [
+                b'\\',
+                a @ b'0'..=b'3',
+                b @ b'0'..=b'7',
+                c @ b'0'..=b'7',
+                tail @ ..,
+            ] => (((a - b'0') << 6) | ((b - b'0') << 3) | (c - b'0'), tail),
+            _ => (*first, tail),
+        };
+        bytes.push(byte);
+        rest = tail;
+    }
+    OsString::from_vec(bytes)
+}

@@ -1,0 +1,246 @@
+//! The system calls that no safe library of ours wraps: loop devices, reflinks, freezing, new-style mounts.
+//!
+//! **Invariant:** the only file of this crate with `unsafe`.
+#![expect(
+    unsafe_code,
+    reason = "ioctl(2) and the mount calls that take no path have no safe wrapper"
+)]
+
+use std::{
+    ffi::{CString, OsStr},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use libc::{Ioctl, c_int, c_long, c_uint};
+
+// linux/fs.h
+const FICLONE: Ioctl = nix::request_code_write!(0x94, 9, size_of::<c_int>());
+const FIFREEZE: Ioctl = nix::request_code_readwrite!(b'X', 119, size_of::<c_int>());
+const FITHAW: Ioctl = nix::request_code_readwrite!(b'X', 120, size_of::<c_int>());
+const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>());
+
+// linux/loop.h; these numbers carry no size.
+const LOOP_CLR_FD: Ioctl = 0x4C01;
+const LOOP_SET_STATUS64: Ioctl = 0x4C04;
+const LOOP_GET_STATUS64: Ioctl = 0x4C05;
+const LOOP_SET_CAPACITY: Ioctl = 0x4C07;
+const LOOP_CONFIGURE: Ioctl = 0x4C0A;
+const LOOP_CTL_GET_FREE: Ioctl = 0x4C82;
+
+/// The loop device refuses writes.
+pub(crate) const LO_READ_ONLY: u32 = 1;
+/// The loop device goes away with its last user.
+pub(crate) const LO_AUTOCLEAR: u32 = 4;
+/// The loop device passes the page cache of its backing file by.
+pub(crate) const LO_DIRECT_IO: u32 = 16;
+
+// linux/mount.h
+const OPEN_TREE_CLONE: c_uint = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
+const MOUNT_ATTR_RDONLY: u64 = 1;
+
+/// `struct loop_info64` of linux/loop.h.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LoopStatus {
+    /// `st_dev` of the backing file.
+    pub(crate) device: u64,
+    /// `st_ino` of the backing file.
+    pub(crate) inode: u64,
+    /// `st_rdev` of the backing file, when that is a block device.
+    pub(crate) device_id: u64,
+    /// Where in the backing file the loop device begins.
+    pub(crate) offset: u64,
+    /// How many bytes of the backing file it shows; 0 is all.
+    pub(crate) size_limit: u64,
+    /// The N of `/dev/loopN`.
+    pub(crate) number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    /// `LO_*`.
+    pub(crate) flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+}
+
+impl LoopStatus {
+    const ZERO: Self = Self {
+        device: 0,
+        inode: 0,
+        device_id: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: 0,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+}
+
+/// `struct loop_config` of linux/loop.h.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopStatus,
+    reserved: [u64; 8],
+}
+
+const _: () = assert!(size_of::<LoopStatus>() == 232 && size_of::<LoopConfig>() == 304);
+
+/// Makes the whole of `target` share the blocks of `source` (`FICLONE`).
+pub(crate) fn reflink(source: impl AsFd, target: impl AsFd) -> io::Result<()> {
+    ioctl_number(target, FICLONE, c_long::from(source.as_fd().as_raw_fd())).map(drop)
+}
+
+/// Flushes the file system of an open directory and holds its writers (`FIFREEZE`).
+pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
+    ioctl_number(directory, FIFREEZE, 0).map(drop)
+}
+
+/// Lets the writers of a frozen file system go on (`FITHAW`); `EINVAL` when it is not frozen.
+pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
+    ioctl_number(directory, FITHAW, 0).map(drop)
+}
+
+/// The bytes that a block device holds.
+pub(crate) fn device_size(device: impl AsFd) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    // SAFETY: BLKGETSIZE64 writes one u64 to its argument.
+    unsafe { ioctl_value(device, BLKGETSIZE64, &mut bytes) }?;
+    Ok(bytes)
+}
+
+/// The number of a loop device that nobody uses, which the kernel makes if need be.
+pub(crate) fn free_loop_device(control: impl AsFd) -> io::Result<c_int> {
+    ioctl_number(control, LOOP_CTL_GET_FREE, 0)
+}
+
+/// Gives an unused loop device its backing file, flags and block size in one step; `EBUSY` when another was faster.
+pub(crate) fn configure_loop_device(
+    device: impl AsFd,
+    backing: impl AsFd,
+    flags: u32,
+    block_size: u32,
+) -> io::Result<()> {
+    let fd = u32::try_from(backing.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+    let mut config = LoopConfig {
+        fd,
+        block_size,
+        info: LoopStatus {
+            flags,
+            ..LoopStatus::ZERO
+        },
+        reserved: [0; 8],
+    };
+    // SAFETY: LOOP_CONFIGURE reads one `struct loop_config`, whose size is asserted above.
+    unsafe { ioctl_value(device, LOOP_CONFIGURE, &mut config) }
+}
+
+/// What is behind a loop device; `ENXIO` when nothing is.
+pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopStatus> {
+    let mut status = LoopStatus::ZERO;
+    // SAFETY: LOOP_GET_STATUS64 writes one `struct loop_info64`, whose size is asserted above.
+    unsafe { ioctl_value(device, LOOP_GET_STATUS64, &mut status) }?;
+    Ok(status)
+}
+
+/// Changes the flags of a loop device that can be changed: of ours, [`LO_AUTOCLEAR`] alone.
+pub(crate) fn set_loop_status(device: impl AsFd, mut status: LoopStatus) -> io::Result<()> {
+    // SAFETY: LOOP_SET_STATUS64 reads one `struct loop_info64`, whose size is asserted above.
+    unsafe { ioctl_value(device, LOOP_SET_STATUS64, &mut status) }
+}
+
+/// Takes the backing file away as soon as nobody has the device open.
+pub(crate) fn clear_loop_device(device: impl AsFd) -> io::Result<()> {
+    ioctl_number(device, LOOP_CLR_FD, 0).map(drop)
+}
+
+/// Makes a loop device as large as its backing file is now.
+pub(crate) fn refresh_loop_size(device: impl AsFd) -> io::Result<()> {
+    ioctl_number(device, LOOP_SET_CAPACITY, 0).map(drop)
+}
+
+/// A copy of the mount at `source` (of `source` itself, when that is a file in it), attached nowhere yet.
+pub(crate) fn clone_mount(source: &Path) -> io::Result<OwnedFd> {
+    let source = c_path(source)?;
+    let flags = OPEN_TREE_CLONE | c_uint::try_from(libc::O_CLOEXEC).map_err(io::Error::other)?;
+    // SAFETY: open_tree(2) reads a path that ends in NUL and lives across the call.
+    let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) };
+    let fd = c_int::try_from(checked(fd)?).map_err(io::Error::other)?;
+    // SAFETY: the call made this descriptor and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a mount read-only; the file system behind it stays as it is.
+pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+    // `struct mount_attr`: flags to set, flags to clear, propagation, user namespace.
+    let attributes: [u64; 4] = [MOUNT_ATTR_RDONLY, 0, 0, 0];
+    // SAFETY: mount_setattr(2) reads an empty path and as many bytes of attributes as it is told.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            attributes.as_ptr(),
+            size_of_val(&attributes),
+        )
+    };
+    checked(result).map(drop)
+}
+
+/// Attaches a mount that [`clone_mount`] made; it appears at `target` in one step.
+pub(crate) fn move_mount(mount: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
+    let target = c_path(target)?;
+    // SAFETY: move_mount(2) reads two paths that end in NUL and live across the call.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_move_mount,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_FDCWD,
+            target.as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH,
+        )
+    };
+    checked(result).map(drop)
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    Ok(CString::new(OsStr::as_bytes(path.as_os_str()))?)
+}
+
+fn checked(result: c_long) -> io::Result<c_long> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}
+
+fn ioctl_number(fd: impl AsFd, request: Ioctl, argument: c_long) -> io::Result<c_int> {
+    // SAFETY: none of the requests given here lets the kernel read or write memory of ours.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, argument) };
+    checked(c_long::from(result))?;
+    Ok(result)
+}
+
+/// # Safety
+/// `request` must read and write no more than one `T`, and any bytes that it writes must be a `T`.
+unsafe fn ioctl_value<T>(fd: impl AsFd, request: Ioctl, value: &mut T) -> io::Result<()> {
+    let argument = std::ptr::from_mut(value);
+    // SAFETY: the argument is one live `T`, and the caller vouches for the request.
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, argument) };
+    checked(c_long::from(result)).map(drop)
+}
