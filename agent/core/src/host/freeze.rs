@@ -20,7 +20,7 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// Flushes the file system mounted at `mount_point` and held its writers.
+    /// Flushes the file system mounted at `mount_point` and holds its writers.
     ///
     /// # Errors
     /// `Busy` when somebody else has frozen it: whoever did that thaws it.

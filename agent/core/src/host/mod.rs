@@ -6,10 +6,13 @@
 mod access;
 pub mod copy;
 pub mod disk;
+pub mod exec;
 mod filesystem;
 pub mod freeze;
 pub mod holders;
 pub mod loop_device;
+pub mod mount;
+mod mount_options;
 pub mod mount_table;
 mod system;
 
@@ -18,4 +21,6 @@ pub use disk::Disk;
 pub use filesystem::FileSystem;
 pub use freeze::Frozen;
 pub use loop_device::LoopDevice;
+pub use mount::Outcome;
+pub use mount_options::MountOptions;
 pub use mount_table::{DeviceNumber, Mount, MountTable};

@@ -170,6 +170,16 @@ impl MountTable {
         })
     }
 
+    /// The mounts of the file system on the block device at `path`.
+    ///
+    /// # Errors
+    /// When `path` is no block device.
+    pub fn file_systems_of(&self, path: &Path) -> Result<Vec<&Mount>> {
+        let device = DeviceNumber::of_block_device(path)?;
+        let mounts = self.of_block_device(path, device);
+        Ok(mounts.filter(|mount| mount.fs_type != "devtmpfs").collect())
+    }
+
     /// All mounts at `target` or below it.
     pub fn below<'a>(&'a self, target: &'a Path) -> impl Iterator<Item = &'a Mount> {
         self.mounts

@@ -1,0 +1,413 @@
+//! The one place that starts programs.
+//!
+//! No shell, a program of a fixed list of directories, an empty environment, limits on what is read from it,
+//! and a process group of its own, so that a signal meant for the agent does not end it.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "this is the place that starts programs"
+)]
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    process::Stdio,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    process::{Child, Command},
+};
+
+use crate::{Error, Kind, Result};
+
+const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
+const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
+/// More output than this is a mistake; it is read, so that the program can end, and thrown away.
+const OUTPUT_LIMIT: usize = 16 << 20;
+/// What of its complaint goes into an error.
+const COMPLAINT_LINES: usize = 4;
+
+static STARTED: AtomicU64 = AtomicU64::new(0);
+
+/// How many programs this process has started.
+pub fn started() -> u64 {
+    STARTED.load(Ordering::Relaxed)
+}
+
+/// Where the program is, if it is installed.
+pub fn find(program: &str) -> Option<PathBuf> {
+    DIRECTORIES
+        .iter()
+        .map(|directory| PathBuf::from(directory).join(program))
+        .find(|path| {
+            fs::metadata(path)
+                .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+        })
+}
+
+/// What happens to a program whose caller goes away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// It is killed, with all that it started.
+    Reads,
+    /// It runs to its end.
+    Changes,
+}
+
+/// A program to be run.
+#[derive(Debug)]
+pub struct Program {
+    name: &'static str,
+    arguments: Vec<OsString>,
+    stdin: Option<Input>,
+    effect: Effect,
+}
+
+/// What a program is given to read; may be a secret, so it is never shown.
+struct Input(Vec<u8>);
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// What a program that succeeded has printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// What it printed.
+    pub stdout: Vec<u8>,
+    /// What it complained about.
+    pub stderr: Vec<u8>,
+}
+
+impl Program {
+    /// A program that changes nothing: it is killed when its caller goes away.
+    pub fn reading(name: &'static str) -> Self {
+        Self::new(name, Effect::Reads)
+    }
+
+    /// A program that changes something: it runs to its end, whatever becomes of its caller.
+    pub fn changing(name: &'static str) -> Self {
+        Self::new(name, Effect::Changes)
+    }
+
+    fn new(name: &'static str, effect: Effect) -> Self {
+        Self {
+            name,
+            arguments: Vec::new(),
+            stdin: None,
+            effect,
+        }
+    }
+
+    /// With one more argument.
+    #[must_use]
+    pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
+        self.arguments.push(argument.as_ref().to_owned());
+        self
+    }
+
+    /// With more arguments.
+    #[must_use]
+    pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
+        let arguments = arguments.into_iter();
+        self.arguments
+            .extend(arguments.map(|argument| argument.as_ref().to_owned()));
+        self
+    }
+
+    /// With this to read; the only way for a secret.
+    #[must_use]
+    pub fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
+        self.stdin = Some(Input(input.into()));
+        self
+    }
+
+    /// Runs the program to its end.
+    ///
+    /// # Errors
+    /// `Precondition` when it is not installed, `Command` when it fails, with the first lines of its complaint.
+    pub async fn run(self) -> Result<Output> {
+        match self.effect {
+            Effect::Reads => self.run_here().await,
+            // A task of its own goes on when the one that waits for it is dropped.
+            Effect::Changes => tokio::spawn(self.run_here())
+                .await
+                .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?,
+        }
+    }
+
+    async fn run_here(mut self) -> Result<Output> {
+        let line = self.line();
+        let path = find(self.name).ok_or_else(|| {
+            Error::new(
+                Kind::Precondition,
+                format!(
+                    "program {} is missing; install it in one of {PATH}",
+                    self.name
+                ),
+            )
+        })?;
+        let started = Instant::now();
+        let input = self.stdin.take();
+        let mut child = Command::new(path)
+            .args(&self.arguments)
+            .env_clear()
+            .envs([("LC_ALL", "C"), ("PATH", PATH)])
+            .current_dir("/")
+            .process_group(0)
+            .stdin(if input.is_some() {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| Error::io(format!("could not start `{line}`"), error))?;
+        STARTED.fetch_add(1, Ordering::Relaxed);
+        let mut group = Group::of(&child, self.effect);
+        let write = write_all(child.stdin.take(), input);
+        let stdout = read_limited(child.stdout.take());
+        let stderr = read_limited(child.stderr.take());
+        let ((), stdout, stderr) = tokio::join!(write, stdout, stderr);
+        let status = child
+            .wait()
+            .await
+            .map_err(|error| Error::io(format!("could not wait for `{line}`"), error))?;
+        group.let_go();
+        tracing::debug!(
+            command = line,
+            elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            status = status.code(),
+            "program ended"
+        );
+        tracing::trace!(
+            stdout = %stdout.bytes.escape_ascii(),
+            stderr = %stderr.bytes.escape_ascii(),
+            "output of program"
+        );
+        if !status.success() {
+            let complaint = complaint(&stderr.bytes);
+            return Err(Error::new(
+                Kind::Command,
+                format!("`{line}` failed ({status}): {complaint}"),
+            ));
+        }
+        if stdout.is_cut && self.effect == Effect::Reads {
+            return Err(Error::new(
+                Kind::Command,
+                format!("`{line}` printed more than {OUTPUT_LIMIT} bytes"),
+            ));
+        }
+        Ok(Output {
+            stdout: stdout.bytes,
+            stderr: stderr.bytes,
+        })
+    }
+
+    /// The command line, for people.
+    fn line(&self) -> String {
+        let mut line = self.name.to_owned();
+        for argument in &self.arguments {
+            line.push(' ');
+            line.push_str(&argument.to_string_lossy());
+        }
+        line
+    }
+}
+
+/// Kills the process group of a reading program that is still there when its caller goes away.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn of(child: &Child, effect: Effect) -> Self {
+        let pid = match effect {
+            Effect::Reads => child.id().and_then(|pid| i32::try_from(pid).ok()),
+            Effect::Changes => None,
+        };
+        Self(pid.map(Pid::from_raw))
+    }
+
+    /// The program has ended and its number may be given to another.
+    fn let_go(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            // It may have ended by itself meanwhile; then there is nobody to kill.
+            let _ = killpg(pid, Signal::SIGKILL);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Captured {
+    bytes: Vec<u8>,
+    is_cut: bool,
+}
+
+async fn read_limited(from: Option<impl AsyncRead + Unpin>) -> Captured {
+    let Some(mut from) = from else {
+        return Captured::default();
+    };
+    let mut captured = Captured::default();
+    let mut buffer = vec![0; 8 << 10];
+    // An error ends the output like its end does: what matters is how the program ends.
+    while let Ok(read) = from.read(&mut buffer).await
+        && read > 0
+    {
+        let room = OUTPUT_LIMIT - captured.bytes.len();
+        captured.is_cut |= read > room;
+        let kept = buffer.get(..read.min(room)).unwrap_or_default();
+        captured.bytes.extend_from_slice(kept);
+    }
+    captured
+}
+
+async fn write_all(to: Option<tokio::process::ChildStdin>, input: Option<Input>) {
+    if let (Some(mut to), Some(Input(bytes))) = (to, input) {
+        // A program that does not want its input says so by how it ends.
+        let _ = to.write_all(&bytes).await;
+    }
+}
+
+fn complaint(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.take(COMPLAINT_LINES).collect::<Vec<_>>();
+    if first.is_empty() {
+        return "it did not say why".to_owned();
+    }
+    first.join("; ").chars().take(1_000).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn shell(effect: Effect, script: &str) -> Program {
+        Program::new("sh", effect).args(["-c", script])
+    }
+
+    #[tokio::test]
+    async fn the_environment_is_empty_but_for_path_and_locale() {
+        let output = Program::reading("env").run().await.unwrap();
+        let mut lines = std::str::from_utf8(&output.stdout)
+            .unwrap()
+            .lines()
+            .collect::<Vec<_>>();
+        lines.sort_unstable();
+        assert_eq!(lines, ["LC_ALL=C", &format!("PATH={PATH}")]);
+    }
+
+    #[tokio::test]
+    async fn a_failure_names_program_arguments_status_and_complaint() {
+        let error = Program::reading("ls")
+            .arg("/no such place")
+            .run()
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Command);
+        let text = error.to_string();
+        assert!(
+            text.contains("`ls /no such place` failed (exit status: 2)"),
+            "{text}"
+        );
+        assert!(text.contains("No such file or directory"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_is_named() {
+        let error = Program::reading("no-such-program").run().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Precondition);
+        assert!(error.to_string().contains("no-such-program"));
+    }
+
+    #[tokio::test]
+    async fn input_reaches_the_program_and_no_debug_output() {
+        let program = Program::reading("cat").stdin("a secret");
+        assert!(!format!("{program:?}").contains("secret"));
+        assert_eq!(program.run().await.unwrap().stdout, b"a secret");
+    }
+
+    #[tokio::test]
+    async fn more_output_than_the_limit_is_an_error_and_not_a_hang() {
+        let error = Program::reading("head")
+            .args(["-c", "20000000", "/dev/zero"])
+            .run()
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains("printed more than"), "{error}");
+    }
+
+    /// Starts `script`, which makes a file `began`, and drops its caller then.
+    async fn abandon(effect: Effect, directory: &std::path::Path, rest: &str) {
+        let began = directory.join("began");
+        let script = format!("cd {}; : > began; {rest}", directory.display());
+        let run = shell(effect, &script).run();
+        let seen = async {
+            while !began.exists() {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::select! {
+            _ = run => panic!("the program ended before it was abandoned"),
+            () = seen => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reading_program_is_killed_with_all_its_children() {
+        let directory = tempfile::tempdir().unwrap();
+        abandon(
+            Effect::Reads,
+            directory.path(),
+            "sleep 600 & echo $! > child.new; mv child.new child; wait",
+        )
+        .await;
+        let child = directory.path().join("child");
+        // The shell may have been killed before it started anything: then there is no child to look for.
+        if let Ok(pid) = fs::read_to_string(&child) {
+            let state = PathBuf::from("/proc").join(pid.trim()).join("stat");
+            let deadline = Instant::now() + Duration::from_secs(10);
+            // Killed, it is gone, or waits as a zombie for whoever adopted it.
+            while fs::read_to_string(&state).is_ok_and(|stat| !stat.contains(") Z ")) {
+                assert!(Instant::now() < deadline, "process {pid} still runs");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_changing_program_outlives_its_caller() {
+        let directory = tempfile::tempdir().unwrap();
+        let gate = directory.path().join("gate");
+        abandon(
+            Effect::Changes,
+            directory.path(),
+            "until [ -e gate ]; do sleep 0.01; done; : > ended",
+        )
+        .await;
+        fs::write(gate, "").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !directory.path().join("ended").exists() {
+            assert!(Instant::now() < deadline, "the program was killed");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Mounting and unmounting, without any program; each change is checked in the mount table afterwards.
+
+use std::{
+    fs,
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    mount::{MntFlags, umount2},
+};
+
+use super::{Access, DeviceNumber, FileSystem, MountOptions, MountTable, holders, system};
+use crate::{Error, Kind, Result};
+
+/// More mounts than this at one place were not made by us, and not by accident.
+const DEEPEST_STACK: usize = 64;
+
+/// Whether a call changed something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It did.
+    Done,
+    /// All was as wanted before.
+    Already,
+}
+
+/// The path without symbolic links by which the mount table knows `target`; its last part must not be one.
+///
+/// Only what is above `target` is looked at, so that a mount whose file system is dead can still be found.
+pub fn resolve(target: &Path) -> Result<PathBuf> {
+    let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
+        return Err(Error::invalid(format!(
+            "{} cannot be a mount point",
+            target.display()
+        )));
+    };
+    let parent = fs::canonicalize(parent).map_err(|error| {
+        Error::io(
+            format!("could not find directory {}", parent.display()),
+            error,
+        )
+    })?;
+    Ok(parent.join(name))
+}
+
+/// Mounts the file system of `kind` on the block device `device` at the directory `target`. A repeat finds it there.
+///
+/// # Errors
+/// `InUse` when something else is mounted at `target`, `Conflict` when it is this device with other access,
+/// `Precondition` when the kernel cannot mount what is on the device.
+pub fn mount_device(
+    device: &Path,
+    target: &Path,
+    kind: FileSystem,
+    options: &MountOptions,
+) -> Result<Outcome> {
+    let target = resolve(target)?;
+    let number = DeviceNumber::of_block_device(device)?;
+    let found = |table: &MountTable| -> Option<Found> {
+        let mount = table.at(&target)?;
+        let is_ours = table.of_block_device(device, number).any(|ours| {
+            ours.id == mount.id && ours.fs_type == kind.name() && ours.root == Path::new("/")
+        });
+        let is_read_only = mount.read_only || mount.is_file_system_read_only();
+        Some(judge(is_ours, is_read_only, options.access()))
+    };
+    if let Some(found) = found(&MountTable::read()?) {
+        return found.into_result(&target, device);
+    }
+    refuse_link(&target)?;
+    nix::mount::mount(
+        Some(device),
+        &target,
+        Some(kind.name()),
+        options.flags(),
+        Some(options.data().as_str()),
+    )
+    .map_err(|errno| mount_error(errno, (device, &target), kind))?;
+    check(found(&MountTable::read()?), &target)
+}
+
+/// Shows the directory or file `source` at `target` too, a directory or file like it. A repeat finds it there.
+///
+/// A read-only one is so from its first instant.
+///
+/// # Errors
+/// `InUse` when something else is mounted at `target`, `Conflict` when it is `source` with other access.
+pub fn bind(source: &Path, target: &Path, access: Access) -> Result<Outcome> {
+    let target = resolve(target)?;
+    let source = fs::canonicalize(source)
+        .map_err(|error| Error::io(format!("could not find {}", source.display()), error))?;
+    let found = |table: &MountTable| -> Option<Found> {
+        let mount = table.at(&target)?;
+        let origin = origin(table, &source);
+        let is_ours =
+            origin.is_some_and(|(device, root)| mount.device == device && mount.root == root);
+        Some(judge(is_ours, mount.read_only, access))
+    };
+    if let Some(found) = found(&MountTable::read()?) {
+        return found.into_result(&target, &source);
+    }
+    refuse_link(&target)?;
+    let attach = || -> std::io::Result<()> {
+        let mount = system::clone_mount(&source)?;
+        if access == Access::ReadOnly {
+            system::make_mount_read_only(mount.as_fd())?;
+        }
+        system::move_mount(mount.as_fd(), &target)
+    };
+    attach().map_err(|error| bind_error(error, &source, &target))?;
+    check(found(&MountTable::read()?), &target)
+}
+
+/// Takes away everything that is mounted at `target`. A repeat finds nothing.
+///
+/// # Errors
+/// `InUse` when somebody uses it, with who; it then stays mounted.
+pub fn unmount(target: &Path) -> Result<Outcome> {
+    let target = match resolve(target) {
+        Ok(target) => target,
+        // Nothing is mounted below what does not exist.
+        Err(error) if is_missing(&error) => return Ok(Outcome::Already),
+        Err(error) => return Err(error),
+    };
+    let mut outcome = Outcome::Already;
+    for _ in 0..DEEPEST_STACK {
+        if MountTable::read()?.at(&target).is_none() {
+            return Ok(outcome);
+        }
+        match umount2(&target, MntFlags::UMOUNT_NOFOLLOW) {
+            Ok(()) => outcome = Outcome::Done,
+            Err(Errno::EBUSY) => return Err(holders::mount_in_use(&target)),
+            // Somebody else was faster; the table says so, or it does not and the next attempt fails as well.
+            Err(Errno::EINVAL) if MountTable::read()?.at(&target).is_none() => return Ok(outcome),
+            Err(errno) => {
+                return Err(Error::io(
+                    format!("could not unmount {}", target.display()),
+                    errno,
+                ));
+            }
+        }
+    }
+    Err(Error::new(
+        Kind::InUse,
+        format!(
+            "something is mounted at {} again and again",
+            target.display()
+        ),
+    ))
+}
+
+/// What is at a mount point, compared with what should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Wanted,
+    OtherAccess,
+    Foreign,
+}
+
+fn judge(is_ours: bool, is_read_only: bool, access: Access) -> Found {
+    match (is_ours, is_read_only == (access == Access::ReadOnly)) {
+        (false, _) => Found::Foreign,
+        (true, false) => Found::OtherAccess,
+        (true, true) => Found::Wanted,
+    }
+}
+
+impl Found {
+    fn into_result(self, target: &Path, source: &Path) -> Result<Outcome> {
+        let target = target.display();
+        match self {
+            Self::Wanted => Ok(Outcome::Already),
+            Self::OtherAccess => Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "{} is mounted at {target} already, read-only where it should be writable or the reverse; unmount it first",
+                    source.display()
+                ),
+            )),
+            Self::Foreign => Err(Error::new(
+                Kind::InUse,
+                format!(
+                    "something else than {} is mounted at {target}; unmount it first",
+                    source.display()
+                ),
+            )),
+        }
+    }
+}
+
+/// What a change must have led to.
+fn check(found: Option<Found>, target: &Path) -> Result<Outcome> {
+    match found {
+        Some(Found::Wanted) => Ok(Outcome::Done),
+        // The kernel has made read-only what was asked for writable, or mounted a file system's older twin.
+        Some(Found::OtherAccess | Found::Foreign) => {
+            let undone = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
+            Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "what got mounted at {} is not what was asked for, and was {}; look at the kernel's log",
+                    target.display(),
+                    if undone.is_ok() {
+                        "unmounted again"
+                    } else {
+                        "left there"
+                    },
+                ),
+            ))
+        }
+        None => Err(Error::new(
+            Kind::HalfDone,
+            format!(
+                "{} was unmounted by another program at once",
+                target.display()
+            ),
+        )),
+    }
+}
+
+/// The device and the part of it that `path` shows.
+fn origin(table: &MountTable, path: &Path) -> Option<(DeviceNumber, PathBuf)> {
+    let mount = table.holding(path)?;
+    let rest = path.strip_prefix(&mount.target).ok()?;
+    let root = if rest.as_os_str().is_empty() {
+        mount.root.clone()
+    } else {
+        mount.root.join(rest)
+    };
+    Some((mount.device, root))
+}
+
+/// A link at the mount point would lead the mount somewhere else.
+fn refuse_link(target: &Path) -> Result<()> {
+    match fs::symlink_metadata(target) {
+        Ok(metadata) if metadata.is_symlink() => Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "mount point {} is a symbolic link; remove it",
+                target.display()
+            ),
+        )),
+        Ok(_) => Ok(()),
+        Err(error) => Err(Error::io(
+            format!("could not look at mount point {}", target.display()),
+            error,
+        )),
+    }
+}
+
+fn is_missing(error: &Error) -> bool {
+    std::error::Error::source(error)
+        .and_then(|source| source.downcast_ref::<std::io::Error>())
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem) -> Error {
+    let device_text = device.display();
+    let precondition = |message: String| Error::new(Kind::Precondition, message).because(errno);
+    match errno {
+        Errno::EBUSY => holders::device_in_use(device),
+        Errno::ENODEV => precondition(format!(
+            "this kernel has no {kind}; load it with `modprobe {kind}`"
+        )),
+        Errno::EROFS | Errno::EACCES => precondition(format!(
+            "device {device_text} is read-only; mount it read-only"
+        )),
+        Errno::ENOTDIR | Errno::ENOENT => precondition(format!(
+            "mount point {} is not a directory",
+            target.display()
+        )),
+        Errno::EINVAL | Errno::EUCLEAN | Errno::EBADMSG => precondition(format!(
+            "the kernel cannot mount the {kind} file system on {device_text} with these options; its log says why"
+        )),
+        errno => Error::io(
+            format!("could not mount {device_text} at {}", target.display()),
+            errno,
+        ),
+    }
+}
+
+fn bind_error(error: std::io::Error, source: &Path, target: &Path) -> Error {
+    let (source, target) = (source.display(), target.display());
+    match error.raw_os_error() {
+        Some(libc::ENOTDIR | libc::EISDIR) => Error::new(
+            Kind::Precondition,
+            format!("mount point {target} must be a directory for a directory and a file for a device"),
+        )
+        .because(error),
+        Some(libc::ENOSYS) => Error::new(
+            Kind::Precondition,
+            "mounts need Linux 5.12 or newer, and a container runtime that lets mount_setattr(2) through",
+        )
+        .because(error),
+        _ => Error::io(format!("could not mount {source} at {target}"), error),
+    }
+}

@@ -1,0 +1,336 @@
+//! Mount flags of a request, checked against what is known to be safe.
+
+use nix::mount::MsFlags;
+
+use super::{Access, FileSystem};
+use crate::{Error, Result};
+
+/// What may follow an option's name.
+#[derive(Debug, Clone, Copy)]
+enum Value {
+    /// Nothing.
+    None,
+    /// A number.
+    Number,
+    /// A number, perhaps with a `k`, `m` or `g` behind it.
+    Size,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Nothing, or one of these words with perhaps a `:` and a level behind it.
+    Maybe(&'static [&'static str]),
+}
+
+use Value::{Maybe, None as Bare, Number, OneOf, Size};
+
+/// Options that are flags of mount(2): name, the flags it sets, the flags it takes away.
+const FLAGS: &[(&str, MsFlags, MsFlags)] = &[
+    ("defaults", MsFlags::empty(), MsFlags::empty()),
+    ("ro", MsFlags::MS_RDONLY, MsFlags::empty()),
+    ("rw", MsFlags::empty(), MsFlags::MS_RDONLY),
+    (
+        "noatime",
+        MsFlags::MS_NOATIME,
+        MsFlags::MS_STRICTATIME.union(MsFlags::MS_RELATIME),
+    ),
+    (
+        "relatime",
+        MsFlags::MS_RELATIME,
+        MsFlags::MS_STRICTATIME.union(MsFlags::MS_NOATIME),
+    ),
+    (
+        "strictatime",
+        MsFlags::MS_STRICTATIME,
+        MsFlags::MS_NOATIME.union(MsFlags::MS_RELATIME),
+    ),
+    ("nodiratime", MsFlags::MS_NODIRATIME, MsFlags::empty()),
+    ("diratime", MsFlags::empty(), MsFlags::MS_NODIRATIME),
+    ("noexec", MsFlags::MS_NOEXEC, MsFlags::empty()),
+    ("exec", MsFlags::empty(), MsFlags::MS_NOEXEC),
+    ("nosuid", MsFlags::MS_NOSUID, MsFlags::empty()),
+    ("suid", MsFlags::empty(), MsFlags::MS_NOSUID),
+    ("nodev", MsFlags::MS_NODEV, MsFlags::empty()),
+    ("dev", MsFlags::empty(), MsFlags::MS_NODEV),
+    ("sync", MsFlags::MS_SYNCHRONOUS, MsFlags::empty()),
+    ("async", MsFlags::empty(), MsFlags::MS_SYNCHRONOUS),
+    ("dirsync", MsFlags::MS_DIRSYNC, MsFlags::empty()),
+    ("lazytime", MsFlags::MS_LAZYTIME, MsFlags::empty()),
+    ("nolazytime", MsFlags::empty(), MsFlags::MS_LAZYTIME),
+];
+
+// Left out on purpose: what gives up safety after a crash (`nobarrier`, `norecovery`, `noload`, `data=writeback`
+// is kept because it only exposes stale blocks of the volume itself), what shows another tree than the volume's
+// (`subvol`), what can stop the machine (`errors=panic`), and what names other devices (`logdev`, `device`).
+const EXT4: &[(&str, Value)] = &[
+    ("acl", Bare),
+    ("auto_da_alloc", Bare),
+    ("barrier", OneOf(&["1"])),
+    ("block_validity", Bare),
+    ("commit", Number),
+    ("data", OneOf(&["ordered", "writeback", "journal"])),
+    ("delalloc", Bare),
+    ("dioread_lock", Bare),
+    ("dioread_nolock", Bare),
+    ("discard", Bare),
+    ("errors", OneOf(&["remount-ro", "continue"])),
+    ("grpquota", Bare),
+    ("init_itable", Number),
+    ("inode_readahead_blks", Number),
+    ("journal_checksum", Bare),
+    ("max_batch_time", Number),
+    ("min_batch_time", Number),
+    ("nodelalloc", Bare),
+    ("nodiscard", Bare),
+    ("noinit_itable", Bare),
+    ("noquota", Bare),
+    ("prjquota", Bare),
+    ("stripe", Number),
+    ("user_xattr", Bare),
+    ("usrquota", Bare),
+];
+
+const XFS: &[(&str, Value)] = &[
+    ("allocsize", Size),
+    ("discard", Bare),
+    ("filestreams", Bare),
+    ("gquota", Bare),
+    ("grpquota", Bare),
+    ("inode32", Bare),
+    ("inode64", Bare),
+    ("largeio", Bare),
+    ("logbsize", Size),
+    ("logbufs", Number),
+    ("nodiscard", Bare),
+    ("nolargeio", Bare),
+    ("noquota", Bare),
+    ("nouuid", Bare),
+    ("pquota", Bare),
+    ("prjquota", Bare),
+    ("sunit", Number),
+    ("swalloc", Bare),
+    ("swidth", Number),
+    ("uquota", Bare),
+    ("usrquota", Bare),
+    ("wsync", Bare),
+];
+
+const BTRFS: &[(&str, Value)] = &[
+    ("acl", Bare),
+    ("autodefrag", Bare),
+    ("barrier", Bare),
+    ("commit", Number),
+    ("compress", Maybe(&["zlib", "lzo", "zstd", "no", "none"])),
+    ("compress-force", Maybe(&["zlib", "lzo", "zstd"])),
+    ("discard", Maybe(&["sync", "async"])),
+    ("flushoncommit", Bare),
+    ("max_inline", Size),
+    ("metadata_ratio", Number),
+    ("noautodefrag", Bare),
+    ("nodiscard", Bare),
+    ("noflushoncommit", Bare),
+    ("nossd", Bare),
+    ("space_cache", OneOf(&["v2"])),
+    ("ssd", Bare),
+    ("ssd_spread", Bare),
+    ("thread_pool", Number),
+];
+
+/// Checked options of one mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountOptions {
+    flags: MsFlags,
+    data: Vec<String>,
+}
+
+impl MountOptions {
+    /// The options that a file system of this kind gets when nobody asks for any.
+    pub fn new(kind: FileSystem) -> Self {
+        let data = match kind {
+            // A copy has its source's uuid, and xfs refuses to mount both without this.
+            FileSystem::Xfs => vec!["nouuid".to_owned()],
+            FileSystem::Ext4 | FileSystem::Btrfs => Vec::new(),
+        };
+        Self {
+            flags: MsFlags::empty(),
+            data,
+        }
+    }
+
+    /// The options in the mount flags of a request; each may hold several, with commas between.
+    ///
+    /// # Errors
+    /// `Invalid` names the option that is not on the list, never its value, which may be a secret.
+    pub fn parse(kind: FileSystem, flags: &[impl AsRef<str>]) -> Result<Self> {
+        let mut options = Self::new(kind);
+        for option in flags.iter().flat_map(|flags| flags.as_ref().split(',')) {
+            options.add(kind, option.trim())?;
+        }
+        Ok(options)
+    }
+
+    /// The same options, with writes as `access` allows.
+    #[must_use]
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.flags
+            .set(MsFlags::MS_RDONLY, access == Access::ReadOnly);
+        self
+    }
+
+    /// Whether writes are allowed.
+    pub fn access(&self) -> Access {
+        if self.flags.contains(MsFlags::MS_RDONLY) {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        }
+    }
+
+    /// The flags for mount(2).
+    pub(super) fn flags(&self) -> MsFlags {
+        self.flags
+    }
+
+    /// The text for mount(2).
+    pub(super) fn data(&self) -> String {
+        self.data.join(",")
+    }
+
+    fn add(&mut self, kind: FileSystem, option: &str) -> Result<()> {
+        if option.is_empty() {
+            return Ok(());
+        }
+        if let Some((_, set, cleared)) = FLAGS.iter().find(|(name, ..)| *name == option) {
+            self.flags = self.flags.difference(*cleared).union(*set);
+            return Ok(());
+        }
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        let list = match kind {
+            FileSystem::Ext4 => EXT4,
+            FileSystem::Xfs => XFS,
+            FileSystem::Btrfs => BTRFS,
+        };
+        let shown = || name.escape_debug().to_string();
+        let (_, wanted) = list
+            .iter()
+            .find(|(known, _)| *known == name)
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "mount option `{}` is not one that {kind} volumes may have",
+                    shown()
+                ))
+            })?;
+        if !wanted.fits(value) {
+            return Err(Error::invalid(format!(
+                "mount option `{}` of {kind} {}",
+                shown(),
+                wanted.demand()
+            )));
+        }
+        if !self.data.iter().any(|known| known == option) {
+            self.data.push(option.to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Value {
+    fn fits(self, value: Option<&str>) -> bool {
+        match (self, value) {
+            (Bare | Maybe(_), None) => true,
+            (Number, Some(text)) => is_number(text),
+            (Size, Some(text)) => is_number(
+                text.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G'])
+                    .unwrap_or(text),
+            ),
+            (OneOf(words), Some(text)) => words.contains(&text),
+            (Maybe(words), Some(text)) => match text.split_once(':') {
+                Some((word, level)) => words.contains(&word) && is_number(level),
+                None => words.contains(&text),
+            },
+            (Bare, Some(_)) | (Number | Size | OneOf(_), None) => false,
+        }
+    }
+
+    fn demand(self) -> String {
+        match self {
+            Bare => "takes no value".to_owned(),
+            Number => "wants a number".to_owned(),
+            Size => "wants a size, as 64k".to_owned(),
+            OneOf(words) | Maybe(words) => format!("must be one of {}", words.join(", ")),
+        }
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u32>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn later_flags_undo_earlier_ones() {
+        let options =
+            MountOptions::parse(FileSystem::Ext4, &["ro,noexec", "rw", "exec", "nosuid"]).unwrap();
+        assert_eq!(options.flags(), MsFlags::MS_NOSUID);
+        assert_eq!(options.access(), Access::ReadWrite);
+    }
+
+    #[test]
+    fn xfs_always_ignores_the_uuid_and_says_so_once() {
+        let options = MountOptions::parse(FileSystem::Xfs, &["nouuid", "logbsize=64k"]).unwrap();
+        assert_eq!(options.data(), "nouuid,logbsize=64k");
+    }
+
+    #[test]
+    fn an_option_off_the_list_is_refused_by_name_and_without_its_value() {
+        for (kind, option) in [
+            (FileSystem::Ext4, "nobarrier"),
+            (FileSystem::Ext4, "barrier=0"),
+            (FileSystem::Ext4, "errors=panic"),
+            (FileSystem::Ext4, "journal_dev=2049"),
+            (FileSystem::Ext4, "commit=+5"),
+            (FileSystem::Ext4, "commit="),
+            (FileSystem::Ext4, "bind"),
+            (FileSystem::Ext4, "remount"),
+            (FileSystem::Ext4, "loop"),
+            (FileSystem::Xfs, "norecovery"),
+            (FileSystem::Xfs, "logdev=/dev/sda"),
+            (FileSystem::Btrfs, "subvol=/other"),
+            (FileSystem::Btrfs, "compress=zstd:x"),
+            (FileSystem::Btrfs, "degraded"),
+            (FileSystem::Ext4, "password=hunter2"),
+            (FileSystem::Ext4, "acl=yes"),
+            (FileSystem::Ext4, "no\0such"),
+        ] {
+            let error = MountOptions::parse(kind, &[option]).unwrap_err();
+            let (name, value) = option.split_once('=').unwrap_or((option, "hunter2"));
+            assert_eq!(error.kind(), Kind::Invalid);
+            let text = error.to_string();
+            assert!(text.contains(&name.escape_debug().to_string()), "{text}");
+            assert!(
+                !text.contains("hunter2") && (value.len() < 4 || !text.contains(value)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn known_options_are_passed_on() {
+        let options = MountOptions::parse(
+            FileSystem::Btrfs,
+            &["compress=zstd:3", "ssd,space_cache=v2", "discard=async"],
+        );
+        assert_eq!(
+            options.unwrap().data(),
+            "compress=zstd:3,ssd,space_cache=v2,discard=async"
+        );
+        let options =
+            MountOptions::parse(FileSystem::Ext4, &["commit=5,data=ordered", "discard", ""]);
+        assert_eq!(options.unwrap().data(), "commit=5,data=ordered,discard");
+    }
+}
