@@ -79,10 +79,7 @@ impl Error {
 
     /// The same error with `source` as its cause.
     #[must_use]
-    pub fn because(
-        mut self,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
+    pub fn because(mut self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.source = Some(source.into());
         self
     }
@@ -131,7 +128,10 @@ mod tests {
 
     #[test]
     fn display_leaves_the_source_out_and_the_chain_has_it() {
-        let error = Error::io("could not write record", std::io::Error::other("disk on fire"));
+        let error = Error::io(
+            "could not write record",
+            std::io::Error::other("disk on fire"),
+        );
         assert_eq!(error.to_string(), "could not write record");
         assert_eq!(error.chain(), "could not write record: disk on fire");
         assert_eq!(error.kind(), Kind::Io);

@@ -19,10 +19,12 @@
 )]
 
 pub mod backend;
+mod blocking;
 mod error;
 pub mod fail;
 pub mod host;
 pub mod ops;
 pub mod types;
 
+pub(crate) use blocking::blocking;
 pub use error::{Error, Kind, Result};

@@ -1,1 +1,96 @@
-//! Skeleton.
+//! What stores images: one value per device class.
+//!
+//! The rules of volumes and snapshots are in [`crate::ops`], once; a back end keeps bytes and labels.
+
+pub mod directory;
+mod image;
+#[cfg(test)]
+mod suite;
+
+use std::{fmt, path::PathBuf};
+
+use async_trait::async_trait;
+
+pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
+
+use crate::{
+    Result,
+    host::{Access, FileSystem},
+    types::{ImageId, Size, SizeRules},
+};
+
+/// What a back end can do, fixed for its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// The sizes that it makes.
+    pub sizes: SizeRules,
+    /// The file system of a volume whose creator named none.
+    pub file_system: FileSystem,
+}
+
+/// What room a back end has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capacity {
+    /// Free now, in bytes.
+    pub available: Size,
+    /// The largest volume that can be made now, in bytes.
+    pub largest: Size,
+}
+
+/// One value per device class: a directory of image files, later a volume group or a thin pool.
+///
+/// Every method may be repeated and interrupted; a repeat finds what the first call made.
+/// The caller holds the lock of the image's key for every method that changes something.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What it can do.
+    fn features(&self) -> Features;
+
+    /// Whether it can be read and written now; the error says what is missing. Costs a few system calls.
+    async fn check(&self) -> Result<()>;
+
+    /// Finishes or undoes what an earlier process left half-made, and thaws what that process froze.
+    async fn recover(&self) -> Result<()>;
+
+    /// The room that it has.
+    async fn capacity(&self) -> Result<Capacity>;
+
+    /// All its images of one kind, by key, in one pass.
+    async fn list(&self, kind: crate::types::ImageKind) -> Result<Vec<Image>>;
+
+    /// One image, or none.
+    async fn get(&self, id: ImageId) -> Result<Option<Image>>;
+
+    /// Makes an image, blank or a copy of another; one that exists already is returned as it is.
+    ///
+    /// # Errors
+    /// `NoSpace` when there is no room, and then nothing is left behind.
+    async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>>;
+
+    /// Makes an image at least `to` bytes large, and its device with it. Never makes it smaller.
+    async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>>;
+
+    /// Sets and removes labels, in one durable step.
+    async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>>;
+
+    /// Removes an image and its device; one that does not exist is `Already`.
+    ///
+    /// # Errors
+    /// `InUse` when its device is mounted or open.
+    async fn delete(&self, id: ImageId) -> Result<Change<()>>;
+
+    /// Gives an image a block device, or finds the one that it has.
+    ///
+    /// # Errors
+    /// `Precondition` when the image is damaged, and then nothing is attached.
+    async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf>;
+
+    /// The block devices of an image, as they are now.
+    async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>>;
+
+    /// Takes the block devices of an image away.
+    ///
+    /// # Errors
+    /// `InUse` when one is mounted or open.
+    async fn detach(&self, id: ImageId) -> Result<Change<()>>;
+}

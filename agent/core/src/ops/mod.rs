@@ -1,1 +1,108 @@
-//! Skeleton.
+//! The rules of volumes, snapshots and nodes, once for every back end and every caller.
+//!
+//! To find an RPC: `csi.v1.Controller/CreateVolume` → `agent/src/rpc/csi_v1/controller.rs: create_volume`
+//! → `ops/volume.rs: create_volume`.
+
+mod capacity;
+mod changes;
+mod class;
+mod devices;
+mod group;
+mod labels;
+mod locks;
+mod node;
+mod page;
+mod publication;
+mod resolve;
+mod snapshot;
+mod stage;
+mod stats;
+mod target;
+mod volume;
+
+use std::sync::Arc;
+
+pub use capacity::CapacityQuery;
+pub use class::{Class, Classes};
+pub use node::PublishVolume;
+pub use page::{Listing, PageRequest};
+pub use publication::PublishController;
+pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
+pub use stage::StageVolume;
+pub use stats::{Usage, VolumeStats};
+pub use volume::{Condition, CreateVolume, Source, Volume};
+
+use crate::types::NodeName;
+use changes::Changes;
+
+/// What the agent is told about itself.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// This node's name.
+    pub node: NodeName,
+    /// Whether volumes must be published by the controller before a node may use them.
+    pub attach: bool,
+    /// How many volumes the node may have published at a time; enforced when `attach` is set.
+    pub max_volumes: Option<u32>,
+}
+
+/// The operations of one agent, over all its classes.
+#[derive(Debug)]
+pub struct Operations {
+    settings: Settings,
+    classes: Classes,
+    changes: Changes,
+    publishing: tokio::sync::Mutex<()>,
+}
+
+impl Operations {
+    /// Operations over `classes`. Call [`Operations::recover`] before the first change.
+    pub fn new(settings: Settings, classes: Classes) -> Arc<Self> {
+        Arc::new(Self {
+            settings,
+            classes,
+            changes: Changes::default(),
+            publishing: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// What the agent was told about itself.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Finishes or undoes what an earlier agent left half-made, in every class that can be read.
+    /// A class that cannot is reported by [`Operations::probe`] and recovered when it comes back.
+    pub async fn recover(&self) {
+        for class in self.classes.iter() {
+            if let Err(error) = class.backend.recover().await {
+                tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
+            }
+        }
+    }
+
+    /// Whether every class can be read and written.
+    ///
+    /// # Errors
+    /// [`crate::Kind::Precondition`] that says which class lacks what.
+    pub async fn probe(&self) -> crate::Result<()> {
+        let mut problems = Vec::new();
+        for class in self.classes.iter() {
+            if let Err(error) = class.backend.check().await {
+                problems.push(format!("class {}: {}", class.name, error.chain()));
+            }
+        }
+        if problems.is_empty() {
+            return Ok(());
+        }
+        Err(crate::Error::new(
+            crate::Kind::Precondition,
+            problems.join("; "),
+        ))
+    }
+
+    /// Takes no new changes and waits for the running ones to end.
+    pub async fn shut_down(&self) {
+        self.changes.shut_down().await;
+    }
+}

@@ -1,0 +1,67 @@
+//! Block devices of images.
+
+use std::path::PathBuf;
+
+use super::Inner;
+use crate::{
+    Error, Kind, Result,
+    backend::Change,
+    fail,
+    host::{
+        Access, DeviceNumber, MountTable,
+        loop_device::{self, LoopDevice},
+    },
+    types::ImageId,
+};
+
+impl Inner {
+    /// A loop device over an image: the one that it has, or a new one.
+    pub(super) fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {
+        self.layout.usable(id)?;
+        let device = loop_device::attach(&self.layout.image(id), access)?;
+        fail::point("directory.attach.attached");
+        Ok(device.path)
+    }
+
+    /// The loop devices over an image.
+    pub(super) fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>> {
+        let devices = loop_device::find(&self.layout.image(id))?;
+        Ok(devices.into_iter().map(|device| device.path).collect())
+    }
+
+    /// Frees the loop devices over an image, and read-only ones over those.
+    pub(super) fn detach(&self, id: ImageId) -> Result<Change<()>> {
+        let mut devices = Vec::new();
+        for device in loop_device::find(&self.layout.image(id))? {
+            devices.extend(loop_device::find(&device.path)?);
+            devices.push(device);
+        }
+        if devices.is_empty() {
+            return Ok(Change::Already(()));
+        }
+        let table = MountTable::read()?;
+        for device in &devices {
+            not_mounted(id, device, &table)?;
+        }
+        for device in &devices {
+            loop_device::detach(device)?;
+            fail::point("directory.detach.one");
+        }
+        Ok(Change::Made(()))
+    }
+}
+
+fn not_mounted(id: ImageId, device: &LoopDevice, table: &MountTable) -> Result<()> {
+    let number = DeviceNumber::of_block_device(&device.path)?;
+    let mount = table.of_block_device(&device.path, number).next();
+    match mount {
+        None => Ok(()),
+        Some(mount) => Err(Error::new(
+            Kind::InUse,
+            format!(
+                "{id} is in use at {}; unmount it first",
+                mount.target.display()
+            ),
+        )),
+    }
+}

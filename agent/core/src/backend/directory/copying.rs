@@ -1,0 +1,116 @@
+//! Copies of images at one moment.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    path::Path,
+};
+
+use super::{Allocation, Inner, layout::Passing};
+use crate::{
+    Error, Result,
+    backend::ImageSpec,
+    fail,
+    host::{
+        Frozen, MountTable,
+        copy::{self, Reflink},
+        loop_device,
+    },
+    types::{ImageId, ImageKind},
+};
+
+/// Keeps writers of an image still for as long as it lives.
+enum Stillness {
+    /// Nobody writes through a file system.
+    Nothing,
+    /// The file system is frozen, and a mark says so to the agent after a kill.
+    Frozen {
+        frozen: Option<Frozen>,
+        mark: std::path::PathBuf,
+    },
+}
+
+impl Drop for Stillness {
+    fn drop(&mut self) {
+        if let Self::Frozen { frozen, mark } = self {
+            // First the thaw: a mark without a frozen file system is harmless, the other way round is not.
+            drop(frozen.take());
+            if let Err(error) = fs::remove_file(&*mark) {
+                tracing::warn!(path = %mark.display(), %error, "mark of a frozen file system stays behind");
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Fills `target`, an empty file, with the bytes of `source` at one moment.
+    pub(super) fn copy(&self, source: ImageId, target: &File, spec: &ImageSpec) -> Result<()> {
+        self.layout.usable(source)?;
+        let path = self.layout.image(source);
+        let from = File::open(&path)
+            .map_err(|error| Error::io(format!("could not open {}", path.display()), error))?;
+        let still = self.hold_still(source, &path)?;
+        fail::point("directory.copy.still");
+        let copied = self.copy_bytes(&from, target, spec);
+        fail::point("directory.copy.copied");
+        drop(still);
+        fail::point("directory.copy.thawed");
+        copied
+    }
+
+    fn copy_bytes(&self, from: &File, target: &File, spec: &ImageSpec) -> Result<()> {
+        match (self.settings.allocation, spec.id.kind) {
+            // A reserved block must be nobody else's, or writing it would need a new one.
+            (Allocation::Thick, ImageKind::Volume) => {
+                copy::full_copy(from, target, spec.size.bytes(), |_| {})
+            }
+            (Allocation::Thick, ImageKind::Snapshot) => copy::sparse_copy(from, target, |_| {}),
+            (Allocation::Thin, _) => match copy::reflink(from, target)? {
+                Reflink::Done => Ok(()),
+                Reflink::Unsupported => copy::sparse_copy(from, target, |_| {}),
+            },
+        }
+    }
+
+    /// Freezes the file system on an image if one is mounted from it; brings what a raw user wrote to the file.
+    fn hold_still(&self, id: ImageId, path: &Path) -> Result<Stillness> {
+        if id.kind == ImageKind::Snapshot {
+            return Ok(Stillness::Nothing);
+        }
+        let devices = loop_device::find(path)?;
+        if devices.is_empty() {
+            return Ok(Stillness::Nothing);
+        }
+        let table = MountTable::read()?;
+        let mut mount_point = None;
+        for device in &devices {
+            let mut mounts = table.file_systems_of(&device.path)?.into_iter();
+            let writable = mounts.find(|mount| !mount.is_file_system_read_only());
+            mount_point = mount_point.or(writable.map(|mount| mount.target.clone()));
+        }
+        let Some(mount_point) = mount_point else {
+            for device in &devices {
+                flush(&device.path)?;
+            }
+            return Ok(Stillness::Nothing);
+        };
+        // Read by the agent that starts after a kill; a power cut thaws everything, so nothing is synced.
+        let mark = self.layout.passing(Passing::Frozen, id);
+        fs::write(&mark, b"")
+            .map_err(|error| Error::io(format!("could not write {}", mark.display()), error))?;
+        fail::point("directory.copy.marked");
+        let mut still = Stillness::Frozen { frozen: None, mark };
+        if let Stillness::Frozen { frozen, .. } = &mut still {
+            *frozen = Some(Frozen::freeze(&mount_point)?);
+        }
+        Ok(still)
+    }
+}
+
+/// Brings what was written to a block device down to its image.
+fn flush(device: &Path) -> Result<()> {
+    OpenOptions::new()
+        .read(true)
+        .open(device)
+        .and_then(|device| device.sync_all())
+        .map_err(|error| Error::io(format!("could not flush {}", device.display()), error))
+}

@@ -1,0 +1,220 @@
+//! Where things are in the directory, and reading them.
+
+use std::{
+    ffi::OsStr,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::record::Record;
+use crate::{
+    Error, Kind, Result,
+    backend::{Health, Image, Labels},
+    types::{ImageId, ImageKind, Key, Size},
+};
+
+/// The names within a directory class.
+#[derive(Debug)]
+pub(super) struct Layout {
+    volumes: PathBuf,
+    snapshots: PathBuf,
+}
+
+/// What stands before the key in the name of something that an image is on its way to or from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// A directory that is being filled.
+    Making,
+    /// A directory that is being removed.
+    Deleting,
+    /// A record that is about to replace another.
+    Record,
+    /// A mark that a file system is frozen.
+    Frozen,
+}
+
+impl Passing {
+    const ALL: [Self; 4] = [Self::Making, Self::Deleting, Self::Record, Self::Frozen];
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Making => ".making-",
+            Self::Deleting => ".deleting-",
+            Self::Record => ".record-",
+            Self::Frozen => ".frozen-",
+        }
+    }
+}
+
+impl Layout {
+    pub(super) fn new(root: &Path) -> Self {
+        Self {
+            volumes: root.join("volumes"),
+            snapshots: root.join("snapshots"),
+        }
+    }
+
+    /// The directory of all images of a kind.
+    pub(super) fn kind(&self, kind: ImageKind) -> &Path {
+        match kind {
+            ImageKind::Volume => &self.volumes,
+            ImageKind::Snapshot => &self.snapshots,
+        }
+    }
+
+    /// The directory of one image.
+    pub(super) fn directory(&self, id: ImageId) -> PathBuf {
+        self.kind(id.kind).join(id.key.to_string())
+    }
+
+    /// The bytes of one image.
+    pub(super) fn image(&self, id: ImageId) -> PathBuf {
+        self.directory(id).join("image")
+    }
+
+    /// The record of one image.
+    pub(super) fn record(&self, id: ImageId) -> PathBuf {
+        self.directory(id).join("record.json")
+    }
+
+    /// A passing thing of one image.
+    pub(super) fn passing(&self, passing: Passing, id: ImageId) -> PathBuf {
+        self.kind(id.kind)
+            .join(format!("{}{}", passing.prefix(), id.key))
+    }
+
+    /// All passing things of a kind, as a process that was killed left them.
+    pub(super) fn all_passing(&self, kind: ImageKind) -> Result<Vec<(Passing, ImageId, PathBuf)>> {
+        let mut found = Vec::new();
+        self.each(kind, |name, path| {
+            let Some(name) = name.to_str() else { return };
+            for passing in Passing::ALL {
+                if let Some(key) = name.strip_prefix(passing.prefix()).and_then(Key::parse) {
+                    found.push((passing, ImageId { kind, key }, path()));
+                }
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// One image; none when it has no directory.
+    pub(super) fn get(&self, id: ImageId) -> Option<Image> {
+        let record = Record::read(&self.record(id));
+        if let Ok(None) = record
+            && !self.directory(id).is_dir()
+        {
+            return None;
+        }
+        Some(self.judge(id, record))
+    }
+
+    /// All images of a kind in one pass, in no order.
+    pub(super) fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
+        let mut images = Vec::new();
+        self.each(kind, |name, _| {
+            if let Some(key) = name.to_str().and_then(Key::parse) {
+                let id = ImageId { kind, key };
+                images.push(self.judge(id, Record::read(&self.record(id))));
+            }
+        })?;
+        Ok(images)
+    }
+
+    fn each(
+        &self,
+        kind: ImageKind,
+        mut visit: impl FnMut(&OsStr, &dyn Fn() -> PathBuf),
+    ) -> Result<()> {
+        let directory = self.kind(kind);
+        let failed = |error| Error::io(format!("could not read {}", directory.display()), error);
+        for entry in fs::read_dir(directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            visit(&entry.file_name(), &|| entry.path());
+        }
+        Ok(())
+    }
+
+    /// Compares an image's record with its bytes.
+    ///
+    /// The size is the file's as long as that is not below the record's: a growth makes the file larger first,
+    /// and one that was interrupted there is a finished one.
+    fn judge(&self, id: ImageId, record: io::Result<Option<Result<Record, String>>>) -> Image {
+        let length = fs::symlink_metadata(self.image(id)).map(|metadata| {
+            (
+                metadata.is_file(),
+                Size::try_from(metadata.len()).unwrap_or_default(),
+            )
+        });
+        let unreadable = |why: String| Image {
+            id,
+            size: length.as_ref().map(|(_, size)| *size).unwrap_or_default(),
+            labels: Labels::new(),
+            health: Health::Unreadable(why),
+        };
+        let record = match record {
+            Ok(Some(Ok(record))) => record,
+            Ok(Some(Err(why))) => return unreadable(why),
+            Ok(None) => return unreadable("its record.json is missing".to_owned()),
+            Err(error) => return unreadable(format!("its record.json cannot be read: {error}")),
+        };
+        let (size, health) = match length {
+            Ok((true, size)) if size >= record.size => (size.round_down(super::UNIT), Health::Good),
+            Ok((true, size)) => (
+                record.size,
+                Health::Damaged(format!(
+                    "its image has {size}, but should have {}; it was truncated or replaced",
+                    record.size
+                )),
+            ),
+            Ok((false, _)) => (
+                record.size,
+                Health::Damaged("its image is not a file".to_owned()),
+            ),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (record.size, Health::Damaged("its image is gone".to_owned()))
+            }
+            Err(error) => (
+                record.size,
+                Health::Damaged(format!("its image cannot be read: {error}")),
+            ),
+        };
+        Image {
+            id,
+            size,
+            labels: record.labels,
+            health,
+        }
+    }
+
+    /// One image that may be changed.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`], or [`Kind::Precondition`] when its record cannot be read.
+    pub(super) fn changeable(&self, id: ImageId) -> Result<Image> {
+        let image = self
+            .get(id)
+            .ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
+        match &image.health {
+            Health::Unreadable(why) => Err(Error::new(
+                Kind::Precondition,
+                format!("{id} cannot be changed: {why}"),
+            )),
+            Health::Good | Health::Damaged(_) => Ok(image),
+        }
+    }
+
+    /// One image whose bytes may be used.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`], or [`Kind::Precondition`] when it is damaged.
+    pub(super) fn usable(&self, id: ImageId) -> Result<Image> {
+        let image = self.changeable(id)?;
+        match &image.health {
+            Health::Damaged(why) => Err(Error::new(
+                Kind::Precondition,
+                format!("{id} cannot be used: {why}"),
+            )),
+            _ => Ok(image),
+        }
+    }
+}

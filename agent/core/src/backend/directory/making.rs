@@ -1,0 +1,204 @@
+//! Making, growing, relabelling and removing images.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions},
+    io,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+};
+
+use super::{
+    Allocation, Inner,
+    layout::Passing,
+    record::{self, Record},
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{Change, Image, ImageSpec, LabelChange, Origin},
+    fail,
+    host::{copy, loop_device},
+    types::{ImageId, ImageKind, Size},
+};
+
+impl Inner {
+    /// Makes an image whole: filled under a passing name, brought to the disk, renamed.
+    pub(super) fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+        if let Some(image) = self.layout.get(spec.id) {
+            return Ok(Change::Already(image));
+        }
+        if spec.origin == Origin::Blank {
+            self.check_room(spec.size)?;
+        }
+        let making = self.layout.passing(Passing::Making, spec.id);
+        let made = self.fill(&making, spec).and_then(|()| {
+            fail::point("directory.create.filled");
+            let there = self.layout.directory(spec.id);
+            fs::rename(&making, &there)
+                .map_err(|error| Error::io(format!("could not rename {}", making.display()), error))
+        });
+        if let Err(error) = made {
+            return Err(undo(&making, error));
+        }
+        fail::point("directory.create.renamed");
+        record::sync_directory(self.layout.kind(spec.id.kind))?;
+        Ok(Change::Made(self.layout.usable(spec.id)?))
+    }
+
+    fn check_room(&self, size: Size) -> Result<()> {
+        let room = self.capacity()?.largest;
+        if size <= room {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::NoSpace,
+            format!(
+                "{} has room for {room}, not for {size}",
+                self.settings.path.display()
+            ),
+        ))
+    }
+
+    fn fill(&self, making: &Path, spec: &ImageSpec) -> Result<()> {
+        make_anew(making)?;
+        fail::point("directory.create.begun");
+        let path = making.join("image");
+        let failed =
+            |error: io::Error| Error::io(format!("could not make image {}", path.display()), error);
+        let image = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(failed)?;
+        if let Origin::CopyOf(source) = spec.origin {
+            self.copy(source, &image, spec)?;
+        }
+        self.set_length(&image, spec.id, spec.size)?;
+        fail::point("directory.create.image");
+        // Both files are written before either is synced: one commit of a journal then does for both.
+        Record::new(spec.size, spec.labels.clone()).write(&making.join("record.json"))?;
+        fail::point("directory.create.record");
+        image.sync_all().map_err(failed)?;
+        record::sync_directory(making)
+    }
+
+    /// Makes an image's file as long as the image, its blocks reserved where the class says so.
+    fn set_length(&self, image: &File, id: ImageId, size: Size) -> Result<()> {
+        if self.settings.allocation == Allocation::Thick && id.kind == ImageKind::Volume {
+            copy::preallocate(image, size.bytes())?;
+        }
+        image
+            .set_len(size.bytes())
+            .map_err(|error| Error::io(format!("could not make {id} {size} large"), error))
+    }
+
+    /// Makes the file larger, then the record, then the devices. A growth that was cut off after the first is one.
+    pub(super) fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
+        let before = self.layout.usable(id)?;
+        let path = self.layout.image(id);
+        if to > before.size {
+            let image = OpenOptions::new().write(true).open(&path);
+            let image = image
+                .map_err(|error| Error::io(format!("could not open {}", path.display()), error))?;
+            if self.settings.allocation == Allocation::Thin {
+                self.check_room(Size::try_from(to.bytes() - before.size.bytes())?)?;
+            }
+            let grown = self.set_length(&image, id, to).and_then(|()| {
+                image
+                    .sync_all()
+                    .map_err(|error| Error::io(format!("could not sync {}", path.display()), error))
+            });
+            if let Err(error) = grown {
+                // Nobody has seen the new length yet.
+                let _ = image.set_len(before.size.bytes());
+                return Err(error);
+            }
+            fail::point("directory.grow.image");
+        }
+        let image = self.layout.usable(id)?;
+        self.write_record(id, &Record::new(image.size, image.labels.clone()))?;
+        fail::point("directory.grow.record");
+        for device in loop_device::find(&path)? {
+            loop_device::refresh_size(&device)?;
+        }
+        Ok(if to > before.size {
+            Change::Made(image)
+        } else {
+            Change::Already(image)
+        })
+    }
+
+    /// Replaces the record by one with other labels.
+    pub(super) fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
+        let image = self.layout.changeable(id)?;
+        let Some(labels) = change.apply(&image.labels) else {
+            return Ok(Change::Already(image));
+        };
+        // The size stays what the record says, so that a damaged image is not declared whole.
+        self.write_record(id, &Record::new(image.size, labels.clone()))?;
+        Ok(Change::Made(Image { labels, ..image }))
+    }
+
+    fn write_record(&self, id: ImageId, record: &Record) -> Result<()> {
+        let passing = self.layout.passing(Passing::Record, id);
+        let there = self.layout.record(id);
+        let written = record.write(&passing).and_then(|()| {
+            fail::point("directory.record.written");
+            fs::rename(&passing, &there)
+                .map_err(|error| Error::io(format!("could not replace {}", there.display()), error))
+        });
+        if let Err(error) = written {
+            let _ = fs::remove_file(&passing);
+            return Err(error);
+        }
+        fail::point("directory.record.renamed");
+        record::sync_directory(&self.layout.directory(id))
+    }
+
+    /// Takes an image out of sight, then away.
+    pub(super) fn delete(&self, id: ImageId) -> Result<Change<()>> {
+        if self.layout.get(id).is_none() {
+            return Ok(Change::Already(()));
+        }
+        self.layout.changeable(id)?;
+        if id.kind == ImageKind::Volume {
+            self.detach(id)?;
+        }
+        fail::point("directory.delete.detached");
+        let deleting = self.layout.passing(Passing::Deleting, id);
+        record::remove(&deleting)?;
+        let there = self.layout.directory(id);
+        fs::rename(&there, &deleting)
+            .map_err(|error| Error::io(format!("could not rename {}", there.display()), error))?;
+        fail::point("directory.delete.renamed");
+        record::sync_directory(self.layout.kind(id.kind))?;
+        record::remove(&deleting)?;
+        Ok(Change::Made(()))
+    }
+}
+
+/// Removes what a failed change left; if even that fails, the caller must ask again.
+fn undo(making: &Path, error: Error) -> Error {
+    match record::remove(making) {
+        Ok(()) => error,
+        Err(second) => Error::new(
+            Kind::HalfDone,
+            format!("{error}; it could not be undone: {}", second.chain()),
+        )
+        .because(error),
+    }
+}
+
+/// Makes a directory, in the place of one that a killed agent may have left.
+fn make_anew(path: &Path) -> Result<()> {
+    let attempt = || DirBuilder::new().mode(0o700).create(path);
+    let made = match attempt() {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            record::remove(path)?;
+            attempt()
+        }
+        other => other,
+    };
+    made.map_err(|error| Error::io(format!("could not make {}", path.display()), error))
+}

@@ -1,0 +1,199 @@
+//! Images as files in a directory, with a JSON record beside each.
+//!
+//! ```text
+//! <path>/volumes/<key>/image        the bytes: a sparse file, or one with all blocks reserved
+//! <path>/volumes/<key>/record.json  what is known of it
+//! <path>/snapshots/<key>/…          likewise
+//! <path>/volumes/.making-<key>/     half-made; removed on start and before the key is made again
+//! <path>/volumes/.deleting-<key>/   half-removed; likewise
+//! <path>/volumes/.record-<key>      a record on its way to `<key>/record.json`
+//! <path>/volumes/.frozen-<key>      the file system of this volume is frozen; thawed on start
+//! ```
+//!
+//! An image comes into being by the rename of its finished directory, and goes by a rename, so that it is
+//! there whole or not at all.
+
+mod attach;
+mod copying;
+mod layout;
+mod making;
+mod opening;
+mod record;
+
+use std::{path::PathBuf, sync::Arc};
+
+use async_trait::async_trait;
+
+use super::{Backend, Capacity, Change, Features, Image, ImageSpec, LabelChange};
+use crate::{
+    Result, blocking,
+    host::{Access, Disk, FileSystem},
+    types::{ImageId, ImageKind, Size, SizeRules},
+};
+use layout::Layout;
+use opening::Opening;
+
+/// Whether the blocks of a volume are reserved when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Allocation {
+    /// Sparse files: a volume takes what is written to it.
+    #[default]
+    Thin,
+    /// All blocks reserved, none shared: a volume never runs out of room.
+    Thick,
+}
+
+/// What a directory class is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectorySettings {
+    /// Where the images are.
+    pub path: PathBuf,
+    /// Whether blocks are reserved.
+    pub allocation: Allocation,
+    /// The file system of volumes whose creator names none.
+    pub file_system: FileSystem,
+    /// What to do when `path` is missing.
+    pub missing: Missing,
+}
+
+/// What to do when the directory of a class is missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// Make it: the place is ours alone.
+    Create,
+    /// Report it: the place is the administrator's, and perhaps a file system is not mounted.
+    Refuse,
+}
+
+/// A directory of image files.
+#[derive(Debug)]
+pub struct Directory {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    settings: DirectorySettings,
+    layout: Layout,
+    opening: Opening,
+}
+
+/// The unit of sizes: the largest block size of the file systems that go on top.
+const UNIT: Size = Size::from_kibibytes(4);
+/// The smallest image.
+const MINIMUM: Size = Size::from_mebibytes(1);
+/// The size of a volume whose creator names none.
+const DEFAULT: Size = Size::from_mebibytes(1024);
+
+impl Directory {
+    /// A class over a directory, which is looked at when it is first used.
+    pub fn new(settings: DirectorySettings) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                layout: Layout::new(&settings.path),
+                opening: Opening::default(),
+                settings,
+            }),
+        }
+    }
+
+    /// Runs `work` where blocking is allowed, after making sure that the directory is usable.
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.inner);
+        blocking(move || {
+            inner.open()?;
+            work(&inner)
+        })
+        .await
+    }
+}
+
+impl Inner {
+    fn capacity(&self) -> Result<Capacity> {
+        let disk = Disk::of(&self.settings.path)?;
+        let available = Size::try_from(disk.available)?;
+        let largest = match self.settings.allocation {
+            Allocation::Thin => available,
+            // The file system needs some room for its own records of the blocks.
+            Allocation::Thick => Size::try_from(
+                disk.available
+                    .saturating_sub(disk.available / 256 + (2 << 20)),
+            )?,
+        };
+        Ok(Capacity {
+            available,
+            largest: largest.round_down(UNIT),
+        })
+    }
+}
+
+#[async_trait]
+impl Backend for Directory {
+    fn features(&self) -> Features {
+        Features {
+            sizes: SizeRules {
+                unit: UNIT,
+                minimum: MINIMUM,
+                default: DEFAULT,
+            },
+            file_system: self.inner.settings.file_system,
+        }
+    }
+
+    /// Two system calls once the directory is known, made where we stand: a Probe must be cheap.
+    async fn check(&self) -> Result<()> {
+        if !self.inner.is_open() {
+            return self.run(Inner::check).await;
+        }
+        self.inner.check()
+    }
+
+    async fn recover(&self) -> Result<()> {
+        self.run(|_| Ok(())).await
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        self.run(Inner::capacity).await
+    }
+
+    async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
+        self.run(move |inner| inner.layout.list(kind)).await
+    }
+
+    async fn get(&self, id: ImageId) -> Result<Option<Image>> {
+        self.run(move |inner| Ok(inner.layout.get(id))).await
+    }
+
+    async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+        let spec = spec.clone();
+        self.run(move |inner| inner.create(&spec)).await
+    }
+
+    async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
+        self.run(move |inner| inner.grow(id, to)).await
+    }
+
+    async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
+        let change = change.clone();
+        self.run(move |inner| inner.relabel(id, &change)).await
+    }
+
+    async fn delete(&self, id: ImageId) -> Result<Change<()>> {
+        self.run(move |inner| inner.delete(id)).await
+    }
+
+    async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {
+        self.run(move |inner| inner.attach(id, access)).await
+    }
+
+    async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>> {
+        self.run(move |inner| inner.devices(id)).await
+    }
+
+    async fn detach(&self, id: ImageId) -> Result<Change<()>> {
+        self.run(move |inner| inner.detach(id)).await
+    }
+}

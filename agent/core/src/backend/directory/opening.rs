@@ -1,0 +1,166 @@
+//! The directory is looked at when it is used, not once at start: it may come and go with a mount.
+
+use std::{
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::{DirBuilderExt, MetadataExt},
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+    unistd::{AccessFlags, access},
+};
+
+use super::{Inner, Missing, layout::Passing, record};
+use crate::{
+    Error, Kind, Result,
+    host::{MountTable, freeze, loop_device},
+    types::ImageKind,
+};
+
+/// The directory that was found usable last; another one in its place is opened anew.
+#[derive(Debug, Default)]
+pub(super) struct Opening(Mutex<Option<Opened>>);
+
+#[derive(Debug)]
+struct Opened {
+    device: u64,
+    inode: u64,
+    /// Held as long as the directory is used, so that two agents never share one.
+    _lock: Flock<File>,
+}
+
+impl Opening {
+    fn lock(&self) -> MutexGuard<'_, Option<Opened>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Whether the directory is the one that was opened last.
+    pub(super) fn is_open(&self) -> bool {
+        let Ok(now) = fs::metadata(&self.settings.path) else {
+            return false;
+        };
+        let opened = self.opening.lock();
+        opened
+            .as_ref()
+            .is_some_and(|opened| (opened.device, opened.inode) == (now.dev(), now.ino()))
+    }
+
+    /// Makes sure that the directory is usable: once, and again whenever another one stands in its place.
+    /// Costs one system call when nothing changed.
+    pub(super) fn open(&self) -> Result<()> {
+        let path = &self.settings.path;
+        let now = match fs::metadata(path) {
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && self.settings.missing == Missing::Create =>
+            {
+                make_directory(path)?;
+                fs::metadata(path)
+            }
+            other => other,
+        };
+        let now = now.map_err(|error| unusable(path, "cannot be read", error))?;
+        if !now.is_dir() {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!("{} is not a directory", path.display()),
+            ));
+        }
+        let mut opened = self.opening.lock();
+        if let Some(opened) = opened.as_ref()
+            && (opened.device, opened.inode) == (now.dev(), now.ino())
+        {
+            return Ok(());
+        }
+        // The lock of a directory that is gone must not keep its file system busy.
+        *opened = None;
+        let lock = take(path)?;
+        for kind in [ImageKind::Volume, ImageKind::Snapshot] {
+            make_directory(self.layout.kind(kind))?;
+        }
+        self.undo_leftovers()?;
+        *opened = Some(Opened {
+            device: now.dev(),
+            inode: now.ino(),
+            _lock: lock,
+        });
+        Ok(())
+    }
+
+    /// Whether the directory can be written now.
+    pub(super) fn check(&self) -> Result<()> {
+        let all = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
+        let path = self.layout.kind(ImageKind::Volume);
+        access(path, all).map_err(|error| unusable(path, "cannot be written", error.into()))
+    }
+
+    /// Thaws what a killed agent froze, and removes what it left half-made or half-removed.
+    fn undo_leftovers(&self) -> Result<()> {
+        for kind in [ImageKind::Volume, ImageKind::Snapshot] {
+            for (passing, id, path) in self.layout.all_passing(kind)? {
+                match passing {
+                    Passing::Making | Passing::Deleting => record::remove(&path)?,
+                    Passing::Record => unlink(&path)?,
+                    Passing::Frozen => {
+                        for device in loop_device::find(&self.layout.image(id))? {
+                            for mount in MountTable::read()?.file_systems_of(&device.path)? {
+                                freeze::thaw(&mount.target)?;
+                            }
+                        }
+                        unlink(&path)?;
+                        tracing::info!(object = %id, "file system thawed");
+                        continue;
+                    }
+                }
+                tracing::info!(object = %id, "half-made change undone");
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unlink(path: &Path) -> Result<()> {
+    fs::remove_file(path)
+        .map_err(|error| Error::io(format!("could not remove {}", path.display()), error))
+}
+
+fn make_directory(path: &Path) -> Result<()> {
+    let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
+    made.map_err(|error| unusable(path, "cannot be made", error))
+}
+
+fn take(path: &Path) -> Result<Flock<File>> {
+    let directory = File::open(path).map_err(|error| unusable(path, "cannot be read", error))?;
+    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        Errno::EWOULDBLOCK => Error::new(
+            Kind::Precondition,
+            format!(
+                "{} is used by another agent; give each its own directory",
+                path.display()
+            ),
+        ),
+        errno => unusable(path, "cannot be locked", errno.into()),
+    })
+}
+
+/// A directory that cannot be used: what is wrong, and what to do.
+fn unusable(path: &Path, what: &str, error: io::Error) -> Error {
+    let advice = match error.raw_os_error() {
+        Some(libc::ENOENT) => "; create it, or mount the file system that it is on",
+        Some(libc::EROFS) => "; its file system is read-only, remount it writable",
+        Some(libc::EACCES | libc::EPERM) => "; run the agent as root and check its attributes",
+        Some(libc::ENOSPC) => "; its file system is full",
+        _ => "",
+    };
+    Error::new(
+        Kind::Precondition,
+        format!("directory {} {what}{advice}", path.display()),
+    )
+    .because(error)
+}

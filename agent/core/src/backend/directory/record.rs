@@ -1,0 +1,175 @@
+//! The JSON record beside an image: what the disk remembers of it.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Read, Write},
+    path::Path,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, Result, backend::Labels, types::Size};
+
+/// The form of record that this agent writes. A higher one is left alone.
+pub(super) const VERSION: u32 = 1;
+
+/// Records are far smaller; a larger file is none of ours.
+const RECORD_BYTES: usize = 1 << 20;
+
+/// What is kept beside an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// The form of the record.
+    pub(super) version: u32,
+    /// The size of the image in bytes.
+    pub(super) size: Size,
+    /// Labels of the operations.
+    pub(super) labels: Labels,
+}
+
+/// Only the version, for records whose form we may not know.
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Record {
+    /// A record of the form that this agent writes.
+    pub(super) fn new(size: Size, labels: Labels) -> Self {
+        Self {
+            version: VERSION,
+            size,
+            labels,
+        }
+    }
+
+    /// Reads a record's text.
+    ///
+    /// # Errors
+    /// A sentence for people: a newer version, or not a record at all.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
+        let version: Version = serde_json::from_slice(bytes)
+            .map_err(|error| format!("its record.json cannot be parsed: {error}"))?;
+        if version.version != VERSION {
+            return Err(format!(
+                "its record.json has version {}, this agent knows version {VERSION}; use a newer agent",
+                version.version
+            ));
+        }
+        serde_json::from_slice(bytes)
+            .map_err(|error| format!("its record.json cannot be parsed: {error}"))
+    }
+
+    /// Reads the record at `path`; none when there is no such file.
+    pub(super) fn read(path: &Path) -> io::Result<Option<Result<Self, String>>> {
+        let file = match File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        read_small(file).map(|bytes| Some(Self::parse(&bytes)))
+    }
+
+    /// Writes the record to a new file at `path` and to the disk.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let mut bytes = serde_json::to_vec(self).map_err(|error| {
+            Error::new(crate::Kind::Bug, "could not write a record").because(error)
+        })?;
+        bytes.push(b'\n');
+        let write = || {
+            let mut file = OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(true)
+                .open(path)?;
+            file.write_all(&bytes)?;
+            file.sync_all()
+        };
+        write()
+            .map_err(|error| Error::io(format!("could not write record {}", path.display()), error))
+    }
+}
+
+/// Reads a file with one `read` where it is as small as records are: no `stat`, no second `read` to see its end.
+fn read_small(mut file: File) -> io::Result<Vec<u8>> {
+    let mut buffer = vec![0; 4096];
+    let mut length = 0;
+    loop {
+        let Some(room) = buffer.get_mut(length..) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let count = file.read(room)?;
+        length += count;
+        if count == 0 || length < buffer.len() {
+            buffer.truncate(length);
+            return Ok(buffer);
+        }
+        if buffer.len() >= RECORD_BYTES {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        buffer.resize(buffer.len() * 2, 0);
+    }
+}
+
+/// Makes what happened in a directory (a name added, renamed, removed) durable.
+pub(super) fn sync_directory(path: &Path) -> Result<()> {
+    File::open(path)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| {
+            Error::io(
+                format!("could not sync directory {}", path.display()),
+                error,
+            )
+        })
+}
+
+/// Removes a directory of ours and what is in it; one that is gone already is no error.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(Error::io(
+            format!("could not remove {}", path.display()),
+            error,
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_newer_or_broken_record_is_reported_not_misread() {
+        let newer = Record::parse(br#"{"version":2,"whatever":true}"#).unwrap_err();
+        assert!(newer.contains("version 2"), "{newer}");
+        for broken in [&b""[..], b"{", b"[]", b"{\"version\":1}", b"\0\0\0"] {
+            assert!(Record::parse(broken).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_is_read_back_as_it_was_written(
+            size in 0..=i64::MAX.unsigned_abs(),
+            labels in proptest::collection::btree_map(".*", ".*", 0..5),
+        ) {
+            let record = Record::new(Size::try_from(size).unwrap(), labels);
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("record.json");
+            record.write(&path).unwrap();
+            prop_assert_eq!(Record::read(&path).unwrap().unwrap().unwrap(), record);
+        }
+    }
+
+    #[test]
+    fn a_long_record_is_read_whole() {
+        let labels = Labels::from([("long".to_owned(), "x".repeat(100_000))]);
+        let record = Record::new(Size::default(), labels);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("record.json");
+        record.write(&path).unwrap();
+        assert_eq!(Record::read(&path).unwrap().unwrap().unwrap(), record);
+    }
+}

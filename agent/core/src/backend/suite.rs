@@ -1,0 +1,375 @@
+//! The shared suite: what every back end must do, run on each of them.
+//!
+//! A behaviour is written once, as a function of a back end; the table at the end runs it on all.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Backend, Change, Health, ImageSpec, LabelChange, Labels, Origin,
+    directory::{Allocation, Directory, DirectorySettings, Missing},
+};
+use crate::{
+    Kind,
+    host::{Access, FileSystem, testing::Mounted},
+    types::{ImageId, ImageKind, Key, Name, Size},
+};
+
+/// A back end on storage of its own.
+pub(crate) struct Subject {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) path: PathBuf,
+    _storage: Mounted,
+}
+
+/// A directory class on a fresh file system.
+fn directory(storage: FileSystem, allocation: Allocation) -> Subject {
+    let scratch = Mounted::new(storage, 600 << 20);
+    let path = scratch.path().join("images");
+    Subject {
+        backend: Arc::new(open(&path, allocation)),
+        path,
+        _storage: scratch,
+    }
+}
+
+fn open(path: &Path, allocation: Allocation) -> Directory {
+    Directory::new(DirectorySettings {
+        path: path.to_owned(),
+        allocation,
+        file_system: FileSystem::Ext4,
+        missing: Missing::Create,
+    })
+}
+
+const MIB: u64 = 1 << 20;
+
+fn id(kind: ImageKind, name: &str) -> ImageId {
+    ImageId {
+        kind,
+        key: Key::of(kind, &Name::parse("name", name).unwrap()),
+    }
+}
+
+fn blank(name: &str, mebibytes: u32) -> ImageSpec {
+    ImageSpec {
+        id: id(ImageKind::Volume, name),
+        size: Size::from_mebibytes(mebibytes),
+        labels: Labels::from([("name".to_owned(), name.to_owned())]),
+        origin: Origin::Blank,
+    }
+}
+
+fn copy(kind: ImageKind, name: &str, of: &ImageSpec, mebibytes: u32) -> ImageSpec {
+    ImageSpec {
+        id: id(kind, name),
+        size: Size::from_mebibytes(mebibytes),
+        labels: Labels::new(),
+        origin: Origin::CopyOf(of.id),
+    }
+}
+
+/// Writes through the block device of an image, and lets go of it.
+async fn write(subject: &Subject, id: ImageId, bytes: &[u8], offset: u64) {
+    let device = subject.backend.attach(id, Access::ReadWrite).await.unwrap();
+    let file = File::options().write(true).open(&device).unwrap();
+    file.write_all_at(bytes, offset).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    subject.backend.detach(id).await.unwrap();
+}
+
+/// Reads through the block device of an image.
+async fn read(subject: &Subject, id: ImageId, length: usize, offset: u64) -> Vec<u8> {
+    let device = subject.backend.attach(id, Access::ReadOnly).await.unwrap();
+    let mut bytes = vec![0xff; length];
+    File::open(&device)
+        .unwrap()
+        .read_exact_at(&mut bytes, offset)
+        .unwrap();
+    subject.backend.detach(id).await.unwrap();
+    bytes
+}
+
+async fn a_new_image_reads_as_zeros_and_keeps_its_labels(subject: Subject) {
+    let spec = blank("a", 16);
+    let made = subject.backend.create(&spec).await.unwrap();
+    assert!(made.is_made());
+    let image = made.into_inner();
+    assert_eq!((image.id, image.size), (spec.id, spec.size));
+    assert_eq!(
+        (&image.labels, &image.health),
+        (&spec.labels, &Health::Good)
+    );
+    assert_eq!(
+        subject.backend.get(spec.id).await.unwrap(),
+        Some(image.clone())
+    );
+    assert_eq!(
+        subject.backend.list(ImageKind::Volume).await.unwrap(),
+        [image]
+    );
+    assert_eq!(subject.backend.list(ImageKind::Snapshot).await.unwrap(), []);
+    let end = spec.size.bytes() - 4096;
+    assert_eq!(read(&subject, spec.id, 4096, end).await, vec![0; 4096]);
+}
+
+async fn a_repeated_create_finds_the_first_image_as_it_is(subject: Subject) {
+    let spec = blank("a", 16);
+    subject.backend.create(&spec).await.unwrap();
+    write(&subject, spec.id, b"precious", 4096).await;
+    let larger = ImageSpec {
+        size: Size::from_mebibytes(32),
+        ..spec.clone()
+    };
+    let again = subject.backend.create(&larger).await.unwrap();
+    assert!(!again.is_made());
+    assert_eq!(again.into_inner().size, spec.size);
+    assert_eq!(read(&subject, spec.id, 8, 4096).await, b"precious");
+}
+
+async fn a_copy_has_the_bytes_of_its_moment(subject: Subject) {
+    let source = blank("source", 16);
+    subject.backend.create(&source).await.unwrap();
+    write(&subject, source.id, b"before", 5 * MIB).await;
+    let snapshot = copy(ImageKind::Snapshot, "snapshot", &source, 16);
+    subject.backend.create(&snapshot).await.unwrap();
+    write(&subject, source.id, b"after!", 5 * MIB).await;
+    let restored = copy(ImageKind::Volume, "restored", &snapshot, 24);
+    subject.backend.create(&restored).await.unwrap();
+    assert_eq!(read(&subject, snapshot.id, 6, 5 * MIB).await, b"before");
+    assert_eq!(read(&subject, restored.id, 6, 5 * MIB).await, b"before");
+    assert_eq!(read(&subject, restored.id, 8, 20 * MIB).await, [0; 8]);
+    assert_eq!(read(&subject, source.id, 6, 5 * MIB).await, b"after!");
+    write(&subject, restored.id, b"mine", 5 * MIB).await;
+    assert_eq!(read(&subject, snapshot.id, 6, 5 * MIB).await, b"before");
+}
+
+async fn a_copy_of_an_attached_image_has_what_was_written_to_its_device(subject: Subject) {
+    let source = blank("source", 16);
+    subject.backend.create(&source).await.unwrap();
+    let device = subject
+        .backend
+        .attach(source.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    let file = File::options().write(true).open(&device).unwrap();
+    file.write_all_at(b"unsynced", MIB).unwrap();
+    let snapshot = copy(ImageKind::Snapshot, "snapshot", &source, 16);
+    subject.backend.create(&snapshot).await.unwrap();
+    drop(file);
+    assert_eq!(read(&subject, snapshot.id, 8, MIB).await, b"unsynced");
+}
+
+async fn growth_keeps_the_bytes_and_reaches_the_device(subject: Subject) {
+    let spec = blank("a", 16);
+    subject.backend.create(&spec).await.unwrap();
+    write(&subject, spec.id, b"kept", MIB).await;
+    let device = subject
+        .backend
+        .attach(spec.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    let to = Size::from_mebibytes(40);
+    assert!(subject.backend.grow(spec.id, to).await.unwrap().is_made());
+    let end = std::io::Seek::seek(&mut File::open(&device).unwrap(), std::io::SeekFrom::End(0));
+    assert_eq!(end.unwrap(), to.bytes());
+    let again = subject
+        .backend
+        .grow(spec.id, Size::from_mebibytes(20))
+        .await
+        .unwrap();
+    assert!(matches!(again, Change::Already(image) if image.size == to));
+    subject.backend.detach(spec.id).await.unwrap();
+    assert_eq!(read(&subject, spec.id, 4, MIB).await, b"kept");
+}
+
+async fn labels_change_in_one_step_and_a_change_that_changes_nothing_is_none(subject: Subject) {
+    let spec = blank("a", 1);
+    subject.backend.create(&spec).await.unwrap();
+    let mut change = LabelChange::set("größe", "日本\n\"\\");
+    change.remove.push("name".to_owned());
+    assert!(
+        subject
+            .backend
+            .relabel(spec.id, &change)
+            .await
+            .unwrap()
+            .is_made()
+    );
+    assert!(
+        !subject
+            .backend
+            .relabel(spec.id, &change)
+            .await
+            .unwrap()
+            .is_made()
+    );
+    let image = subject.backend.get(spec.id).await.unwrap().unwrap();
+    assert_eq!(image.labels, change.set);
+    let missing = id(ImageKind::Volume, "missing");
+    let error = subject.backend.relabel(missing, &change).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound);
+}
+
+async fn attaching_twice_gives_one_device_and_detaching_twice_is_no_error(subject: Subject) {
+    let spec = blank("a", 4);
+    subject.backend.create(&spec).await.unwrap();
+    let first = subject
+        .backend
+        .attach(spec.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    let second = subject
+        .backend
+        .attach(spec.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    assert_eq!(first, second);
+    assert_eq!(subject.backend.devices(spec.id).await.unwrap(), [first]);
+    assert!(subject.backend.detach(spec.id).await.unwrap().is_made());
+    assert!(!subject.backend.detach(spec.id).await.unwrap().is_made());
+    assert_eq!(
+        subject.backend.devices(spec.id).await.unwrap(),
+        Vec::<PathBuf>::new()
+    );
+}
+
+async fn deleting_frees_the_device_and_the_room_and_twice_is_no_error(subject: Subject) {
+    let spec = blank("a", 64);
+    subject.backend.create(&spec).await.unwrap();
+    subject
+        .backend
+        .attach(spec.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    assert!(subject.backend.delete(spec.id).await.unwrap().is_made());
+    assert!(!subject.backend.delete(spec.id).await.unwrap().is_made());
+    assert_eq!(subject.backend.get(spec.id).await.unwrap(), None);
+    assert_eq!(subject.backend.list(ImageKind::Volume).await.unwrap(), []);
+    // The name is free again, and shows nothing of what was there.
+    subject.backend.create(&spec).await.unwrap();
+    assert_eq!(read(&subject, spec.id, 4096, 0).await, vec![0; 4096]);
+}
+
+async fn an_open_device_keeps_its_image(subject: Subject) {
+    let spec = blank("a", 4);
+    subject.backend.create(&spec).await.unwrap();
+    let device = subject
+        .backend
+        .attach(spec.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    let held = File::open(&device).unwrap();
+    let error = subject.backend.delete(spec.id).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::InUse, "{error:?}");
+    drop(held);
+    assert!(subject.backend.get(spec.id).await.unwrap().is_some());
+    subject.backend.delete(spec.id).await.unwrap();
+}
+
+async fn without_room_nothing_is_left_behind(subject: Subject) {
+    let before = subject.backend.capacity().await.unwrap();
+    let error = subject
+        .backend
+        .create(&blank("huge", 1 << 20))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::NoSpace, "{error:?}");
+    // A copy that runs out of room half-way: what it wrote goes with it.
+    let source = blank("source", 350);
+    subject.backend.create(&source).await.unwrap();
+    let bytes: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    let device = subject
+        .backend
+        .attach(source.id, Access::ReadWrite)
+        .await
+        .unwrap();
+    let file = File::options().write(true).open(&device).unwrap();
+    for step in 0..350 {
+        file.write_all_at(&bytes, step * MIB).unwrap();
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    subject.backend.detach(source.id).await.unwrap();
+    let filler = subject.path.join("filler");
+    let room = subject.backend.capacity().await.unwrap().available.bytes();
+    let file = File::create(&filler).unwrap();
+    crate::host::copy::preallocate(&file, room.saturating_sub(20 * MIB)).unwrap();
+    let clone = copy(ImageKind::Volume, "clone", &source, 350);
+    match subject.backend.create(&clone).await {
+        // Blocks that are shared need no room.
+        Ok(_) => drop(subject.backend.delete(clone.id).await.unwrap()),
+        Err(error) => assert_eq!(error.kind(), Kind::NoSpace, "{error:?}"),
+    }
+    assert_eq!(subject.backend.get(clone.id).await.unwrap(), None);
+    drop(file);
+    std::fs::remove_file(filler).unwrap();
+    subject.backend.delete(source.id).await.unwrap();
+    // xfs gives the blocks of a removed file back in the background.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let after = subject.backend.capacity().await.unwrap().available.bytes();
+        let lost = before.available.bytes().saturating_sub(after);
+        if lost < 4 * MIB {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{lost} bytes are gone");
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn the_largest_volume_that_is_offered_can_be_made(subject: Subject) {
+    let largest = subject.backend.capacity().await.unwrap().largest;
+    let spec = ImageSpec {
+        size: largest,
+        ..blank("largest", 1)
+    };
+    assert_eq!(
+        subject
+            .backend
+            .create(&spec)
+            .await
+            .unwrap()
+            .into_inner()
+            .size,
+        largest
+    );
+}
+
+macro_rules! suite {
+    ($($behaviour:ident),* $(,)?) => {
+        mod directory_on_ext4 { suite!(@ FileSystem::Ext4, Allocation::Thin, $($behaviour),*); }
+        mod directory_on_xfs { suite!(@ FileSystem::Xfs, Allocation::Thin, $($behaviour),*); }
+        mod thick_directory_on_ext4 { suite!(@ FileSystem::Ext4, Allocation::Thick, $($behaviour),*); }
+        mod thick_directory_on_xfs { suite!(@ FileSystem::Xfs, Allocation::Thick, $($behaviour),*); }
+    };
+    (@ $storage:expr, $allocation:expr, $($behaviour:ident),*) => {
+        use super::{Allocation, FileSystem};
+        $(
+            #[tokio::test]
+            async fn $behaviour() {
+                super::$behaviour(super::directory($storage, $allocation)).await;
+            }
+        )*
+    };
+}
+
+suite!(
+    a_new_image_reads_as_zeros_and_keeps_its_labels,
+    a_repeated_create_finds_the_first_image_as_it_is,
+    a_copy_has_the_bytes_of_its_moment,
+    a_copy_of_an_attached_image_has_what_was_written_to_its_device,
+    growth_keeps_the_bytes_and_reaches_the_device,
+    labels_change_in_one_step_and_a_change_that_changes_nothing_is_none,
+    attaching_twice_gives_one_device_and_detaching_twice_is_no_error,
+    deleting_frees_the_device_and_the_room_and_twice_is_no_error,
+    an_open_device_keeps_its_image,
+    without_room_nothing_is_left_behind,
+    the_largest_volume_that_is_offered_can_be_made,
+);

@@ -1,0 +1,52 @@
+//! How much room there is.
+
+use super::{Operations, volume::minimum_size};
+use crate::{
+    Error, Result,
+    backend::Capacity,
+    types::{Capability, ClassName, Map, Size, Topology},
+};
+
+/// For what room is asked (CSI, `GetCapacity`).
+#[derive(Debug, Clone, Default)]
+pub struct CapacityQuery {
+    /// How volumes would be used.
+    pub capabilities: Vec<Capability>,
+    /// `class`, and what else a create would send.
+    pub parameters: Map,
+    /// Where they would have to be.
+    pub topology: Option<Topology>,
+}
+
+impl Operations {
+    /// The room for such volumes, and the smallest one. No room for what could not be made.
+    ///
+    /// # Errors
+    /// `Invalid` naming the parameter; what the class's back end reports.
+    pub async fn capacity(&self, query: &CapacityQuery) -> Result<(Capacity, Size)> {
+        let name = match query.parameters.get("class") {
+            Some(name) => Some(
+                name.parse::<ClassName>()
+                    .map_err(|error| Error::invalid(format!("parameters.class: {error}")))?,
+            ),
+            None => None,
+        };
+        let class = self.classes.find(name.as_ref())?;
+        let mut minimum = class.backend.features().sizes.minimum;
+        let here = query
+            .topology
+            .as_ref()
+            .is_none_or(|topology| topology.includes(&self.settings().node));
+        let possible = query
+            .capabilities
+            .iter()
+            .all(|capability| !capability.mode.is_multi_node());
+        if let Some(kind) = query.capabilities.iter().find_map(Capability::file_system) {
+            minimum = minimum.max(minimum_size(kind));
+        }
+        if !here || !possible {
+            return Ok((Capacity::default(), minimum));
+        }
+        Ok((class.backend.capacity().await?, minimum))
+    }
+}

@@ -1,0 +1,78 @@
+//! Device classes: a name, a back end, one of them the default.
+
+use std::sync::Arc;
+
+use crate::{
+    Error, Kind, Result,
+    backend::Backend,
+    types::{ClassName, NodeName},
+};
+
+/// A device class.
+#[derive(Debug, Clone)]
+pub struct Class {
+    /// Its name, part of the ids of what is in it.
+    pub name: ClassName,
+    /// What stores its images.
+    pub backend: Arc<dyn Backend>,
+}
+
+/// The classes of an agent: at least one, names unique, the default first.
+#[derive(Debug)]
+pub struct Classes(Vec<Class>);
+
+impl Classes {
+    /// The classes of node `node`, of which the first is the default.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] when there is none, two have one name, or ids would be longer than 128 bytes.
+    pub fn new(node: &NodeName, classes: Vec<Class>) -> Result<Self> {
+        if classes.is_empty() {
+            return Err(Error::invalid("there is no class; configure at least one"));
+        }
+        for (index, class) in classes.iter().enumerate() {
+            let id = node.as_str().len() + class.name.as_str().len() + 2 + 36;
+            if id > crate::types::HANDLE_BYTES {
+                return Err(Error::invalid(format!(
+                    "volume ids of node {node} and class {} would have {id} bytes, at most {} are allowed; choose shorter names",
+                    class.name,
+                    crate::types::HANDLE_BYTES
+                )));
+            }
+            if classes
+                .iter()
+                .skip(index + 1)
+                .any(|other| other.name == class.name)
+            {
+                return Err(Error::invalid(format!(
+                    "class {} is there twice",
+                    class.name
+                )));
+            }
+        }
+        Ok(Self(classes))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Class> {
+        self.0.iter()
+    }
+
+    /// The class `name`, or the default one when no name is given.
+    pub(super) fn find(&self, name: Option<&ClassName>) -> Result<&Class> {
+        let found = match name {
+            Some(name) => self.0.iter().find(|class| class.name == *name),
+            None => self.0.first(),
+        };
+        found.ok_or_else(|| {
+            let names: Vec<&str> = self.0.iter().map(|class| class.name.as_str()).collect();
+            Error::new(
+                Kind::Invalid,
+                format!(
+                    "parameters.class: there is no class {}; there are: {}",
+                    name.map_or("", ClassName::as_str),
+                    names.join(", ")
+                ),
+            )
+        })
+    }
+}

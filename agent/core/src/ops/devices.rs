@@ -1,0 +1,127 @@
+//! The block devices of an image and the mounts that come from them, as the kernel shows them now.
+
+use std::path::{Path, PathBuf};
+
+use super::resolve::Found;
+use crate::{
+    Error, Kind, Result, blocking,
+    host::{Access, DeviceNumber, LoopDevice, Mount, MountTable, loop_device, mount},
+};
+
+/// The devices of one image: its own, and read-only ones over those, each with its number.
+#[derive(Debug, Default)]
+pub(super) struct Devices {
+    own: Vec<(PathBuf, DeviceNumber)>,
+    read_only: Vec<(LoopDevice, DeviceNumber)>,
+}
+
+/// What stands at a path.
+#[derive(Debug)]
+pub(super) enum At {
+    /// No mount.
+    Nothing,
+    /// A mount from one of the devices.
+    Ours(Box<Mount>),
+    /// A mount from elsewhere.
+    Foreign(Box<Mount>),
+}
+
+impl Devices {
+    /// The devices of an image.
+    pub(super) async fn of(found: &Found) -> Result<Self> {
+        let paths = found.class.backend.devices(found.image.id).await?;
+        if paths.is_empty() {
+            return Ok(Self::default());
+        }
+        blocking(move || {
+            let mut devices = Self::default();
+            for path in paths {
+                for device in loop_device::find(&path)? {
+                    let number = DeviceNumber::of_block_device(&device.path)?;
+                    devices.read_only.push((device, number));
+                }
+                let number = DeviceNumber::of_block_device(&path)?;
+                devices.own.push((path, number));
+            }
+            Ok(devices)
+        })
+        .await
+    }
+
+    /// The device of the image, when it has one.
+    pub(super) fn first(&self) -> Option<&Path> {
+        self.own.first().map(|(path, _)| path.as_path())
+    }
+
+    /// All mounts of them: file systems, and device nodes shown as files.
+    pub(super) fn mounts<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
+        let own = self
+            .own
+            .iter()
+            .map(|(path, number)| (path.as_path(), *number));
+        let read_only = self
+            .read_only
+            .iter()
+            .map(|(device, number)| (device.path.as_path(), *number));
+        own.chain(read_only)
+            .flat_map(|(path, number)| table.of_block_device(path, number))
+    }
+
+    /// What stands at `path`.
+    pub(super) fn at(&self, table: &MountTable, path: &Path) -> At {
+        // The table knows no symbolic links; a path whose parent is gone has nothing mounted on it.
+        let path = mount::resolve(path).unwrap_or_else(|_| path.to_owned());
+        let Some(top) = table.at(&path) else {
+            return At::Nothing;
+        };
+        let top = Box::new(top.clone());
+        if self.mounts(table).any(|mount| mount.id == top.id) {
+            At::Ours(top)
+        } else {
+            At::Foreign(top)
+        }
+    }
+
+    /// Whether a mount shows a device that refuses writes, or refuses them itself.
+    pub(super) fn access_of(&self, mount: &Mount, table: &MountTable) -> Access {
+        let by_device = self.read_only.iter().any(|(device, number)| {
+            table
+                .of_block_device(&device.path, *number)
+                .any(|other| other.id == mount.id)
+        });
+        if by_device || mount.read_only || mount.is_file_system_read_only() {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        }
+    }
+
+    /// Frees read-only devices that no mount shows any more.
+    pub(super) fn free_unused(&self) -> Result<()> {
+        let table = MountTable::read()?;
+        for (device, number) in &self.read_only {
+            if table
+                .of_block_device(&device.path, *number)
+                .next()
+                .is_none()
+            {
+                loop_device::detach(device)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl At {
+    /// The error of a caller who wants to use a path that somebody else has mounted on.
+    pub(super) fn foreign(field: &str, mount: &Mount) -> Error {
+        Error::new(
+            Kind::Precondition,
+            format!(
+                "{field} {} has something else mounted on it ({}); unmount that first",
+                mount.target.display(),
+                mount.source.to_string_lossy()
+            ),
+        )
+    }
+}

@@ -1,0 +1,145 @@
+//! The labels that the operations keep beside an image, and their typed form.
+
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use super::volume::Source;
+use crate::{
+    Error, Kind, Result,
+    backend::{Image, Labels},
+    host::{Access, FileSystem},
+    types::{AccessMode, Capability, Handle, Map, NodeName},
+};
+
+/// The CSI name.
+pub(super) const NAME: &str = "name";
+/// When it was made, in nanoseconds since 1970.
+pub(super) const CREATED: &str = "created";
+/// The parameters that it was made with, as JSON.
+pub(super) const PARAMETERS: &str = "parameters";
+/// What it is a copy of: `volume:<handle>` or `snapshot:<handle>`.
+pub(super) const SOURCE: &str = "source";
+/// The volume that a snapshot shows.
+pub(super) const SNAPSHOT_OF: &str = "of";
+/// The file system that it has, or shall get.
+pub(super) const FILE_SYSTEM: &str = "fs";
+/// `pending` from birth until it is formatted or handed out raw, `running` while it is formatted.
+/// Only with this label may a volume be formatted: it says that nobody has ever used it.
+pub(super) const FORMAT: &str = "format";
+/// `copied` on a copy whose file system still has the identity of its source.
+pub(super) const IDENTITY: &str = "identity";
+/// To whom the controller has published it, as JSON.
+pub(super) const PUBLISHED: &str = "published";
+/// `true` while it may not be deleted.
+pub(super) const PROTECTED: &str = "protected";
+/// What the labels of a user begin with.
+pub(super) const USER: &str = "label.";
+
+/// A publication by the controller (CSI, `ControllerPublishVolume`).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Publication {
+    pub(super) node: NodeName,
+    pub(super) read_only: bool,
+    pub(super) block: bool,
+    pub(super) mode: String,
+}
+
+impl Publication {
+    /// What publishing with `capability` and `access` on `node` records.
+    pub(super) fn new(node: &NodeName, capability: &Capability, access: Access) -> Self {
+        Self {
+            node: node.clone(),
+            read_only: access == Access::ReadOnly,
+            block: capability.is_block(),
+            mode: capability.mode.word().to_owned(),
+        }
+    }
+
+    /// Whether a node may use the volume as `mode`.
+    pub(super) fn allows(&self, mode: AccessMode) -> bool {
+        self.mode == mode.word()
+    }
+}
+
+/// Reads what the operations wrote.
+pub(super) trait Read {
+    /// One label.
+    fn label(&self, key: &str) -> Option<&str>;
+
+    /// When it was made.
+    fn created(&self) -> SystemTime {
+        let nanoseconds = self.label(CREATED).and_then(|text| text.parse().ok());
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds.unwrap_or(0))
+    }
+
+    /// The parameters that it was made with.
+    fn parameters(&self) -> Map {
+        self.label(PARAMETERS)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
+
+    /// What it is a copy of.
+    fn source(&self) -> Option<Source> {
+        let (kind, handle) = self.label(SOURCE)?.split_once(':')?;
+        let handle = Handle::parse(handle)?;
+        match kind {
+            "volume" => Some(Source::Volume(handle.into())),
+            "snapshot" => Some(Source::Snapshot(handle.into())),
+            _ => None,
+        }
+    }
+
+    /// The file system that it has, or shall get.
+    fn file_system(&self) -> Option<FileSystem> {
+        self.label(FILE_SYSTEM)?.parse().ok()
+    }
+
+    /// Whether it was made by us and never formatted to the end.
+    fn is_unformatted(&self) -> bool {
+        self.label(FORMAT).is_some()
+    }
+
+    /// Whether a format of it was begun, and perhaps interrupted.
+    fn is_format_running(&self) -> bool {
+        self.label(FORMAT) == Some("running")
+    }
+
+    /// To whom the controller has published it.
+    fn publication(&self) -> Option<Publication> {
+        serde_json::from_str(self.label(PUBLISHED)?).ok()
+    }
+
+    /// Whether it may not be deleted.
+    fn is_protected(&self) -> bool {
+        self.label(PROTECTED) == Some("true")
+    }
+}
+
+impl Read for Labels {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.get(key).map(String::as_str)
+    }
+}
+
+impl Read for Image {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.label(key)
+    }
+}
+
+/// The label of the present moment.
+pub(super) fn now() -> String {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos()
+        .to_string()
+}
+
+/// A value as a label's text.
+pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| Error::new(Kind::Bug, "could not write a label").because(error))
+}

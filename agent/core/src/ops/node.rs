@@ -1,0 +1,309 @@
+//! Publishing a staged volume to workloads, and growing its file system (CSI, `NodePublishVolume`, `NodeExpandVolume`).
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    Operations,
+    devices::{At, Devices},
+    labels::Read,
+    locks::Hold,
+    resolve::{Found, not_here},
+    stage::gone,
+    target,
+    volume::check_capabilities,
+};
+use crate::{
+    Error, Kind, Result, blocking, fail,
+    host::{Access, MountTable, loop_device, mount},
+    types::{
+        AbsolutePath, AccessMode, AccessType, Capability, ImageKind, Reference, Size, SizeRange,
+    },
+};
+
+/// A staged volume to be published.
+#[derive(Debug, Clone)]
+pub struct PublishVolume {
+    /// Which volume.
+    pub volume: Reference,
+    /// Where it is staged.
+    pub staging: Option<AbsolutePath>,
+    /// Where a workload wants it: a directory, or a file for a block device. Made by this call.
+    pub target: AbsolutePath,
+    /// How it is to be used.
+    pub capability: Capability,
+    /// Whether it may be written there.
+    pub access: Access,
+}
+
+impl Operations {
+    /// Makes a staged volume appear at the target path. A repeat finds it there.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound`, `Conflict` when published there otherwise, `Busy`,
+    /// `Precondition` when it is not staged, or published elsewhere and wanted by one alone.
+    pub async fn publish_volume(self: &Arc<Self>, request: PublishVolume) -> Result<()> {
+        check_capabilities(
+            "volume_capability",
+            std::slice::from_ref(&request.capability),
+        )?;
+        let place = self
+            .place(ImageKind::Volume, &request.volume)
+            .map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                found.healthy()?;
+                let flag = match &request.capability.access_type {
+                    AccessType::Mount { flags, .. } if flags.iter().any(|flag| flag == "ro") => {
+                        Access::ReadOnly
+                    }
+                    _ => request.access,
+                };
+                let access = this.permitted(&found, &request.capability, flag)?;
+                found.publish(&request, access).await
+            })
+            .await
+    }
+
+    /// Takes a volume away from a target path, and removes that. Not published is no error.
+    ///
+    /// # Errors
+    /// `InUse` while it is held open there, `Precondition` when something else is mounted there.
+    pub async fn unpublish_volume(
+        self: &Arc<Self>,
+        volume: &Reference,
+        target: AbsolutePath,
+    ) -> Result<()> {
+        let place = match self.place(ImageKind::Volume, volume) {
+            Ok(place) => place,
+            Err(error) => return gone(error, &target),
+        };
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                match place.find().await {
+                    Ok(found) => found.unpublish(target).await,
+                    Err(error) => gone(error, &target),
+                }
+            })
+            .await
+    }
+
+    /// Grows the file system at `path` to its device; says the size of the device in bytes.
+    ///
+    /// # Errors
+    /// `NotFound` for the volume, or when it is not at `path`; `OutOfRange` when the controller must grow it first.
+    pub async fn expand_node(
+        self: &Arc<Self>,
+        volume: &Reference,
+        path: &str,
+        size: SizeRange,
+    ) -> Result<Size> {
+        let place = self.place(ImageKind::Volume, volume).map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        let path = path.to_owned();
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                let size_now = found.healthy()?.size;
+                let path = found.shown_at(&path).await?;
+                if size.required().is_some_and(|required| required > size_now) {
+                    return Err(Error::new(
+                        Kind::OutOfRange,
+                        format!(
+                            "volume {} has {size_now}, less than capacity_range.required_bytes; expand it at the controller first",
+                            found.handle
+                        ),
+                    ));
+                }
+                // A growth that was cut off before its devices were told is finished here.
+                found.class.backend.grow(found.image.id, size_now).await?;
+                found.follow_device(&path).await?;
+                fail::point("expand-node.grown");
+                Ok(size_now)
+            })
+            .await
+    }
+}
+
+impl Found {
+    /// The path, if this volume is staged or published there.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub(super) async fn shown_at(&self, path: &str) -> Result<PathBuf> {
+        let missing = || {
+            Error::not_found(format!(
+                "volume {} is not at volume_path {path:?}",
+                self.handle
+            ))
+        };
+        let path = AbsolutePath::parse("volume_path", path).map_err(|_| missing())?;
+        let devices = Devices::of(self).await?;
+        match devices.at(&MountTable::read()?, &path) {
+            At::Ours(_) => Ok(path.to_path_buf()),
+            // A raw volume shows nothing at its staging path.
+            At::Nothing if devices.first().is_some() && self.image_is_raw() => {
+                Ok(path.to_path_buf())
+            }
+            _ => Err(missing()),
+        }
+    }
+
+    fn image_is_raw(&self) -> bool {
+        self.image.file_system().is_none() && !self.image.is_unformatted()
+    }
+
+    async fn publish(&self, request: &PublishVolume, access: Access) -> Result<()> {
+        let devices = Devices::of(self).await?;
+        let table = MountTable::read()?;
+        let (source, staging) = self.staged(request, &devices, &table)?;
+        match devices.at(&table, &request.target) {
+            At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
+            At::Ours(mount) => {
+                let is_block = mount.fs_type == "devtmpfs";
+                if is_block != request.capability.is_block()
+                    || devices.access_of(&mount, &table) != access
+                {
+                    return Err(Error::new(
+                        Kind::Conflict,
+                        format!(
+                            "volume {} is published at target_path {} already, in another way",
+                            self.handle, request.target
+                        ),
+                    ));
+                }
+                return Ok(());
+            }
+            At::Nothing => {}
+        }
+        if request.capability.mode == AccessMode::SingleNodeSingleWriter
+            && let Some(other) = devices
+                .mounts(&table)
+                .find(|mount| Some(mount.target.as_path()) != staging.as_deref())
+        {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "volume {} is for one workload alone, which has it at {}",
+                    self.handle,
+                    other.target.display()
+                ),
+            ));
+        }
+        if let Some(staging) = &staging {
+            self.follow_device(staging).await?;
+        }
+        let target = request.target.clone();
+        let form = if request.capability.is_block() {
+            Form::File
+        } else {
+            Form::Directory
+        };
+        blocking(move || show(&source, &target, form, access)).await?;
+        tracing::info!(volume.id = %self.handle, path = %request.target, "volume published");
+        Ok(())
+    }
+
+    /// What is to be shown at the target, and where the volume is mounted when it is.
+    fn staged(
+        &self,
+        request: &PublishVolume,
+        devices: &Devices,
+        table: &MountTable,
+    ) -> Result<(PathBuf, Option<PathBuf>)> {
+        let refused = |why: String| {
+            Err(Error::new(
+                Kind::Precondition,
+                format!("volume {} {why}", self.handle),
+            ))
+        };
+        let Some(staging) = &request.staging else {
+            return refused("needs staging_target_path; stage it first".to_owned());
+        };
+        let Some(device) = devices.first() else {
+            return refused(format!("is not staged at staging_target_path {staging}"));
+        };
+        if request.capability.is_block() {
+            if let At::Ours(mount) = devices.at(table, staging) {
+                return refused(format!(
+                    "is staged as a file system at {}, not as a block device",
+                    mount.target.display()
+                ));
+            }
+            return Ok((device.to_owned(), None));
+        }
+        match devices.at(table, staging) {
+            At::Ours(mount) if mount.fs_type != "devtmpfs" => {
+                Ok((mount.target.clone(), Some(mount.target)))
+            }
+            _ => refused(format!("is not staged at staging_target_path {staging}")),
+        }
+    }
+
+    async fn unpublish(&self, target: AbsolutePath) -> Result<()> {
+        let devices = Devices::of(self).await?;
+        let published = match devices.at(&MountTable::read()?, &target) {
+            At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
+            At::Ours(_) => true,
+            At::Nothing => false,
+        };
+        let path = target.clone();
+        blocking(move || {
+            if published {
+                mount::unmount(&path)?;
+                fail::point("unpublish.unmounted");
+            }
+            devices.free_unused()?;
+            target::remove(&path)
+        })
+        .await?;
+        if published {
+            tracing::info!(volume.id = %self.handle, path = %target, "volume unpublished");
+        }
+        Ok(())
+    }
+}
+
+/// What a volume looks like at its target.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// A mounted file system.
+    Directory,
+    /// A block device.
+    File,
+}
+
+/// Makes `source` appear at `target`; whatever fails, a target that this made does not stay behind.
+fn show(source: &Path, target: &Path, form: Form, access: Access) -> Result<()> {
+    let made = match form {
+        Form::File => target::make_file(target)?,
+        Form::Directory => target::make_directory(target)?,
+    };
+    fail::point("publish.target");
+    let shown = match (form, access) {
+        (Form::Directory, _) => mount::bind(source, target, access).map(|_| ()),
+        (Form::File, Access::ReadWrite) => mount::bind(source, target, access).map(|_| ()),
+        // The mode of a mount does not bind the writers of a device node: only a device that refuses writes does.
+        (Form::File, Access::ReadOnly) => {
+            loop_device::attach(source, Access::ReadOnly).and_then(|view| {
+                fail::point("publish.read-only-device");
+                let bound = mount::bind(&view.path, target, Access::ReadWrite);
+                if bound.is_err() {
+                    let _ = loop_device::detach(&view);
+                }
+                bound.map(|_| ())
+            })
+        }
+    };
+    if shown.is_err() && made {
+        let _ = target::remove(target);
+    }
+    fail::point("publish.shown");
+    shown
+}

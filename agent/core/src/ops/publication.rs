@@ -1,0 +1,147 @@
+//! Publishing by the controller: where and how a volume may be used (CSI, `ControllerPublishVolume`).
+
+use std::sync::Arc;
+
+use super::{
+    Operations,
+    labels::{self, Publication, Read},
+    locks::Hold,
+    resolve::not_here,
+};
+use crate::{
+    Error, Kind, Result,
+    backend::LabelChange,
+    fail,
+    host::Access,
+    types::{Capability, ImageKind, Map, Reference},
+};
+
+/// A volume to be published to a node.
+#[derive(Debug, Clone)]
+pub struct PublishController {
+    /// Which volume.
+    pub volume: Reference,
+    /// To which node, by its `node_id`.
+    pub node: String,
+    /// How it is to be used there.
+    pub capability: Capability,
+    /// Whether it may be written there.
+    pub access: Access,
+}
+
+impl Operations {
+    /// Records where and how a volume may be used; the node holds its callers to it when `attach` is set.
+    /// Returns what the node will be sent with the volume.
+    ///
+    /// # Errors
+    /// `NotFound` for the volume or node, `Conflict` when published otherwise, `NoSpace` at the node's limit, `Busy`.
+    pub async fn publish_controller(self: &Arc<Self>, request: PublishController) -> Result<Map> {
+        super::volume::check_capabilities(
+            "volume_capability",
+            std::slice::from_ref(&request.capability),
+        )?;
+        let place = self
+            .place(ImageKind::Volume, &request.volume)
+            .map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                let image = found.readable()?;
+                if request.node != this.settings.node.as_str() {
+                    return Err(Error::not_found(format!(
+                        "node {:?} is not known; volume {} is on node {}",
+                        request.node, found.handle, this.settings.node
+                    )));
+                }
+                let wanted = Publication::new(&this.settings.node, &request.capability, request.access);
+                if let Some(published) = image.publication() {
+                    if published != wanted {
+                        return Err(Error::new(
+                            Kind::Conflict,
+                            format!(
+                                "volume {} is published already, {} and as {}",
+                                found.handle,
+                                if published.read_only { "read-only" } else { "writable" },
+                                published.mode
+                            ),
+                        ));
+                    }
+                    return Ok(context(&wanted));
+                }
+                // Two volumes published at once must not both take the last place.
+                let _one_at_a_time = this.publishing.lock().await;
+                this.check_limit().await?;
+                let change = LabelChange::set(labels::PUBLISHED, labels::json(&wanted)?);
+                found.class.backend.relabel(image.id, &change).await?;
+                fail::point("publish-controller.recorded");
+                tracing::info!(volume.id = %found.handle, node = %wanted.node, "volume published to node");
+                Ok(context(&wanted))
+            })
+            .await
+    }
+
+    async fn check_limit(&self) -> Result<()> {
+        let Some(most) = self.settings.max_volumes.filter(|_| self.settings.attach) else {
+            return Ok(());
+        };
+        let volumes = self.everything(ImageKind::Volume).await?;
+        let published = volumes
+            .iter()
+            .filter(|found| found.image.publication().is_some())
+            .count();
+        if u32::try_from(published).is_ok_and(|published| published < most) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::NoSpace,
+            format!(
+                "node {} has {published} volumes published, the limit is {most}",
+                self.settings.node
+            ),
+        ))
+    }
+
+    /// Takes a publication back; a volume that does not exist or is not published there is no error.
+    ///
+    /// # Errors
+    /// `NotFound` for another node's volume, `Busy`.
+    pub async fn unpublish_controller(
+        self: &Arc<Self>,
+        volume: &Reference,
+        node: Option<&str>,
+    ) -> Result<()> {
+        let place = match self.place(ImageKind::Volume, volume) {
+            Ok(place) => place,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(not_here(error)),
+        };
+        if node.is_some_and(|node| node != self.settings.node.as_str()) {
+            return Ok(());
+        }
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                let Some(image) = place.class.backend.get(place.id).await? else {
+                    return Ok(());
+                };
+                if image.publication().is_some() {
+                    let change = LabelChange::remove(labels::PUBLISHED);
+                    place.class.backend.relabel(place.id, &change).await?;
+                    fail::point("unpublish-controller.recorded");
+                    tracing::info!(volume.id = %place.handle, "volume unpublished from node");
+                }
+                Ok(())
+            })
+            .await
+    }
+}
+
+/// What the node is sent back: for people who look; the record decides.
+fn context(publication: &Publication) -> Map {
+    Map::from([(
+        "drumlin.dev/readonly".to_owned(),
+        publication.read_only.to_string(),
+    )])
+}

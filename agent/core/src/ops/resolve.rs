@@ -1,0 +1,128 @@
+//! From an id that a caller sent to the image that it means.
+
+use super::{Class, Operations};
+use crate::{
+    Error, Kind, Result,
+    backend::{Health, Image},
+    types::{Handle, ImageId, ImageKind, Reference},
+};
+
+/// An image that exists, and where.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) handle: Handle,
+    pub(super) class: Class,
+    pub(super) image: Image,
+}
+
+/// Where an image would be, were there one.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) handle: Handle,
+    pub(super) class: Class,
+    pub(super) id: ImageId,
+}
+
+impl Operations {
+    /// The place that an id of this node names.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] when no image can have this id, [`Kind::WrongNode`] when another node has it.
+    pub(super) fn place(&self, kind: ImageKind, reference: &Reference) -> Result<Place> {
+        let unknown = || Error::not_found(format!("{} {reference} does not exist", kind.word()));
+        let handle = reference.handle().ok_or_else(unknown)?;
+        if handle.node != self.settings().node {
+            return Err(Error::new(
+                Kind::WrongNode,
+                format!(
+                    "{} {reference} is on node {}, this is node {}",
+                    kind.word(),
+                    handle.node,
+                    self.settings().node
+                ),
+            ));
+        }
+        let class = self
+            .classes
+            .iter()
+            .find(|class| class.name == handle.class)
+            .ok_or_else(unknown)?;
+        let id = ImageId {
+            kind,
+            key: handle.key,
+        };
+        Ok(Place {
+            handle: handle.clone(),
+            class: class.clone(),
+            id,
+        })
+    }
+
+    /// The image that an id names.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] or [`Kind::WrongNode`].
+    pub(super) async fn find(&self, kind: ImageKind, reference: &Reference) -> Result<Found> {
+        self.place(kind, reference)?.find().await
+    }
+}
+
+impl Place {
+    /// The image in this place.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`].
+    pub(super) async fn find(self) -> Result<Found> {
+        match self.class.backend.get(self.id).await? {
+            Some(image) => Ok(Found {
+                handle: self.handle,
+                class: self.class,
+                image,
+            }),
+            None => Err(Error::not_found(format!(
+                "{} {} does not exist",
+                self.id.kind.word(),
+                self.handle
+            ))),
+        }
+    }
+}
+
+impl Found {
+    /// The image, if it is as it should be.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] saying what is wrong with it.
+    pub(super) fn healthy(&self) -> Result<&Image> {
+        match &self.image.health {
+            Health::Good => Ok(&self.image),
+            Health::Damaged(why) | Health::Unreadable(why) => Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "{} {} is damaged: {why}",
+                    self.image.id.kind.word(),
+                    self.handle
+                ),
+            )),
+        }
+    }
+
+    /// The image, if its record can be read.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] saying what is wrong with the record.
+    pub(super) fn readable(&self) -> Result<&Image> {
+        match &self.image.health {
+            Health::Good | Health::Damaged(_) => Ok(&self.image),
+            Health::Unreadable(_) => self.healthy(),
+        }
+    }
+}
+
+/// Another node's image does not exist as far as this node's callers are concerned.
+pub(super) fn not_here(error: Error) -> Error {
+    match error.kind() {
+        Kind::WrongNode => Error::not_found(error.to_string()),
+        _ => error,
+    }
+}

@@ -1,0 +1,229 @@
+//! Snapshots: one moment of a volume, kept.
+
+use std::{sync::Arc, time::SystemTime};
+
+use super::{
+    Listing, Operations, PageRequest,
+    labels::{self, Read},
+    locks::Hold,
+    resolve::{Found, not_here},
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{Health, ImageSpec, Labels, Origin},
+    fail,
+    types::{Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
+};
+
+/// A snapshot as the disk shows it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its id.
+    pub handle: Handle,
+    /// The volume that it shows, which may be gone since.
+    pub of: Option<Handle>,
+    /// The size of the volume at its moment, in bytes; a copy needs at least this.
+    pub size: Size,
+    /// Its moment.
+    pub created: SystemTime,
+    /// Whether volumes can be made from it.
+    pub ready: bool,
+}
+
+/// A snapshot to be made (CSI, `CreateSnapshot`).
+#[derive(Debug, Clone)]
+pub struct CreateSnapshot {
+    /// Its name: the same name finds the same snapshot.
+    pub name: Name,
+    /// Of which volume.
+    pub of: Reference,
+    /// What the caller sends with it.
+    pub parameters: Map,
+}
+
+/// Which snapshots a list shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SnapshotFilter {
+    /// This one only.
+    pub snapshot: Option<Reference>,
+    /// Those of this volume only.
+    pub of: Option<Reference>,
+}
+
+impl From<Found> for Snapshot {
+    fn from(found: Found) -> Self {
+        Self {
+            of: found
+                .image
+                .label(labels::SNAPSHOT_OF)
+                .and_then(Handle::parse),
+            size: found.image.size,
+            created: found.image.created(),
+            ready: found.image.health == Health::Good,
+            handle: found.handle,
+        }
+    }
+}
+
+impl Operations {
+    /// Makes a snapshot, or finds the one that an earlier call with this name made.
+    /// While the bytes are copied a mounted file system is frozen.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound`, `Conflict`, `Busy`, `NoSpace`, `WrongNode`, `Precondition`.
+    pub async fn create_snapshot(self: &Arc<Self>, request: CreateSnapshot) -> Result<Snapshot> {
+        if let Some(key) = request
+            .parameters
+            .keys()
+            .find(|key| !key.starts_with("csi.storage.k8s.io/") && !key.starts_with("drumlin.dev/"))
+        {
+            return Err(Error::invalid(format!("parameters.{key} is not known")));
+        }
+        let kind = ImageKind::Snapshot;
+        let id = ImageId {
+            kind,
+            key: Key::of(kind, &request.name),
+        };
+        let mut holds = vec![Hold::Exclusive(id)];
+        if let Some(handle) = request.of.handle() {
+            holds.push(Hold::Exclusive(ImageId {
+                kind: ImageKind::Volume,
+                key: handle.key,
+            }));
+        }
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move { this.make_snapshot(id, request).await })
+            .await
+    }
+
+    async fn make_snapshot(&self, id: ImageId, request: CreateSnapshot) -> Result<Snapshot> {
+        // Before the volume is looked at: it may be gone since, and a repeat must still find its snapshot.
+        for class in self.classes.iter() {
+            let Ok(Some(image)) = class.backend.get(id).await else {
+                continue;
+            };
+            let found = Found {
+                handle: self.handle_in(class, id),
+                class: class.clone(),
+                image,
+            };
+            let of = found.readable()?.label(labels::SNAPSHOT_OF);
+            let name = found.image.label(labels::NAME);
+            if of != Some(&request.of.to_string()) || name != Some(request.name.as_str()) {
+                return Err(Error::new(
+                    Kind::Conflict,
+                    format!(
+                        "snapshot {:?} exists already, of volume {}",
+                        request.name.as_str(),
+                        of.unwrap_or("unknown")
+                    ),
+                ));
+            }
+            return Ok(found.into());
+        }
+        let volume = self.find(ImageKind::Volume, &request.of).await?;
+        let image = volume.healthy()?;
+        let mut labels = Labels::from([
+            (labels::NAME.to_owned(), request.name.to_string()),
+            (labels::CREATED.to_owned(), labels::now()),
+            (
+                labels::PARAMETERS.to_owned(),
+                labels::json(&request.parameters)?,
+            ),
+            (labels::SNAPSHOT_OF.to_owned(), volume.handle.to_string()),
+        ]);
+        for key in [labels::FILE_SYSTEM, labels::FORMAT] {
+            if let Some(value) = image.label(key) {
+                labels.insert(key.to_owned(), value.to_owned());
+            }
+        }
+        let spec = ImageSpec {
+            id,
+            size: image.size,
+            labels,
+            origin: Origin::CopyOf(image.id),
+        };
+        let made = volume.class.backend.create(&spec).await?.into_inner();
+        fail::point("create-snapshot.made");
+        let handle = self.handle_in(&volume.class, id);
+        tracing::info!(snapshot.id = %handle, volume.id = %volume.handle, "snapshot created");
+        Ok(Found {
+            handle,
+            class: volume.class,
+            image: made,
+        }
+        .into())
+    }
+
+    fn handle_in(&self, class: &super::Class, id: ImageId) -> Handle {
+        Handle {
+            node: self.settings().node.clone(),
+            class: class.name.clone(),
+            key: id.key,
+        }
+    }
+
+    /// Deletes a snapshot; one that does not exist is no error.
+    ///
+    /// # Errors
+    /// `NotFound` for another node's, `Busy` while a volume is made from it.
+    pub async fn delete_snapshot(self: &Arc<Self>, reference: &Reference) -> Result<()> {
+        let place = match self.place(ImageKind::Snapshot, reference) {
+            Ok(place) => place,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(not_here(error)),
+        };
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                if let Some(image) = place.class.backend.get(place.id).await? {
+                    let found = Found {
+                        handle: place.handle,
+                        class: place.class,
+                        image,
+                    };
+                    found.readable()?;
+                    found.class.backend.delete(place.id).await?;
+                    tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// One snapshot.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn get_snapshot(&self, reference: &Reference) -> Result<Snapshot> {
+        let found = self.find(ImageKind::Snapshot, reference).await;
+        found.map(Snapshot::from).map_err(not_here)
+    }
+
+    /// Snapshots in pages. An id that is unknown, or another node's, shows nothing.
+    ///
+    /// # Errors
+    /// `StaleToken`.
+    pub async fn list_snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        page: &PageRequest,
+    ) -> Result<Listing<Snapshot>> {
+        let mut all = match &filter.snapshot {
+            Some(reference) => match self.find(ImageKind::Snapshot, reference).await {
+                Ok(found) => vec![found],
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::WrongNode) => {
+                    Vec::new()
+                }
+                Err(error) => return Err(error),
+            },
+            None => self.everything(ImageKind::Snapshot).await?,
+        };
+        if let Some(of) = &filter.of {
+            let of = of.to_string();
+            all.retain(|found| found.image.label(labels::SNAPSHOT_OF) == Some(of.as_str()));
+        }
+        Ok(page.cut(all)?.map(Snapshot::from))
+    }
+}

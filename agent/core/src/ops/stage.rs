@@ -1,0 +1,419 @@
+//! Staging: a volume's block device, and the file system on it, ready to be published (CSI, `NodeStageVolume`).
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    Operations,
+    devices::{At, Devices},
+    group,
+    labels::{self, Read},
+    locks::Hold,
+    resolve::{Found, not_here},
+    volume::check_capabilities,
+};
+use crate::{
+    Error, Kind, Result,
+    backend::LabelChange,
+    blocking, fail,
+    host::{
+        Access, FileSystem, Mount, MountOptions, MountTable, Probe,
+        format::{self, Ground},
+        grow, mount, probe,
+    },
+    types::{AbsolutePath, AccessType, Capability, ImageKind, Reference},
+};
+
+/// A volume to be staged.
+#[derive(Debug, Clone)]
+pub struct StageVolume {
+    /// Which volume.
+    pub volume: Reference,
+    /// An existing directory that the file system is mounted on.
+    pub staging: AbsolutePath,
+    /// How it is to be used.
+    pub capability: Capability,
+}
+
+/// Checks mount flags against the list of safe ones; with no file system named, against that of every one.
+pub(super) fn check_flags(field: &str, kind: Option<FileSystem>, flags: &[String]) -> Result<()> {
+    let check = |kind: FileSystem| MountOptions::parse(kind, flags).map(|_| ());
+    let checked = match kind {
+        Some(kind) => check(kind),
+        None => FileSystem::ALL
+            .into_iter()
+            .map(check)
+            .find(Result::is_ok)
+            .unwrap_or_else(|| check(FileSystem::Ext4)),
+    };
+    checked.map_err(|error| Error::invalid(format!("{field}.mount.mount_flags: {error}")))
+}
+
+impl Operations {
+    /// Attaches a volume and mounts its file system at the staging path, formatting it if it never was.
+    /// A repeat finds the mount; an interrupted one is gone through again.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound`, `Conflict` when staged otherwise, `Busy`, `Precondition`, `NoSpace`.
+    pub async fn stage_volume(self: &Arc<Self>, request: StageVolume) -> Result<()> {
+        check_capabilities(
+            "volume_capability",
+            std::slice::from_ref(&request.capability),
+        )?;
+        let place = self
+            .place(ImageKind::Volume, &request.volume)
+            .map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                found.healthy()?;
+                let access = this.permitted(&found, &request.capability, Access::ReadWrite)?;
+                check_staging(&request.staging)?;
+                match &request.capability.access_type {
+                    AccessType::Block => found.stage_block(&request.staging).await,
+                    AccessType::Mount { .. } => found.stage_mount(&request, access).await,
+                }
+            })
+            .await
+    }
+
+    /// How a volume may be used, by what the controller has published and by its access mode.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] when the controller must publish it first, or published it otherwise.
+    pub(super) fn permitted(
+        &self,
+        found: &Found,
+        capability: &Capability,
+        wanted: Access,
+    ) -> Result<Access> {
+        let read_only = wanted == Access::ReadOnly || capability.mode.is_reader_only();
+        let mut access = if read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        };
+        if !self.settings.attach {
+            return Ok(access);
+        }
+        let refused = |why: &str| {
+            Err(Error::new(
+                Kind::Precondition,
+                format!("volume {} {why}", found.handle),
+            ))
+        };
+        let Some(published) = found.image.publication() else {
+            return refused("is not published to this node by the controller");
+        };
+        if !published.allows(capability.mode) || published.block != capability.is_block() {
+            return refused("was published by the controller for another use");
+        }
+        if published.read_only {
+            access = Access::ReadOnly;
+        }
+        Ok(access)
+    }
+
+    /// Unmounts a volume from the staging path and frees its device. Not staged is no error.
+    ///
+    /// # Errors
+    /// `InUse` while it is published or held open, `Precondition` when something else is mounted there.
+    pub async fn unstage_volume(
+        self: &Arc<Self>,
+        volume: &Reference,
+        staging: AbsolutePath,
+    ) -> Result<()> {
+        let place = match self.place(ImageKind::Volume, volume) {
+            Ok(place) => place,
+            Err(error) => return gone(error, &staging),
+        };
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                match place.find().await {
+                    Ok(found) => found.unstage(staging).await,
+                    Err(error) => gone(error, &staging),
+                }
+            })
+            .await
+    }
+}
+
+/// What a call about a volume that is not there gets: success, unless something is mounted where it says.
+pub(super) fn gone(error: Error, path: &Path) -> Result<()> {
+    let error = not_here(error);
+    if error.kind() != Kind::NotFound || MountTable::read()?.at(path).is_some() {
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn check_staging(staging: &Path) -> Result<()> {
+    match fs::metadata(staging) {
+        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(_) => Err(Error::invalid(format!(
+            "staging_target_path {} is not a directory",
+            staging.display()
+        ))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "staging_target_path {} does not exist; make the directory first",
+                staging.display()
+            ),
+        )),
+        Err(error) => Err(Error::io(
+            format!(
+                "could not look at staging_target_path {}",
+                staging.display()
+            ),
+            error,
+        )),
+    }
+}
+
+impl Found {
+    async fn stage_block(&self, staging: &Path) -> Result<()> {
+        let devices = Devices::of(self).await?;
+        let table = MountTable::read()?;
+        if let At::Ours(mount) = devices.at(&table, staging) {
+            return Err(staged_otherwise(self, &mount.target));
+        }
+        // What a raw user writes is his: from now on this volume is never formatted.
+        if self.image.is_unformatted() {
+            let change = LabelChange::remove(labels::FORMAT);
+            self.class.backend.relabel(self.image.id, &change).await?;
+        }
+        fail::point("stage.raw.claimed");
+        self.class
+            .backend
+            .attach(self.image.id, Access::ReadWrite)
+            .await?;
+        tracing::info!(volume.id = %self.handle, "volume staged");
+        Ok(())
+    }
+
+    async fn stage_mount(&self, request: &StageVolume, access: Access) -> Result<()> {
+        let AccessType::Mount {
+            file_system,
+            flags,
+            group,
+        } = &request.capability.access_type
+        else {
+            return Err(Error::new(Kind::Bug, "a raw volume was to be mounted"));
+        };
+        let has = self.image.file_system();
+        let kind = match (file_system, has) {
+            (Some(wanted), Some(has)) if *wanted != has => {
+                return Err(Error::invalid(format!(
+                    "volume_capability.mount.fs_type is {wanted}, but volume {} has {has}",
+                    self.handle
+                )));
+            }
+            (Some(wanted), _) => *wanted,
+            (None, Some(has)) => has,
+            (None, None) => self.class.backend.features().file_system,
+        };
+        let mut options = MountOptions::parse(kind, flags).map_err(|error| {
+            Error::invalid(format!("volume_capability.mount.mount_flags: {error}"))
+        })?;
+        if access == Access::ReadOnly {
+            options = options.with_access(access);
+        }
+        let before = Devices::of(self).await?;
+        match before.at(&MountTable::read()?, &request.staging) {
+            At::Foreign(mount) => return Err(At::foreign("staging_target_path", &mount)),
+            At::Ours(mount) => {
+                if mount.fs_type != kind.name() || devices_access(&mount) != options.access() {
+                    return Err(staged_otherwise(self, &mount.target));
+                }
+            }
+            At::Nothing => {
+                self.attach_and_mount(&request.staging, kind, options)
+                    .await?;
+            }
+        }
+        fail::point("stage.mounted");
+        if let Some(group) = *group
+            && access == Access::ReadWrite
+        {
+            let staging = request.staging.clone();
+            blocking(move || group::give(&staging, group)).await?;
+        }
+        self.follow_device(&request.staging).await?;
+        tracing::info!(volume.id = %self.handle, path = %request.staging, "volume staged");
+        Ok(())
+    }
+
+    /// Attaches and mounts; whatever fails, the device does not stay behind.
+    async fn attach_and_mount(
+        &self,
+        staging: &AbsolutePath,
+        kind: FileSystem,
+        options: MountOptions,
+    ) -> Result<()> {
+        let backend = &self.class.backend;
+        let device = backend.attach(self.image.id, Access::ReadWrite).await?;
+        let mounted = async {
+            self.prepare(&device, kind).await?;
+            fail::point("stage.prepared");
+            let target = staging.clone();
+            blocking(move || mount::mount_device(&device, &target, kind, &options).map(|_| ()))
+                .await
+        };
+        let Err(error) = mounted.await else {
+            return Ok(());
+        };
+        // In use means that it was attached for somebody else before; then it stays.
+        if let Err(second) = backend.detach(self.image.id).await
+            && second.kind() != Kind::InUse
+        {
+            return Err(Error::new(
+                Kind::HalfDone,
+                format!("{error}; its device could not be freed: {second}"),
+            )
+            .because(error));
+        }
+        Err(error)
+    }
+
+    /// Makes sure that the wanted file system is on the device. Formats only what we made and nobody ever used.
+    async fn prepare(&self, device: &Path, kind: FileSystem) -> Result<()> {
+        let path = device.to_owned();
+        let found = blocking(move || probe(&path)).await?;
+        let refused = |what: String| {
+            Err(Error::new(
+                Kind::Precondition,
+                format!("volume {} {what}", self.handle),
+            ))
+        };
+        match found {
+            // What an interrupted format of ours left has been seen by nobody.
+            _ if self.image.is_format_running() => self.format(device, kind, Ground::Debris).await,
+            Probe::Blank if self.image.is_unformatted() => {
+                self.format(device, kind, Ground::Untouched).await
+            }
+            Probe::Blank => refused(
+                "is blank, though it was used before; its data is gone, and it is not formatted again"
+                    .to_owned(),
+            ),
+            Probe::Known(found) if found.kind != kind => Err(Error::invalid(format!(
+                "volume_capability.mount.fs_type is {kind}, but volume {} has {}",
+                self.handle, found.kind
+            ))),
+            Probe::Known(_) if self.image.is_unformatted() => self.formatted(kind).await,
+            Probe::Known(_) => self.renew_identity(device, kind).await,
+            Probe::Foreign(name) => refused(format!(
+                "holds {name}, which we did not put there; nothing was changed"
+            )),
+        }
+    }
+
+    /// Formats a volume that nobody has ever used.
+    async fn format(&self, device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
+        format::check_maker(kind)?;
+        let running = LabelChange::set(labels::FORMAT, "running");
+        self.class.backend.relabel(self.image.id, &running).await?;
+        fail::point("stage.format.begun");
+        format::make(device, kind, ground).await?;
+        fail::point("stage.format.made");
+        self.formatted(kind).await?;
+        tracing::info!(volume.id = %self.handle, fs = %kind, "volume formatted");
+        Ok(())
+    }
+
+    /// Records that the volume has a file system: before it is mounted, for then it is no longer ours to format.
+    async fn formatted(&self, kind: FileSystem) -> Result<()> {
+        let mut change = LabelChange::remove(labels::FORMAT);
+        change
+            .set
+            .insert(labels::FILE_SYSTEM.to_owned(), kind.to_string());
+        self.class.backend.relabel(self.image.id, &change).await?;
+        fail::point("stage.format.recorded");
+        Ok(())
+    }
+
+    /// Gives the file system of a copy an identity of its own, where two of one identity must not be mounted.
+    async fn renew_identity(&self, device: &Path, kind: FileSystem) -> Result<()> {
+        if kind != FileSystem::Btrfs || self.image.label(labels::IDENTITY) != Some("copied") {
+            return Ok(());
+        }
+        format::new_uuid(device, kind).await?;
+        fail::point("stage.renewed");
+        let change = LabelChange::remove(labels::IDENTITY);
+        self.class.backend.relabel(self.image.id, &change).await?;
+        Ok(())
+    }
+
+    /// Grows the file system at `mount_point` to its device, if it is smaller and may be written.
+    pub(super) async fn follow_device(&self, mount_point: &Path) -> Result<()> {
+        let Some(mount) = MountTable::read()?.at(mount_point).cloned() else {
+            return Ok(());
+        };
+        let Ok(kind) = mount.fs_type.parse::<FileSystem>() else {
+            return Ok(());
+        };
+        if mount.is_file_system_read_only() {
+            return Ok(());
+        }
+        let device = PathBuf::from(&mount.source);
+        grow(&device, mount_point, kind).await?;
+        Ok(())
+    }
+
+    async fn unstage(&self, staging: AbsolutePath) -> Result<()> {
+        let devices = Devices::of(self).await?;
+        let table = MountTable::read()?;
+        let ours = match devices.at(&table, &staging) {
+            At::Foreign(mount) => return Err(At::foreign("staging_target_path", &mount)),
+            At::Ours(_) => true,
+            At::Nothing => false,
+        };
+        let own = mount::resolve(&staging).unwrap_or_else(|_| staging.to_path_buf());
+        if let Some(other) = devices.mounts(&table).find(|mount| mount.target != own) {
+            return Err(Error::new(
+                Kind::InUse,
+                format!(
+                    "volume {} is still in use at {}; unpublish it first",
+                    self.handle,
+                    other.target.display()
+                ),
+            ));
+        }
+        if ours {
+            let target = staging.clone();
+            blocking(move || mount::unmount(&target)).await?;
+            fail::point("unstage.unmounted");
+        }
+        let detached = self.class.backend.detach(self.image.id).await?;
+        if ours || detached.is_made() {
+            tracing::info!(volume.id = %self.handle, path = %staging, "volume unstaged");
+        }
+        Ok(())
+    }
+}
+
+/// Whether the file system of a mount may be written.
+fn devices_access(mount: &Mount) -> Access {
+    if mount.read_only || mount.is_file_system_read_only() {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    }
+}
+
+fn staged_otherwise(found: &Found, target: &Path) -> Error {
+    Error::new(
+        Kind::Conflict,
+        format!(
+            "volume {} is staged at {} already, in another way; unstage it first",
+            found.handle,
+            target.display()
+        ),
+    )
+}

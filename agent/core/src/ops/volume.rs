@@ -1,0 +1,637 @@
+//! Volumes: made, found, grown, changed, deleted.
+
+use std::sync::Arc;
+
+use super::{
+    Class, Listing, Operations, PageRequest,
+    labels::{self, Read},
+    locks::Hold,
+    resolve::{Found, not_here},
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{Health, Image, ImageSpec, LabelChange, Labels, Origin},
+    fail,
+    host::{FileSystem, format},
+    types::{
+        AccessType, Capability, ClassName, Handle, ImageId, ImageKind, Key, Map, Name, NodeName,
+        Reference, Requirement, Size, SizeRange,
+    },
+};
+
+/// A volume as the disk shows it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Its id.
+    pub handle: Handle,
+    /// Its size in bytes.
+    pub size: Size,
+    /// What it was made from.
+    pub source: Option<Source>,
+    /// The node that the controller has published it to.
+    pub published: Option<NodeName>,
+    /// Whether it is as it should be.
+    pub condition: Condition,
+}
+
+/// Whether a volume is as it should be (CSI, `VolumeCondition`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Something is wrong with it.
+    pub abnormal: bool,
+    /// What, in words.
+    pub message: String,
+}
+
+/// What a volume is a copy of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A snapshot.
+    Snapshot(Reference),
+    /// Another volume, at the moment of the call.
+    Volume(Reference),
+}
+
+/// A volume to be made (CSI, `CreateVolume`).
+#[derive(Debug, Clone)]
+pub struct CreateVolume {
+    /// Its name: the same name finds the same volume.
+    pub name: Name,
+    /// How large.
+    pub size: SizeRange,
+    /// How it is to be used: at least one.
+    pub capabilities: Vec<Capability>,
+    /// `class` and what else the caller sends with it.
+    pub parameters: Map,
+    /// What can be changed later: `protected`, `label.<name>`.
+    pub mutable: Map,
+    /// What it is a copy of.
+    pub source: Option<Source>,
+    /// Where it must be usable from.
+    pub topology: Requirement,
+}
+
+impl Condition {
+    pub(super) fn of(health: &Health) -> Self {
+        match health {
+            Health::Good => Self {
+                abnormal: false,
+                message: "volume is healthy".to_owned(),
+            },
+            Health::Damaged(why) | Health::Unreadable(why) => Self {
+                abnormal: true,
+                message: why.clone(),
+            },
+        }
+    }
+}
+
+impl Source {
+    /// What kind of image it is, and which.
+    pub(super) fn split(&self) -> (ImageKind, &Reference) {
+        match self {
+            Self::Snapshot(id) => (ImageKind::Snapshot, id),
+            Self::Volume(id) => (ImageKind::Volume, id),
+        }
+    }
+
+    fn to_label(&self) -> String {
+        let (kind, id) = self.split();
+        format!("{}:{id}", kind.word())
+    }
+}
+
+impl From<Found> for Volume {
+    fn from(found: Found) -> Self {
+        Self {
+            size: found.image.size,
+            source: found.image.source(),
+            published: found.image.publication().map(|published| published.node),
+            condition: Condition::of(&found.image.health),
+            handle: found.handle,
+        }
+    }
+}
+
+/// Parameters that are not ours but may come: what sidecars add, and what the reconciler tells of the owner.
+const FOREIGN_PARAMETERS: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
+
+impl Operations {
+    /// Makes a volume, or finds the one that an earlier call with this name made.
+    /// Repeated with other arguments it is a conflict; interrupted, the repeat begins anew.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound` (source), `Conflict`, `Busy`, `OutOfRange`, `NoSpace`, `WrongNode`, `Precondition`.
+    pub async fn create_volume(self: &Arc<Self>, request: CreateVolume) -> Result<Volume> {
+        let class = self.class_of(&request)?;
+        check_mutable(&request.mutable)?;
+        check_capabilities("volume_capabilities", &request.capabilities)?;
+        if !request.topology.is_met_by(&self.settings().node) {
+            return Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "accessibility_requirements leave no room for node {}",
+                    self.settings().node
+                ),
+            ));
+        }
+        let id = volume_id(&request.name);
+        let mut holds = vec![Hold::Exclusive(id)];
+        if let Some(source) = &request.source
+            && let (kind, reference) = source.split()
+            && let Some(Handle { key, .. }) = reference.handle()
+        {
+            let source = ImageId { kind, key: *key };
+            if source == id {
+                return Err(Error::new(
+                    Kind::Conflict,
+                    format!("volume {} cannot be a copy of itself", request.name),
+                ));
+            }
+            holds.push(match kind {
+                // A volume is held still while it is copied, which only one can do at a time.
+                ImageKind::Volume => Hold::Exclusive(source),
+                ImageKind::Snapshot => Hold::Shared(source),
+            });
+        }
+        let this = Arc::clone(self);
+        self.changes
+            .run(
+                holds,
+                async move { this.make_volume(class, id, request).await },
+            )
+            .await
+    }
+
+    async fn make_volume(
+        &self,
+        class: Class,
+        id: ImageId,
+        request: CreateVolume,
+    ) -> Result<Volume> {
+        // Before the source is looked at: it may be gone since, and a repeat must still find its volume.
+        if let Some(found) = self.named(&class, id).await? {
+            found.answers(&class, &request)?;
+            return Ok(found.into());
+        }
+        let handle = Handle {
+            node: self.settings().node.clone(),
+            class: class.name.clone(),
+            key: id.key,
+        };
+        let (origin, source) = match &request.source {
+            None => (Origin::Blank, None),
+            Some(source) => {
+                let found = self.source_of(source, &class).await?;
+                (Origin::CopyOf(found.id), Some(found))
+            }
+        };
+        let spec = ImageSpec {
+            id,
+            size: choose_size(&class, &request, source.as_ref())?,
+            labels: volume_labels(&class, &request, source.as_ref())?,
+            origin,
+        };
+        let image = class.backend.create(&spec).await?.into_inner();
+        fail::point("create-volume.made");
+        tracing::info!(volume.id = %handle, volume.name = %request.name, bytes = image.size.bytes(), "volume created");
+        Ok(Found {
+            handle,
+            class,
+            image,
+        }
+        .into())
+    }
+
+    /// The class that a request names, else that of its source, else the default one.
+    fn class_of(&self, request: &CreateVolume) -> Result<Class> {
+        let mut name = None;
+        for (key, value) in &request.parameters {
+            if key == "class" {
+                name = Some(
+                    value
+                        .parse::<ClassName>()
+                        .map_err(|error| Error::invalid(format!("parameters.class: {error}")))?,
+                );
+            } else if !FOREIGN_PARAMETERS
+                .iter()
+                .any(|prefix| key.starts_with(prefix))
+            {
+                return Err(Error::invalid(format!(
+                    "parameters.{key} is not known; known are: class"
+                )));
+            }
+        }
+        if name.is_none()
+            && let Some(source) = &request.source
+            && let Some(handle) = source.split().1.handle()
+            && handle.node == self.settings().node
+            && let Ok(class) = self.classes.find(Some(&handle.class))
+        {
+            return Ok(class.clone());
+        }
+        self.classes.find(name.as_ref()).cloned()
+    }
+
+    /// The volume that has this key already, in whatever class.
+    async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<Found>> {
+        for class in self.classes.iter() {
+            let image = match class.backend.get(id).await {
+                Ok(image) => image,
+                // Another class that cannot be read must not keep this one from serving.
+                Err(_) if class.name != wanted.name => None,
+                Err(error) => return Err(error),
+            };
+            if let Some(image) = image {
+                return Ok(Some(Found {
+                    handle: Handle {
+                        node: self.settings().node.clone(),
+                        class: class.name.clone(),
+                        key: id.key,
+                    },
+                    class: class.clone(),
+                    image,
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn source_of(&self, source: &Source, class: &Class) -> Result<Image> {
+        let (kind, reference) = source.split();
+        let found = self.find(kind, reference).await?;
+        found.healthy()?;
+        if found.class.name != class.name {
+            return Err(Error::invalid(format!(
+                "volume_content_source: {} {reference} is in class {}; a copy must be in the same class, not in {}",
+                kind.word(),
+                found.class.name,
+                class.name
+            )));
+        }
+        Ok(found.image)
+    }
+
+    /// Deletes a volume; one that does not exist is no error.
+    ///
+    /// # Errors
+    /// `InUse` when it is published, attached or mounted, `Precondition` when it is protected or its record cannot be read.
+    pub async fn delete_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
+        let place = match self.place(ImageKind::Volume, reference) {
+            Ok(place) => place,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(not_here(error)),
+        };
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                let found = match place.find().await {
+                    Ok(found) => found,
+                    Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+                    Err(error) => return Err(error),
+                };
+                let image = found.readable()?;
+                let handle = &found.handle;
+                if image.is_protected() {
+                    return Err(Error::new(
+                        Kind::Precondition,
+                        format!("volume {handle} is protected; set its mutable parameter protected to \"false\" first"),
+                    ));
+                }
+                if let Some(published) = image.publication() {
+                    return Err(Error::new(
+                        Kind::InUse,
+                        format!("volume {handle} is published to node {}", published.node),
+                    ));
+                }
+                found.class.backend.delete(image.id).await?;
+                tracing::info!(volume.id = %handle, "volume deleted");
+                Ok(())
+            })
+            .await
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn get_volume(&self, reference: &Reference) -> Result<Volume> {
+        let found = self.find(ImageKind::Volume, reference).await;
+        found.map(Volume::from).map_err(not_here)
+    }
+
+    /// The volumes of all classes that can be read, in pages.
+    ///
+    /// # Errors
+    /// `StaleToken`; an error of the only class there is.
+    pub async fn list_volumes(&self, page: &PageRequest) -> Result<Listing<Volume>> {
+        let all = self.everything(ImageKind::Volume).await?;
+        Ok(page.cut(all)?.map(Volume::from))
+    }
+
+    /// Every image of a kind. A class that cannot be read fails the whole list: a volume left out would look lost.
+    pub(super) async fn everything(&self, kind: ImageKind) -> Result<Vec<Found>> {
+        let mut all = Vec::new();
+        for class in self.classes.iter() {
+            let images = class.backend.list(kind).await?;
+            all.extend(images.into_iter().map(|image| Found {
+                handle: Handle {
+                    node: self.settings().node.clone(),
+                    class: class.name.clone(),
+                    key: image.id.key,
+                },
+                class: class.clone(),
+                image,
+            }));
+        }
+        Ok(all)
+    }
+
+    /// Makes a volume larger; says its size and whether its file system must be grown by the node.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound`, `OutOfRange`, `NoSpace`, `Busy`, `Precondition`.
+    pub async fn expand_volume(
+        self: &Arc<Self>,
+        reference: &Reference,
+        size: SizeRange,
+        capability: Option<Capability>,
+    ) -> Result<(Size, bool)> {
+        if size == SizeRange::default() {
+            return Err(Error::invalid("capacity_range is missing"));
+        }
+        let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                let image = found.healthy()?;
+                let has_file_system = image.file_system().is_some()
+                    && !capability.is_some_and(|capability| capability.is_block());
+                // A volume never shrinks: a range that its size does not reach is OUT_OF_RANGE.
+                let rules = found.class.backend.features().sizes;
+                let wanted = size.choose(&rules, Some(image.size))?;
+                if wanted <= image.size {
+                    return Ok((image.size, has_file_system));
+                }
+                let after = found.class.backend.grow(image.id, wanted).await?.into_inner();
+                fail::point("expand-volume.grown");
+                tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume grown");
+                Ok((after.size, has_file_system))
+            })
+            .await
+    }
+
+    /// Sets and removes what can be changed: `protected`, `label.<name>` (an empty value removes a label).
+    ///
+    /// # Errors
+    /// `Invalid` naming the parameter, `NotFound`, `Busy`.
+    pub async fn modify_volume(
+        self: &Arc<Self>,
+        reference: &Reference,
+        mutable: Map,
+    ) -> Result<()> {
+        check_mutable(&mutable)?;
+        let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                let image = found.readable()?;
+                let change = mutable_change(&mutable);
+                if change.apply(&image.labels).is_some() {
+                    found.class.backend.relabel(image.id, &change).await?;
+                    tracing::info!(volume.id = %found.handle, "volume modified");
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Whether a volume can be used in all these ways; if not, the text says why.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn validate_capabilities(
+        &self,
+        reference: &Reference,
+        capabilities: &[Capability],
+    ) -> Result<Option<String>> {
+        let found = self.find(ImageKind::Volume, reference).await;
+        let found = found.map_err(not_here)?;
+        if let Err(error) = check_capabilities("volume_capabilities", capabilities) {
+            return Ok(Some(error.to_string()));
+        }
+        let has = found.image.file_system();
+        for wanted in capabilities.iter().filter_map(Capability::file_system) {
+            if has.is_some_and(|has| has != wanted) {
+                return Ok(Some(format!(
+                    "volume has {}, not {wanted}",
+                    has.map_or_else(String::new, |has| has.to_string())
+                )));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Found {
+    /// Whether this volume is what `request` asks for.
+    ///
+    /// # Errors
+    /// `Conflict` saying what differs.
+    fn answers(&self, class: &Class, request: &CreateVolume) -> Result<()> {
+        let differs = |what: String| {
+            Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "volume {:?} exists with other arguments: {what}",
+                    request.name.as_str()
+                ),
+            ))
+        };
+        let image = self.readable()?;
+        if image.label(labels::NAME) != Some(request.name.as_str()) {
+            return differs(format!("its name is {:?}", image.label(labels::NAME)));
+        }
+        if self.class.name != class.name {
+            return differs(format!("it is in class {}", self.class.name));
+        }
+        if !request.size.allows(image.size) {
+            return differs(format!("it has {}", image.size));
+        }
+        if image.source() != request.source {
+            return differs("its volume_content_source differs".to_owned());
+        }
+        if own_parameters(&image.parameters()) != own_parameters(&request.parameters) {
+            return differs("its parameters differ".to_owned());
+        }
+        let has = image.file_system();
+        for capability in &request.capabilities {
+            if let Some(wanted) = capability.file_system()
+                && has.is_some_and(|has| has != wanted)
+            {
+                return differs(format!("its file system is not {wanted}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What of the parameters makes a volume another one: sidecars may add different words of their own to a repeat.
+fn own_parameters(parameters: &Map) -> Map {
+    parameters
+        .iter()
+        .filter(|(key, _)| {
+            !FOREIGN_PARAMETERS
+                .iter()
+                .any(|prefix| key.starts_with(prefix))
+        })
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// The image of the volume called `name`.
+fn volume_id(name: &Name) -> ImageId {
+    let kind = ImageKind::Volume;
+    ImageId {
+        kind,
+        key: Key::of(kind, name),
+    }
+}
+
+/// Refuses what no local volume can give, and contradictions.
+pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Result<()> {
+    if capabilities.is_empty() {
+        return Err(Error::invalid(format!("{field} is missing")));
+    }
+    let mut file_system = None;
+    for capability in capabilities {
+        if capability.mode.is_multi_node() {
+            return Err(Error::invalid(format!(
+                "{field}: access mode {} needs several nodes; a local volume has one",
+                capability.mode.word()
+            )));
+        }
+        if let AccessType::Mount { flags, .. } = &capability.access_type {
+            let kind = capability.file_system();
+            if let (Some(one), Some(other)) = (file_system, kind)
+                && one != other
+            {
+                return Err(Error::invalid(format!(
+                    "{field}: a volume cannot have both {one} and {other}"
+                )));
+            }
+            file_system = file_system.or(kind);
+            super::stage::check_flags(field, kind, flags)?;
+        }
+    }
+    Ok(())
+}
+
+/// The file system that a request asks for, when it wants one: by name, else that of the class.
+fn wanted_file_system(class: &Class, capabilities: &[Capability]) -> Option<FileSystem> {
+    let mut mounts = capabilities
+        .iter()
+        .filter(|capability| !capability.is_block());
+    mounts.clone().next()?;
+    let named = mounts.find_map(Capability::file_system);
+    Some(named.unwrap_or_else(|| class.backend.features().file_system))
+}
+
+/// The smallest volume that can have this file system.
+pub(super) fn minimum_size(kind: FileSystem) -> Size {
+    Size::try_from(kind.minimum_bytes()).unwrap_or_default()
+}
+
+fn choose_size(class: &Class, request: &CreateVolume, source: Option<&Image>) -> Result<Size> {
+    let mut rules = class.backend.features().sizes;
+    if source.is_none()
+        && let Some(kind) = wanted_file_system(class, &request.capabilities)
+    {
+        rules.minimum = rules.minimum.max(minimum_size(kind));
+    }
+    request.size.choose(&rules, source.map(|image| image.size))
+}
+
+fn volume_labels(class: &Class, request: &CreateVolume, source: Option<&Image>) -> Result<Labels> {
+    let mut labels = Labels::from([
+        (labels::NAME.to_owned(), request.name.to_string()),
+        (labels::CREATED.to_owned(), labels::now()),
+        (
+            labels::PARAMETERS.to_owned(),
+            labels::json(&request.parameters)?,
+        ),
+    ]);
+    labels.extend(mutable_change(&request.mutable).set);
+    if let (Some(from), Some(image)) = (&request.source, source) {
+        labels.insert(labels::SOURCE.to_owned(), from.to_label());
+        inherit(&mut labels, request, image)?;
+    } else if let Some(kind) = wanted_file_system(class, &request.capabilities) {
+        format::check_maker(kind)?;
+        labels.insert(labels::FILE_SYSTEM.to_owned(), kind.to_string());
+        labels.insert(labels::FORMAT.to_owned(), "pending".to_owned());
+    }
+    Ok(labels)
+}
+
+/// A copy has what its source has: its file system, or the right to be formatted if that never was.
+fn inherit(labels: &mut Labels, request: &CreateVolume, source: &Image) -> Result<()> {
+    let Some(kind) = source.file_system() else {
+        return Ok(());
+    };
+    for capability in &request.capabilities {
+        if let Some(wanted) = capability.file_system()
+            && wanted != kind
+        {
+            return Err(Error::invalid(format!(
+                "volume_capabilities: fs_type {wanted} was asked for, but the source has {kind}"
+            )));
+        }
+    }
+    labels.insert(labels::FILE_SYSTEM.to_owned(), kind.to_string());
+    match source.label(labels::FORMAT) {
+        Some(state) => labels.insert(labels::FORMAT.to_owned(), state.to_owned()),
+        None => labels.insert(labels::IDENTITY.to_owned(), "copied".to_owned()),
+    };
+    Ok(())
+}
+
+fn check_mutable(mutable: &Map) -> Result<()> {
+    for (key, value) in mutable {
+        let wrong = |why: &str| Err(Error::invalid(format!("mutable_parameters.{key}: {why}")));
+        if key == labels::PROTECTED {
+            if value != "true" && value != "false" {
+                return wrong("must be \"true\" or \"false\"");
+            }
+        } else if let Some(name) = key.strip_prefix(labels::USER) {
+            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+            if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) {
+                return wrong("a label's name has 1 to 63 letters, digits, '-', '_', '.' or '/'");
+            }
+            if value.len() > 255 || value.chars().any(char::is_control) {
+                return wrong("a label's value has at most 255 bytes and no control characters");
+            }
+        } else {
+            return wrong("is not known; known are: protected, label.<name>");
+        }
+    }
+    Ok(())
+}
+
+fn mutable_change(mutable: &Map) -> LabelChange {
+    let mut change = LabelChange::default();
+    for (key, value) in mutable {
+        let gone = if key == labels::PROTECTED {
+            value == "false"
+        } else {
+            value.is_empty()
+        };
+        if gone {
+            change.remove.push(key.clone());
+        } else {
+            change.set.insert(key.clone(), value.clone());
+        }
+    }
+    change
+}

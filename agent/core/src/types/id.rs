@@ -1,0 +1,199 @@
+//! Ids: `<node>/<class>/<key>`, where the key comes from the name alone.
+
+use std::fmt;
+
+use uuid::Uuid;
+
+use super::{ClassName, Name, NodeName};
+
+/// The longest id that a caller may be given, in bytes (CSI, "Size Limits").
+pub(crate) const HANDLE_BYTES: usize = 128;
+
+/// What an image is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ImageKind {
+    /// Bytes that a workload writes.
+    Volume,
+    /// Bytes of one moment of a volume; never written.
+    Snapshot,
+}
+
+impl ImageKind {
+    /// The word for people: `volume` or `snapshot`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Volume => "volume",
+            Self::Snapshot => "snapshot",
+        }
+    }
+
+    /// The namespace of its keys, so that a volume and a snapshot of one name never share a key.
+    fn namespace(self) -> Uuid {
+        match self {
+            Self::Volume => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a01),
+            Self::Snapshot => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a02),
+        }
+    }
+}
+
+/// The key of an image: the version-5 UUID of its name, so that a repeated create finds it without an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(Uuid);
+
+impl Key {
+    /// The key of what is called `name`.
+    pub fn of(kind: ImageKind, name: &Name) -> Self {
+        Self(Uuid::new_v5(&kind.namespace(), name.as_str().as_bytes()))
+    }
+
+    /// Reads a key in its one spelling: 36 lower-case characters with hyphens.
+    pub fn parse(text: &str) -> Option<Self> {
+        let key = Self(Uuid::try_parse(text).ok()?);
+        (key.to_string() == text).then_some(key)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.hyphenated().fmt(f)
+    }
+}
+
+/// The name of an image within its class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ImageId {
+    /// What the image is for.
+    pub kind: ImageKind,
+    /// Its key.
+    pub key: Key,
+}
+
+impl fmt::Display for ImageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind.word(), self.key)
+    }
+}
+
+/// The `volume_id` or `snapshot_id` that callers keep: `<node>/<class>/<key>`, at most 128 bytes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    /// The node that has the image.
+    pub node: NodeName,
+    /// The class that it is in.
+    pub class: ClassName,
+    /// Its key within the class.
+    pub key: Key,
+}
+
+impl Handle {
+    /// Reads an id; none when it is not of the form that we give out.
+    pub fn parse(text: &str) -> Option<Self> {
+        if text.len() > HANDLE_BYTES {
+            return None;
+        }
+        let mut parts = text.split('/');
+        let handle = Self {
+            node: parts.next()?.parse().ok()?,
+            class: parts.next()?.parse().ok()?,
+            key: Key::parse(parts.next()?)?,
+        };
+        parts.next().is_none().then_some(handle)
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.node, self.class, self.key)
+    }
+}
+
+/// An id as a caller sent it. One that we never gave out is simply unknown, not wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    text: String,
+    handle: Option<Handle>,
+}
+
+impl Reference {
+    /// Takes an id that came in `field`.
+    ///
+    /// # Errors
+    /// Invalid, naming `field`, when it is empty.
+    pub fn parse(field: &str, text: &str) -> crate::Result<Self> {
+        if text.is_empty() {
+            return Err(crate::Error::invalid(format!("{field} is missing")));
+        }
+        Ok(Self {
+            handle: Handle::parse(text),
+            text: text.to_owned(),
+        })
+    }
+
+    /// The id, when it has our form.
+    pub fn handle(&self) -> Option<&Handle> {
+        self.handle.as_ref()
+    }
+}
+
+impl From<Handle> for Reference {
+    fn from(handle: Handle) -> Self {
+        Self {
+            text: handle.to_string(),
+            handle: Some(handle),
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    /// The id, cut to a length that fits a message, with anything unprintable escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for character in self.text.chars().take(HANDLE_BYTES) {
+            match character {
+                ' '..='~' => write!(f, "{character}")?,
+                other => write!(f, "{}", other.escape_unicode())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_back_as_it_was_given_out() {
+        let handle = Handle {
+            node: "node-a".parse().unwrap(),
+            class: "default".parse().unwrap(),
+            key: Key::of(ImageKind::Volume, &Name::parse("name", "größe").unwrap()),
+        };
+        assert_eq!(Handle::parse(&handle.to_string()), Some(handle));
+    }
+
+    #[test]
+    fn the_key_of_a_name_never_changes() {
+        let name = Name::parse("name", "pvc-1").unwrap();
+        let volume = Key::of(ImageKind::Volume, &name);
+        assert_eq!(volume.to_string(), "ab625c53-8e29-5e76-8c19-988617765e4e");
+        assert_ne!(volume, Key::of(ImageKind::Snapshot, &name));
+    }
+
+    #[test]
+    fn what_has_not_our_form_is_no_handle() {
+        let key = "00000000-0000-5000-8000-00000000000a";
+        for bad in [
+            "fake-vol-id".to_owned(),
+            String::new(),
+            format!("a/b/{key}/"),
+            format!("a/../{key}"),
+            format!("/b/{key}"),
+            format!("a/b/{}", key.to_uppercase()),
+            format!("a/b/{{{key}}}"),
+            format!("a\n/b/{key}"),
+        ] {
+            assert_eq!(Handle::parse(&bad), None, "{bad:?}");
+        }
+        assert!(Handle::parse(&format!("a/b/{key}")).is_some());
+    }
+}

@@ -1,0 +1,69 @@
+//! Where a volume can be used (CSI, `Topology`).
+
+use super::{Map, NodeName};
+
+/// The topology key of every volume: the node that has its bytes.
+pub const TOPOLOGY_KEY: &str = "topology.drumlin.dev/node";
+
+/// The segments of one topology, such as `topology.drumlin.dev/node: node-a`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Topology(pub Map);
+
+impl Topology {
+    /// The topology of what lives on `node`.
+    pub fn of(node: &NodeName) -> Self {
+        Self(Map::from([(TOPOLOGY_KEY.to_owned(), node.to_string())]))
+    }
+
+    /// Whether something on `node` is within this topology: an empty one holds everything, a foreign key nothing.
+    pub fn includes(&self, node: &NodeName) -> bool {
+        self.0
+            .iter()
+            .all(|(key, value)| key == TOPOLOGY_KEY && value == node.as_str())
+    }
+}
+
+/// Where a volume must be usable from (CSI, `TopologyRequirement`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Requirement {
+    /// At least one of these must hold, when there are any.
+    pub requisite: Vec<Topology>,
+    /// Wishes; they must be within the requisite ones, when there are any.
+    pub preferred: Vec<Topology>,
+}
+
+impl Requirement {
+    /// Whether `node` meets what is required. Without requisite topologies, preferred ones are only wishes.
+    pub fn is_met_by(&self, node: &NodeName) -> bool {
+        self.requisite.is_empty()
+            || self
+                .requisite
+                .iter()
+                .any(|topology| topology.includes(node))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_meets_a_requirement_that_names_it() {
+        let here: NodeName = "here".parse().unwrap();
+        let there: NodeName = "there".parse().unwrap();
+        let only = |node: &NodeName| Requirement {
+            requisite: vec![Topology::of(node)],
+            preferred: Vec::new(),
+        };
+        assert!(Requirement::default().is_met_by(&here));
+        assert!(only(&here).is_met_by(&here));
+        assert!(!only(&there).is_met_by(&here));
+        let both = Requirement {
+            requisite: vec![Topology::of(&there), Topology::of(&here)],
+            preferred: vec![Topology::of(&there)],
+        };
+        assert!(both.is_met_by(&here));
+        let foreign = Topology(Map::from([("zone".to_owned(), "z1".to_owned())]));
+        assert!(!foreign.includes(&here));
+    }
+}
