@@ -1,7 +1,24 @@
-//! The file systems that a volume can have.
+//! The file systems that a volume can have, and the question what is on a device.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, FileTypeExt},
+    path::Path,
+    str::FromStr,
+};
 
+use nix::{
+    errno::Errno,
+    unistd::{Whence, lseek64},
+};
+
+use super::{
+    Probe,
+    superblock::{self, HEAD, SHORT_HEAD, TAIL},
+    system,
+};
 use crate::{Error, Result};
 
 /// A file system that a volume can have.
@@ -27,6 +44,35 @@ impl FileSystem {
             Self::Btrfs => "btrfs",
         }
     }
+
+    /// The fewest bytes that its maker accepts.
+    pub fn minimum_bytes(self) -> u64 {
+        match self {
+            Self::Ext4 => 1 << 20,
+            // xfsprogs 5.19 and later.
+            Self::Xfs => 300 << 20,
+            // With metadata twice, as a single device has it.
+            Self::Btrfs => 109 << 20,
+        }
+    }
+
+    /// The program that makes it.
+    pub fn maker(self) -> &'static str {
+        match self {
+            Self::Ext4 => "mkfs.ext4",
+            Self::Xfs => "mkfs.xfs",
+            Self::Btrfs => "mkfs.btrfs",
+        }
+    }
+
+    /// The Debian package of its programs.
+    pub fn package(self) -> &'static str {
+        match self {
+            Self::Ext4 => "e2fsprogs",
+            Self::Xfs => "xfsprogs",
+            Self::Btrfs => "btrfs-progs",
+        }
+    }
 }
 
 impl fmt::Display for FileSystem {
@@ -49,4 +95,54 @@ impl FromStr for FileSystem {
                 ))
             })
     }
+}
+
+/// What is on a block device or in an image file.
+///
+/// # Errors
+/// `Io` when it cannot be read, or not wholly: that is never taken for blank.
+pub fn probe(path: &Path) -> Result<Probe> {
+    read_ends(path).map_err(|error| Error::io(format!("could not read {}", path.display()), error))
+}
+
+/// Whether an image file has never been written to: it holds no data at all, reserved blocks aside.
+pub fn is_untouched(image: &Path) -> Result<bool> {
+    let failed = |error| Error::io(format!("could not read {}", image.display()), error);
+    let file = File::open(image).map_err(failed)?;
+    match lseek64(&file, 0, Whence::SeekData) {
+        Ok(_) => Ok(false),
+        Err(Errno::ENXIO) => Ok(true),
+        // No idea of holes; so it may have been.
+        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(false),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// The bytes that a block device or a file holds.
+pub(super) fn size_of_file(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_block_device() {
+        system::device_size(file)
+    } else {
+        Ok(metadata.len())
+    }
+}
+
+fn read_ends(path: &Path) -> io::Result<Probe> {
+    let file = File::open(path)?;
+    let size = size_of_file(&file)?;
+    let read = |offset: u64, most: usize| -> io::Result<Vec<u8>> {
+        let length = usize::try_from(size - offset).unwrap_or(most).min(most);
+        let mut buffer = vec![0; length];
+        file.read_exact_at(&mut buffer, offset)?;
+        Ok(buffer)
+    };
+    // A volume in use has one of these in nearly every case, and then nothing more is read.
+    let head = read(0, SHORT_HEAD)?;
+    if let Some(found) = superblock::early(&head) {
+        return Ok(found);
+    }
+    let tail_length = u64::try_from(TAIL).map_err(io::Error::other)?;
+    let tail = read(size.saturating_sub(tail_length), TAIL)?;
+    Ok(superblock::probe(&read(0, HEAD)?, &tail))
 }

@@ -8,19 +8,26 @@ pub mod copy;
 pub mod disk;
 pub mod exec;
 mod filesystem;
+pub mod format;
 pub mod freeze;
+mod growth;
 pub mod holders;
 pub mod loop_device;
 pub mod mount;
 mod mount_options;
 pub mod mount_table;
+mod superblock;
 mod system;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use access::Access;
 pub use disk::Disk;
-pub use filesystem::FileSystem;
+pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;
+pub use growth::{Growth, grow};
 pub use loop_device::LoopDevice;
 pub use mount::Outcome;
 pub use mount_options::MountOptions;
 pub use mount_table::{DeviceNumber, Mount, MountTable};
+pub use superblock::{Probe, Superblock};

@@ -176,8 +176,11 @@ impl MountTable {
     /// When `path` is no block device.
     pub fn file_systems_of(&self, path: &Path) -> Result<Vec<&Mount>> {
         let device = DeviceNumber::of_block_device(path)?;
-        let mounts = self.of_block_device(path, device);
-        Ok(mounts.filter(|mount| mount.fs_type != "devtmpfs").collect())
+        let is_on_it = |mount: &&Mount| {
+            mount.device == device
+                || (mount.device.major == 0 && is_source(&mount.source, path, device))
+        };
+        Ok(self.mounts.iter().filter(is_on_it).collect())
     }
 
     /// All mounts at `target` or below it.

@@ -24,6 +24,10 @@ const FIFREEZE: Ioctl = nix::request_code_readwrite!(b'X', 119, size_of::<c_int>
 const FITHAW: Ioctl = nix::request_code_readwrite!(b'X', 120, size_of::<c_int>());
 const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>());
 
+// linux/fs/xfs/libxfs/xfs_fs.h and linux/btrfs.h
+const XFS_IOC_FSGEOMETRY: Ioctl = nix::request_code_read!(b'X', 126, size_of::<XfsGeometry>());
+const BTRFS_IOC_DEV_INFO: Ioctl = nix::request_code_readwrite!(0x94, 30, size_of::<[u64; 512]>());
+
 // linux/loop.h; these numbers carry no size.
 const LOOP_CLR_FD: Ioctl = 0x4C01;
 const LOOP_SET_STATUS64: Ioctl = 0x4C04;
@@ -97,6 +101,17 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
+/// The part that matters of `struct xfs_fsop_geom`.
+#[repr(C)]
+#[derive(Default)]
+struct XfsGeometry {
+    block_size: u32,
+    before: [u32; 7],
+    data_blocks: u64,
+    after: [u64; 27],
+}
+
+const _: () = assert!(size_of::<XfsGeometry>() == 256);
 const _: () = assert!(size_of::<LoopStatus>() == 232 && size_of::<LoopConfig>() == 304);
 
 /// Makes the whole of `target` share the blocks of `source` (`FICLONE`).
@@ -119,6 +134,26 @@ pub(crate) fn device_size(device: impl AsFd) -> io::Result<u64> {
     let mut bytes = 0_u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to its argument.
     unsafe { ioctl_value(device, BLKGETSIZE64, &mut bytes) }?;
+    Ok(bytes)
+}
+
+/// The bytes that a mounted xfs covers; asked of the file system, for its superblock on the disk may be older.
+pub(crate) fn xfs_size(directory: impl AsFd) -> io::Result<u64> {
+    let mut geometry = XfsGeometry::default();
+    // SAFETY: XFS_IOC_FSGEOMETRY writes one `struct xfs_fsop_geom`, whose size is asserted above.
+    unsafe { ioctl_value(directory, XFS_IOC_FSGEOMETRY, &mut geometry) }?;
+    Ok(geometry.data_blocks * u64::from(geometry.block_size))
+}
+
+/// The bytes that a mounted btrfs covers on its first device.
+pub(crate) fn btrfs_size(directory: impl AsFd) -> io::Result<u64> {
+    // `struct btrfs_ioctl_dev_info_args`: the device's number first, the bytes that it holds fifth.
+    let mut arguments = [0_u64; 512];
+    let [device, _, _, _, ..] = &mut arguments;
+    *device = 1;
+    // SAFETY: BTRFS_IOC_DEV_INFO reads and writes one structure of 4096 bytes.
+    unsafe { ioctl_value(directory, BTRFS_IOC_DEV_INFO, &mut arguments) }?;
+    let [_, _, _, _, bytes, ..] = arguments;
     Ok(bytes)
 }
 

@@ -1,0 +1,142 @@
+//! Small file systems on loop devices, for tests; all goes away when its value is dropped.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use tempfile::TempDir;
+
+use super::{Access, FileSystem, LoopDevice, MountOptions, MountTable, loop_device, mount};
+
+/// A temporary directory whose mounts are taken away before it is.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    directory: TempDir,
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("drumlin-test-")
+            .tempdir()
+            .unwrap();
+        Self { directory }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        fs::canonicalize(self.directory.path()).unwrap()
+    }
+
+    /// A sparse file of `bytes` bytes.
+    pub(crate) fn image(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.path().join(name);
+        File::create(&path).unwrap().set_len(bytes).unwrap();
+        path
+    }
+
+    /// An empty directory.
+    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // A device may be behind a file on another device's mount: each round frees what the one before could not.
+        for _ in 0..4 {
+            if take_away(&self.path()).is_empty() {
+                return;
+            }
+        }
+        for (command, error) in take_away(&self.path()) {
+            report(&command, &error);
+        }
+    }
+}
+
+/// Takes away all mounts and loop devices of a directory; what is left, with the command that would do it.
+fn take_away(path: &Path) -> Vec<(String, crate::Error)> {
+    let mut left = Vec::new();
+    let table = MountTable::read().unwrap_or_default();
+    // What was mounted last may cover what was mounted before.
+    for mount in table.below(path).collect::<Vec<_>>().into_iter().rev() {
+        if let Err(error) = mount::unmount(&mount.target) {
+            left.push((format!("umount {}", mount.target.display()), error));
+        }
+    }
+    for device in loop_device::list().unwrap_or_default() {
+        if device.backing.path.starts_with(path)
+            && let Err(error) = loop_device::detach(&device)
+        {
+            left.push((format!("losetup -d {}", device.path.display()), error));
+        }
+    }
+    left
+}
+
+#[expect(clippy::print_stderr, reason = "who runs the tests cleans up by hand")]
+fn report(command: &str, error: &crate::Error) {
+    eprintln!("could not clean up ({error:?}); do it by hand: {command}");
+}
+
+/// Starts a program of the test's own and waits for it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests compare with what programs say, and make what they look at"
+)]
+pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+    let output = std::process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// A mounted file system on a loop device, all in a temporary directory.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    pub(crate) scratch: Scratch,
+    pub(crate) device: LoopDevice,
+    pub(crate) image: PathBuf,
+    pub(crate) target: PathBuf,
+}
+
+impl Mounted {
+    /// A new file system of `kind` of `bytes` bytes; xfs and btrfs have reflinks.
+    pub(crate) fn new(kind: FileSystem, bytes: u64) -> Self {
+        let scratch = Scratch::new();
+        let image = scratch.image("image", bytes);
+        format(kind, &image);
+        let device = loop_device::attach(&image, Access::ReadWrite).unwrap();
+        let target = scratch.directory("mnt");
+        mount::mount_device(&device.path, &target, kind, &MountOptions::new(kind)).unwrap();
+        Self {
+            scratch,
+            device,
+            image,
+            target,
+        }
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn path(&self) -> &Path {
+        &self.target
+    }
+}
+
+/// Makes a file system with the program that people use.
+pub(crate) fn format(kind: FileSystem, image: &Path) {
+    let image = image.to_str().unwrap();
+    match kind {
+        FileSystem::Ext4 => run("mkfs.ext4", &["-q", "-F", image]),
+        FileSystem::Xfs => run("mkfs.xfs", &["-q", "-f", image]),
+        FileSystem::Btrfs => run("mkfs.btrfs", &["-q", "-f", image]),
+    };
+}
