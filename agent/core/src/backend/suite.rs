@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Kind,
-    host::{Access, FileSystem, testing::Mounted},
+    host::{Access, FileSystem, loop_device, testing::Mounted},
     types::{ImageId, ImageKind, Key, Name, Size},
 };
 
@@ -25,6 +25,17 @@ pub(crate) struct Subject {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) path: PathBuf,
     _storage: Mounted,
+}
+
+impl Drop for Subject {
+    /// Frees the devices that a test left attached, so that the storage below can go.
+    fn drop(&mut self) {
+        for device in loop_device::list().unwrap_or_default() {
+            if device.backing.path.starts_with(&self.path) {
+                let _ = loop_device::detach(&device);
+            }
+        }
+    }
 }
 
 /// A directory class on a fresh file system.
