@@ -69,6 +69,7 @@ pub struct Program {
     arguments: Vec<OsString>,
     stdin: Option<Input>,
     effect: Effect,
+    worst_success: i32,
 }
 
 /// What a program is given to read; may be a secret, so it is never shown.
@@ -106,6 +107,7 @@ impl Program {
             arguments: Vec::new(),
             stdin: None,
             effect,
+            worst_success: 0,
         }
     }
 
@@ -134,6 +136,13 @@ impl Program {
     #[must_use]
     pub fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(Input(input.into()));
+        self
+    }
+
+    /// With all exit statuses up to `status` taken for success.
+    #[must_use]
+    pub fn success_up_to(mut self, status: i32) -> Self {
+        self.worst_success = status;
         self
     }
 
@@ -201,7 +210,8 @@ impl Program {
             stderr = %stderr.bytes.escape_ascii(),
             "output of program"
         );
-        if !status.success() {
+        let is_success = status.code().is_some_and(|code| code <= self.worst_success);
+        if !is_success {
             let complaint = complaint(&stderr.bytes);
             return Err(Error::new(
                 Kind::Command,

@@ -110,10 +110,9 @@ pub fn is_untouched(image: &Path) -> Result<bool> {
     let failed = |error| Error::io(format!("could not read {}", image.display()), error);
     let file = File::open(image).map_err(failed)?;
     match lseek64(&file, 0, Whence::SeekData) {
-        Ok(_) => Ok(false),
         Err(Errno::ENXIO) => Ok(true),
-        // No idea of holes; so it may have been.
-        Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(false),
+        // No idea of holes: it may have been.
+        Ok(_) | Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(false),
         Err(errno) => Err(failed(errno.into())),
     }
 }

@@ -34,7 +34,8 @@ const LARGEST_BLOCK: u64 = 64 << 10;
 /// No program is started when it is that already. May be repeated and interrupted.
 ///
 /// # Errors
-/// `Invalid` when its programs are missing.
+/// `Invalid` when its programs are missing. `Precondition` when this process may not grow what is mounted;
+/// [`grow_unmounted`] then does it where nobody uses the volume.
 pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result<Growth> {
     match needs(device, mount_point, kind).await? {
         Growth::Grown => {}
@@ -48,16 +49,63 @@ pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result
             .arg(mount_point),
     };
     require(program.name(), kind)?;
+    if kind == FileSystem::Ext4 && !may_grow_mounted_ext4() {
+        return Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "growing the mounted ext4 at {} needs the capability CAP_SYS_RESOURCE; give it to the agent, or unmount the volume: it is grown before its next mount",
+                mount_point.display()
+            ),
+        ));
+    }
     program.run().await?;
     Ok(Growth::Grown)
+}
+
+/// Makes the unmounted ext4 on `device` as large as that, after a check; xfs and btrfs grow only when mounted.
+///
+/// Looks first, and starts no program when there is nothing to do. May be repeated and interrupted.
+///
+/// # Errors
+/// `Command` when the check finds damage that it cannot mend without loss; the data is then as it was.
+pub async fn grow_unmounted(device: &Path, kind: FileSystem) -> Result<Growth> {
+    let path = device.to_owned();
+    let found = blocking(move || {
+        let room = size_of(&path)?;
+        Ok((room, probe(&path)?))
+    });
+    match found.await? {
+        (room, Probe::Known(found))
+            if found.kind == FileSystem::Ext4
+                && kind == FileSystem::Ext4
+                && room.saturating_sub(found.size_bytes) >= LARGEST_BLOCK => {}
+        _ => return Ok(Growth::Already),
+    }
+    require("resize2fs", kind)?;
+    // resize2fs refuses a file system that was not checked since its last mount. That something was mended is
+    // the exit status 1 of e2fsck, which is no failure, and comes of any journal that was replayed.
+    let check = Program::changing("e2fsck").args(["-f", "-p"]).arg(device);
+    check.success_up_to(1).run().await?;
+    Program::changing("resize2fs").arg(device).run().await?;
+    Ok(Growth::Grown)
+}
+
+/// Whether this process has `CAP_SYS_RESOURCE`, which the kernel wants of who grows a mounted ext4.
+pub fn may_grow_mounted_ext4() -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    // Where that cannot be read, the kernel will say.
+    effective.is_none_or(|set| set >> CAP_SYS_RESOURCE & 1 == 1)
 }
 
 async fn needs(device: &Path, mount_point: &Path, kind: FileSystem) -> Result<Growth> {
     let (device, mount_point): (PathBuf, PathBuf) = (device.to_owned(), mount_point.to_owned());
     blocking(move || {
-        let room = File::open(&device)
-            .and_then(|device| filesystem::size_of_file(&device))
-            .map_err(|error| failed(&device, error))?;
+        let room = size_of(&device)?;
         let size = size_of_mounted(&device, &mount_point, kind)?;
         if room.saturating_sub(size) < LARGEST_BLOCK {
             Ok(Growth::Already)
@@ -68,6 +116,12 @@ async fn needs(device: &Path, mount_point: &Path, kind: FileSystem) -> Result<Gr
         }
     })
     .await
+}
+
+fn size_of(device: &Path) -> Result<u64> {
+    File::open(device)
+        .and_then(|device| filesystem::size_of_file(&device))
+        .map_err(|error| failed(device, error))
 }
 
 fn size_of_mounted(device: &Path, mount_point: &Path, kind: FileSystem) -> Result<u64> {

@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::mount_table::{DeviceNumber, MountTable};
+use super::{
+    loop_table,
+    mount_table::{DeviceNumber, MountTable},
+};
 use crate::{Error, Kind};
 
 /// More are not named; one is enough to begin with.
@@ -53,11 +56,6 @@ pub fn of_device(device: &Path) -> Vec<Holder> {
     }
 }
 
-/// Whether a process has the block device `device` open.
-pub(crate) fn has_device_open(device: &Path) -> bool {
-    !of_device(device).is_empty()
-}
-
 /// The error for a mount that cannot be taken away.
 pub(crate) fn mount_in_use(target: &Path) -> Error {
     let mut users = of_mount(target).iter().map(describe).collect::<Vec<_>>();
@@ -72,16 +70,12 @@ pub(crate) fn mount_in_use(target: &Path) -> Error {
     in_use(&format!("mount {}", target.display()), &users)
 }
 
-/// The error for a block device that cannot be taken away.
-pub(crate) fn device_in_use(device: &Path) -> Error {
+/// The mounts, devices and processes that use the block device `device`, each named for people.
+pub(crate) fn users_of_device(device: &Path) -> Vec<String> {
     let mut users = Vec::new();
     if let (Ok(table), Ok(number)) = (MountTable::read(), DeviceNumber::of_block_device(device)) {
-        let mounts = table.of_block_device(device, number);
-        users.extend(
-            mounts
-                .take(MOST)
-                .map(|mount| format!("mount {}", mount.target.display())),
-        );
+        let mounts = table.of_block_device(device, number).take(MOST);
+        users.extend(mounts.map(|mount| format!("mount {}", mount.target.display())));
     }
     if let Some(name) = device.file_name()
         && let Ok(entries) = fs::read_dir(Path::new("/sys/class/block").join(name).join("holders"))
@@ -92,8 +86,19 @@ pub(crate) fn device_in_use(device: &Path) -> Error {
                 .map(|entry| format!("device {}", entry.file_name().display())),
         );
     }
+    let stacked = loop_table::stacked_on(device);
+    users.extend(
+        stacked
+            .iter()
+            .map(|above| format!("device {}", above.display())),
+    );
     users.extend(of_device(device).iter().map(describe));
-    in_use(&format!("device {}", device.display()), &users)
+    users
+}
+
+/// The error for a block device that cannot be taken away.
+pub(crate) fn device_in_use(device: &Path, users: &[String]) -> Error {
+    in_use(&format!("device {}", device.display()), users)
 }
 
 fn in_use(what: &str, users: &[String]) -> Error {

@@ -6,16 +6,22 @@ use std::{
     fs::{self, File},
     io,
     os::unix::{
-        ffi::{OsStrExt, OsStringExt},
-        fs::{FileTypeExt, MetadataExt},
+        ffi::OsStrExt,
+        fs::{FileTypeExt, OpenOptionsExt},
     },
-    path::{Path, PathBuf},
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
 
-use super::{Access, holders, system};
+use super::{
+    Access, holders,
+    loop_table::{BackingName, describe, device_path, inspect},
+    system,
+};
 use crate::{Error, Kind, Result};
+
+pub use super::loop_table::{Backing, LoopDevice, find, list};
 
 const CONTROL: &str = "/dev/loop-control";
 /// Always the same, so that a file system with sectors of this size can be mounted wherever its image goes.
@@ -23,85 +29,10 @@ const CONTROL: &str = "/dev/loop-control";
 const BLOCK_SIZE: u32 = 512;
 /// Between being told of a free device and taking it, others may be faster; each time, another is asked for.
 const ATTEMPTS: u32 = 1_000;
-/// How long someone who merely looks at a device (udev, a listing) may hold up its end.
+/// How long someone who merely looks at a device (udev, a listing, another attach) may hold up its end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What the kernel appends to the path of a backing file that has lost its name.
-const DELETED: &[u8] = b" (deleted)";
-
-/// A loop device in use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoopDevice {
-    /// The N of `/dev/loopN`.
-    pub number: u32,
-    /// The block device.
-    pub path: PathBuf,
-    /// What it shows.
-    pub backing: Backing,
-    /// Whether it takes writes.
-    pub access: Access,
-    /// Whether it passes the page cache of its backing file by.
-    pub direct_io: bool,
-    /// Whether it goes away with its last user: made so by `mount -o loop`, or an end that was asked for.
-    pub ends_with_last_user: bool,
-}
-
-/// What a loop device shows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Backing {
-    /// `st_dev` of the file.
-    pub device: u64,
-    /// `st_ino` of the file.
-    pub inode: u64,
-    /// The block device that the file is, as `st_rdev` has it; 0 for a regular file.
-    pub device_id: u64,
-    /// The path of the file, as it is now or was when it lost its name.
-    pub path: PathBuf,
-    /// Whether the file has lost its name: deleted, or replaced by another.
-    pub deleted: bool,
-    /// Where in the file the device begins.
-    pub offset: u64,
-    /// How many bytes of the file it shows; 0 is all.
-    pub size_limit: u64,
-}
-
-impl Backing {
-    /// Whether this is the whole of the file with this metadata.
-    pub fn is_whole(&self, file: &fs::Metadata) -> bool {
-        let same = if file.file_type().is_block_device() {
-            self.device_id == file.rdev()
-        } else {
-            self.device == file.dev() && self.inode == file.ino()
-        };
-        same && self.offset == 0 && self.size_limit == 0
-    }
-}
-
-/// All loop devices in use, by number, in one pass.
-pub fn list() -> Result<Vec<LoopDevice>> {
-    list_where(|_| true)
-}
-
-/// The loop devices that show the whole of `image`, and those that show a file that once was there.
-pub fn find(image: &Path) -> Result<Vec<LoopDevice>> {
-    let metadata = match fs::metadata(image) {
-        Ok(metadata) => Some(metadata),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => {
-            return Err(Error::io(
-                format!("could not look at image {}", image.display()),
-                error,
-            ));
-        }
-    };
-    let mut devices = list()?;
-    devices.retain(|device| {
-        metadata
-            .as_ref()
-            .is_some_and(|file| device.backing.is_whole(file))
-            || (device.backing.deleted && device.backing.path == image)
-    });
-    Ok(devices)
-}
+/// Someone who has a device open for this long does not merely look at it.
+const GLANCE: Duration = Duration::from_millis(100);
 
 /// Gives the file `image` (or another block device) a loop device, or finds the one that it has.
 ///
@@ -150,38 +81,38 @@ pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
 /// # Errors
 /// `InUse` when it is mounted or open, with who does that; it then stays as it was.
 pub fn detach(device: &LoopDevice) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    // An exclusive open is refused while a mount or another device sits on this one.
-    let exclusive = fs::OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_EXCL)
-        .open(&device.path);
-    let file = match exclusive {
-        Ok(file) => file,
-        Err(error) => {
-            return match error.raw_os_error() {
-                Some(libc::ENOENT | libc::ENXIO) => Ok(()),
-                Some(libc::EBUSY) => Err(holders::device_in_use(&device.path)),
-                _ => Err(failed("open", &device.path, error)),
-            };
+    let mut wait = Wait::new();
+    loop {
+        match end(device)? {
+            End::Gone => return Ok(()),
+            End::Asked => break,
+            End::Busy => {}
         }
-    };
-    let shows_it =
-        || system::loop_status(&file).is_ok_and(|status| is_backing(&status, &device.backing));
-    if !shows_it() {
-        return Ok(());
-    }
-    match system::clear_loop_device(&file) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(()),
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-            return Err(holders::device_in_use(&device.path));
+        // Another attach that was told of this device claims it for an instant; that passes.
+        let users = holders::users_of_device(&device.path);
+        if !users.is_empty() || wait.is_over(PATIENCE) {
+            return Err(holders::device_in_use(&device.path, &users));
         }
-        Err(error) => return Err(failed("detach", &device.path, error)),
+        wait.pause();
     }
-    // The device ends when the last one who has it open closes it: now, if that is us.
-    drop(file);
-    wait_until_gone(device)
+    // The device ends when the last one who has it open closes it: with us, in almost every case.
+    let mut wait = Wait::new();
+    loop {
+        if inspect(device.number)?.is_none_or(|now| now.backing != device.backing) {
+            return Ok(());
+        }
+        if wait.is_over(GLANCE) {
+            let users = holders::users_of_device(&device.path);
+            if !users.is_empty() || wait.is_over(PATIENCE) {
+                keep(LoopDevice {
+                    ends_with_last_user: true,
+                    ..device.clone()
+                })?;
+                return Err(holders::device_in_use(&device.path, &users));
+            }
+        }
+        wait.pause();
+    }
 }
 
 /// Makes a loop device as large as its image is now.
@@ -203,10 +134,6 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
         format!("could not {what} loop device {}", path.display()),
         error,
     )
-}
-
-fn device_path(number: impl std::fmt::Display) -> PathBuf {
-    PathBuf::from(format!("/dev/loop{number}"))
 }
 
 fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
@@ -240,7 +167,8 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
             Ok(()) => {
                 let status = system::loop_status(&device)
                     .map_err(|error| failed("look at", &path, error))?;
-                return Ok(describe(&status, image.as_os_str().as_bytes().to_vec()));
+                let name = BackingName::new(image.as_os_str().as_bytes().to_vec());
+                return Ok(describe(&status, name));
             }
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => {
@@ -287,93 +215,61 @@ fn keep(device: LoopDevice) -> Result<Option<LoopDevice>> {
     }
 }
 
-fn wait_until_gone(device: &LoopDevice) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        let now = inspect(device.number)?;
-        if now.is_none_or(|now| now.backing != device.backing) {
-            return Ok(());
+/// How far the end of a device has come.
+enum End {
+    /// It is not there.
+    Gone,
+    /// It is there until the last one who has it open closes it.
+    Asked,
+    /// A mount or another device has it, and nothing was changed.
+    Busy,
+}
+
+fn end(device: &LoopDevice) -> Result<End> {
+    // An exclusive open is refused while a mount or another device sits on this one.
+    let exclusive = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_EXCL)
+        .open(&device.path);
+    let asked = exclusive.and_then(|file| {
+        let status = system::loop_status(&file)?;
+        if !is_backing(&status, &device.backing) {
+            return Ok(End::Gone);
         }
-        if Instant::now() >= deadline || holders::has_device_open(&device.path) {
-            keep(LoopDevice {
-                ends_with_last_user: true,
-                ..device.clone()
-            })?;
-            return Err(holders::device_in_use(&device.path));
-        }
-        // The kernel tells nobody when a loop device ends; in almost every case it is gone at the first look.
-        thread::sleep(pause);
-        pause = (pause * 2).min(Duration::from_millis(50));
-    }
-}
-
-fn list_where(wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<LoopDevice>> {
-    let failed = |error| Error::io("could not read /sys/block", error);
-    let mut devices = Vec::new();
-    for entry in fs::read_dir("/sys/block").map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
-        let Some(number) = name.to_str().and_then(|name| name.strip_prefix("loop")) else {
-            continue;
-        };
-        let Ok(number) = number.parse() else { continue };
-        if let Some(device) = inspect_where(number, &wanted)? {
-            devices.push(device);
-        }
-    }
-    devices.sort_unstable_by_key(|device| device.number);
-    Ok(devices)
-}
-
-fn inspect(number: u32) -> Result<Option<LoopDevice>> {
-    inspect_where(number, &|_| true)
-}
-
-/// The loop device with this number, if it is in use and the path of its backing file is wanted.
-fn inspect_where(number: u32, wanted: &impl Fn(&[u8]) -> bool) -> Result<Option<LoopDevice>> {
-    // Only what is in use has this file: nothing is opened without need, for an open device cannot end.
-    let Ok(mut backing) = fs::read(format!("/sys/block/loop{number}/loop/backing_file")) else {
-        return Ok(None);
-    };
-    if backing.last() == Some(&b'\n') {
-        backing.pop();
-    }
-    if !wanted(&backing) {
-        return Ok(None);
-    }
-    let path = device_path(number);
-    match File::open(&path).and_then(system::loop_status) {
-        Ok(status) => Ok(Some(describe(&status, backing))),
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(None),
-        Err(error) => Err(failed("look at", &path, error)),
-    }
-}
-
-fn describe(status: &system::LoopStatus, mut backing: Vec<u8>) -> LoopDevice {
-    let deleted = backing.ends_with(DELETED);
-    if deleted {
-        backing.truncate(backing.len() - DELETED.len());
-    }
-    let is_set = |flag| status.flags & flag != 0;
-    LoopDevice {
-        number: status.number,
-        path: device_path(status.number),
-        backing: Backing {
-            device: status.device,
-            inode: status.inode,
-            device_id: status.device_id,
-            path: PathBuf::from(std::ffi::OsString::from_vec(backing)),
-            deleted,
-            offset: status.offset,
-            size_limit: status.size_limit,
+        system::clear_loop_device(&file)?;
+        Ok(End::Asked)
+    });
+    match asked {
+        Ok(end) => Ok(end),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT | libc::ENXIO) => Ok(End::Gone),
+            Some(libc::EBUSY) => Ok(End::Busy),
+            _ => Err(failed("detach", &device.path, error)),
         },
-        access: if is_set(system::LO_READ_ONLY) {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
-        },
-        direct_io: is_set(system::LO_DIRECT_IO),
-        ends_with_last_user: is_set(system::LO_AUTOCLEAR),
+    }
+}
+
+/// Ever longer pauses: the kernel tells nobody when a loop device ends.
+struct Wait {
+    since: Instant,
+    pause: Duration,
+}
+
+impl Wait {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            pause: Duration::from_millis(1),
+        }
+    }
+
+    fn is_over(&self, limit: Duration) -> bool {
+        self.since.elapsed() >= limit
+    }
+
+    fn pause(&mut self) {
+        thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(Duration::from_millis(50));
     }
 }
 

@@ -13,6 +13,7 @@ pub mod freeze;
 mod growth;
 pub mod holders;
 pub mod loop_device;
+mod loop_table;
 pub mod mount;
 mod mount_options;
 pub mod mount_table;
@@ -25,9 +26,12 @@ pub use access::Access;
 pub use disk::Disk;
 pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;
-pub use growth::{Growth, grow};
+pub use growth::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use loop_device::LoopDevice;
 pub use mount::Outcome;
 pub use mount_options::MountOptions;
 pub use mount_table::{DeviceNumber, Mount, MountTable};
 pub use superblock::{Probe, Superblock};
+
+#[cfg(test)]
+mod tests;

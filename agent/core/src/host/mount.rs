@@ -260,7 +260,7 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
     let device_text = device.display();
     let precondition = |message: String| Error::new(Kind::Precondition, message).because(errno);
     match errno {
-        Errno::EBUSY => holders::device_in_use(device),
+        Errno::EBUSY => holders::device_in_use(device, &holders::users_of_device(device)),
         Errno::ENODEV => precondition(format!(
             "this kernel has no {kind}; load it with `modprobe {kind}`"
         )),
@@ -282,18 +282,30 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
 }
 
 fn bind_error(error: std::io::Error, source: &Path, target: &Path) -> Error {
-    let (source, target) = (source.display(), target.display());
-    match error.raw_os_error() {
-        Some(libc::ENOTDIR | libc::EISDIR) => Error::new(
+    // The kernel has one word for this and much else.
+    if source.is_dir() != target.is_dir() {
+        return Error::new(
             Kind::Precondition,
-            format!("mount point {target} must be a directory for a directory and a file for a device"),
+            format!(
+                "mount point {} must be a directory for a directory and a file for a device",
+                target.display()
+            ),
         )
-        .because(error),
-        Some(libc::ENOSYS) => Error::new(
+        .because(error);
+    }
+    if error.raw_os_error() == Some(libc::ENOSYS) {
+        return Error::new(
             Kind::Precondition,
             "mounts need Linux 5.12 or newer, and a container runtime that lets mount_setattr(2) through",
         )
-        .because(error),
-        _ => Error::io(format!("could not mount {source} at {target}"), error),
+        .because(error);
     }
+    Error::io(
+        format!(
+            "could not mount {} at {}",
+            source.display(),
+            target.display()
+        ),
+        error,
+    )
 }

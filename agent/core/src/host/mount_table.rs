@@ -274,3 +274,82 @@ pub(crate) fn unescape(field: &[u8]) -> OsString {
     }
     OsString::from_vec(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn escape(bytes: &[u8]) -> Vec<u8> {
+        let mut escaped = Vec::new();
+        for byte in bytes {
+            if b" \t\n\\#".contains(byte) {
+                escaped.extend(format!("\\{byte:03o}").bytes());
+            } else {
+                escaped.push(*byte);
+            }
+        }
+        escaped
+    }
+
+    #[test]
+    fn a_line_of_the_kernels_is_read() {
+        let table = MountTable::parse(
+            b"36 35 98:0 /mnt1 /mnt\\0402 ro,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue\n",
+        );
+        let mount = table.iter().next().unwrap();
+        assert_eq!((mount.id, mount.parent), (36, 35));
+        assert_eq!(mount.device.to_string(), "98:0");
+        assert_eq!(mount.root, Path::new("/mnt1"));
+        assert_eq!(mount.target, Path::new("/mnt 2"));
+        assert_eq!(mount.fs_type, "ext3");
+        assert_eq!(mount.source, "/dev/root");
+        assert!(mount.read_only && !mount.is_file_system_read_only());
+        assert!(mount.has_option("noatime") && mount.has_option("errors=continue"));
+    }
+
+    #[test]
+    fn what_covers_is_found_before_what_it_covers() {
+        let table = MountTable::parse(
+            b"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /mnt rw - ext4 /dev/b rw\n3 2 8:3 / /mnt rw - ext4 /dev/c rw\n",
+        );
+        assert_eq!(table.at(Path::new("/mnt")).unwrap().id, 3);
+        assert_eq!(table.holding(Path::new("/mnt/a/b")).unwrap().id, 3);
+        assert_eq!(table.holding(Path::new("/mntx")).unwrap().id, 1);
+        assert_eq!(table.all_at(Path::new("/mnt")).count(), 2);
+    }
+
+    #[test]
+    fn this_machines_table_has_a_root() {
+        assert!(MountTable::read().unwrap().at(Path::new("/")).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_survives_the_kernels_escapes(
+            path in prop::collection::vec(1_u8.., 1..40),
+            optional in prop::collection::vec("[a-z]{1,6}:[0-9]{1,3}", 0..4),
+        ) {
+            let mut line = b"7 6 0:5 / ".to_vec();
+            line.extend(escape(&path));
+            line.extend(b" rw ");
+            for field in optional {
+                line.extend(field.bytes());
+                line.push(b' ');
+            }
+            line.extend(b"- tmpfs ");
+            line.extend(escape(&path));
+            line.extend(b" rw\n");
+            let table = MountTable::parse(&line);
+            let mount = table.iter().next().unwrap();
+            prop_assert_eq!(mount.target.as_os_str().as_bytes(), &path);
+            prop_assert_eq!(mount.source.as_bytes(), &path);
+        }
+
+        #[test]
+        fn no_text_makes_the_parser_panic(text in prop::collection::vec(any::<u8>(), 0..400)) {
+            MountTable::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Which loop devices there are and what is behind them, asked of the kernel each time.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+};
+
+use super::{Access, system};
+use crate::{Error, Result};
+
+/// What the kernel appends to the path of a backing file that has lost its name.
+const DELETED: &[u8] = b" (deleted)";
+
+/// A loop device in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// The N of `/dev/loopN`.
+    pub number: u32,
+    /// The block device.
+    pub path: PathBuf,
+    /// What it shows.
+    pub backing: Backing,
+    /// Whether it takes writes.
+    pub access: Access,
+    /// Whether it passes the page cache of its backing file by.
+    pub direct_io: bool,
+    /// Whether it goes away with its last user: made so by `mount -o loop`, or an end that was asked for.
+    pub ends_with_last_user: bool,
+}
+
+/// What a loop device shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backing {
+    /// `st_dev` of the file.
+    pub device: u64,
+    /// `st_ino` of the file.
+    pub inode: u64,
+    /// The block device that the file is, as `st_rdev` has it; 0 for a regular file.
+    pub device_id: u64,
+    /// The path of the file, as it is now or was when it lost its name.
+    pub path: PathBuf,
+    /// Whether the file has lost its name: deleted, or replaced by another.
+    pub deleted: bool,
+    /// Where in the file the device begins.
+    pub offset: u64,
+    /// How many bytes of the file it shows; 0 is all.
+    pub size_limit: u64,
+}
+
+impl Backing {
+    /// Whether this is the whole of the file with this metadata.
+    pub fn is_whole(&self, file: &fs::Metadata) -> bool {
+        let same = if file.file_type().is_block_device() {
+            self.device_id == file.rdev()
+        } else {
+            self.device == file.dev() && self.inode == file.ino()
+        };
+        same && self.offset == 0 && self.size_limit == 0
+    }
+}
+
+/// All loop devices in use, by number, in one pass.
+pub fn list() -> Result<Vec<LoopDevice>> {
+    list_where(|_| true)
+}
+
+/// The loop devices that show the whole of `image`, and those that show a file that once was there.
+///
+/// No other device is opened: one that somebody has open cannot end.
+pub fn find(image: &Path) -> Result<Vec<LoopDevice>> {
+    let metadata = match fs::metadata(image) {
+        Ok(metadata) => Some(metadata),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            return Err(Error::io(
+                format!("could not look at image {}", image.display()),
+                error,
+            ));
+        }
+    };
+    let mut devices = list_where(|backing| {
+        // The path is the file's own, whatever it was renamed to since. Seen from elsewhere it may lead
+        // nowhere, or to another file: then the device itself is asked.
+        backing.path == image
+            || match fs::metadata(&backing.path) {
+                Ok(found) => metadata.as_ref().is_some_and(|file| is_same(file, &found)),
+                Err(_) => !backing.deleted,
+            }
+    })?;
+    devices.retain(|device| {
+        metadata
+            .as_ref()
+            .is_some_and(|file| device.backing.is_whole(file))
+            || (device.backing.deleted && device.backing.path == image)
+    });
+    Ok(devices)
+}
+
+/// The loop devices whose backing file is the block device at `device`.
+pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
+    let numbers = numbers().unwrap_or_default().into_iter();
+    numbers
+        .filter(|number| backing_name(*number).is_some_and(|name| name.path == device))
+        .map(device_path)
+        .collect()
+}
+
+/// The loop device with this number, if it is in use.
+pub(super) fn inspect(number: u32) -> Result<Option<LoopDevice>> {
+    match backing_name(number) {
+        Some(name) => look_at(number, name),
+        None => Ok(None),
+    }
+}
+
+pub(super) fn device_path(number: impl std::fmt::Display) -> PathBuf {
+    PathBuf::from(format!("/dev/loop{number}"))
+}
+
+/// The path of a backing file, as the kernel shows it.
+pub(super) struct BackingName {
+    path: PathBuf,
+    deleted: bool,
+}
+
+impl BackingName {
+    pub(super) fn new(mut bytes: Vec<u8>) -> Self {
+        let deleted = bytes.ends_with(DELETED);
+        if deleted {
+            bytes.truncate(bytes.len() - DELETED.len());
+        }
+        Self {
+            path: PathBuf::from(OsString::from_vec(bytes)),
+            deleted,
+        }
+    }
+}
+
+fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
+    if one.file_type().is_block_device() {
+        other.file_type().is_block_device() && one.rdev() == other.rdev()
+    } else {
+        one.dev() == other.dev() && one.ino() == other.ino()
+    }
+}
+
+fn list_where(wanted: impl Fn(&BackingName) -> bool) -> Result<Vec<LoopDevice>> {
+    let mut devices = Vec::new();
+    for number in numbers()? {
+        if let Some(name) = backing_name(number)
+            && wanted(&name)
+            && let Some(device) = look_at(number, name)?
+        {
+            devices.push(device);
+        }
+    }
+    Ok(devices)
+}
+
+/// The numbers of all loop devices, in use or not.
+fn numbers() -> Result<Vec<u32>> {
+    let failed = |error| Error::io("could not read /sys/block", error);
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir("/sys/block").map_err(failed)? {
+        let name = entry.map_err(failed)?.file_name();
+        let number = name.to_str().and_then(|name| name.strip_prefix("loop"));
+        numbers.extend(number.and_then(|number| number.parse::<u32>().ok()));
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// What the kernel shows as a device's backing file; only a device in use has one.
+fn backing_name(number: u32) -> Option<BackingName> {
+    let mut bytes = fs::read(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    if bytes.last() == Some(&b'\n') {
+        bytes.pop();
+    }
+    Some(BackingName::new(bytes))
+}
+
+fn look_at(number: u32, name: BackingName) -> Result<Option<LoopDevice>> {
+    let path = device_path(number);
+    match File::open(&path).and_then(system::loop_status) {
+        Ok(status) => Ok(Some(describe(&status, name))),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(None),
+        Err(error) => Err(Error::io(
+            format!("could not look at loop device {}", path.display()),
+            error,
+        )),
+    }
+}
+
+pub(super) fn describe(status: &system::LoopStatus, name: BackingName) -> LoopDevice {
+    let is_set = |flag| status.flags & flag != 0;
+    LoopDevice {
+        number: status.number,
+        path: device_path(status.number),
+        backing: Backing {
+            device: status.device,
+            inode: status.inode,
+            device_id: status.device_id,
+            path: name.path,
+            deleted: name.deleted,
+            offset: status.offset,
+            size_limit: status.size_limit,
+        },
+        access: if is_set(system::LO_READ_ONLY) {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        },
+        direct_io: is_set(system::LO_DIRECT_IO),
+        ends_with_last_user: is_set(system::LO_AUTOCLEAR),
+    }
+}
