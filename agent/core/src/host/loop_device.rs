@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{Error, Kind, Result};
 
-pub use super::loop_table::{Backing, LoopDevice, find, list};
+pub use super::loop_table::{Backing, LoopDevice, at, find, list};
 
 const CONTROL: &str = "/dev/loop-control";
 /// Always the same, so that a file system with sectors of this size can be mounted wherever its image goes.
@@ -167,7 +167,7 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
             Ok(()) => {
                 let status = system::loop_status(&device)
                     .map_err(|error| failed("look at", &path, error))?;
-                let name = BackingName::new(image.as_os_str().as_bytes().to_vec());
+                let name = BackingName::new(image.as_os_str().as_bytes());
                 return Ok(describe(&status, name));
             }
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}

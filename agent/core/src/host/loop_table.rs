@@ -1,11 +1,11 @@
 //! Which loop devices there are and what is behind them, asked of the kernel each time.
 
 use std::{
-    ffi::OsString,
+    ffi::OsStr,
     fs::{self, File},
-    io,
+    io::{self, Read},
     os::unix::{
-        ffi::OsStringExt,
+        ffi::OsStrExt,
         fs::{FileTypeExt, MetadataExt},
     },
     path::{Path, PathBuf},
@@ -87,7 +87,7 @@ pub fn find(image: &Path) -> Result<Vec<LoopDevice>> {
     let mut devices = list_where(|backing| {
         // The path is the file's own, whatever it was renamed to since. Seen from elsewhere it may lead
         // nowhere, or to another file: then the device itself is asked.
-        backing.path == image
+        backing.path.as_os_str() == image.as_os_str()
             || match fs::metadata(&backing.path) {
                 Ok(found) => metadata.as_ref().is_some_and(|file| is_same(file, &found)),
                 Err(_) => !backing.deleted,
@@ -102,11 +102,27 @@ pub fn find(image: &Path) -> Result<Vec<LoopDevice>> {
     Ok(devices)
 }
 
+/// The loop device at `path`, as `/dev/loop7`, if it is in use.
+pub fn at(path: &Path) -> Result<Option<LoopDevice>> {
+    let number = path
+        .strip_prefix("/dev")
+        .ok()
+        .and_then(|name| name.to_str())
+        .and_then(|name| name.strip_prefix("loop"))
+        .and_then(|number| number.parse().ok());
+    match number {
+        Some(number) => inspect(number),
+        None => Ok(None),
+    }
+}
+
 /// The loop devices whose backing file is the block device at `device`.
 pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
     let numbers = numbers().unwrap_or_default().into_iter();
     numbers
-        .filter(|number| backing_name(*number).is_some_and(|name| name.path == device))
+        .filter(|number| {
+            backing_name(*number).is_some_and(|name| name.path.as_os_str() == device.as_os_str())
+        })
         .map(device_path)
         .collect()
 }
@@ -130,14 +146,11 @@ pub(super) struct BackingName {
 }
 
 impl BackingName {
-    pub(super) fn new(mut bytes: Vec<u8>) -> Self {
-        let deleted = bytes.ends_with(DELETED);
-        if deleted {
-            bytes.truncate(bytes.len() - DELETED.len());
-        }
+    pub(super) fn new(bytes: &[u8]) -> Self {
+        let name = bytes.strip_suffix(DELETED);
         Self {
-            path: PathBuf::from(OsString::from_vec(bytes)),
-            deleted,
+            path: PathBuf::from(OsStr::from_bytes(name.unwrap_or(bytes))),
+            deleted: name.is_some(),
         }
     }
 }
@@ -178,11 +191,12 @@ fn numbers() -> Result<Vec<u32>> {
 
 /// What the kernel shows as a device's backing file; only a device in use has one.
 fn backing_name(number: u32) -> Option<BackingName> {
-    let mut bytes = fs::read(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
-    if bytes.last() == Some(&b'\n') {
-        bytes.pop();
-    }
-    Some(BackingName::new(bytes))
+    // One page is all that a file of sysfs can hold, and one read gets it: with thousands of devices that counts.
+    let mut page = [0; 4096];
+    let mut file = File::open(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
+    let length = file.read(&mut page).ok()?;
+    let bytes = page.get(..length)?;
+    Some(BackingName::new(bytes.strip_suffix(b"\n").unwrap_or(bytes)))
 }
 
 fn look_at(number: u32, name: BackingName) -> Result<Option<LoopDevice>> {

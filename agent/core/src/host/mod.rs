@@ -12,6 +12,7 @@ pub mod format;
 pub mod freeze;
 mod growth;
 pub mod holders;
+pub mod identity;
 pub mod loop_device;
 mod loop_table;
 pub mod mount;

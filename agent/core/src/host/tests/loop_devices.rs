@@ -6,7 +6,7 @@ use crate::{
     Kind,
     host::{
         Access, FileSystem,
-        loop_device::{attach, detach, find, list, refresh_size},
+        loop_device::{at, attach, detach, find, list, refresh_size},
         testing::{Mounted, Scratch, format, run},
     },
 };
@@ -30,6 +30,17 @@ fn a_repeated_attach_finds_the_first_device() {
     assert_eq!(first.access, Access::ReadWrite);
     assert_eq!(first.backing.path, image);
     assert!(list().unwrap().contains(&first));
+    assert_eq!(at(&first.path).unwrap(), Some(first));
+    assert_eq!(at(&image).unwrap(), None);
+}
+
+#[test]
+fn a_foreign_device_of_the_same_file_is_found_too() {
+    let scratch = Scratch::new();
+    let image = scratch.image("image", MIB);
+    let path = run("losetup", &["--find", "--show", image.to_str().unwrap()]);
+    let device = attach(&image, Access::ReadWrite).unwrap();
+    assert_eq!(device.path.to_str(), Some(path.trim()));
 }
 
 #[test]
