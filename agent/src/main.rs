@@ -1,2 +1,57 @@
-//! Skeleton.
-fn main() {}
+//! `drumlin`: the agent, the reconciler, and the operator's commands in one binary.
+//!
+//! - [`cli`], [`config`]: what it is told.
+//! - [`commands`]: a file per command.
+//! - [`server`], [`socket`]: gRPC on a unix socket.
+//! - [`rpc`]: a folder per package, a file per service, a method per RPC.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "tests fail by panicking"
+    )
+)]
+#![allow(clippy::result_large_err, reason = "tonic's Status is what a service returns")]
+
+mod cli;
+mod commands;
+mod config;
+mod lock;
+mod rpc;
+mod server;
+mod socket;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&anyhow::Error::new(error)),
+    };
+    let done = runtime.block_on(async {
+        match cli.command {
+            Command::Agent(arguments) => commands::agent::run(arguments).await.map(|()| ExitCode::SUCCESS),
+            _ => unreachable!(),
+        }
+    });
+    // What still runs is not waited for: the commands have waited as long as they wanted to.
+    runtime.shutdown_background();
+    done.unwrap_or_else(|error| failed(&error))
+}
+
+#[expect(clippy::print_stderr, reason = "errors of a command go where its user looks")]
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("drumlin: {error:#}");
+    ExitCode::FAILURE
+}

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     path::{Path, PathBuf},
     process::Stdio,
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -97,6 +98,25 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {stderr}");
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Starts a program of the test's own and kills it after `delay`, if it has not ended by then.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests make what an interruption leaves"
+)]
+pub(crate) fn run_and_kill(program: &str, arguments: &[&str], delay: Duration) {
+    let mut child = std::process::Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The instant is what is tested here, so nothing is awaited.
+    std::thread::sleep(delay);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 /// A mounted file system on a loop device, all in a temporary directory.

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     os::unix::fs::{FileExt, MetadataExt},
+    time::Duration,
 };
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
         may_grow_mounted_ext4,
         mount::{mount_device, unmount},
         probe,
-        testing::{Mounted, Scratch},
+        testing::{Mounted, Scratch, run, run_and_kill},
     },
 };
 
@@ -57,7 +58,7 @@ async fn a_large_ext4_stays_sparse_and_leaves_the_kernel_nothing_to_do() {
         .unwrap();
     let used = fs::metadata(&image).unwrap().blocks() * 512;
     assert!(used < 8 * MIB, "{used}");
-    let groups = crate::host::testing::run("dumpe2fs", &[image.to_str().unwrap()]);
+    let groups = run("dumpe2fs", &[image.to_str().unwrap()]);
     let unfinished = groups
         .lines()
         .filter(|line| line.contains(": (Blocks ") && !line.contains("ITABLE_ZEROED"));
@@ -123,6 +124,47 @@ async fn debris_is_made_anew_but_what_others_own_is_not() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("LUKS"), "{error}");
+}
+
+#[tokio::test]
+async fn a_killed_mkfs_is_done_again() {
+    for (kind, bytes) in [
+        (FileSystem::Ext4, 64 * MIB),
+        (FileSystem::Xfs, 300 * MIB),
+        (FileSystem::Btrfs, 128 * MIB),
+    ] {
+        for delay in 0..8 {
+            let scratch = Scratch::new();
+            let image = scratch.image("image", bytes);
+            let flags: &[&str] = match kind {
+                FileSystem::Ext4 => &[
+                    "-q",
+                    "-F",
+                    "-m",
+                    "0",
+                    "-E",
+                    "nodiscard,assume_storage_prezeroed=1",
+                ],
+                FileSystem::Xfs | FileSystem::Btrfs => &["-q", "-f", "-K"],
+            };
+            let arguments = [flags, &[image.to_str().unwrap()]].concat();
+            run_and_kill(kind.maker(), &arguments, Duration::from_millis(delay * 2));
+            // As the caller does, who knows that nobody has used the volume.
+            let ground = if is_untouched(&image).unwrap() {
+                Ground::Untouched
+            } else {
+                Ground::Debris
+            };
+            make(&image, kind, ground).await.unwrap();
+            assert!(matches!(probe(&image).unwrap(), Probe::Known(found) if found.kind == kind));
+            let image = image.to_str().unwrap();
+            match kind {
+                FileSystem::Ext4 => run("e2fsck", &["-f", "-n", image]),
+                FileSystem::Xfs => run("xfs_repair", &["-n", "-f", image]),
+                FileSystem::Btrfs => run("btrfs", &["check", "--readonly", image]),
+            };
+        }
+    }
 }
 
 #[tokio::test]

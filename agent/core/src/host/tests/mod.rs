@@ -5,4 +5,5 @@ mod file_systems;
 mod loop_devices;
 mod mounts;
 mod probes;
+mod programs;
 mod speed;

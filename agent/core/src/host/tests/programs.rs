@@ -1,0 +1,116 @@
+//! Programs are started in a clean place, and end or go on with their callers as they should.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::{Kind, host::exec::Program};
+
+#[tokio::test]
+async fn the_environment_is_empty_but_for_path_and_locale() {
+    let output = Program::reading("env").run().await.unwrap();
+    let mut lines = std::str::from_utf8(&output.stdout)
+        .unwrap()
+        .lines()
+        .collect::<Vec<_>>();
+    lines.sort_unstable();
+    assert_eq!(lines, ["LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
+}
+
+#[tokio::test]
+async fn a_failure_names_program_arguments_status_and_complaint() {
+    let error = Program::reading("ls")
+        .arg("/no such place")
+        .run()
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Command);
+    let text = error.to_string();
+    assert!(
+        text.contains("`ls /no such place` failed (exit status: 2)"),
+        "{text}"
+    );
+    assert!(text.contains("No such file or directory"), "{text}");
+}
+
+#[tokio::test]
+async fn a_missing_program_is_named() {
+    let error = Program::reading("no-such-program").run().await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Precondition);
+    assert!(error.to_string().contains("no-such-program"));
+}
+
+#[tokio::test]
+async fn input_reaches_the_program_and_no_debug_output() {
+    let program = Program::reading("cat").stdin("a secret");
+    assert!(!format!("{program:?}").contains("secret"));
+    assert_eq!(program.run().await.unwrap().stdout, b"a secret");
+}
+
+#[tokio::test]
+async fn more_output_than_the_limit_is_an_error_and_not_a_hang() {
+    let error = Program::reading("head")
+        .args(["-c", "20000000", "/dev/zero"])
+        .run()
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("printed more than"), "{error}");
+}
+
+/// Starts `script`, which makes a file `began`, and drops its caller then.
+async fn abandon(shell: Program, directory: &Path, rest: &str) {
+    let began = directory.join("began");
+    let script = format!("cd {}; : > began; {rest}", directory.display());
+    let run = shell.args(["-c", &script]).run();
+    let seen = async {
+        while !began.exists() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::select! {
+        _ = run => panic!("the program ended before it was abandoned"),
+        () = seen => {}
+    }
+}
+
+#[tokio::test]
+async fn a_reading_program_is_killed_with_all_its_children() {
+    let directory = tempfile::tempdir().unwrap();
+    abandon(
+        Program::reading("sh"),
+        directory.path(),
+        "sleep 600 & echo $! > child.new; mv child.new child; wait",
+    )
+    .await;
+    let child = directory.path().join("child");
+    // The shell may have been killed before it started anything: then there is no child to look for.
+    if let Ok(pid) = fs::read_to_string(&child) {
+        let state = PathBuf::from("/proc").join(pid.trim()).join("stat");
+        let deadline = Instant::now() + Duration::from_secs(10);
+        // Killed, it is gone, or waits as a zombie for whoever adopted it.
+        while fs::read_to_string(&state).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(Instant::now() < deadline, "process {pid} still runs");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_changing_program_outlives_its_caller() {
+    let directory = tempfile::tempdir().unwrap();
+    let gate = directory.path().join("gate");
+    abandon(
+        Program::changing("sh"),
+        directory.path(),
+        "until [ -e gate ]; do sleep 0.01; done; : > ended",
+    )
+    .await;
+    fs::write(gate, "").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !directory.path().join("ended").exists() {
+        assert!(Instant::now() < deadline, "the program was killed");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}

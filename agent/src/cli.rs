@@ -1,0 +1,141 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+use crate::telemetry::LogFormat;
+
+/// Keeps a machine's local volumes the way files say they should be, and serves them over CSI.
+#[derive(Debug, Parser)]
+#[command(version, about, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve CSI on a unix socket, and converge a directory of manifests if there is one.
+    #[command(after_help = "Example:\n  drumlin agent --manifests /etc/drumlin/manifests.d")]
+    Agent(AgentArguments),
+    /// Converge a directory of manifests through the socket of an agent that runs elsewhere.
+    #[command(
+        after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
+    )]
+    Reconcile(ReconcileArguments),
+    /// Check manifests without an agent. Exits with 4 if one is invalid.
+    #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]
+    Validate(ValidateArguments),
+    /// Show what became of the manifests, from the state files. Exits with 3 if anything is not ready.
+    #[command(after_help = "Example:\n  drumlin status -o wide")]
+    Status(StatusArguments),
+    /// Print the custom resource definitions of the kinds there are.
+    #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
+    Crds,
+    /// Print a script that completes commands in a shell.
+    #[command(after_help = "Example:\n  drumlin completions bash > /etc/bash_completion.d/drumlin")]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// How to log.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct LogArguments {
+    /// How a log line looks.
+    #[arg(long, env = "DRUMLIN_LOG_FORMAT", value_name = "FORMAT")]
+    pub(crate) log_format: Option<LogFormat>,
+    /// What is logged: error, warn, info, debug, or a filter.
+    #[arg(long, env = "DRUMLIN_LOG", value_name = "LEVEL")]
+    pub(crate) log_level: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AgentArguments {
+    /// The configuration file.
+    #[arg(long, env = "DRUMLIN_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Where to answer: `unix:///path.sock`, `unix:/path.sock` or `/path.sock` [default: unix:///run/drumlin/csi.sock]
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
+    pub(crate) endpoint: Option<String>,
+    /// This node's name [default: the host's name]
+    #[arg(long, env = "DRUMLIN_NODE", value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    /// Where state is kept, and the images of the built-in class [default: /var/lib/drumlin]
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// A directory of manifests to converge.
+    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+    /// Volumes must be published by the controller before a node may use them.
+    #[arg(
+        long,
+        env = "DRUMLIN_ATTACH",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        value_name = "BOOL"
+    )]
+    pub(crate) attach: Option<bool>,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReconcileArguments {
+    /// Where the agent answers.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: String,
+    /// The directory of manifests to converge.
+    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: PathBuf,
+    /// Where state is kept.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ValidateArguments {
+    /// Files, or directories of files.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// How status is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A table with more columns.
+    Wide,
+    /// All there is, for programs.
+    Json,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArguments {
+    /// How to show it.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<Output>,
+    /// Where state is kept.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_makes_sense_and_every_command_has_an_example() {
+        Cli::command().debug_assert();
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            assert!(help.is_some_and(|help| help.contains("Example")), "{}", command.get_name());
+        }
+    }
+}

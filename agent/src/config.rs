@@ -1,0 +1,301 @@
+//! What the agent is told: flag over environment over file over default.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use drumlin_core::{
+    backend::directory::{Allocation, Directory, DirectorySettings, Missing},
+    host::FileSystem,
+    ops::{Class, Classes, Settings},
+    types::{ClassName, NodeName},
+};
+use drumlin_proto::Endpoint;
+use serde::Deserialize;
+
+use crate::{cli::AgentArguments, telemetry::LogFormat};
+
+/// Where state is kept when nothing else is said.
+pub(crate) const STATE_DIR: &str = "/var/lib/drumlin";
+/// Where the agent answers when nothing else is said.
+pub(crate) const ENDPOINT: &str = "unix:///run/drumlin/csi.sock";
+/// What the driver calls itself when nothing else is said.
+pub(crate) const DRIVER: &str = "csi.drumlin.dev";
+
+/// The configuration file, in full.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct File {
+    node: Option<String>,
+    endpoint: Option<String>,
+    state_dir: Option<PathBuf>,
+    manifests: Option<PathBuf>,
+    attach: Option<bool>,
+    max_volumes_per_node: Option<u32>,
+    driver_name: Option<String>,
+    log: Log,
+    classes: Vec<FileClass>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Log {
+    level: Option<String>,
+    format: Option<LogFormat>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileClass {
+    name: String,
+    #[serde(default)]
+    default: bool,
+    directory: Option<FileDirectory>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileDirectory {
+    path: PathBuf,
+    #[serde(default)]
+    fs_type: Option<String>,
+    #[serde(default)]
+    allocation: FileAllocation,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FileAllocation {
+    #[default]
+    Thin,
+    Thick,
+}
+
+/// What the agent runs with.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) manifests: Option<PathBuf>,
+    pub(crate) driver: String,
+    pub(crate) log_format: LogFormat,
+    pub(crate) log_filter: String,
+    pub(crate) settings: Settings,
+    pub(crate) classes: Classes,
+}
+
+impl Config {
+    /// Puts together what the arguments (with the environment in them) and the file say.
+    ///
+    /// # Errors
+    /// Names the file, line and field, or the argument, that is wrong.
+    pub(crate) fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
+        let file = match &arguments.config {
+            Some(path) => read(path)?,
+            None => File::default(),
+        };
+        let endpoint = arguments.endpoint.clone().or(file.endpoint);
+        let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
+        let state_dir = arguments
+            .state_dir
+            .clone()
+            .or(file.state_dir)
+            .unwrap_or_else(|| PathBuf::from(STATE_DIR));
+        if !state_dir.is_absolute() {
+            bail!("state directory {} is not an absolute path", state_dir.display());
+        }
+        let node = match arguments.node.clone().or(file.node) {
+            Some(node) => node,
+            None => host_name()?,
+        };
+        let node: NodeName = node.parse().context("node")?;
+        let driver = file.driver_name.unwrap_or_else(|| DRIVER.to_owned());
+        check_driver(&driver)?;
+        let max_volumes = file.max_volumes_per_node;
+        if max_volumes == Some(0) {
+            bail!("maxVolumesPerNode is 0; leave it out for no limit");
+        }
+        Ok(Self {
+            endpoint: endpoint.parse().context("endpoint")?,
+            manifests: arguments.manifests.clone().or(file.manifests),
+            driver,
+            log_format: arguments.log.log_format.or(file.log.format).unwrap_or_default(),
+            log_filter: arguments
+                .log
+                .log_level
+                .clone()
+                .or(file.log.level)
+                .unwrap_or_else(|| "info".to_owned()),
+            settings: Settings {
+                node: node.clone(),
+                attach: arguments.attach.or(file.attach).unwrap_or(false),
+                max_volumes,
+            },
+            classes: Classes::new(&node, classes(file.classes, &state_dir)?)?,
+            state_dir,
+        })
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("could not read config file {}", path.display()))?;
+    if text.trim().is_empty() {
+        return Ok(File::default());
+    }
+    drumlin_crd::yaml::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("config file {}: {error}", path.display()))
+}
+
+/// The host's name, as far as it can be a node's.
+fn host_name() -> anyhow::Result<String> {
+    let name = nix::unistd::gethostname().context("could not ask for the host name")?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// A driver's name by the rules of CSI's `GetPluginInfo`, and the conformance tool's, which wants a letter last.
+fn check_driver(name: &str) -> anyhow::Result<()> {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphabetic());
+    let bytes = name.as_bytes();
+    if (2..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && edge(bytes.first().copied())
+        && edge(bytes.last().copied())
+    {
+        return Ok(());
+    }
+    bail!(
+        "driverName {name:?} is not 2 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter"
+    )
+}
+
+/// The classes of the file, the default first; without any, one over images in the state directory.
+fn classes(mut file: Vec<FileClass>, state_dir: &Path) -> anyhow::Result<Vec<Class>> {
+    if file.is_empty() {
+        let settings = DirectorySettings {
+            path: state_dir.join("images"),
+            allocation: Allocation::Thin,
+            file_system: FileSystem::Ext4,
+            missing: Missing::Create,
+        };
+        return Ok(vec![Class {
+            name: "default".parse()?,
+            backend: std::sync::Arc::new(Directory::new(settings)),
+        }]);
+    }
+    let defaults: Vec<&str> = file
+        .iter()
+        .filter(|class| class.default)
+        .map(|class| class.name.as_str())
+        .collect();
+    match (defaults.as_slice(), file.len()) {
+        ([_], _) | ([], 1) => {}
+        ([], _) => bail!("classes: none is the default; set `default: true` on one"),
+        (several, _) => bail!("classes: several are the default: {}", several.join(", ")),
+    }
+    file.sort_by_key(|class| !class.default);
+    file.into_iter()
+        .enumerate()
+        .map(|(index, class)| {
+            one_class(&class).with_context(|| format!("classes[{index}] ({})", class.name))
+        })
+        .collect()
+}
+
+fn one_class(class: &FileClass) -> anyhow::Result<Class> {
+    let name: ClassName = class.name.parse().context("name")?;
+    let Some(directory) = &class.directory else {
+        bail!("has no back end; add `directory: {{path: …}}`");
+    };
+    if !directory.path.is_absolute() {
+        bail!("directory.path {} is not absolute", directory.path.display());
+    }
+    let file_system = match &directory.fs_type {
+        Some(name) => name.parse().context("directory.fsType")?,
+        None => FileSystem::Ext4,
+    };
+    Ok(Class {
+        name,
+        backend: std::sync::Arc::new(Directory::new(DirectorySettings {
+            path: directory.path.clone(),
+            allocation: match directory.allocation {
+                FileAllocation::Thin => Allocation::Thin,
+                FileAllocation::Thick => Allocation::Thick,
+            },
+            file_system,
+            missing: Missing::Refuse,
+        })),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn load(file: &str, arguments: &[&str]) -> anyhow::Result<Config> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("config.yaml");
+        fs::write(&path, file)?;
+        let config = path.to_string_lossy().into_owned();
+        let mut all = vec!["drumlin", "agent", "--config", &config];
+        all.extend(arguments);
+        let cli = crate::cli::Cli::try_parse_from(all)?;
+        let crate::cli::Command::Agent(arguments) = cli.command else {
+            bail!("another command");
+        };
+        Config::load(&arguments)
+    }
+
+    fn wrong(file: &str) -> String {
+        format!("{:#}", load(file, &[]).unwrap_err())
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+        let file = "node: from-file\nendpoint: /tmp/file.sock\nattach: true\nstateDir: /file\n";
+        let config = load(file, &["--node", "from-flag"]).unwrap();
+        assert_eq!(config.settings.node.as_str(), "from-flag");
+        assert_eq!(config.endpoint.path(), Path::new("/tmp/file.sock"));
+        assert_eq!(config.state_dir, Path::new("/file"));
+        assert!(config.settings.attach);
+        assert_eq!(config.driver, DRIVER);
+    }
+
+    #[test]
+    fn every_form_of_endpoint_is_read() {
+        for form in ["unix:///tmp/a.sock", "unix:/tmp/a.sock", "/tmp/a.sock"] {
+            let config = load("node: n\n", &["--endpoint", form]).unwrap();
+            assert_eq!(config.endpoint.path(), Path::new("/tmp/a.sock"));
+        }
+        let long = format!("/tmp/{}.sock", "x".repeat(120));
+        let error = load("node: n\n", &["--endpoint", &long]).unwrap_err();
+        assert!(format!("{error:#}").contains("107"), "{error:#}");
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_file_is_named_with_its_line() {
+        let error = wrong("node: n\nnoed: m\n");
+        assert!(error.contains("line 2") && error.contains("noed"), "{error}");
+        let error = wrong("classes:\n- name: a\n  directory:\n    path: /a\n    alocation: thin\n");
+        assert!(error.contains("line 5") && error.contains("alocation"), "{error}");
+        let error = wrong("node: n\nattach: maybe\n");
+        assert!(error.contains("line 2") && error.contains("attach"), "{error}");
+    }
+
+    #[test]
+    fn there_is_one_default_class() {
+        let two = |first: &str, second: &str| {
+            format!("node: n\nclasses:\n- {{name: a, directory: {{path: /a}}{first}}}\n- {{name: b, directory: {{path: /b}}{second}}}\n")
+        };
+        assert!(load(&two(", default: true", ""), &[]).is_ok());
+        assert!(wrong(&two("", "")).contains("none is the default"));
+        assert!(wrong(&two(", default: true", ", default: true")).contains("several"));
+        assert!(wrong("node: n\nclasses: [{name: a}]\n").contains("no back end"));
+        assert!(wrong("node: n\nclasses: [{name: a, directory: {path: b}}]\n").contains("not absolute"));
+        assert!(wrong("node: n\nclasses: [{name: A, directory: {path: /b}}]\n").contains("DNS label"));
+    }
+}

@@ -1,0 +1,79 @@
+//! One agent per state directory.
+
+use std::{
+    fs::{DirBuilder, File, OpenOptions},
+    io::{Read, Seek, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::Path,
+};
+
+use anyhow::{Context, bail};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
+/// Holds a state directory for as long as it lives; the kernel lets go of it with the process, however that ends.
+#[derive(Debug)]
+pub(crate) struct StateLock {
+    _file: Flock<File>,
+}
+
+impl StateLock {
+    /// Makes `directory` if it is missing, and takes it.
+    ///
+    /// # Errors
+    /// Names the pid of the agent that has it.
+    pub(crate) fn take(directory: &Path) -> anyhow::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)
+            .with_context(|| format!("could not make state directory {}", directory.display()))?;
+        let path = directory.join("LOCK");
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path)
+            .with_context(|| format!("could not open {}", path.display()))?;
+        let mut holder = String::new();
+        // Read before the lock: whoever has it wrote its pid.
+        let _ = file.read_to_string(&mut holder);
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(mut file) => {
+                file.set_len(0)
+                    .and_then(|()| file.rewind())
+                    .and_then(|()| writeln!(file, "{}", std::process::id()))
+                    .with_context(|| format!("could not write {}", path.display()))?;
+                Ok(Self { _file: file })
+            }
+            Err((_, Errno::EWOULDBLOCK)) => bail!(
+                "state directory {} is used by another agent, pid {}; stop that first, or choose another --state-dir",
+                directory.display(),
+                holder.trim()
+            ),
+            Err((_, errno)) => {
+                Err(errno).with_context(|| format!("could not lock {}", path.display()))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_agent_is_refused_with_the_pid_of_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        let first = StateLock::take(&state).unwrap();
+        let error = StateLock::take(&state).unwrap_err().to_string();
+        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+        drop(first);
+        StateLock::take(&state).unwrap();
+    }
+}

@@ -1,0 +1,86 @@
+//! What is advertised: what works, and nothing else.
+
+use drumlin_proto::csi::v1::{
+    ControllerServiceCapability, NodeServiceCapability, PluginCapability,
+    controller_service_capability::{self, rpc::Type as Controller},
+    node_service_capability::{self, rpc::Type as Node},
+    plugin_capability::{self, service::Type as Service, volume_expansion::Type as Expansion},
+};
+
+/// Capabilities of the plugin.
+pub(super) fn plugin() -> Vec<PluginCapability> {
+    let service = |service: Service| {
+        plugin_capability::Type::Service(plugin_capability::Service {
+            r#type: service.into(),
+        })
+    };
+    let expansion = plugin_capability::Type::VolumeExpansion(plugin_capability::VolumeExpansion {
+        r#type: Expansion::Online.into(),
+    });
+    [
+        service(Service::ControllerService),
+        service(Service::VolumeAccessibilityConstraints),
+        expansion,
+    ]
+    .into_iter()
+    .map(|capability| PluginCapability {
+        r#type: Some(capability),
+    })
+    .collect()
+}
+
+/// Capabilities of the controller; publishing is advertised when `attach` is set.
+pub(super) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
+    let always = [
+        Controller::CreateDeleteVolume,
+        Controller::ListVolumes,
+        Controller::GetCapacity,
+        Controller::CreateDeleteSnapshot,
+        Controller::ListSnapshots,
+        Controller::CloneVolume,
+        Controller::ExpandVolume,
+        Controller::VolumeCondition,
+        Controller::GetVolume,
+        Controller::SingleNodeMultiWriter,
+        Controller::ModifyVolume,
+        Controller::GetSnapshot,
+    ];
+    let publishing = [
+        Controller::PublishUnpublishVolume,
+        Controller::PublishReadonly,
+        Controller::ListVolumesPublishedNodes,
+    ];
+    let publishing = publishing.into_iter().filter(|_| attach);
+    always
+        .into_iter()
+        .chain(publishing)
+        .map(|capability| ControllerServiceCapability {
+            r#type: Some(controller_service_capability::Type::Rpc(
+                controller_service_capability::Rpc {
+                    r#type: capability.into(),
+                },
+            )),
+        })
+        .collect()
+}
+
+/// Capabilities of the node.
+pub(super) fn node() -> Vec<NodeServiceCapability> {
+    [
+        Node::StageUnstageVolume,
+        Node::GetVolumeStats,
+        Node::ExpandVolume,
+        Node::VolumeCondition,
+        Node::SingleNodeMultiWriter,
+        Node::VolumeMountGroup,
+    ]
+    .into_iter()
+    .map(|capability| NodeServiceCapability {
+        r#type: Some(node_service_capability::Type::Rpc(
+            node_service_capability::Rpc {
+                r#type: capability.into(),
+            },
+        )),
+    })
+    .collect()
+}

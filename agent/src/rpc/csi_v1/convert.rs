@@ -1,0 +1,306 @@
+//! Requests become checked values here, once; answers become messages.
+//!
+//! Messages name the field. Ids that are not of our form are unknown ids, not wrong ones.
+
+use std::time::SystemTime;
+
+use drumlin_core::{
+    Error, Kind, Result,
+    host::Access,
+    ops::{Condition, PageRequest, Snapshot, Source, Volume},
+    types::{
+        AccessMode, AccessType, Capability, Reference, Requirement, SizeRange, Topology,
+    },
+};
+use drumlin_proto::csi::v1::{
+    self,
+    volume_capability::{AccessType as WireType, access_mode::Mode},
+    volume_content_source::Type as WireSource,
+};
+
+/// The most entries of any list or map in a request; more is no honest caller's.
+const ENTRIES: usize = 1024;
+/// The longest flag or value in bytes (CSI, "Size Limits": a map's keys and values together have 4 KiB).
+const TEXT_BYTES: usize = 4096;
+
+/// One capability that came in `field`.
+pub(super) fn capability(
+    field: &str,
+    capability: Option<&v1::VolumeCapability>,
+) -> Result<Capability> {
+    let Some(capability) = capability else {
+        return Err(Error::invalid(format!("{field} is missing")));
+    };
+    let access_type = match &capability.access_type {
+        None => {
+            return Err(Error::invalid(format!(
+                "{field}.access_type is missing: block or mount"
+            )));
+        }
+        Some(WireType::Block(_)) => AccessType::Block,
+        Some(WireType::Mount(mount)) => mount_type(field, mount)?,
+    };
+    let Some(mode) = &capability.access_mode else {
+        return Err(Error::invalid(format!("{field}.access_mode is missing")));
+    };
+    Ok(Capability {
+        access_type,
+        mode: access_mode(field, mode.mode)?,
+    })
+}
+
+fn mount_type(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<AccessType> {
+    let file_system = match mount.fs_type.as_str() {
+        "" => None,
+        name => Some(name.parse().map_err(|error: Error| {
+            Error::invalid(format!("{field}.mount.fs_type: {error}"))
+        })?),
+    };
+    if mount.mount_flags.len() > ENTRIES
+        || mount.mount_flags.iter().map(String::len).sum::<usize>() > TEXT_BYTES
+    {
+        return Err(Error::invalid(format!(
+            "{field}.mount.mount_flags is longer than {TEXT_BYTES} bytes"
+        )));
+    }
+    let group = match mount.volume_mount_group.as_str() {
+        "" => None,
+        // The highest number means "leave as it is" to the kernel.
+        number => Some(number.parse().ok().filter(|group| *group != u32::MAX).ok_or_else(|| {
+            Error::invalid(format!(
+                "{field}.mount.volume_mount_group is not the number of a group: {number:?}"
+            ))
+        })?),
+    };
+    Ok(AccessType::Mount {
+        file_system,
+        flags: mount.mount_flags.clone(),
+        group,
+    })
+}
+
+fn access_mode(field: &str, mode: i32) -> Result<AccessMode> {
+    Ok(match Mode::try_from(mode) {
+        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
+        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
+        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
+        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
+        Ok(Mode::Unknown) => {
+            return Err(Error::invalid(format!("{field}.access_mode.mode is missing")));
+        }
+        Err(_) => {
+            return Err(Error::invalid(format!(
+                "{field}.access_mode.mode {mode} is not known"
+            )));
+        }
+    })
+}
+
+/// The capabilities that came in `volume_capabilities`: at least one.
+pub(super) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>> {
+    if list.is_empty() {
+        return Err(Error::invalid("volume_capabilities is missing"));
+    }
+    some_capabilities(list)
+}
+
+/// The capabilities that came in `volume_capabilities`, if any.
+pub(super) fn some_capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>> {
+    if list.len() > ENTRIES {
+        return Err(Error::invalid(format!(
+            "volume_capabilities has more than {ENTRIES} entries"
+        )));
+    }
+    list.iter()
+        .enumerate()
+        .map(|(index, one)| capability(&format!("volume_capabilities[{index}]"), Some(one)))
+        .collect()
+}
+
+/// A range of sizes; none means that anything will do.
+pub(super) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange> {
+    range.map_or(Ok(SizeRange::default()), |range| {
+        SizeRange::from_wire("capacity_range", range.required_bytes, range.limit_bytes)
+    })
+}
+
+/// What a volume shall be a copy of.
+pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<Source>> {
+    let Some(source) = source else {
+        return Ok(None);
+    };
+    Ok(Some(match &source.r#type {
+        None => {
+            return Err(Error::invalid(
+                "volume_content_source.type is missing: snapshot or volume",
+            ));
+        }
+        Some(WireSource::Snapshot(snapshot)) => Source::Snapshot(Reference::parse(
+            "volume_content_source.snapshot.snapshot_id",
+            &snapshot.snapshot_id,
+        )?),
+        Some(WireSource::Volume(volume)) => Source::Volume(Reference::parse(
+            "volume_content_source.volume.volume_id",
+            &volume.volume_id,
+        )?),
+    }))
+}
+
+/// Where a volume must be usable from.
+pub(super) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirement {
+    let all = |list: Vec<v1::Topology>| list.into_iter().map(|one| Topology(one.segments)).collect();
+    topology.map_or_else(Requirement::default, |topology| Requirement {
+        requisite: all(topology.requisite),
+        preferred: all(topology.preferred),
+    })
+}
+
+/// Which page of a list is wanted.
+pub(super) fn page(max_entries: i32, token: String) -> Result<PageRequest> {
+    let max_entries = usize::try_from(max_entries)
+        .map_err(|_| Error::invalid(format!("max_entries is negative: {max_entries}")))?;
+    Ok(PageRequest {
+        max_entries: (max_entries > 0).then_some(max_entries),
+        token: (!token.is_empty()).then_some(token),
+    })
+}
+
+/// Whether writes are wanted.
+pub(super) fn access(read_only: bool) -> Access {
+    if read_only {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    }
+}
+
+/// A volume as a message.
+pub(super) fn volume(volume: &Volume) -> v1::Volume {
+    v1::Volume {
+        capacity_bytes: volume.size.to_wire(),
+        volume_id: volume.handle.to_string(),
+        volume_context: v1_map(),
+        content_source: volume.source.as_ref().map(content_source),
+        accessible_topology: vec![topology(&Topology::of(&volume.handle.node))],
+    }
+}
+
+fn v1_map() -> drumlin_core::types::Map {
+    drumlin_core::types::Map::new()
+}
+
+/// A topology as a message.
+pub(super) fn topology(topology: &Topology) -> v1::Topology {
+    v1::Topology {
+        segments: topology.0.clone(),
+    }
+}
+
+fn content_source(source: &Source) -> v1::VolumeContentSource {
+    let source = match source {
+        Source::Snapshot(id) => WireSource::Snapshot(v1::volume_content_source::SnapshotSource {
+            snapshot_id: id.to_string(),
+        }),
+        Source::Volume(id) => WireSource::Volume(v1::volume_content_source::VolumeSource {
+            volume_id: id.to_string(),
+        }),
+    };
+    v1::VolumeContentSource {
+        r#type: Some(source),
+    }
+}
+
+/// A condition as a message.
+pub(super) fn condition(condition: &Condition) -> v1::VolumeCondition {
+    v1::VolumeCondition {
+        abnormal: condition.abnormal,
+        message: condition.message.clone(),
+    }
+}
+
+/// A snapshot as a message.
+pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
+    Ok(v1::Snapshot {
+        size_bytes: snapshot.size.to_wire(),
+        snapshot_id: snapshot.handle.to_string(),
+        source_volume_id: snapshot.of.as_ref().map(ToString::to_string).unwrap_or_default(),
+        creation_time: Some(timestamp(snapshot.created)?),
+        ready_to_use: snapshot.ready,
+        group_snapshot_id: String::new(),
+        // Only with a capability that is not offered may this be sent.
+        accessible_topology: Vec::new(),
+    })
+}
+
+fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
+    let since = time
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_err(|error| Error::new(Kind::Bug, "a time before 1970").because(error))?;
+    Ok(prost_types::Timestamp {
+        seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),
+    })
+}
+
+/// A number of bytes or inodes as a message's signed number.
+pub(super) fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drumlin_proto::csi::v1::volume_capability::{AccessMode as WireMode, BlockVolume, MountVolume};
+
+    fn wire(access_type: Option<WireType>, mode: i32) -> v1::VolumeCapability {
+        v1::VolumeCapability {
+            access_type,
+            access_mode: Some(WireMode { mode }),
+        }
+    }
+
+    fn mount(mount: MountVolume) -> Option<WireType> {
+        Some(WireType::Mount(mount))
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_capability_is_named() {
+        let writer = Mode::SingleNodeWriter.into();
+        let cases = [
+            (None, "c is missing"),
+            (Some(wire(None, writer)), "c.access_type"),
+            (Some(wire(Some(WireType::Block(BlockVolume {})), 0)), "c.access_mode.mode is missing"),
+            (Some(wire(Some(WireType::Block(BlockVolume {})), 99)), "c.access_mode.mode 99"),
+            (
+                Some(wire(mount(MountVolume { fs_type: "ntfs".into(), ..MountVolume::default() }), writer)),
+                "c.mount.fs_type",
+            ),
+            (
+                Some(wire(mount(MountVolume { volume_mount_group: "wheel".into(), ..MountVolume::default() }), writer)),
+                "c.mount.volume_mount_group",
+            ),
+        ];
+        for (request, message) in cases {
+            let error = capability("c", request.as_ref()).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid);
+            assert!(error.to_string().starts_with(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_negative_number_of_entries_is_wrong_and_none_means_all() {
+        assert_eq!(page(-1, String::new()).unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(page(0, String::new()).unwrap(), PageRequest::default());
+        assert_eq!(page(2, "t".into()).unwrap().max_entries, Some(2));
+    }
+
+    #[test]
+    fn a_source_must_say_what_it_is() {
+        assert_eq!(source(None).unwrap(), None);
+        let nothing = v1::VolumeContentSource { r#type: None };
+        assert_eq!(source(Some(&nothing)).unwrap_err().kind(), Kind::Invalid);
+    }
+}

@@ -1,0 +1,38 @@
+//! Package `csi.v1`: the current Container Storage Interface.
+
+mod capabilities;
+mod controller;
+mod convert;
+mod identity;
+mod node;
+
+use std::sync::Arc;
+
+use drumlin_core::ops::Operations;
+use drumlin_proto::csi::v1;
+use tonic::service::Routes;
+
+/// What all services of the package share.
+#[derive(Debug, Clone)]
+pub(crate) struct Front {
+    operations: Arc<Operations>,
+    driver: Arc<str>,
+}
+
+impl Front {
+    /// A front to `operations` that calls itself `driver`.
+    pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
+        Self {
+            operations,
+            driver: driver.into(),
+        }
+    }
+
+    /// Adds the services of the package. What is not offered yet is not registered.
+    pub(crate) fn register(self, routes: Routes) -> Routes {
+        routes
+            .add_service(v1::identity_server::IdentityServer::new(self.clone()))
+            .add_service(v1::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v1::node_server::NodeServer::new(self))
+    }
+}

@@ -1,0 +1,188 @@
+//! `csi.v1.Node`: volumes staged, published, measured and grown on this node.
+
+use drumlin_core::{
+    ops::{PublishVolume, StageVolume, Usage},
+    types::{AbsolutePath, Reference, Topology},
+};
+use drumlin_proto::csi::v1::{self, volume_usage::Unit};
+use tonic::{Request, Response, Status};
+
+use super::{Front, capabilities, convert};
+use crate::rpc::{call::answer, status::unimplemented};
+
+#[tonic::async_trait]
+impl v1::node_server::Node for Front {
+    async fn node_stage_volume(
+        &self,
+        request: Request<v1::NodeStageVolumeRequest>,
+    ) -> Result<Response<v1::NodeStageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodeStageVolume", id, async {
+            let request = StageVolume {
+                volume: Reference::parse("volume_id", &request.volume_id)?,
+                staging: AbsolutePath::parse("staging_target_path", &request.staging_target_path)?,
+                capability: convert::capability(
+                    "volume_capability",
+                    request.volume_capability.as_ref(),
+                )?,
+            };
+            self.operations.stage_volume(request).await?;
+            Ok(v1::NodeStageVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<v1::NodeUnstageVolumeRequest>,
+    ) -> Result<Response<v1::NodeUnstageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodeUnstageVolume", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            let staging =
+                AbsolutePath::parse("staging_target_path", &request.staging_target_path)?;
+            self.operations.unstage_volume(&volume, staging).await?;
+            Ok(v1::NodeUnstageVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<v1::NodePublishVolumeRequest>,
+    ) -> Result<Response<v1::NodePublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodePublishVolume", id, async {
+            let request = PublishVolume {
+                volume: Reference::parse("volume_id", &request.volume_id)?,
+                target: AbsolutePath::parse("target_path", &request.target_path)?,
+                capability: convert::capability(
+                    "volume_capability",
+                    request.volume_capability.as_ref(),
+                )?,
+                staging: match request.staging_target_path.as_str() {
+                    "" => None,
+                    path => Some(AbsolutePath::parse("staging_target_path", path)?),
+                },
+                access: convert::access(request.readonly),
+            };
+            self.operations.publish_volume(request).await?;
+            Ok(v1::NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<v1::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodeUnpublishVolume", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            let target = AbsolutePath::parse("target_path", &request.target_path)?;
+            self.operations.unpublish_volume(&volume, target).await?;
+            Ok(v1::NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<v1::NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<v1::NodeGetVolumeStatsResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodeGetVolumeStats", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            given("volume_path", &request.volume_path)?;
+            let stats = self.operations.stats(&volume, &request.volume_path).await?;
+            let mut usage = vec![usage(&stats.bytes, Unit::Bytes)];
+            usage.extend(stats.inodes.map(|inodes| self::usage(&inodes, Unit::Inodes)));
+            Ok(v1::NodeGetVolumeStatsResponse {
+                usage,
+                volume_condition: Some(convert::condition(&stats.condition)),
+            })
+        })
+        .await
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<v1::NodeExpandVolumeRequest>,
+    ) -> Result<Response<v1::NodeExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodeExpandVolume", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            given("volume_path", &request.volume_path)?;
+            let size = convert::size_range(request.capacity_range.as_ref())?;
+            if let capability @ Some(_) = &request.volume_capability {
+                convert::capability("volume_capability", capability.as_ref())?;
+            }
+            let size = self
+                .operations
+                .expand_node(&volume, &request.volume_path, size)
+                .await?;
+            Ok(v1::NodeExpandVolumeResponse {
+                capacity_bytes: size.to_wire(),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<v1::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
+        Ok(Response::new(v1::NodeGetCapabilitiesResponse {
+            capabilities: capabilities::node(),
+        }))
+    }
+
+    async fn node_get_info(
+        &self,
+        _: Request<v1::NodeGetInfoRequest>,
+    ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
+        let settings = self.operations.settings();
+        Ok(Response::new(v1::NodeGetInfoResponse {
+            node_id: settings.node.to_string(),
+            max_volumes_per_node: settings.max_volumes.map_or(0, i64::from),
+            accessible_topology: Some(convert::topology(&Topology::of(&settings.node))),
+        }))
+    }
+
+    async fn node_get_volume_health(
+        &self,
+        _: Request<v1::NodeGetVolumeHealthRequest>,
+    ) -> Result<Response<v1::NodeGetVolumeHealthResponse>, Status> {
+        Err(unimplemented("NodeGetVolumeHealth"))
+    }
+
+    async fn node_get_storage_health(
+        &self,
+        _: Request<v1::NodeGetStorageHealthRequest>,
+    ) -> Result<Response<v1::NodeGetStorageHealthResponse>, Status> {
+        Err(unimplemented("NodeGetStorageHealth"))
+    }
+}
+
+/// A path whose form is looked at only after the volume is known to exist.
+fn given(field: &str, path: &str) -> drumlin_core::Result<()> {
+    if path.is_empty() {
+        return Err(drumlin_core::Error::invalid(format!("{field} is missing")));
+    }
+    Ok(())
+}
+
+fn usage(usage: &Usage, unit: Unit) -> v1::VolumeUsage {
+    v1::VolumeUsage {
+        available: convert::number(usage.available),
+        total: convert::number(usage.total),
+        used: convert::number(usage.used),
+        unit: unit.into(),
+    }
+}

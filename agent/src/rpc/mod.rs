@@ -1,0 +1,7 @@
+//! The gRPC fronts: a folder per package, a file per service, a method per RPC.
+
+mod call;
+pub(crate) mod csi_v1;
+mod status;
+
+pub(crate) use status::internal;
