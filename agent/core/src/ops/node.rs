@@ -197,7 +197,7 @@ impl Found {
             ));
         }
         if let Some(staging) = &staging {
-            self.follow_device(staging).await?;
+            self.follow_device_if_possible(staging).await?;
         }
         let target = request.target.clone();
         let form = if request.capability.is_block() {

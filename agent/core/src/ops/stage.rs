@@ -22,7 +22,7 @@ use crate::{
     host::{
         Access, FileSystem, Mount, MountOptions, MountTable, Probe,
         format::{self, Ground},
-        grow, mount, probe,
+        grow, grow_unmounted, may_grow_mounted_ext4, mount, probe,
     },
     types::{AbsolutePath, AccessType, Capability, ImageKind, Reference},
 };
@@ -245,7 +245,7 @@ impl Found {
             let staging = request.staging.clone();
             blocking(move || group::give(&staging, group)).await?;
         }
-        self.follow_device(&request.staging).await?;
+        self.follow_device_if_possible(&request.staging).await?;
         tracing::info!(volume.id = %self.handle, path = %request.staging, "volume staged");
         Ok(())
     }
@@ -261,6 +261,13 @@ impl Found {
         let device = backend.attach(self.image.id, Access::ReadWrite).await?;
         let mounted = async {
             self.prepare(&device, kind).await?;
+            // Where the kernel will not let us grow a mounted ext4, this is the moment to do it.
+            if kind == FileSystem::Ext4
+                && !may_grow_mounted_ext4()
+                && MountTable::read()?.file_systems_of(&device)?.is_empty()
+            {
+                grow_unmounted(&device, kind).await?;
+            }
             fail::point("stage.prepared");
             let target = staging.clone();
             blocking(move || mount::mount_device(&device, &target, kind, &options).map(|_| ()))
@@ -364,6 +371,17 @@ impl Found {
         let device = PathBuf::from(&mount.source);
         grow(&device, mount_point, kind).await?;
         Ok(())
+    }
+
+    /// The same, where a file system that stays smaller for now is no reason to refuse the volume.
+    pub(super) async fn follow_device_if_possible(&self, mount_point: &Path) -> Result<()> {
+        match self.follow_device(mount_point).await {
+            Err(error) if error.kind() == Kind::Precondition => {
+                tracing::warn!(volume.id = %self.handle, error = %error.chain(), "file system is smaller than its volume");
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     async fn unstage(&self, staging: AbsolutePath) -> Result<()> {
