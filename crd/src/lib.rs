@@ -9,4 +9,22 @@
     )
 )]
 
+mod crds;
+pub mod manifest;
+pub mod names;
+mod quantity;
+pub mod snapshot;
+mod status;
+pub mod validate;
+pub mod volume;
 pub mod yaml;
+
+pub use crds::{crds, to_yaml};
+pub use manifest::{Document, Manifest, Object, ObjectKey, Problem, read};
+pub use quantity::{Quantity, QuantityError};
+pub use snapshot::{Snapshot, SnapshotSource, SnapshotSpec, SnapshotStatus};
+pub use status::LastOperation;
+pub use volume::{
+    DeletionPolicy, FsType, GroupSnapshotMember, Volume, VolumeMode, VolumeMount, VolumeSource,
+    VolumeSpec, VolumeStatus,
+};

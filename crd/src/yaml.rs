@@ -133,8 +133,7 @@ pub fn line_of(text: &str, path: &[String]) -> usize {
         let end = after
             .iter()
             .position(|next| {
-                next.indent < indent
-                    || (next.indent == indent && (line.is_item || !next.is_item))
+                next.indent < indent || (next.indent == indent && (line.is_item || !next.is_item))
             })
             .unwrap_or(after.len());
         block = after.get(..end).unwrap_or_default();
@@ -236,7 +235,15 @@ mod tests {
     #[test]
     fn the_line_of_a_field_is_found_by_its_path() {
         let text = "# head\nspec:\n  a:\n    path: 1\n  mount:\n    # why\n    path: 2\nlist:\n- name: x\n  path: 3\n- name: y\n  \"path\": 4\n";
-        let line = |path: &[&str]| line_of(text, &path.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>());
+        let line = |path: &[&str]| {
+            line_of(
+                text,
+                &path
+                    .iter()
+                    .map(|part| (*part).to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
         assert_eq!(line(&["spec"]), 2);
         assert_eq!(line(&["spec", "mount", "path"]), 7);
         assert_eq!(line(&["list", "1", "path"]), 12);

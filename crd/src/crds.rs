@@ -1,0 +1,106 @@
+//! The custom resource definitions of the kinds there are.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::CustomResourceExt;
+use serde_json::{Value, json};
+
+use crate::{Snapshot, Volume};
+
+/// The definitions as they are given to an API server, each with the name of its file.
+pub fn crds() -> Vec<(String, Value)> {
+    [Volume::crd(), Snapshot::crd()]
+        .into_iter()
+        .map(|crd| {
+            let file = format!("{}.yaml", crd.metadata.name.clone().unwrap_or_default());
+            (file, finish(&crd))
+        })
+        .collect()
+}
+
+/// One definition as YAML.
+pub fn to_yaml(crd: &Value) -> String {
+    // A map of strings, lists and maps can always be written.
+    serde_yaml::to_string(crd).unwrap_or_default()
+}
+
+/// What the derive leaves to be done.
+fn finish(crd: &CustomResourceDefinition) -> Value {
+    let mut crd = serde_json::to_value(crd).unwrap_or_default();
+    tidy(&mut crd);
+    let versions = crd
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut);
+    for version in versions.into_iter().flatten() {
+        // A new object is InProgress to tools that look at it before we do, not Current.
+        if let Some(status) = version.pointer_mut("/schema/openAPIV3Schema/properties/status") {
+            set(status, "default", json!({"observedGeneration": -1}));
+        }
+    }
+    crd
+}
+
+fn tidy(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            // Absent and null are the same to us, and a field that may be null cannot be asked for with has().
+            if map.get("nullable") == Some(&Value::Bool(true)) {
+                map.remove("nullable");
+            }
+            // A structural schema has no word for it; the server refuses unknown fields when asked to be strict.
+            if map.get("additionalProperties") == Some(&Value::Bool(false)) {
+                map.remove("additionalProperties");
+            }
+            map.values_mut().for_each(tidy);
+        }
+        Value::Array(list) => list.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+fn set(value: &mut Value, key: &str, to: Value) {
+    if let Value::Object(map) = value {
+        map.insert(key.to_owned(), to);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{fs, path::Path};
+
+    /// `DRUMLIN_UPDATE=1 cargo test -p drumlin-crd` writes them anew.
+    #[test]
+    fn the_committed_definitions_are_current() {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/base/crds");
+        for (file, crd) in crds() {
+            let path = directory.join(file);
+            let wanted = to_yaml(&crd);
+            if std::env::var_os("DRUMLIN_UPDATE").is_some() {
+                fs::create_dir_all(&directory).unwrap();
+                fs::write(&path, &wanted).unwrap();
+            }
+            let found = fs::read_to_string(&path).unwrap_or_default();
+            assert_eq!(
+                found, wanted,
+                "{path:?} is not current: DRUMLIN_UPDATE=1 cargo test -p drumlin-crd"
+            );
+        }
+    }
+
+    #[test]
+    fn the_rules_of_the_fields_are_in_the_schema() {
+        let text = to_yaml(&crds()[0].1);
+        for part in [
+            "capacity can only grow",
+            "exists_one",
+            "nodeName cannot be changed",
+            "x-kubernetes-list-map-keys",
+            "observedGeneration: -1",
+            "jsonPath: .spec.nodeName",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+        assert!(!text.contains("nullable"));
+        assert!(!text.contains("additionalProperties: false"));
+    }
+}

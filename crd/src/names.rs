@@ -1,0 +1,86 @@
+//! Names that manifests and state share.
+
+use sha2::{Digest, Sha256};
+
+/// The API group of all kinds.
+pub const GROUP: &str = "drumlin.dev";
+/// The version of all kinds.
+pub const VERSION: &str = "v1alpha1";
+/// What `apiVersion` must say.
+pub const API_VERSION: &str = "drumlin.dev/v1alpha1";
+
+/// `absent` destroys what the object stands for, by its `deletionPolicy`, and keeps the object.
+pub const STATE: &str = "drumlin.dev/state";
+/// Any new value makes the object be looked at now.
+pub const RECONCILE_AT: &str = "drumlin.dev/reconcile-at";
+/// `true` leaves the object alone.
+pub const PAUSED: &str = "drumlin.dev/paused";
+/// The handle of a lost volume that shall be made anew, empty.
+pub const RECREATE: &str = "drumlin.dev/recreate";
+
+/// The name under which the agent knows an object: `<prefix>-` and 32 hexadecimal digits of its identity.
+///
+/// An incarnation makes an object that is made again another one; without it, it is the same.
+pub fn csi_name(
+    prefix: &str,
+    kind: &str,
+    object: (&str, &str),
+    incarnation: Option<&str>,
+) -> String {
+    use std::fmt::Write;
+    let (namespace, name) = object;
+    let mut hash = Sha256::new();
+    for part in [kind, namespace, name].into_iter().chain(incarnation) {
+        // No part can hold a zero byte, so two different lists never read the same.
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let mut text = format!("{prefix}-");
+    for byte in hash.finalize().iter().take(16) {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Whether a text is a DNS label (RFC 1123): 1–63 lower-case letters, digits and `-`.
+pub fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Whether a text is a DNS subdomain (RFC 1123): labels joined by dots, at most 253 bytes.
+pub fn is_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_an_object_never_changes_and_no_two_share_one() {
+        let name = csi_name("lv", "Volume", ("db", "data"), None);
+        assert_eq!(name, csi_name("lv", "Volume", ("db", "data"), None));
+        assert_eq!(name.len(), 3 + 32);
+        for other in [
+            csi_name("lv", "Snapshot", ("db", "data"), None),
+            csi_name("lv", "Volume", ("d", "bdata"), None),
+            csi_name("lv", "Volume", ("db", "data"), Some("1")),
+        ] {
+            assert_ne!(name, other);
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_kubernetes() {
+        for good in ["a", "a.b", "a-1.b-2"] {
+            assert!(is_subdomain(good), "{good}");
+        }
+        for bad in ["", "A", "a_b", ".a", "a.", "a..b", "../a", "a/b", "-a"] {
+            assert!(!is_subdomain(bad), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The rules of the schemas, for manifests that no API server has seen: the same verdicts, the same words.
+
+use crate::{
+    GroupSnapshotMember, Quantity, SnapshotSpec, VolumeMount, VolumeSource, VolumeSpec, names,
+};
+
+/// What is wrong with a field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    /// The path of the field, such as `spec.mount.path`.
+    pub field: String,
+    /// What is wrong with it, and what would be right.
+    pub message: String,
+}
+
+/// Collects what is wrong, each with its field.
+#[derive(Debug, Default)]
+struct Checks(Vec<Wrong>);
+
+impl Checks {
+    fn that(&mut self, holds: bool, field: &str, message: impl Into<String>) {
+        if !holds {
+            self.0.push(Wrong {
+                field: field.to_owned(),
+                message: message.into(),
+            });
+        }
+    }
+
+    fn name(&mut self, value: Option<&String>, field: &str) {
+        if let Some(value) = value {
+            self.that(
+                (1..=253).contains(&value.len()),
+                field,
+                "must have 1 to 253 characters",
+            );
+        }
+    }
+}
+
+/// What is wrong with a volume's spec, by itself.
+pub fn volume(spec: &VolumeSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.name(spec.node_name.as_ref(), "spec.nodeName");
+    checks.that(
+        names::is_label(&spec.device_class),
+        "spec.deviceClass",
+        "must be 1 to 63 lower-case letters, digits and '-'",
+    );
+    match spec.capacity.bytes() {
+        Ok(bytes) => checks.that(bytes > 0, "spec.capacity", "must be greater than 0"),
+        Err(error) => checks.that(false, "spec.capacity", error.to_string()),
+    }
+    checks.that(
+        spec.parameters.len() <= 64,
+        "spec.parameters",
+        "must have at most 64 entries",
+    );
+    if let Some(source) = &spec.source {
+        check_source(&mut checks, source);
+    }
+    if let Some(mount) = &spec.mount {
+        check_mount(&mut checks, mount);
+    }
+    checks.0
+}
+
+fn check_source(checks: &mut Checks, source: &VolumeSource) {
+    let VolumeSource {
+        snapshot_name,
+        group_snapshot,
+        volume_name,
+    } = source;
+    let set = [
+        snapshot_name.is_some(),
+        group_snapshot.is_some(),
+        volume_name.is_some(),
+    ];
+    checks.that(
+        set.into_iter().filter(|set| *set).count() == 1,
+        "spec.source",
+        "exactly one of snapshotName, groupSnapshot and volumeName must be set",
+    );
+    checks.name(snapshot_name.as_ref(), "spec.source.snapshotName");
+    checks.name(volume_name.as_ref(), "spec.source.volumeName");
+    if let Some(GroupSnapshotMember { name, member }) = group_snapshot {
+        checks.name(Some(name), "spec.source.groupSnapshot.name");
+        checks.name(Some(member), "spec.source.groupSnapshot.member");
+    }
+}
+
+fn check_mount(checks: &mut Checks, mount: &VolumeMount) {
+    let path = &mount.path;
+    let parts = || path.split('/').skip(1);
+    checks.that(
+        path.starts_with('/')
+            && path.len() <= 4095
+            && parts().all(|part| !part.is_empty())
+            && !path.contains('\0'),
+        "spec.mount.path",
+        "must be an absolute path without empty parts, such as /srv/data",
+    );
+    checks.that(
+        !parts().any(|part| part == "." || part == ".."),
+        "spec.mount.path",
+        "must not have a part '.' or '..'",
+    );
+    checks.that(
+        mount.options.len() <= 32,
+        "spec.mount.options",
+        "must have at most 32 entries",
+    );
+    checks.that(
+        mount.options.iter().all(|option| option.len() <= 256),
+        "spec.mount.options",
+        "must have entries of at most 256 characters",
+    );
+}
+
+/// What is wrong with a snapshot's spec, by itself.
+pub fn snapshot(spec: &SnapshotSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.name(spec.node_name.as_ref(), "spec.nodeName");
+    let source = &spec.source;
+    checks.that(
+        source.volume_name.is_some() != source.persistent_volume_claim_name.is_some(),
+        "spec.source",
+        "exactly one of volumeName and persistentVolumeClaimName must be set",
+    );
+    checks.name(source.volume_name.as_ref(), "spec.source.volumeName");
+    checks.name(
+        source.persistent_volume_claim_name.as_ref(),
+        "spec.source.persistentVolumeClaimName",
+    );
+    checks.that(
+        spec.parameters.len() <= 64,
+        "spec.parameters",
+        "must have at most 64 entries",
+    );
+    checks.0
+}
+
+/// What a volume's spec may not become from what it was.
+pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.that(
+        old.node_name.is_none() || old.node_name == new.node_name,
+        "spec.nodeName",
+        "cannot be changed once it is set",
+    );
+    checks.that(
+        old.device_class == new.device_class,
+        "spec.deviceClass",
+        "cannot be changed",
+    );
+    checks.that(
+        old.volume_mode == new.volume_mode,
+        "spec.volumeMode",
+        "cannot be changed",
+    );
+    checks.that(
+        old.fs_type == new.fs_type,
+        "spec.fsType",
+        "cannot be changed",
+    );
+    checks.that(
+        old.source == new.source,
+        "spec.source",
+        "cannot be changed, added or removed",
+    );
+    checks.that(
+        old.parameters == new.parameters,
+        "spec.parameters",
+        "cannot be changed",
+    );
+    let bytes = |quantity: &Quantity| quantity.bytes().unwrap_or(0);
+    checks.that(
+        bytes(&new.capacity) >= bytes(&old.capacity),
+        "spec.capacity",
+        format!(
+            "{} < {}: capacity can only grow",
+            new.capacity, old.capacity
+        ),
+    );
+    checks.0
+}
+
+/// What a snapshot's spec may not become from what it was.
+pub fn snapshot_update(old: &SnapshotSpec, new: &SnapshotSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.that(
+        old.node_name.is_none() || old.node_name == new.node_name,
+        "spec.nodeName",
+        "cannot be changed once it is set",
+    );
+    checks.that(old.source == new.source, "spec.source", "cannot be changed");
+    checks.0
+}

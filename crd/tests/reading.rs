@@ -1,0 +1,215 @@
+//! How strictly manifests are read: a row of the table a test.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+use drumlin_crd::{DeletionPolicy, Manifest, Object, Problem, VolumeMode, read};
+
+const VOLUME: &str = "apiVersion: drumlin.dev/v1alpha1
+kind: Volume
+metadata:
+  name: data
+spec:
+  capacity: 1Gi
+";
+
+fn one(text: &str) -> Object {
+    let mut manifest = read(text).unwrap();
+    assert_eq!(manifest.documents.len(), 1, "{manifest:?}");
+    manifest.documents.remove(0).object
+}
+
+fn wrong(text: &str) -> Problem {
+    read(text).unwrap_err().remove(0)
+}
+
+/// The volume with one more line in its spec.
+fn with(line: &str) -> String {
+    format!("{VOLUME}  {line}\n")
+}
+
+#[test]
+fn defaults_are_those_of_the_schema() {
+    let Object::Volume(volume) = one(VOLUME) else {
+        panic!()
+    };
+    assert_eq!(volume.metadata.namespace.as_deref(), Some("default"));
+    assert_eq!(volume.spec.device_class, "default");
+    assert_eq!(volume.spec.fs_type.as_str(), "ext4");
+    assert_eq!(volume.spec.volume_mode, VolumeMode::Filesystem);
+    assert_eq!(volume.spec.deletion_policy, DeletionPolicy::Retain);
+    let Object::Snapshot(snapshot) = one(
+        "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata: {name: s}\nspec: {source: {volumeName: data}}\n",
+    ) else {
+        panic!()
+    };
+    assert_eq!(snapshot.spec.deletion_policy, DeletionPolicy::Delete);
+}
+
+#[test]
+fn an_unknown_field_anywhere_is_an_error_with_its_line() {
+    for (text, line, field) in [
+        (with("capcity: 2Gi"), 7, "capcity"),
+        (with("mount: {path: /srv/a, optoins: []}"), 7, "optoins"),
+        (
+            VOLUME.replace("name: data", "name: data\n  lables: {}"),
+            5,
+            "lables",
+        ),
+        (format!("{VOLUME}specs: {{}}\n"), 7, "specs"),
+    ] {
+        let problem = wrong(&text);
+        assert!(problem.message.contains(field), "{problem}");
+        assert_eq!(problem.line, line, "{problem}");
+    }
+}
+
+#[test]
+fn a_key_that_stands_twice_is_an_error() {
+    assert!(read(&with("capacity: 2Gi")).is_err());
+    assert!(read(&with("parameters: {a: x, a: y}")).is_err());
+}
+
+#[test]
+fn what_is_no_text_is_refused_where_text_is_wanted() {
+    for line in [
+        "nodeName: 1",
+        "parameters: {stripes: 2}",
+        "parameters: {on: true}",
+    ] {
+        assert!(read(&with(line)).is_err(), "{line}");
+    }
+    assert!(read(&VOLUME.replace("1Gi", "1073741824")).is_err());
+    let Object::Volume(volume) = one(&with("nodeName: n")) else {
+        panic!()
+    };
+    assert_eq!(volume.spec.node_name.as_deref(), Some("n"));
+}
+
+#[test]
+fn rules_name_the_field_and_its_line() {
+    for (text, line, field) in [
+        (VOLUME.replace("1Gi", "10GB"), 6, "spec.capacity"),
+        (VOLUME.replace("1Gi", "\"0\""), 6, "spec.capacity"),
+        (with("deviceClass: Fast"), 7, "spec.deviceClass"),
+        (with("source: {}"), 7, "spec.source"),
+        (
+            with("source: {snapshotName: a, volumeName: b}"),
+            7,
+            "spec.source",
+        ),
+        (with("mount:\n    path: srv/data"), 8, "spec.mount.path"),
+        (with("mount:\n    path: /srv/../etc"), 8, "spec.mount.path"),
+        (
+            VOLUME.replace("name: data", "name: Bad_Name!"),
+            4,
+            "metadata.name",
+        ),
+        (
+            VOLUME.replace("name: data", "name: data\n  namespace: ../x"),
+            5,
+            "metadata.namespace",
+        ),
+    ] {
+        let problem = wrong(&text);
+        assert!(problem.message.starts_with(field), "{problem}");
+        assert_eq!(problem.line, line, "{problem}");
+    }
+}
+
+#[test]
+fn unknown_enums_kinds_and_versions_are_errors_and_other_groups_none_of_our_business() {
+    assert!(read(&with("fsType: ntfs")).is_err());
+    assert!(read(&with("deletionPolicy: retain")).is_err());
+    assert!(
+        wrong(&VOLUME.replace("kind: Volume", "kind: Volum"))
+            .message
+            .contains("Volum")
+    );
+    assert!(
+        wrong(&VOLUME.replace("v1alpha1", "v1"))
+            .message
+            .contains("v1alpha1")
+    );
+    assert!(read("kind: Volume\n").is_err());
+    let manifest = read(&format!(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: x}}\n---\n{VOLUME}"
+    ))
+    .unwrap();
+    assert_eq!(manifest.foreign, ["v1/ConfigMap"]);
+    assert_eq!(manifest.documents[0].line, 5);
+}
+
+#[test]
+fn what_a_server_adds_is_allowed() {
+    let text = VOLUME.replace(
+        "  name: data",
+        "  name: data\n  uid: 1-2\n  resourceVersion: \"7\"\n  generation: 3\n  creationTimestamp: null\n  managedFields: [{a: b}]",
+    ) + "status: {observedGeneration: 3}\n";
+    assert_eq!(one(&text).key().to_string(), "Volume/default/data");
+}
+
+#[test]
+fn lists_json_and_line_ends_of_other_systems_are_read() {
+    let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: drumlin.dev/v1alpha1\n  kind: Volume\n  metadata: {name: a}\n  spec: {capacity: 1Gi}\n- apiVersion: drumlin.dev/v1alpha1\n  kind: Volume\n  metadata: {name: b}\n  spec: {capacity: 1Gi}\n";
+    assert_eq!(read(list).unwrap().documents.len(), 2);
+    assert_eq!(
+        read(&list.replace("1Gi}\n- ", "1GB}\n- ")).unwrap_err()[0].line,
+        7
+    );
+    let json = "{\"apiVersion\": \"drumlin.dev/v1alpha1\", \"kind\": \"Volume\", \"metadata\": {\"name\": \"a\"}, \"spec\": {\"capacity\": \"1Gi\"}}";
+    assert_eq!(one(json).key().name, "a");
+    assert_eq!(
+        one(&format!("\u{feff}{}", VOLUME.replace('\n', "\r\n")))
+            .key()
+            .name,
+        "data"
+    );
+    assert!(read(&VOLUME.replace("  capacity", "\tcapacity")).is_err());
+}
+
+#[test]
+fn no_document_is_valid_and_says_so() {
+    for nothing in ["", "\n\n", "---\n", "# a comment\n", "---\n---\n"] {
+        assert_eq!(read(nothing).unwrap(), Manifest::default(), "{nothing:?}");
+    }
+}
+
+#[test]
+fn what_may_not_change_is_told() {
+    let old = one(VOLUME);
+    let wrong = |text: &str| {
+        one(text)
+            .wrong_after(&old)
+            .into_iter()
+            .map(|wrong| wrong.field)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(wrong(&VOLUME.replace("1Gi", "512Mi")), ["spec.capacity"]);
+    assert_eq!(wrong(&with("fsType: xfs")), ["spec.fsType"]);
+    assert_eq!(wrong(&with("source: {volumeName: b}")), ["spec.source"]);
+    assert_eq!(wrong(&VOLUME.replace("1Gi", "2Gi")), Vec::<String>::new());
+    assert_eq!(wrong(&with("nodeName: n")), Vec::<String>::new());
+}
+
+#[test]
+fn every_prefix_of_a_manifest_is_refused_or_holds_whole_documents() {
+    let text = format!(
+        "{VOLUME}---\n{}---\n{}",
+        VOLUME.replace("name: data", "name: wal"),
+        VOLUME.replace("name: data", "name: log")
+    );
+    let whole = read(&text).unwrap().documents.len();
+    assert_eq!(whole, 3);
+    let mut shorter = 0;
+    for end in (0..text.len()).filter(|end| text.is_char_boundary(*end)) {
+        if let Ok(manifest) = read(&text[..end]) {
+            assert!(manifest.documents.len() <= whole);
+            shorter += usize::from(manifest.documents.len() < whole);
+        }
+    }
+    // That is why a document that is missing must never delete anything.
+    assert!(shorter > 0);
+}
