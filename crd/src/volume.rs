@@ -1,5 +1,9 @@
 //! Kind `Volume`.
 #![expect(
+    clippy::duplicated_attributes,
+    reason = "every column of a table has its own path and type"
+)]
+#![expect(
     unreachable_pub,
     reason = "kube's derive repeats the types in a place of its own"
 )]
