@@ -175,7 +175,7 @@ pub struct VolumeSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub snapshot_name: Option<String>,
-    /// A member of a GroupSnapshot of this namespace.
+    /// A member of a `GroupSnapshot` of this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_snapshot: Option<GroupSnapshotMember>,
     /// Another Volume of this namespace, as it is now.
@@ -188,7 +188,7 @@ pub struct VolumeSource {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GroupSnapshotMember {
-    /// The GroupSnapshot.
+    /// The `GroupSnapshot`.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
     /// The name of the member in its group.
