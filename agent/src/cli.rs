@@ -135,7 +135,11 @@ mod tests {
         Cli::command().debug_assert();
         for command in Cli::command().get_subcommands() {
             let help = command.get_after_help().map(ToString::to_string);
-            assert!(help.is_some_and(|help| help.contains("Example")), "{}", command.get_name());
+            assert!(
+                help.is_some_and(|help| help.contains("Example")),
+                "{}",
+                command.get_name()
+            );
         }
     }
 }

@@ -104,7 +104,10 @@ impl Config {
             .or(file.state_dir)
             .unwrap_or_else(|| PathBuf::from(STATE_DIR));
         if !state_dir.is_absolute() {
-            bail!("state directory {} is not an absolute path", state_dir.display());
+            bail!(
+                "state directory {} is not an absolute path",
+                state_dir.display()
+            );
         }
         let node = match arguments.node.clone().or(file.node) {
             Some(node) => node,
@@ -121,7 +124,11 @@ impl Config {
             endpoint: endpoint.parse().context("endpoint")?,
             manifests: arguments.manifests.clone().or(file.manifests),
             driver,
-            log_format: arguments.log.log_format.or(file.log.format).unwrap_or_default(),
+            log_format: arguments
+                .log
+                .log_format
+                .or(file.log.format)
+                .unwrap_or_default(),
             log_filter: arguments
                 .log
                 .log_level
@@ -211,7 +218,10 @@ fn one_class(class: &FileClass) -> anyhow::Result<Class> {
         bail!("has no back end; add `directory: {{path: …}}`");
     };
     if !directory.path.is_absolute() {
-        bail!("directory.path {} is not absolute", directory.path.display());
+        bail!(
+            "directory.path {} is not absolute",
+            directory.path.display()
+        );
     }
     let file_system = match &directory.fs_type {
         Some(name) => name.parse().context("directory.fsType")?,
@@ -279,23 +289,38 @@ mod tests {
     #[test]
     fn what_is_wrong_in_the_file_is_named_with_its_line() {
         let error = wrong("node: n\nnoed: m\n");
-        assert!(error.contains("line 2") && error.contains("noed"), "{error}");
+        assert!(
+            error.contains("line 2") && error.contains("noed"),
+            "{error}"
+        );
         let error = wrong("classes:\n- name: a\n  directory:\n    path: /a\n    alocation: thin\n");
-        assert!(error.contains("line 5") && error.contains("alocation"), "{error}");
+        assert!(
+            error.contains("line 5") && error.contains("alocation"),
+            "{error}"
+        );
         let error = wrong("node: n\nattach: maybe\n");
-        assert!(error.contains("line 2") && error.contains("attach"), "{error}");
+        assert!(
+            error.contains("line 2") && error.contains("attach"),
+            "{error}"
+        );
     }
 
     #[test]
     fn there_is_one_default_class() {
         let two = |first: &str, second: &str| {
-            format!("node: n\nclasses:\n- {{name: a, directory: {{path: /a}}{first}}}\n- {{name: b, directory: {{path: /b}}{second}}}\n")
+            format!(
+                "node: n\nclasses:\n- {{name: a, directory: {{path: /a}}{first}}}\n- {{name: b, directory: {{path: /b}}{second}}}\n"
+            )
         };
         assert!(load(&two(", default: true", ""), &[]).is_ok());
         assert!(wrong(&two("", "")).contains("none is the default"));
         assert!(wrong(&two(", default: true", ", default: true")).contains("several"));
         assert!(wrong("node: n\nclasses: [{name: a}]\n").contains("no back end"));
-        assert!(wrong("node: n\nclasses: [{name: a, directory: {path: b}}]\n").contains("not absolute"));
-        assert!(wrong("node: n\nclasses: [{name: A, directory: {path: /b}}]\n").contains("DNS label"));
+        assert!(
+            wrong("node: n\nclasses: [{name: a, directory: {path: b}}]\n").contains("not absolute")
+        );
+        assert!(
+            wrong("node: n\nclasses: [{name: A, directory: {path: /b}}]\n").contains("DNS label")
+        );
     }
 }

@@ -72,7 +72,10 @@ mod tests {
         let state = directory.path().join("state");
         let first = StateLock::take(&state).unwrap();
         let error = StateLock::take(&state).unwrap_err().to_string();
-        assert!(error.contains(&format!("pid {}", std::process::id())), "{error}");
+        assert!(
+            error.contains(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
         drop(first);
         StateLock::take(&state).unwrap();
     }

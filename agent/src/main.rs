@@ -13,7 +13,10 @@
         reason = "tests fail by panicking"
     )
 )]
-#![allow(clippy::result_large_err, reason = "tonic's Status is what a service returns")]
+#![allow(
+    clippy::result_large_err,
+    reason = "tonic's Status is what a service returns"
+)]
 
 mod cli;
 mod commands;
@@ -39,18 +42,28 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return failed(&anyhow::Error::new(error)),
     };
-    let done = runtime.block_on(async {
-        match cli.command {
-            Command::Agent(arguments) => commands::agent::run(arguments).await.map(|()| ExitCode::SUCCESS),
-            _ => unreachable!(),
-        }
-    });
+    let done = runtime.block_on(run(cli.command));
     // What still runs is not waited for: the commands have waited as long as they wanted to.
     runtime.shutdown_background();
     done.unwrap_or_else(|error| failed(&error))
 }
 
-#[expect(clippy::print_stderr, reason = "errors of a command go where its user looks")]
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Agent(arguments) => commands::agent::run(arguments).await?,
+        Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,
+        Command::Validate(arguments) => return commands::validate::run(&arguments),
+        Command::Status(arguments) => return commands::status::run(&arguments),
+        Command::Crds => commands::crds::run(),
+        Command::Completions { shell } => commands::completions::run(shell),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "errors of a command go where its user looks"
+)]
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("drumlin: {error:#}");
     ExitCode::FAILURE

@@ -90,9 +90,8 @@ fn clear(path: &Path) -> anyhow::Result<()> {
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .with_context(|| format!("could not remove the stale socket {}", path.display())),
-        Err(error) => {
-            Err(error).with_context(|| format!("could not tell whether {} is in use", path.display()))
-        }
+        Err(error) => Err(error)
+            .with_context(|| format!("could not tell whether {} is in use", path.display())),
     }
 }
 
@@ -108,7 +107,10 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let refused = Socket::bind(&path).unwrap_err().to_string();
-        assert!(refused.contains(&format!("pid {}", std::process::id())), "{refused}");
+        assert!(
+            refused.contains(&format!("pid {}", std::process::id())),
+            "{refused}"
+        );
         drop(listener);
         std::mem::forget(socket);
         let (socket, _listener) = Socket::bind(&path).unwrap();

@@ -18,14 +18,17 @@ pub(crate) enum LogFormat {
 
 /// Begins to log what `filter` lets through, such as `info` or `drumlin=debug,warn`.
 pub(crate) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter)
-        .with_context(|| format!("log level {filter:?} is not a filter such as info or drumlin=debug"))?;
+    let filter = EnvFilter::try_new(filter).with_context(|| {
+        format!("log level {filter:?} is not a filter such as info or drumlin=debug")
+    })?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_target(false);
     match format {
-        LogFormat::Text => log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).init(),
+        LogFormat::Text => log
+            .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+            .init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
     }
     Ok(())

@@ -2,37 +2,50 @@
 
 use std::{path::Path, time::Duration};
 
-use anyhow::Context;
-use drumlin_core::{host::exec, ops::Operations};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use drumlin_core::{fail, host::exec, ops::Operations};
+use drumlin_reconciler::{Reconciler, Settings};
 use tokio_util::sync::CancellationToken;
 
+use super::signals::Signals;
 use crate::{
     cli::AgentArguments, config::Config, lock::StateLock, server, socket::Socket, telemetry,
 };
 
 /// How long running changes may take to end before the agent goes without them: a repeat finishes or undoes them.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// How long a client may keep a call open after all changes have ended.
+const GRACE: Duration = Duration::from_millis(500);
 
-/// Runs the agent.
+/// Runs the agent, and the reconciler beside it when there are manifests.
 pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let config = Config::load(&arguments)?;
     telemetry::start(config.log_format, &config.log_filter)?;
     check_host()?;
     let _lock = StateLock::take(&config.state_dir)?;
-    let stop = CancellationToken::new();
     // Before anything can be half-done: from here on a signal ends the agent in order.
     let signals = Signals::new()?;
     let (socket, listener) = Socket::bind(config.endpoint.path())?;
     let operations = Operations::new(config.settings, config.classes);
     operations.recover().await;
+    let reconciler = match config.manifests {
+        Some(manifests) => Some(Reconciler::new(Settings {
+            socket: config.endpoint.path().to_owned(),
+            manifests,
+            state_dir: config.state_dir.clone(),
+            fail: fail::point,
+        })?),
+        None => None,
+    };
     tracing::info!(
         endpoint = %config.endpoint,
         node = %operations.settings().node,
         version = env!("CARGO_PKG_VERSION"),
         "agent started"
     );
-    tokio::spawn(signals.watch(stop.clone()));
+    let stop = CancellationToken::new();
+    let rescan = reconciler.as_ref().map(Reconciler::rescan);
+    tokio::spawn(signals.watch(stop.clone(), rescan));
+    let reconciling = reconciler.map(|reconciler| tokio::spawn(reconciler.run(stop.clone())));
     let serving = server::serve(
         operations.clone(),
         &config.driver,
@@ -42,13 +55,16 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let drained = async {
         stop.cancelled().await;
         let _ = tokio::time::timeout(PATIENCE, operations.shut_down()).await;
+        tokio::time::sleep(GRACE).await;
     };
-    // Answering may take as long as the changes that are asked about; a client that keeps a call open must not.
     let served = tokio::select! {
         served = serving => served,
-        () = async { drained.await; tokio::time::sleep(Duration::from_millis(500)).await } => Ok(()),
+        () = drained => Ok(()),
     };
     let _ = tokio::time::timeout(PATIENCE, operations.shut_down()).await;
+    if let Some(reconciling) = reconciling {
+        let _ = tokio::time::timeout(GRACE, reconciling).await;
+    }
     drop(socket);
     tracing::info!("agent stopped");
     served
@@ -70,39 +86,4 @@ fn check_host() -> anyhow::Result<()> {
         anyhow::bail!("this host lacks {}", missing.join(" and "));
     }
     Ok(())
-}
-
-/// The signals that an agent listens to.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-impl Signals {
-    fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("could not listen to signals");
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
-    }
-
-    /// The first SIGTERM or SIGINT asks for an end in order, the second ends the process where it stands.
-    async fn watch(mut self, stop: CancellationToken) {
-        loop {
-            tokio::select! {
-                _ = self.terminate.recv() => {}
-                _ = self.interrupt.recv() => {}
-                _ = self.hang_up.recv() => continue,
-            }
-            if stop.is_cancelled() {
-                #[expect(clippy::exit, reason = "the second signal asks for exactly this")]
-                std::process::exit(1);
-            }
-            tracing::info!("agent stops when running changes have ended");
-            stop.cancel();
-        }
-    }
 }

@@ -1,3 +1,10 @@
 //! One file per command.
 
 pub(crate) mod agent;
+pub(crate) mod completions;
+pub(crate) mod crds;
+mod print;
+pub(crate) mod reconcile;
+mod signals;
+pub(crate) mod status;
+pub(crate) mod validate;

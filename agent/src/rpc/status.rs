@@ -1,5 +1,8 @@
 //! From kinds of errors to gRPC codes. The only file that names codes.
-#![expect(clippy::disallowed_methods, reason = "codes are named here and nowhere else")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "codes are named here and nowhere else"
+)]
 
 use drumlin_core::{Error, Kind};
 use tonic::{Code, Status};
@@ -50,7 +53,10 @@ mod tests {
 
     #[test]
     fn a_status_tells_the_whole_chain() {
-        let error = Error::io("could not write record", std::io::Error::other("disk on fire"));
+        let error = Error::io(
+            "could not write record",
+            std::io::Error::other("disk on fire"),
+        );
         let status = status(&error);
         assert_eq!(status.code(), Code::Internal);
         assert_eq!(status.message(), "could not write record: disk on fire");

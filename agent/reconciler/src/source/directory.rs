@@ -98,7 +98,9 @@ impl Directory {
         let mut known = HashMap::with_capacity(names.len());
         for name in names {
             let before = self.known.get(&name);
-            let found = self.one(&root.join(&name), before).map_err(|error| format!("{shown}/{name}: {error}"))?;
+            let found = self
+                .one(&root.join(&name), before)
+                .map_err(|error| format!("{shown}/{name}: {error}"))?;
             if let Some(found) = found {
                 known.insert(name, found);
             }
@@ -123,7 +125,9 @@ impl Directory {
             match &found.reading {
                 Reading::Good(manifest) => {
                     let documents = manifest.documents.iter().cloned();
-                    content.documents.extend(documents.map(|document| (name.clone(), document)));
+                    content
+                        .documents
+                        .extend(documents.map(|document| (name.clone(), document)));
                 }
                 Reading::Invalid(problems) => {
                     content.problems.insert(name.clone(), problems.clone());
@@ -155,13 +159,19 @@ impl Content {
         places.retain(|_, places| places.len() > 1);
         for (key, places) in &mut places {
             places.sort_unstable();
-            let all: Vec<String> = places.iter().map(|(file, line)| format!("{file}:{line}")).collect();
+            let all: Vec<String> = places
+                .iter()
+                .map(|(file, line)| format!("{file}:{line}"))
+                .collect();
             for (file, line) in places.iter() {
-                self.problems.entry(file.clone()).or_default().push(Problem {
-                    line: *line,
-                    object: Some(key.clone()),
-                    message: format!("is there more than once: {}; keep one", all.join(", ")),
-                });
+                self.problems
+                    .entry(file.clone())
+                    .or_default()
+                    .push(Problem {
+                        line: *line,
+                        object: Some(key.clone()),
+                        message: format!("is there more than once: {}; keep one", all.join(", ")),
+                    });
                 self.silent.push(file.clone());
             }
         }
@@ -172,15 +182,18 @@ impl Content {
     }
 }
 
-/// `^[A-Za-z0-9][A-Za-z0-9._-]*\.(ya?ml|json)$`, but for what kustomize reads: no back-up, no editor's file.
-fn is_manifest(name: &str) -> bool {
+/// Whether a file of this name is read: `^[A-Za-z0-9][A-Za-z0-9._-]*\.(ya?ml|json)$`, but for what kustomize reads: no back-up, no editor's file.
+pub fn is_manifest(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let stem = [".yaml", ".yml", ".json"]
         .iter()
         .find_map(|end| name.strip_suffix(end));
     stem.is_some_and(|stem| !stem.is_empty() && stem != "kustomization")
         && name.bytes().all(inner)
-        && name.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric())
+        && name
+            .bytes()
+            .next()
+            .is_some_and(|byte| byte.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]

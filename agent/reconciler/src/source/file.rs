@@ -89,7 +89,10 @@ pub(super) fn look(path: &Path, owner: Uid, known: Option<&Found>) -> io::Result
         return refuse(message);
     }
     if metadata.size() > FILE_BYTES {
-        return refuse(format!("has {} bytes; at most {FILE_BYTES} are read", metadata.size()));
+        return refuse(format!(
+            "has {} bytes; at most {FILE_BYTES} are read",
+            metadata.size()
+        ));
     }
     let later = Found {
         identity,

@@ -53,7 +53,9 @@ struct Filter {
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Watch")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +67,10 @@ impl Watch {
         let (wake, matters) = (Arc::clone(&changed), Arc::clone(&filter));
         let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
             let matters = matters.lock().unwrap_or_else(PoisonError::into_inner);
-            if event.as_ref().map_or(true, |event| is_change(event) && matters.about(event)) {
+            if event
+                .as_ref()
+                .map_or(true, |event| is_change(event) && matters.about(event))
+            {
                 wake.notify_one();
             }
         });
@@ -88,7 +93,10 @@ impl Watch {
     /// Waits until there is a reason to look: an event and then quiet, or the poll.
     pub(crate) async fn wait(&self, is_unsettled: bool) {
         let pause = if is_unsettled { UNSETTLED } else { POLL };
-        if timeout_at(Instant::now() + pause, self.changed.notified()).await.is_err() {
+        if timeout_at(Instant::now() + pause, self.changed.notified())
+            .await
+            .is_err()
+        {
             return;
         }
         let end = Instant::now() + PATIENCE;
@@ -114,7 +122,10 @@ impl Watch {
         let wanted = places(&self.path);
         {
             let mut filter = self.filter.lock().unwrap_or_else(PoisonError::into_inner);
-            filter.within = fs::canonicalize(&self.path).into_iter().chain([self.path.clone()]).collect();
+            filter.within = fs::canonicalize(&self.path)
+                .into_iter()
+                .chain([self.path.clone()])
+                .collect();
             filter.names = hops(&self.path)
                 .iter()
                 .filter_map(|hop| hop.file_name().map(ToOwned::to_owned))
@@ -160,9 +171,12 @@ impl Filter {
         event.need_rescan()
             || event.paths.is_empty()
             || event.paths.iter().any(|path| {
-                path.parent().is_some_and(|parent| self.within.contains(parent))
+                path.parent()
+                    .is_some_and(|parent| self.within.contains(parent))
                     || self.within.contains(path)
-                    || path.file_name().is_some_and(|name| self.names.contains(name))
+                    || path
+                        .file_name()
+                        .is_some_and(|name| self.names.contains(name))
             })
     }
 }

@@ -8,9 +8,7 @@ use drumlin_core::{
     Error, Kind, Result,
     host::Access,
     ops::{Condition, PageRequest, Snapshot, Source, Volume},
-    types::{
-        AccessMode, AccessType, Capability, Reference, Requirement, SizeRange, Topology,
-    },
+    types::{AccessMode, AccessType, Capability, Reference, Requirement, SizeRange, Topology},
 };
 use drumlin_proto::csi::v1::{
     self,
@@ -50,12 +48,13 @@ pub(super) fn capability(
 }
 
 fn mount_type(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<AccessType> {
-    let file_system = match mount.fs_type.as_str() {
-        "" => None,
-        name => Some(name.parse().map_err(|error: Error| {
-            Error::invalid(format!("{field}.mount.fs_type: {error}"))
-        })?),
-    };
+    let file_system =
+        match mount.fs_type.as_str() {
+            "" => None,
+            name => Some(name.parse().map_err(|error: Error| {
+                Error::invalid(format!("{field}.mount.fs_type: {error}"))
+            })?),
+        };
     if mount.mount_flags.len() > ENTRIES
         || mount.mount_flags.iter().map(String::len).sum::<usize>() > TEXT_BYTES
     {
@@ -66,11 +65,17 @@ fn mount_type(field: &str, mount: &v1::volume_capability::MountVolume) -> Result
     let group = match mount.volume_mount_group.as_str() {
         "" => None,
         // The highest number means "leave as it is" to the kernel.
-        number => Some(number.parse().ok().filter(|group| *group != u32::MAX).ok_or_else(|| {
-            Error::invalid(format!(
-                "{field}.mount.volume_mount_group is not the number of a group: {number:?}"
-            ))
-        })?),
+        number => Some(
+            number
+                .parse()
+                .ok()
+                .filter(|group| *group != u32::MAX)
+                .ok_or_else(|| {
+                    Error::invalid(format!(
+                        "{field}.mount.volume_mount_group is not the number of a group: {number:?}"
+                    ))
+                })?,
+        ),
     };
     Ok(AccessType::Mount {
         file_system,
@@ -89,7 +94,9 @@ fn access_mode(field: &str, mode: i32) -> Result<AccessMode> {
         Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
         Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
         Ok(Mode::Unknown) => {
-            return Err(Error::invalid(format!("{field}.access_mode.mode is missing")));
+            return Err(Error::invalid(format!(
+                "{field}.access_mode.mode is missing"
+            )));
         }
         Err(_) => {
             return Err(Error::invalid(format!(
@@ -151,7 +158,8 @@ pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<
 
 /// Where a volume must be usable from.
 pub(super) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirement {
-    let all = |list: Vec<v1::Topology>| list.into_iter().map(|one| Topology(one.segments)).collect();
+    let all =
+        |list: Vec<v1::Topology>| list.into_iter().map(|one| Topology(one.segments)).collect();
     topology.map_or_else(Requirement::default, |topology| Requirement {
         requisite: all(topology.requisite),
         preferred: all(topology.preferred),
@@ -226,7 +234,11 @@ pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
     Ok(v1::Snapshot {
         size_bytes: snapshot.size.to_wire(),
         snapshot_id: snapshot.handle.to_string(),
-        source_volume_id: snapshot.of.as_ref().map(ToString::to_string).unwrap_or_default(),
+        source_volume_id: snapshot
+            .of
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         creation_time: Some(timestamp(snapshot.created)?),
         ready_to_use: snapshot.ready,
         group_snapshot_id: String::new(),
@@ -253,7 +265,9 @@ pub(super) fn number(value: u64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use drumlin_proto::csi::v1::volume_capability::{AccessMode as WireMode, BlockVolume, MountVolume};
+    use drumlin_proto::csi::v1::volume_capability::{
+        AccessMode as WireMode, BlockVolume, MountVolume,
+    };
 
     fn wire(access_type: Option<WireType>, mode: i32) -> v1::VolumeCapability {
         v1::VolumeCapability {
@@ -272,14 +286,32 @@ mod tests {
         let cases = [
             (None, "c is missing"),
             (Some(wire(None, writer)), "c.access_type"),
-            (Some(wire(Some(WireType::Block(BlockVolume {})), 0)), "c.access_mode.mode is missing"),
-            (Some(wire(Some(WireType::Block(BlockVolume {})), 99)), "c.access_mode.mode 99"),
             (
-                Some(wire(mount(MountVolume { fs_type: "ntfs".into(), ..MountVolume::default() }), writer)),
+                Some(wire(Some(WireType::Block(BlockVolume {})), 0)),
+                "c.access_mode.mode is missing",
+            ),
+            (
+                Some(wire(Some(WireType::Block(BlockVolume {})), 99)),
+                "c.access_mode.mode 99",
+            ),
+            (
+                Some(wire(
+                    mount(MountVolume {
+                        fs_type: "ntfs".into(),
+                        ..MountVolume::default()
+                    }),
+                    writer,
+                )),
                 "c.mount.fs_type",
             ),
             (
-                Some(wire(mount(MountVolume { volume_mount_group: "wheel".into(), ..MountVolume::default() }), writer)),
+                Some(wire(
+                    mount(MountVolume {
+                        volume_mount_group: "wheel".into(),
+                        ..MountVolume::default()
+                    }),
+                    writer,
+                )),
                 "c.mount.volume_mount_group",
             ),
         ];

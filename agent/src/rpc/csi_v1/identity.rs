@@ -34,7 +34,10 @@ impl v1::identity_server::Identity for Front {
         &self,
         _: Request<v1::ProbeRequest>,
     ) -> Result<Response<v1::ProbeResponse>, Status> {
-        self.operations.probe().await.map_err(|error| status(&error))?;
+        self.operations
+            .probe()
+            .await
+            .map_err(|error| status(&error))?;
         Ok(Response::new(v1::ProbeResponse { ready: Some(true) }))
     }
 }

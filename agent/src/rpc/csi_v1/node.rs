@@ -41,8 +41,7 @@ impl v1::node_server::Node for Front {
         let id = request.volume_id.clone();
         answer("csi.v1.Node/NodeUnstageVolume", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
-            let staging =
-                AbsolutePath::parse("staging_target_path", &request.staging_target_path)?;
+            let staging = AbsolutePath::parse("staging_target_path", &request.staging_target_path)?;
             self.operations.unstage_volume(&volume, staging).await?;
             Ok(v1::NodeUnstageVolumeResponse {})
         })
@@ -101,7 +100,11 @@ impl v1::node_server::Node for Front {
             given("volume_path", &request.volume_path)?;
             let stats = self.operations.stats(&volume, &request.volume_path).await?;
             let mut usage = vec![usage(&stats.bytes, Unit::Bytes)];
-            usage.extend(stats.inodes.map(|inodes| self::usage(&inodes, Unit::Inodes)));
+            usage.extend(
+                stats
+                    .inodes
+                    .map(|inodes| self::usage(&inodes, Unit::Inodes)),
+            );
             Ok(v1::NodeGetVolumeStatsResponse {
                 usage,
                 volume_condition: Some(convert::condition(&stats.condition)),

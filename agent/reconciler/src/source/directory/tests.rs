@@ -41,7 +41,11 @@ fn content(source: &mut Directory) -> Content {
 fn names(source: &mut Directory) -> Vec<String> {
     let content = content(source);
     let key = |document: &Document| document.object.key().name;
-    content.documents.iter().map(|(_, document)| key(document)).collect()
+    content
+        .documents
+        .iter()
+        .map(|(_, document)| key(document))
+        .collect()
 }
 
 fn unavailable(source: &mut Directory) -> String {
@@ -54,10 +58,22 @@ fn unavailable(source: &mut Directory) -> String {
 #[test]
 fn only_names_of_manifests_are_read() {
     let (_keep, mut source) = fresh();
-    for (index, file) in ["a.yaml", "b.yml", "c.json", "0-d.e.yaml"].iter().enumerate() {
+    for (index, file) in ["a.yaml", "b.yml", "c.json", "0-d.e.yaml"]
+        .iter()
+        .enumerate()
+    {
         write(&source, file, &volume(&format!("v{index}")));
     }
-    for file in [".a.yaml", "a.yaml~", "#a.yaml#", "a.yaml.bak", ".a.yaml.swp", "kustomization.yaml", "a b.yaml", "README.md"] {
+    for file in [
+        ".a.yaml",
+        "a.yaml~",
+        "#a.yaml#",
+        "a.yaml.bak",
+        ".a.yaml.swp",
+        "kustomization.yaml",
+        "a b.yaml",
+        "README.md",
+    ] {
         write(&source, file, "not: [a manifest");
     }
     assert_eq!(names(&mut source).len(), 4);
@@ -66,7 +82,11 @@ fn only_names_of_manifests_are_read() {
 #[test]
 fn a_file_with_one_bad_document_says_nothing_at_all() {
     let (_keep, mut source) = fresh();
-    write(&source, "a.yaml", &format!("{}---\n{}", volume("a"), volume("b").replace("1Gi", "1GB")));
+    write(
+        &source,
+        "a.yaml",
+        &format!("{}---\n{}", volume("a"), volume("b").replace("1Gi", "1GB")),
+    );
     write(&source, "c.yaml", &volume("c"));
     let content = content(&mut source);
     assert_eq!(content.documents.len(), 1);
@@ -78,13 +98,20 @@ fn a_file_with_one_bad_document_says_nothing_at_all() {
 fn an_object_in_two_files_is_refused_in_both_and_both_are_named() {
     let (_keep, mut source) = fresh();
     write(&source, "a.yaml", &volume("same"));
-    write(&source, "b.yaml", &format!("{}---\n{}", volume("other"), volume("same")));
+    write(
+        &source,
+        "b.yaml",
+        &format!("{}---\n{}", volume("other"), volume("same")),
+    );
     let content = content(&mut source);
     assert!(content.documents.is_empty());
     assert_eq!(content.silent, ["a.yaml", "b.yaml"]);
     for file in ["a.yaml", "b.yaml"] {
         let message = &content.problems[file][0].message;
-        assert!(message.contains("a.yaml:1") && message.contains("b.yaml:6"), "{message}");
+        assert!(
+            message.contains("a.yaml:1") && message.contains("b.yaml:6"),
+            "{message}"
+        );
     }
 }
 
@@ -93,7 +120,11 @@ fn who_else_could_have_written_a_file_makes_it_untrusted() {
     let (_keep, mut source) = fresh();
     write(&source, "a.yaml", &volume("a"));
     write(&source, "b.yaml", &volume("b"));
-    fs::set_permissions(source.path().join("a.yaml"), fs::Permissions::from_mode(0o666)).unwrap();
+    fs::set_permissions(
+        source.path().join("a.yaml"),
+        fs::Permissions::from_mode(0o666),
+    )
+    .unwrap();
     std::os::unix::fs::chown(source.path().join("b.yaml"), Some(4711), None).unwrap();
     let content = content(&mut source);
     assert_eq!(content.silent, ["a.yaml", "b.yaml"]);
@@ -121,7 +152,10 @@ fn a_file_that_is_being_written_is_left_for_later() {
 #[test]
 fn a_directory_that_is_missing_empty_or_no_directory_is_unavailable() {
     let (_keep, mut source) = fresh();
-    assert!(names(&mut source).is_empty(), "empty from the start is no accident");
+    assert!(
+        names(&mut source).is_empty(),
+        "empty from the start is no accident"
+    );
     write(&source, "a.yaml", &volume("a"));
     assert_eq!(names(&mut source), ["a"]);
     let away = source.path().with_extension("away");

@@ -6,7 +6,9 @@ use super::*;
 
 /// Waits for a reason to look that is not the poll.
 async fn woken(watch: &mut Watch) -> bool {
-    let woken = tokio::time::timeout(Duration::from_secs(10), watch.wait(false)).await.is_ok();
+    let woken = tokio::time::timeout(Duration::from_secs(10), watch.wait(false))
+        .await
+        .is_ok();
     watch.follow();
     woken
 }
@@ -14,7 +16,10 @@ async fn woken(watch: &mut Watch) -> bool {
 /// A watch that has nothing left to report.
 async fn quiet(path: &Path) -> Watch {
     let mut watch = Watch::new(path);
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false)).await.is_ok() {
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+        .await
+        .is_ok()
+    {
         watch.follow();
     }
     watch
@@ -73,7 +78,10 @@ async fn a_root_that_is_a_swapped_link_is_followed_to_its_new_target() {
     fs::rename(directory.path().join("tmp"), &current).unwrap();
     assert!(woken(&mut watch).await, "the swap");
     fs::remove_dir_all(directory.path().join(one)).unwrap();
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false)).await.is_ok() {
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+        .await
+        .is_ok()
+    {
         watch.follow();
     }
     fs::write(directory.path().join(two).join("a.yaml"), "x").unwrap();
@@ -90,7 +98,10 @@ async fn a_root_that_is_removed_and_made_again_is_watched_again() {
     assert!(woken(&mut watch).await, "the removal");
     fs::create_dir(&path).unwrap();
     assert!(woken(&mut watch).await, "the new one");
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false)).await.is_ok() {
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+        .await
+        .is_ok()
+    {
         watch.follow();
     }
     fs::write(path.join("a.yaml"), "x").unwrap();
@@ -117,7 +128,10 @@ async fn a_thousand_files_at_once_wake_once_or_twice() {
         fs::write(directory.path().join(format!("{index}.yaml")), "x").unwrap();
     }
     let mut times = 0;
-    while tokio::time::timeout(Duration::from_secs(1), watch.wait(false)).await.is_ok() {
+    while tokio::time::timeout(Duration::from_secs(1), watch.wait(false))
+        .await
+        .is_ok()
+    {
         watch.follow();
         times += 1;
     }

@@ -1,0 +1,171 @@
+//! From what the manifests say to the records that are worked on. What is not said deletes nothing.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use drumlin_crd::{Document, ObjectKey, Problem};
+
+use crate::{
+    Error,
+    engine::Engine,
+    record::{Record, now},
+    source::directory::{Content, Scan},
+    store::SourceState,
+};
+
+/// Keeps the records in step with the manifests.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    shown: Option<SourceState>,
+}
+
+impl Catalog {
+    /// Takes over a look at the manifests: an unchanged one writes nothing and queues nothing.
+    pub(crate) fn apply(
+        &mut self,
+        engine: &Engine,
+        directory: &str,
+        scan: Scan,
+    ) -> Result<(), Error> {
+        let mut state = SourceState {
+            directory: directory.to_owned(),
+            ..SourceState::default()
+        };
+        match scan {
+            Scan::Unavailable(why) => {
+                if self
+                    .shown
+                    .as_ref()
+                    .is_none_or(|shown| shown.unavailable.as_ref() != Some(&why))
+                {
+                    tracing::warn!(source = directory, error = %why, "manifests cannot be read; nothing follows from that");
+                }
+                state.unavailable = Some(why);
+                // What was wrong with the files before is still what is known of them.
+                if let Some(shown) = &self.shown {
+                    state.problems.clone_from(&shown.problems);
+                }
+            }
+            Scan::Read(content) => {
+                let (problems, elsewhere) = take_over(engine, content)?;
+                for (file, problems) in &problems {
+                    let is_new = self
+                        .shown
+                        .as_ref()
+                        .is_none_or(|shown| shown.problems.get(file) != Some(problems));
+                    if is_new && let Some(first) = problems.first() {
+                        tracing::warn!(file, error = %first, problems = problems.len(), "manifest is invalid; what it said before still holds");
+                    }
+                }
+                state.problems = problems;
+                state.elsewhere = elsewhere;
+            }
+        }
+        if self.shown.as_ref() != Some(&state) {
+            engine.shared.store().save_source(&state)?;
+            self.shown = Some(state);
+        }
+        Ok(())
+    }
+}
+
+fn take_over(
+    engine: &Engine,
+    content: Content,
+) -> Result<(BTreeMap<String, Vec<Problem>>, usize), Error> {
+    let Content {
+        documents,
+        mut problems,
+        silent,
+        ..
+    } = content;
+    let mut silent: HashSet<String> = silent.into_iter().collect();
+    // One document that cannot follow what was there before rejects its whole file.
+    for (file, document) in &documents {
+        let wrong = refused(engine, document);
+        if !wrong.is_empty() {
+            silent.insert(file.clone());
+            problems.entry(file.clone()).or_default().extend(wrong);
+        }
+    }
+    let mut named = HashSet::new();
+    let mut elsewhere = 0;
+    for (file, document) in &documents {
+        let key = document.object.key();
+        named.insert(key.clone());
+        if silent.contains(file) {
+            continue;
+        }
+        elsewhere += usize::from(!one(engine, file, document)?);
+    }
+    let orphans: HashMap<ObjectKey, Record> = engine
+        .shared
+        .keys()
+        .into_iter()
+        .filter(|key| !named.contains(key))
+        .filter_map(|key| engine.shared.record(&key).map(|record| (key, record)))
+        .filter(|(_, record)| !silent.contains(&record.drumlin.file))
+        .collect();
+    for (key, mut record) in orphans {
+        // A manifest that asked for destruction, and was obeyed, may go.
+        if record.is_absent() && record.drumlin.destroyed {
+            engine.shared.forget(&key)?;
+        } else if record.drumlin.orphan_since.is_none() {
+            record.drumlin.orphan_since = Some(now());
+            engine.shared.save(&record)?;
+            tracing::warn!(object = %key, file = %record.drumlin.file, "object is in no manifest any more; it is kept as it is");
+        }
+    }
+    Ok((problems, elsewhere))
+}
+
+/// What a document says that cannot follow what was there before.
+fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
+    let key = document.object.key();
+    let Some(record) = engine.shared.record(&key) else {
+        return Vec::new();
+    };
+    // What was destroyed binds nobody.
+    if record.drumlin.destroyed {
+        return Vec::new();
+    }
+    let wrong = document.object.wrong_after(&record.object());
+    wrong
+        .into_iter()
+        .map(|wrong| Problem {
+            line: document.line_of(&wrong.field),
+            object: Some(key.clone()),
+            message: format!("{}: {}", wrong.field, wrong.message),
+        })
+        .collect()
+}
+
+/// Takes over one document; says whether its object is this node's.
+fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> {
+    let key = document.object.key();
+    let shared = &engine.shared;
+    let Some(mut record) = shared.record(&key) else {
+        let record = Record::new(&document.object, file, document.line);
+        let node = engine.known_agent().map(|agent| agent.node.as_str());
+        if let (Some(node), Some(wanted)) = (node, record.node())
+            && node != wanted
+        {
+            return Ok(false);
+        }
+        // On disk before anything is called: that is the guard.
+        shared.save(&record)?;
+        (shared.fail)("catalog.guarded");
+        engine.reset(&key);
+        return Ok(true);
+    };
+    let at = record
+        .annotation(drumlin_crd::names::RECONCILE_AT)
+        .map(str::to_owned);
+    if record.adopt(&document.object, file, document.line) {
+        if record.annotation(drumlin_crd::names::RECONCILE_AT) != at.as_deref() {
+            shared.doubt_mount(&key);
+        }
+        shared.save(&record)?;
+        engine.reset(&key);
+    }
+    Ok(true)
+}

@@ -1,0 +1,111 @@
+//! A file per kind: from what is there to what is wanted, one call at a time.
+
+mod mounting;
+pub(crate) mod snapshot;
+pub(crate) mod volume;
+
+use std::collections::BTreeMap;
+
+use drumlin_crd::ObjectKey;
+
+use crate::{
+    Error,
+    client::{Agent, Client, Failure},
+    engine::Shared,
+    record::{Record, State, Verdict},
+};
+
+/// What a pass over one object ended with, when it did not come to its end.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// A call failed.
+    Failed(Failure),
+    /// Something must change first; a dependant is looked at again when what it waits for changes.
+    Waiting(Verdict),
+    /// The state could not be written; nothing more may be called.
+    State(Error),
+}
+
+impl From<Failure> for Halt {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Self::State(error)
+    }
+}
+
+/// What a pass works with.
+pub(crate) struct Pass<'a> {
+    pub(crate) shared: &'a Shared,
+    pub(crate) client: &'a Client,
+    pub(crate) agent: &'a Agent,
+    pub(crate) record: Record,
+}
+
+impl Pass<'_> {
+    /// Writes the record down before the next call is made.
+    pub(crate) fn save(&self, point: &'static str) -> Result<(), Halt> {
+        self.shared.save(&self.record)?;
+        (self.shared.fail)(point);
+        Ok(())
+    }
+
+    /// A point between two steps.
+    pub(crate) fn point(&self, point: &'static str) {
+        (self.shared.fail)(point);
+    }
+
+    /// Another object of the same namespace.
+    pub(crate) fn sibling(&self, kind: &str, name: &str) -> Option<Record> {
+        self.shared.record(&ObjectKey {
+            kind: kind.to_owned(),
+            namespace: self.record.key().namespace,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Who the object is, for what the agent keeps with the volume.
+    pub(crate) fn owner(&self) -> BTreeMap<String, String> {
+        let key = self.record.key();
+        [
+            ("drumlin.dev/owner", "dir".to_owned()),
+            ("drumlin.dev/kind", key.kind),
+            ("drumlin.dev/namespace", key.namespace),
+            ("drumlin.dev/name", key.name),
+        ]
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+    }
+}
+
+/// Waits for another object.
+pub(crate) fn waiting(reason: &'static str, message: String) -> Halt {
+    Halt::Waiting(Verdict {
+        state: State::Reconciling,
+        reason,
+        message,
+    })
+}
+
+/// Can never work as it is.
+pub(crate) fn stalled(reason: &'static str, message: String) -> Halt {
+    Halt::Waiting(Verdict {
+        state: State::Stalled,
+        reason,
+        message,
+    })
+}
+
+/// All is as wanted.
+pub(crate) fn ready(reason: &'static str, message: String) -> Verdict {
+    Verdict {
+        state: State::Ready,
+        reason,
+        message,
+    }
+}

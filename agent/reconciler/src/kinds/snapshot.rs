@@ -1,0 +1,197 @@
+//! Kind `Snapshot`: taken once, and deleted.
+
+use std::time::{Duration, SystemTime};
+
+use drumlin_crd::{DeletionPolicy, Quantity, SnapshotStatus, names};
+use drumlin_proto::csi::v1;
+use k8s_openapi::jiff::Timestamp;
+use tonic::Code;
+
+use super::{Halt, Pass, ready, stalled, waiting};
+use crate::{
+    client::{LONG, call},
+    record::{Body, State, Verdict},
+};
+
+impl Pass<'_> {
+    /// Brings a snapshot to what its manifest wants.
+    pub(crate) async fn snapshot(&mut self) -> Result<Verdict, Halt> {
+        if self.record.is_absent() {
+            return self.destroy_snapshot().await;
+        }
+        self.record.drumlin.destroyed = false;
+        if self.record.drumlin.lost {
+            return Err(stalled(
+                "SnapshotLost",
+                "the snapshot was there and is gone; its moment cannot be had again".to_owned(),
+            ));
+        }
+        if !self.snapshot_status().ready_to_use {
+            self.create_snapshot().await?;
+        }
+        let status = self.snapshot_status();
+        let size = status
+            .restore_size
+            .clone()
+            .unwrap_or(Quantity::from_bytes(0));
+        Ok(ready(
+            "SnapshotReady",
+            format!(
+                "{size} of {}",
+                status.creation_time.clone().unwrap_or_default()
+            ),
+        ))
+    }
+
+    fn snapshot_status(&self) -> &SnapshotStatus {
+        match &self.record.body {
+            Body::Snapshot { status, .. } => status,
+            Body::Volume { .. } => unreachable!("a snapshot's pass has a snapshot's record"),
+        }
+    }
+
+    fn snapshot_status_mut(&mut self) -> &mut SnapshotStatus {
+        match &mut self.record.body {
+            Body::Snapshot { status, .. } => status,
+            Body::Volume { .. } => unreachable!("a snapshot's pass has a snapshot's record"),
+        }
+    }
+
+    /// The volume whose moment is kept: found once, and then fixed.
+    fn source_handle(&self) -> Result<String, Halt> {
+        let Body::Snapshot { spec, status } = &self.record.body else {
+            return Err(stalled("Unsupported", "not a snapshot".to_owned()));
+        };
+        if let Some(handle) = &status.source_volume_handle {
+            return Ok(handle.clone());
+        }
+        match &spec.source.volume_name {
+            Some(name) => self.ready_volume(name),
+            None => Err(stalled(
+                "Unsupported",
+                "spec.source.persistentVolumeClaimName: a bare host has no claims; use volumeName"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    async fn create_snapshot(&mut self) -> Result<(), Halt> {
+        let source_volume_id = self.source_handle()?;
+        let key = self.record.key();
+        let incarnation = self.record.drumlin.incarnation.clone();
+        let name = names::csi_name(
+            "snap",
+            &key.kind,
+            (&key.namespace, &key.name),
+            Some(&incarnation),
+        );
+        if self.snapshot_status().source_volume_handle.is_none() {
+            let status = self.snapshot_status_mut();
+            status.source_volume_handle = Some(source_volume_id.clone());
+            status.csi_name = Some(name.clone());
+            self.save("snapshot.create.intended")?;
+        }
+        let mut parameters = match &self.record.body {
+            Body::Snapshot { spec, .. } => spec.parameters.clone(),
+            Body::Volume { .. } => std::collections::BTreeMap::new(),
+        };
+        parameters.extend(self.owner());
+        let request = v1::CreateSnapshotRequest {
+            source_volume_id,
+            name,
+            parameters,
+            ..v1::CreateSnapshotRequest::default()
+        };
+        let answer = call(
+            "CreateSnapshot",
+            LONG,
+            self.client.controller().create_snapshot(request),
+        )
+        .await?;
+        self.point("snapshot.create.called");
+        let Some(snapshot) = answer.snapshot else {
+            return Err(stalled(
+                "InvalidAnswer",
+                "CreateSnapshot answered without a snapshot".to_owned(),
+            ));
+        };
+        let status = self.snapshot_status_mut();
+        status.snapshot_handle = Some(snapshot.snapshot_id);
+        status.restore_size = Some(Quantity::from_bytes(
+            snapshot.size_bytes.max(0).unsigned_abs(),
+        ));
+        status.creation_time = snapshot.creation_time.as_ref().and_then(moment);
+        status.ready_to_use = snapshot.ready_to_use;
+        self.save("snapshot.create.recorded")?;
+        if !self.snapshot_status().ready_to_use {
+            return Err(waiting(
+                "Creating",
+                "the agent has taken the snapshot, which is not ready yet".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    async fn destroy_snapshot(&mut self) -> Result<Verdict, Halt> {
+        let policy = match &self.record.body {
+            Body::Snapshot { spec, .. } => spec.deletion_policy,
+            Body::Volume { .. } => DeletionPolicy::Retain,
+        };
+        if !self.record.drumlin.destroyed {
+            let is_begun = self.snapshot_status().source_volume_handle.is_some();
+            if policy == DeletionPolicy::Delete && is_begun {
+                // A create whose outcome is not known is brought to an end first, or what it made would be left.
+                if self.snapshot_status().snapshot_handle.is_none() {
+                    match self.create_snapshot().await {
+                        Err(Halt::Failed(failure)) if failure.code != Code::NotFound => {
+                            return Err(failure.into());
+                        }
+                        Err(Halt::State(error)) => return Err(error.into()),
+                        _ => {}
+                    }
+                }
+                if let Some(snapshot_id) = self.snapshot_status().snapshot_handle.clone() {
+                    let request = v1::DeleteSnapshotRequest {
+                        snapshot_id,
+                        ..v1::DeleteSnapshotRequest::default()
+                    };
+                    let deleted = call(
+                        "DeleteSnapshot",
+                        LONG,
+                        self.client.controller().delete_snapshot(request),
+                    )
+                    .await;
+                    match deleted {
+                        Err(failure) if failure.code != Code::NotFound => {
+                            return Err(failure.into());
+                        }
+                        _ => self.point("snapshot.delete.called"),
+                    }
+                }
+                *self.snapshot_status_mut() = SnapshotStatus::default();
+            }
+            self.record.drumlin.destroyed = true;
+            self.save("snapshot.destroyed")?;
+        }
+        Ok(match policy {
+            DeletionPolicy::Delete => Verdict {
+                state: State::Gone,
+                reason: "Deleted",
+                message: "deleted; its manifest can be removed".to_owned(),
+            },
+            DeletionPolicy::Retain => Verdict {
+                state: State::Gone,
+                reason: "Released",
+                message: "kept; its manifest can be removed".to_owned(),
+            },
+        })
+    }
+}
+
+/// A moment as people and Kubernetes write it.
+fn moment(time: &prost_types::Timestamp) -> Option<String> {
+    let seconds = u64::try_from(time.seconds).ok()?;
+    let nanoseconds = u32::try_from(time.nanos).ok()?;
+    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+    Timestamp::try_from(time).ok().map(|time| time.to_string())
+}

@@ -1,0 +1,355 @@
+//! What is remembered of an object: its last good spec, what became of it, and what was about to be done.
+
+use std::collections::BTreeMap;
+
+use drumlin_crd::{
+    Object, ObjectKey, Snapshot, SnapshotSpec, SnapshotStatus, Volume, VolumeMount, VolumeSpec,
+    VolumeStatus, names,
+};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
+    jiff::Timestamp,
+};
+use serde::{Deserialize, Serialize};
+
+/// The form of record that this version writes; a higher one is left alone.
+pub(crate) const VERSION: u32 = 1;
+
+/// An object on disk: the same JSON as `kubectl get -o json`, and beside it what only we need.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) metadata: ObjectMeta,
+    #[serde(flatten)]
+    pub(crate) body: Body,
+    pub(crate) drumlin: Book,
+}
+
+/// Spec and status of one kind or another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Body {
+    /// Of a volume.
+    Volume {
+        spec: Box<VolumeSpec>,
+        #[serde(default)]
+        status: Box<VolumeStatus>,
+    },
+    /// Of a snapshot.
+    Snapshot {
+        spec: Box<SnapshotSpec>,
+        #[serde(default)]
+        status: Box<SnapshotStatus>,
+    },
+}
+
+/// What only the reconciler needs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Book {
+    /// The form of the record.
+    pub(crate) version: u32,
+    /// The file that it was read from last.
+    pub(crate) file: String,
+    /// The line in it.
+    pub(crate) line: usize,
+    /// What makes an object that is made again another one.
+    pub(crate) incarnation: String,
+    /// Since when no manifest names it; it is kept as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) orphan_since: Option<String>,
+    /// What `CreateVolume` is asked for, the first time and every time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) create: Option<CreateIntent>,
+    /// What may be mounted: written before the call, so that it can be taken away after a crash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) mounted: Option<VolumeMount>,
+    /// The boot in which `mounted` was seen to be so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) boot: Option<String>,
+    /// The file system must still follow its volume's growth.
+    #[serde(default)]
+    pub(crate) grow_file_system: bool,
+    /// The volume was there and is gone; nothing takes its place until a person says so.
+    #[serde(default)]
+    pub(crate) lost: bool,
+    /// What `state: absent` asks for has been done.
+    #[serde(default)]
+    pub(crate) destroyed: bool,
+}
+
+/// The arguments of `CreateVolume` that must be the same in every repeat.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct CreateIntent {
+    /// The capacity asked for, in bytes.
+    pub(crate) bytes: u64,
+    /// The snapshot that it is made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) snapshot: Option<String>,
+    /// The volume that it is made from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) volume: Option<String>,
+    /// The parameters.
+    pub(crate) parameters: BTreeMap<String, String>,
+}
+
+/// What the conditions of an object say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) state: State,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// How far an object is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// All is as wanted.
+    Ready,
+    /// It is worked on, or tried again.
+    Reconciling,
+    /// It can never work as it is; a person must act.
+    Stalled,
+    /// It is as wanted, which is not to be.
+    Gone,
+}
+
+impl Record {
+    /// The record of an object that was never seen before.
+    pub(crate) fn new(object: &Object, file: &str, line: usize) -> Self {
+        let body = match object {
+            Object::Volume(volume) => Body::Volume {
+                spec: Box::new(volume.spec.clone()),
+                status: Box::default(),
+            },
+            Object::Snapshot(snapshot) => Body::Snapshot {
+                spec: Box::new(snapshot.spec.clone()),
+                status: Box::default(),
+            },
+        };
+        let mut metadata = object.metadata().clone();
+        metadata.generation = Some(1);
+        Self {
+            api_version: names::API_VERSION.to_owned(),
+            kind: object.key().kind,
+            metadata,
+            body,
+            drumlin: Book {
+                version: VERSION,
+                file: file.to_owned(),
+                line,
+                incarnation: incarnation(),
+                orphan_since: None,
+                create: None,
+                mounted: None,
+                boot: None,
+                grow_file_system: false,
+                lost: false,
+                destroyed: false,
+            },
+        }
+    }
+
+    /// Which object it is.
+    pub(crate) fn key(&self) -> ObjectKey {
+        ObjectKey {
+            kind: self.kind.clone(),
+            namespace: self.metadata.namespace.clone().unwrap_or_default(),
+            name: self.metadata.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// The last good object.
+    pub(crate) fn object(&self) -> Object {
+        match &self.body {
+            Body::Volume { spec, .. } => {
+                let mut volume = Volume::new("", (**spec).clone());
+                volume.metadata = self.metadata.clone();
+                Object::Volume(Box::new(volume))
+            }
+            Body::Snapshot { spec, .. } => {
+                let mut snapshot = Snapshot::new("", (**spec).clone());
+                snapshot.metadata = self.metadata.clone();
+                Object::Snapshot(Box::new(snapshot))
+            }
+        }
+    }
+
+    /// Takes over what a manifest says now; says whether anything but its place is new.
+    pub(crate) fn adopt(&mut self, object: &Object, file: &str, line: usize) -> bool {
+        let mut changed = self.drumlin.orphan_since.take().is_some();
+        let metadata = object.metadata();
+        match (&mut self.body, object) {
+            (Body::Volume { spec, .. }, Object::Volume(volume)) if **spec != volume.spec => {
+                **spec = volume.spec.clone();
+                changed = true;
+            }
+            (Body::Snapshot { spec, .. }, Object::Snapshot(snapshot))
+                if **spec != snapshot.spec =>
+            {
+                **spec = snapshot.spec.clone();
+                changed = true;
+            }
+            _ => {}
+        }
+        if self.metadata.annotations != metadata.annotations
+            || self.metadata.labels != metadata.labels
+        {
+            self.metadata.annotations.clone_from(&metadata.annotations);
+            self.metadata.labels.clone_from(&metadata.labels);
+            changed = true;
+        }
+        if changed {
+            self.metadata.generation = Some(self.generation() + 1);
+        }
+        if self.drumlin.file != file {
+            file.clone_into(&mut self.drumlin.file);
+            changed = true;
+        }
+        self.drumlin.line = line;
+        changed
+    }
+
+    /// How often its manifest has changed.
+    pub(crate) fn generation(&self) -> i64 {
+        self.metadata.generation.unwrap_or(1)
+    }
+
+    /// One of its annotations.
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        let annotations = self.metadata.annotations.as_ref()?;
+        annotations.get(key).map(String::as_str)
+    }
+
+    /// Whether it shall be destroyed, by its deletion policy.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.annotation(names::STATE) == Some("absent")
+    }
+
+    /// Whether it shall be left alone.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.annotation(names::PAUSED) == Some("true")
+    }
+
+    /// The node that it belongs to, when its manifest says so.
+    pub(crate) fn node(&self) -> Option<&str> {
+        match &self.body {
+            Body::Volume { spec, .. } => spec.node_name.as_deref(),
+            Body::Snapshot { spec, .. } => spec.node_name.as_deref(),
+        }
+    }
+
+    /// Whether nothing is left to be done: looked at since its manifest changed, and ready or gone.
+    pub(crate) fn is_settled(&self) -> bool {
+        let (observed, _) = self.observed();
+        observed == self.generation()
+            && (self.is_ready() || (self.is_absent() && self.drumlin.destroyed))
+    }
+
+    /// Whether it is ready.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.condition("Ready")
+            .is_some_and(|ready| ready.status == "True")
+    }
+
+    /// One of its conditions.
+    pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.observed()
+            .1
+            .iter()
+            .find(|condition| condition.type_ == kind)
+    }
+
+    fn observed(&self) -> (i64, &Vec<Condition>) {
+        match &self.body {
+            Body::Volume { status, .. } => (status.observed_generation, &status.conditions),
+            Body::Snapshot { status, .. } => (status.observed_generation, &status.conditions),
+        }
+    }
+
+    /// Writes down how far it is; says whether that is new.
+    pub(crate) fn judge(&mut self, verdict: &Verdict) -> bool {
+        let before = self.clone();
+        let generation = self.generation();
+        let (observed, conditions) = match &mut self.body {
+            Body::Volume { status, .. } => {
+                (&mut status.observed_generation, &mut status.conditions)
+            }
+            Body::Snapshot { status, .. } => {
+                (&mut status.observed_generation, &mut status.conditions)
+            }
+        };
+        *observed = generation;
+        let ready = if verdict.state == State::Ready {
+            "True"
+        } else {
+            "False"
+        };
+        set(conditions, "Ready", Some(ready), verdict, generation);
+        let holds = |state| (verdict.state == state).then_some("True");
+        set(
+            conditions,
+            "Reconciling",
+            holds(State::Reconciling),
+            verdict,
+            generation,
+        );
+        set(
+            conditions,
+            "Stalled",
+            holds(State::Stalled),
+            verdict,
+            generation,
+        );
+        *self != before
+    }
+}
+
+/// Sets a condition, or removes it; its time changes only with its status.
+fn set(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    status: Option<&str>,
+    verdict: &Verdict,
+    generation: i64,
+) {
+    let Some(status) = status else {
+        conditions.retain(|condition| condition.type_ != kind);
+        return;
+    };
+    let old = conditions
+        .iter_mut()
+        .find(|condition| condition.type_ == kind);
+    if let Some(old) = old {
+        if old.status != status {
+            old.last_transition_time = Time(Timestamp::now());
+            status.clone_into(&mut old.status);
+        }
+        verdict.reason.clone_into(&mut old.reason);
+        old.message.clone_from(&verdict.message);
+        old.observed_generation = Some(generation);
+        return;
+    }
+    conditions.push(Condition {
+        type_: kind.to_owned(),
+        status: status.to_owned(),
+        reason: verdict.reason.to_owned(),
+        message: verdict.message.clone(),
+        last_transition_time: Time(Timestamp::now()),
+        observed_generation: Some(generation),
+    });
+}
+
+/// The present moment as people and Kubernetes write it.
+pub(crate) fn now() -> String {
+    Timestamp::now().to_string()
+}
+
+/// A word that no other incarnation of the object has.
+fn incarnation() -> String {
+    let now = Timestamp::now().as_nanosecond();
+    format!("{now:x}-{:x}", std::process::id())
+}

@@ -1,0 +1,283 @@
+//! What the operator is shown, from the state files alone: the daemon may be down.
+
+use std::{fmt::Write, path::Path};
+
+use drumlin_crd::{DeletionPolicy, ObjectKey, Problem, Quantity};
+use serde::Serialize;
+
+use crate::{
+    Error,
+    record::{Body, Record},
+    store::{self, DIRECTORY},
+};
+
+/// One object.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Row {
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// `True` or `False`.
+    pub ready: String,
+    /// Its size.
+    pub capacity: String,
+    /// Where it is mounted.
+    pub mount: String,
+    /// Why it is as it is, in a word.
+    pub reason: String,
+    /// Why it is as it is.
+    pub message: String,
+    /// The file of its manifest.
+    pub file: String,
+    /// Since when no manifest names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub orphan_since: Option<String>,
+    /// Its device class.
+    pub class: String,
+    /// What becomes of it when it is destroyed.
+    pub policy: String,
+    /// The agent's id of it.
+    pub handle: String,
+}
+
+/// Everything that an operator is shown.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StatusTable {
+    /// The directory of manifests.
+    pub directory: String,
+    /// Why it cannot be read, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unavailable: Option<String>,
+    /// All objects, by kind, namespace and name.
+    pub objects: Vec<Row>,
+    /// What is wrong with files.
+    pub problems: Vec<FileProblem>,
+    /// Objects of other nodes.
+    pub elsewhere: usize,
+    /// State files that cannot be read.
+    pub unreadable: Vec<String>,
+}
+
+/// What is wrong with a file.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FileProblem {
+    /// The file.
+    pub file: String,
+    /// What, and where.
+    #[serde(flatten)]
+    pub problem: Problem,
+}
+
+/// How a table is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The columns that matter most.
+    Table,
+    /// All columns.
+    Wide,
+    /// For programs.
+    Json,
+}
+
+/// Reads the state below the agent's state directory.
+///
+/// # Errors
+/// When the directory cannot be read. One that is not there yet is an empty table.
+pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
+    let root = state_dir.join(DIRECTORY);
+    let (records, unreadable) = store::load(&root)?;
+    let source = store::load_source(&root).unwrap_or_default();
+    let problems = source.problems.into_iter().flat_map(|(file, problems)| {
+        problems.into_iter().map(move |problem| FileProblem {
+            file: file.clone(),
+            problem,
+        })
+    });
+    Ok(StatusTable {
+        directory: source.directory,
+        unavailable: source.unavailable,
+        problems: problems.collect(),
+        elsewhere: source.elsewhere,
+        objects: records.iter().map(row).collect(),
+        unreadable: unreadable
+            .iter()
+            .map(|one| format!("{}: {}", one.path.display(), one.why))
+            .collect(),
+    })
+}
+
+fn row(record: &Record) -> Row {
+    let ObjectKey {
+        kind,
+        namespace,
+        name,
+    } = record.key();
+    let text = |value: Option<&Quantity>| value.map(ToString::to_string).unwrap_or_default();
+    let (capacity, mount, class, policy, handle) = match &record.body {
+        Body::Volume { spec, status } => (
+            text(status.capacity.as_ref()),
+            status.mount_path.clone().unwrap_or_default(),
+            spec.device_class.clone(),
+            spec.deletion_policy,
+            status.volume_handle.clone(),
+        ),
+        Body::Snapshot { spec, status } => (
+            text(status.restore_size.as_ref()),
+            String::new(),
+            String::new(),
+            spec.deletion_policy,
+            status.snapshot_handle.clone(),
+        ),
+    };
+    let ready = record.condition("Ready");
+    let mut row = Row {
+        kind,
+        namespace,
+        name,
+        ready: ready
+            .map_or("False", |ready| ready.status.as_str())
+            .to_owned(),
+        capacity,
+        mount,
+        reason: ready
+            .map_or("Pending", |ready| ready.reason.as_str())
+            .to_owned(),
+        message: ready
+            .map_or("not looked at yet", |ready| ready.message.as_str())
+            .to_owned(),
+        file: record.drumlin.file.clone(),
+        orphan_since: record.drumlin.orphan_since.clone(),
+        class,
+        policy: match policy {
+            DeletionPolicy::Retain => "Retain",
+            DeletionPolicy::Delete => "Delete",
+        }
+        .to_owned(),
+        handle: handle.unwrap_or_default(),
+    };
+    if let Some(since) = &record.drumlin.orphan_since {
+        "Orphan".clone_into(&mut row.reason);
+        row.message = format!(
+            "in no manifest since {since}; kept as it is (was in {})",
+            row.file
+        );
+    }
+    row
+}
+
+impl StatusTable {
+    /// Whether all there is is ready, and every file is right.
+    pub fn is_all_ready(&self) -> bool {
+        let is_done = |row: &Row| {
+            row.orphan_since.is_none()
+                && (row.ready == "True" || matches!(row.reason.as_str(), "Deleted" | "Released"))
+        };
+        self.unavailable.is_none()
+            && self.problems.is_empty()
+            && self.unreadable.is_empty()
+            && self.objects.iter().all(is_done)
+    }
+
+    /// The table as text.
+    pub fn render(&self, form: Form) -> String {
+        if form == Form::Json {
+            return serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        }
+        let mut lines = vec![
+            columns(form)
+                .into_iter()
+                .map(|(name, _)| name.to_owned())
+                .collect::<Vec<_>>(),
+        ];
+        for row in &self.objects {
+            lines.push(
+                columns(form)
+                    .into_iter()
+                    .map(|(_, value)| shown(value(row)))
+                    .collect(),
+            );
+        }
+        let mut text = String::new();
+        if self.objects.is_empty() {
+            text.push_str("no objects\n");
+        } else {
+            align(&mut text, &lines);
+        }
+        if let Some(why) = &self.unavailable {
+            let _ = writeln!(text, "SourceUnavailable: {why}; nothing follows from that");
+        }
+        for FileProblem { file, problem } in &self.problems {
+            let object = problem
+                .object
+                .as_ref()
+                .map(|object| format!("{object}: "))
+                .unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "INVALID {file}:{}: {object}{}",
+                problem.line, problem.message
+            );
+        }
+        for one in &self.unreadable {
+            let _ = writeln!(text, "UNREADABLE {one}");
+        }
+        if self.elsewhere > 0 {
+            let _ = writeln!(text, "{} objects are other nodes'", self.elsewhere);
+        }
+        text
+    }
+}
+
+type Column = (&'static str, fn(&Row) -> &str);
+
+fn columns(form: Form) -> Vec<Column> {
+    let mut columns: Vec<Column> = vec![
+        ("KIND", |row| &row.kind),
+        ("NAMESPACE", |row| &row.namespace),
+        ("NAME", |row| &row.name),
+        ("READY", |row| &row.ready),
+        ("CAPACITY", |row| &row.capacity),
+        ("MOUNT", |row| &row.mount),
+        ("REASON", |row| &row.reason),
+    ];
+    if form == Form::Wide {
+        columns.extend::<[Column; 4]>([
+            ("CLASS", |row| &row.class),
+            ("POLICY", |row| &row.policy),
+            ("HANDLE", |row| &row.handle),
+            ("FILE", |row| &row.file),
+        ]);
+    }
+    columns.push(("MESSAGE", |row| &row.message));
+    columns
+}
+
+fn shown(value: &str) -> String {
+    if value.is_empty() {
+        return "-".to_owned();
+    }
+    value.escape_debug().to_string()
+}
+
+fn align(text: &mut String, lines: &[Vec<String>]) {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = lines.iter().filter_map(|line| line.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for line in lines {
+        let cells: Vec<String> = line
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:width$}"))
+            .collect();
+        let _ = writeln!(text, "{}", cells.join("  ").trim_end());
+    }
+}

@@ -1,0 +1,313 @@
+//! The state directory: a file an object, written whole, and a lock.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File, OpenOptions},
+    io::{self, Read, Seek, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use drumlin_crd::{ObjectKey, Problem, names};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error,
+    record::{Record, VERSION},
+};
+
+/// Where the state of the reconciler is within the agent's.
+pub(crate) const DIRECTORY: &str = "reconciler";
+
+/// The state directory, held by one reconciler.
+#[derive(Debug)]
+pub(crate) struct Store {
+    root: PathBuf,
+    _lock: Flock<File>,
+}
+
+/// What the last look at the manifests found, for the operator.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct SourceState {
+    /// The directory.
+    pub(crate) directory: String,
+    /// Why it could not be read, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) unavailable: Option<String>,
+    /// What is wrong with its files.
+    #[serde(default)]
+    pub(crate) problems: BTreeMap<String, Vec<Problem>>,
+    /// Objects of other nodes.
+    #[serde(default)]
+    pub(crate) elsewhere: usize,
+}
+
+/// A record that cannot be used, and is left as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    pub(crate) path: PathBuf,
+    pub(crate) why: String,
+}
+
+impl Store {
+    /// Takes the state directory below `state_dir`, making it if it is missing.
+    ///
+    /// # Errors
+    /// When another reconciler has it, with its pid.
+    pub(crate) fn open(state_dir: &Path) -> Result<Self, Error> {
+        let root = state_dir.join(DIRECTORY);
+        let failed =
+            |error: io::Error| Error::State(format!("could not use {}: {error}", root.display()));
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(root.join("objects"))
+            .map_err(failed)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(root.join("LOCK"))
+            .map_err(failed)?;
+        let mut holder = String::new();
+        let _ = file.read_to_string(&mut holder);
+        let mut lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+                Error::State(match errno {
+                    Errno::EWOULDBLOCK => format!(
+                        "{} is used by another reconciler, pid {}; stop that first",
+                        root.display(),
+                        holder.trim()
+                    ),
+                    errno => format!("could not lock {}: {errno}", root.display()),
+                })
+            })?;
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| writeln!(lock, "{}", std::process::id()))
+            .map_err(failed)?;
+        Ok(Self { root, _lock: lock })
+    }
+
+    /// Writes a record, durably: a guard that later steps rely on.
+    pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
+        let path = path(&self.root, &record.key())?;
+        write(&path, record)
+    }
+
+    /// Forgets a record.
+    pub(crate) fn remove(&self, key: &ObjectKey) -> Result<(), Error> {
+        let path = path(&self.root, key)?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::State(format!(
+                "could not remove {}: {error}",
+                path.display()
+            ))),
+            _ => sync_parent(&path),
+        }
+    }
+
+    /// Writes what the last look at the manifests found.
+    pub(crate) fn save_source(&self, source: &SourceState) -> Result<(), Error> {
+        write(&self.root.join("source.json"), source)
+    }
+
+    /// All records.
+    pub(crate) fn load(&self) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
+        load(&self.root)
+    }
+}
+
+/// All records below a reconciler's state directory, whoever holds it.
+pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
+    let mut records = Vec::new();
+    let mut unreadable = Vec::new();
+    for kind in entries(&root.join("objects"))? {
+        for namespace in entries(&kind)? {
+            for path in entries(&namespace)? {
+                if path.extension().is_none_or(|extension| extension != "json") {
+                    continue;
+                }
+                match read(&path) {
+                    Ok(record) => records.push(record),
+                    Err(why) => unreadable.push(Unreadable { path, why }),
+                }
+            }
+        }
+    }
+    records.sort_by_key(Record::key);
+    Ok((records, unreadable))
+}
+
+/// What the last look at the manifests found, if there was one.
+pub(crate) fn load_source(root: &Path) -> Option<SourceState> {
+    serde_json::from_slice(&fs::read(root.join("source.json")).ok()?).ok()
+}
+
+fn read(path: &Path) -> Result<Record, String> {
+    #[derive(Deserialize)]
+    struct Version {
+        drumlin: Number,
+    }
+    #[derive(Deserialize)]
+    struct Number {
+        version: u32,
+    }
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let version: Version = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
+    if version.drumlin.version != VERSION {
+        return Err(format!(
+            "has version {}, this reconciler knows {VERSION}; it is left alone",
+            version.drumlin.version
+        ));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let failed =
+        |error: io::Error| Error::State(format!("could not read {}: {error}", directory.display()));
+    match fs::read_dir(directory) {
+        Ok(entries) => entries
+            .map(|entry| entry.map(|entry| entry.path()).map_err(failed))
+            .collect(),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(Vec::new())
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The file of an object. Names were checked when they were read; they are checked again where they become paths.
+fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
+    let is_kind = key.kind.bytes().all(|byte| byte.is_ascii_alphabetic()) && !key.kind.is_empty();
+    if !is_kind || !names::is_label(&key.namespace) || !names::is_subdomain(&key.name) {
+        return Err(Error::State(format!(
+            "{key} cannot be the name of a state file"
+        )));
+    }
+    let directory = root.join("objects").join(&key.kind).join(&key.namespace);
+    Ok(directory.join(format!("{}.json", key.name)))
+}
+
+/// Writes a file whole or not at all, and to the disk.
+fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+    let failed =
+        |error: io::Error| Error::State(format!("could not write {}: {error}", path.display()));
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| failed(error.into()))?;
+    bytes.push(b'\n');
+    let parent = path.parent().unwrap_or(path);
+    if !parent.is_dir() {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(parent)
+            .map_err(failed)?;
+        sync_parent(parent)?;
+    }
+    let passing = path.with_extension("json.new");
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&passing)
+        .map_err(failed)?;
+    file.write_all(&bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(failed)?;
+    fs::rename(&passing, path).map_err(failed)?;
+    sync_parent(path)
+}
+
+fn sync_parent(path: &Path) -> Result<(), Error> {
+    let parent = path.parent().unwrap_or(path);
+    match File::open(parent).and_then(|parent| parent.sync_all()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::State(format!(
+            "could not sync {}: {error}",
+            parent.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drumlin_crd::read;
+
+    fn record() -> Record {
+        let text = "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {name: data, namespace: db}\nspec: {capacity: 1Gi}\n";
+        let document = read(text).unwrap().documents.remove(0);
+        Record::new(&document.object, "a.yaml", 1)
+    }
+
+    #[test]
+    fn a_record_is_read_back_as_it_was_written_and_looks_like_kubectls() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let record = record();
+        store.save(&record).unwrap();
+        assert_eq!(store.load().unwrap(), (vec![record.clone()], Vec::new()));
+        let path = directory
+            .path()
+            .join("reconciler/objects/Volume/db/data.json");
+        let json: serde_json::Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+        assert_eq!(json["apiVersion"], "drumlin.dev/v1alpha1");
+        assert_eq!(json["spec"]["capacity"], "1Gi");
+        store.remove(&record.key()).unwrap();
+        store.remove(&record.key()).unwrap();
+        assert_eq!(store.load().unwrap().0, Vec::new());
+    }
+
+    #[test]
+    fn a_second_reconciler_is_refused_with_the_pid_of_the_first() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = Store::open(directory.path()).unwrap();
+        let error = Store::open(directory.path()).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("pid {}", std::process::id())),
+            "{error}"
+        );
+        drop(first);
+        Store::open(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn a_broken_and_a_newer_record_are_reported_and_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let home = directory.path().join("reconciler/objects/Volume/db");
+        fs::create_dir_all(&home).unwrap();
+        fs::write(home.join("broken.json"), "{").unwrap();
+        fs::write(home.join("newer.json"), r#"{"drumlin": {"version": 2}}"#).unwrap();
+        let (records, unreadable) = store.load().unwrap();
+        assert_eq!((records.len(), unreadable.len()), (0, 2));
+        assert!(unreadable.iter().any(|one| one.why.contains("version 2")));
+        assert_eq!(fs::read_to_string(home.join("broken.json")).unwrap(), "{");
+    }
+
+    #[test]
+    fn no_name_leads_out_of_the_state_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        for (namespace, name) in [("..", "a"), ("a", ".."), ("a", "../../x"), ("a/b", "c")] {
+            let mut record = record();
+            record.metadata.namespace = Some(namespace.into());
+            record.metadata.name = Some(name.into());
+            assert!(store.save(&record).is_err(), "{namespace}/{name}");
+        }
+    }
+}

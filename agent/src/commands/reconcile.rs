@@ -1,0 +1,31 @@
+//! `drumlin reconcile`: the reconciler alone, against the socket of an agent.
+
+use anyhow::Context;
+use drumlin_proto::Endpoint;
+use drumlin_reconciler::{Reconciler, Settings};
+use tokio_util::sync::CancellationToken;
+
+use super::signals::Signals;
+use crate::{cli::ReconcileArguments, telemetry};
+
+/// Runs the reconciler until it is told to stop.
+pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
+    let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
+    telemetry::start(
+        arguments.log.log_format.unwrap_or_default(),
+        arguments.log.log_level.as_deref().unwrap_or("info"),
+    )?;
+    let signals = Signals::new()?;
+    let reconciler = Reconciler::new(Settings {
+        socket: endpoint.path().to_owned(),
+        manifests: arguments.manifests,
+        state_dir: arguments.state_dir,
+        fail: drumlin_core::fail::point,
+    })?;
+    let stop = CancellationToken::new();
+    tokio::spawn(signals.watch(stop.clone(), Some(reconciler.rescan())));
+    tracing::info!(endpoint = %endpoint, "reconciler started");
+    reconciler.run(stop).await;
+    tracing::info!("reconciler stopped");
+    Ok(())
+}

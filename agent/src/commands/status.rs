@@ -1,0 +1,26 @@
+//! `drumlin status`: what became of the manifests.
+
+use std::process::ExitCode;
+
+use drumlin_reconciler::status::{Form, load};
+
+use super::print::print;
+use crate::cli::{Output, StatusArguments};
+
+/// What the command ends with when anything is not ready.
+const NOT_READY: u8 = 3;
+
+/// Prints the table.
+pub(crate) fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
+    let table = load(&arguments.state_dir)?;
+    print(&table.render(match arguments.output {
+        None => Form::Table,
+        Some(Output::Wide) => Form::Wide,
+        Some(Output::Json) => Form::Json,
+    }));
+    Ok(if table.is_all_ready() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_READY)
+    })
+}
