@@ -58,7 +58,7 @@ pub(crate) struct AgentArguments {
     /// The configuration file.
     #[arg(long, env = "DRUMLIN_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where to answer: `unix:///path.sock`, `unix:/path.sock` or `/path.sock` [default: unix:///run/drumlin/csi.sock]
+    /// Where to answer: `unix:///path.sock`, `unix:/path.sock` or `/path.sock` [default: `unix:///run/drumlin/csi.sock`]
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<String>,
     /// This node's name [default: the host's name]

@@ -189,7 +189,7 @@ impl<'a> Line<'a> {
 mod tests {
     use super::*;
     use serde::Deserialize;
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, fmt::Write};
 
     #[derive(Debug, Deserialize, PartialEq)]
     #[serde(deny_unknown_fields)]
@@ -258,7 +258,7 @@ mod tests {
         text.push_str("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
         for level in 1..12 {
             let alias = format!("*a{},", level - 1).repeat(10);
-            text.push_str(&format!("a{level}: &a{level} [{alias}]\n"));
+            writeln!(text, "a{level}: &a{level} [{alias}]").unwrap();
         }
         assert!(from_str::<serde_json::Value>(&text).is_err());
     }

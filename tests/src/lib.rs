@@ -1,1 +1,15 @@
-//! Skeleton.
+//! The harness of the black-box tests: it starts the binary, and speaks gRPC and files only.
+//!
+//! - [`agent`]: an agent in a scratch directory, its clients, its log and its end.
+//! - [`requests`]: requests as callers send them.
+//! - [`storage`]: scratch directories and file systems on loop devices.
+//! - [`programs`]: programs of the host.
+//! - [`state`]: everything that an agent has to do with, to be compared.
+//!
+//! **Invariant:** nothing here knows the agent's code.
+
+pub mod agent;
+pub mod programs;
+pub mod requests;
+pub mod state;
+pub mod storage;

@@ -11,9 +11,9 @@ use tonic::{Code, Response, Status, transport::Channel};
 use crate::Error;
 
 /// How long most calls may take.
-pub(crate) const SHORT: Duration = Duration::from_secs(60);
+pub(crate) const SHORT: Duration = Duration::from_mins(1);
 /// How long a call may take that formats, copies or removes.
-pub(crate) const LONG: Duration = Duration::from_secs(300);
+pub(crate) const LONG: Duration = Duration::from_mins(5);
 
 /// A connection to the agent, made when it is used.
 #[derive(Debug, Clone)]

@@ -28,7 +28,7 @@ use crate::{
 /// How many objects are worked on at once.
 const WORKERS: usize = 4;
 /// How long an object waits for another one, if nothing wakes it before.
-const DEPENDENCY: Duration = Duration::from_secs(60);
+const DEPENDENCY: Duration = Duration::from_mins(1);
 
 /// What all passes share: the records, on disk and in memory.
 pub(crate) struct Shared {

@@ -51,7 +51,7 @@ use source::{
 use store::Store;
 
 /// How often what was made is looked for.
-const VERIFY: Duration = Duration::from_secs(600);
+const VERIFY: Duration = Duration::from_mins(10);
 
 /// Why a reconciler cannot work.
 #[derive(Debug, thiserror::Error)]

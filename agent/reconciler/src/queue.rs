@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(queue.next().await, key("a"));
         assert_eq!(now.elapsed().as_secs(), 1);
         queue.add(&key("a"), Instant::now());
-        let none = tokio::time::timeout(Duration::from_secs(60), queue.next()).await;
+        let none = tokio::time::timeout(Duration::from_mins(1), queue.next()).await;
         assert!(none.is_err(), "it is still being worked on");
         queue.done(&key("a"));
         assert_eq!(queue.next().await, key("a"));

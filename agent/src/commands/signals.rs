@@ -46,7 +46,6 @@ impl Signals {
                 }
             }
             if stop.is_cancelled() {
-                #[expect(clippy::exit, reason = "the second signal asks for exactly this")]
                 std::process::exit(1);
             }
             tracing::info!("stops when running changes have ended");

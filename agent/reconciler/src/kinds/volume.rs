@@ -323,7 +323,7 @@ impl Pass<'_> {
         self.save("volume.node-expand.recorded")
     }
 
-    /// The answer about a volume that was there. NOT_FOUND may mean that it is not where it should be mounted;
+    /// The answer about a volume that was there. `NOT_FOUND` may mean that it is not where it should be mounted;
     /// only when the controller does not know it either, it is lost.
     pub(super) async fn known<T>(&mut self, answer: Result<T, Failure>) -> Result<T, Halt> {
         let failure = match answer {

@@ -2,7 +2,7 @@
 //!
 //! Messages name the field. Ids that are not of our form are unknown ids, not wrong ones.
 
-use std::time::SystemTime;
+use std::{collections::BTreeMap, time::SystemTime};
 
 use drumlin_core::{
     Error, Kind, Result,
@@ -190,14 +190,10 @@ pub(super) fn volume(volume: &Volume) -> v1::Volume {
     v1::Volume {
         capacity_bytes: volume.size.to_wire(),
         volume_id: volume.handle.to_string(),
-        volume_context: v1_map(),
+        volume_context: BTreeMap::new(),
         content_source: volume.source.as_ref().map(content_source),
         accessible_topology: vec![topology(&Topology::of(&volume.handle.node))],
     }
-}
-
-fn v1_map() -> drumlin_core::types::Map {
-    drumlin_core::types::Map::new()
 }
 
 /// A topology as a message.
@@ -276,8 +272,8 @@ mod tests {
         }
     }
 
-    fn mount(mount: MountVolume) -> Option<WireType> {
-        Some(WireType::Mount(mount))
+    fn mount(mount: MountVolume) -> WireType {
+        WireType::Mount(mount)
     }
 
     #[test]
@@ -296,20 +292,20 @@ mod tests {
             ),
             (
                 Some(wire(
-                    mount(MountVolume {
+                    Some(mount(MountVolume {
                         fs_type: "ntfs".into(),
                         ..MountVolume::default()
-                    }),
+                    })),
                     writer,
                 )),
                 "c.mount.fs_type",
             ),
             (
                 Some(wire(
-                    mount(MountVolume {
+                    Some(mount(MountVolume {
                         volume_mount_group: "wheel".into(),
                         ..MountVolume::default()
-                    }),
+                    })),
                     writer,
                 )),
                 "c.mount.volume_mount_group",

@@ -1,0 +1,25 @@
+# Thin wrappers; nothing here is needed to build or test.
+
+# Formatting, lints, dependencies, documentation.
+check:
+    cargo fmt --all -- --check
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo deny check bans licenses sources
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+
+# Every test there is, as root.
+test *ARGS:
+    tests/run {{ARGS}}
+
+# The upstream conformance tool, as root.
+sanity:
+    tests/run --package drumlin-tests --test sanity -- --nocapture
+
+# Speed and memory beside the bare programs, as root.
+bench *ARGS:
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    cargo run --release --package drumlin-tests --bin bench -- {{ARGS}}
+
+# Writes the committed custom resource definitions anew.
+crds:
+    DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

@@ -1,0 +1,252 @@
+//! An agent in a scratch directory.
+
+use std::{
+    fs::{self, File},
+    os::unix::process::ExitStatusExt,
+    path::{Path, PathBuf},
+    process::{Child, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use drumlin_proto::csi::v1::{
+    ProbeRequest, controller_client::ControllerClient, identity_client::IdentityClient,
+    node_client::NodeClient,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tonic::transport::Channel;
+
+use crate::{
+    programs::{drumlin, program},
+    storage::Scratch,
+};
+
+/// How long anything may take that is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What an agent is started with.
+#[derive(Debug, Default, Clone)]
+pub struct Options {
+    /// Its configuration file, if it has one.
+    pub config: Option<String>,
+    /// More arguments.
+    pub arguments: Vec<String>,
+    /// More of the environment.
+    pub environment: Vec<(String, String)>,
+}
+
+/// An agent that runs, or ran.
+#[derive(Debug)]
+pub struct Agent {
+    /// Everything that it has to do with.
+    pub scratch: Scratch,
+    options: Options,
+    child: Option<Child>,
+}
+
+impl Agent {
+    /// Starts an agent with nothing but the defaults, and waits until it answers.
+    pub async fn start() -> Self {
+        Self::with(Scratch::new(), Options::default()).await
+    }
+
+    /// Starts an agent, and waits until it answers.
+    pub async fn with(scratch: Scratch, options: Options) -> Self {
+        let mut agent = Self {
+            scratch,
+            options,
+            child: None,
+        };
+        agent.restart().await;
+        agent
+    }
+
+    /// Starts it again, with the same directory, and waits until it answers.
+    pub async fn restart(&mut self) {
+        self.spawn();
+        self.wait_until_it_answers().await;
+    }
+
+    /// Starts it with other options, and waits until it answers.
+    pub async fn restart_with(&mut self, options: Options) {
+        self.options = options;
+        self.restart().await;
+    }
+
+    /// Starts it.
+    pub fn spawn(&mut self) {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log_path());
+        let log = log.expect("a log can be written");
+        let mut command = program(drumlin());
+        command
+            .arg("agent")
+            .args(["--state-dir", &self.path("state").to_string_lossy()])
+            .args(["--endpoint", &self.socket().to_string_lossy()])
+            .args(["--node", "node-a"])
+            .args(&self.options.arguments)
+            .envs(self.options.environment.iter().cloned())
+            .stdout(Stdio::null())
+            .stderr(log);
+        if let Some(config) = &self.options.config {
+            let path = self.path("config.yaml");
+            fs::write(&path, config).expect("a config can be written");
+            command.arg("--config").arg(path);
+        }
+        self.child = Some(command.spawn().expect("the agent can be started"));
+    }
+
+    async fn wait_until_it_answers(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let answer = self.identity().probe(ProbeRequest {}).await;
+            match answer {
+                Ok(_) => return,
+                // It answers, and has something to say.
+                Err(status) if status.code() == tonic::Code::FailedPrecondition => return,
+                Err(_) => {}
+            }
+            if let Some(status) = self
+                .child
+                .as_mut()
+                .and_then(|child| child.try_wait().ok().flatten())
+            {
+                panic!("the agent ended: {status}\n{}", self.log());
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the agent does not answer\n{}",
+                self.log()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// A path in its scratch directory.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.path("csi.sock")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.path("log")
+    }
+
+    /// What it has logged so far, in all its lives.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    fn channel(&self) -> Channel {
+        drumlin_proto::connect(&self.socket()).expect("the socket's path is short")
+    }
+
+    /// A client of its Identity service.
+    pub fn identity(&self) -> IdentityClient<Channel> {
+        IdentityClient::new(self.channel())
+    }
+
+    /// A client of its Controller service.
+    pub fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(self.channel())
+    }
+
+    /// A client of its Node service.
+    pub fn node(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.channel())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        let id = self.child.as_ref().map_or(0, Child::id);
+        i32::try_from(id).expect("process ids are small")
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid()), signal).expect("the agent can be signalled");
+    }
+
+    /// Ends it as a power cut would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Waits for its end.
+    pub async fn wait(&mut self) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        let child = self.child.as_mut().expect("it was started");
+        loop {
+            if let Some(status) = child.try_wait().expect("it can be waited for") {
+                self.child = None;
+                return status;
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    /// Waits until a fail point has ended it.
+    pub async fn wait_until_killed(&mut self) {
+        let status = self.wait().await;
+        assert_eq!(status.signal(), Some(9), "{status}\n{}", self.log());
+    }
+
+    /// Runs another command of the binary on its state directory.
+    pub fn command(&self, arguments: &[&str]) -> std::process::Output {
+        program(drumlin())
+            .args(arguments)
+            .output()
+            .expect("the binary can be started")
+    }
+
+    /// `drumlin status`, with its exit code.
+    pub fn status(&self) -> (String, i32) {
+        let state = self.path("state");
+        let output = self.command(&["status", "--state-dir", &state.to_string_lossy()]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (text, output.status.code().unwrap_or(-1))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until `holds`, and says what else was there in vain.
+pub async fn eventually<T: std::fmt::Debug>(
+    mut look: impl FnMut() -> T,
+    holds: impl Fn(&T) -> bool,
+) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = look();
+        if holds(&now) {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "it never came: {now:#?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Writes a file as an editor does, with the mode that manifests must have.
+pub fn write(path: &Path, text: &str) {
+    use std::os::unix::fs::PermissionsExt;
+    let passing = path.with_extension("tmp");
+    fs::write(&passing, text).expect("a file can be written");
+    fs::set_permissions(&passing, fs::Permissions::from_mode(0o644)).expect("a mode can be set");
+    fs::rename(&passing, path).expect("a file can be renamed");
+}

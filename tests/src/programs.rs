@@ -1,0 +1,64 @@
+//! Programs of the host, and our own.
+
+use std::{
+    path::PathBuf,
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+};
+
+/// A program that is about to be started, without anything to read.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "tests start what they test and look at what programs say"
+)]
+pub fn program(name: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(name);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a program to its end.
+pub fn output(name: &str, arguments: &[&str]) -> Output {
+    let output = program(name).args(arguments).output();
+    output.unwrap_or_else(|error| panic!("{name} cannot be started: {error}"))
+}
+
+/// Runs a program that must succeed, and returns what it printed.
+pub fn run(name: &str, arguments: &[&str]) -> String {
+    let output = output(name, arguments);
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{name} {arguments:?}: {printed}{complaint}"
+    );
+    printed
+}
+
+/// The binary under test: `DRUMLIN_BIN`, or the one that is built here, with its fail points.
+pub fn drumlin() -> PathBuf {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY
+        .get_or_init(|| {
+            if let Some(binary) = std::env::var_os("DRUMLIN_BIN") {
+                return binary.into();
+            }
+            let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+            run(
+                &cargo,
+                &["build", "--quiet", "--locked", "--package", "drumlin"],
+            );
+            target().join("debug/drumlin")
+        })
+        .clone()
+}
+
+/// The root of the workspace.
+pub fn workspace() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.parent().map(PathBuf::from).unwrap_or(here)
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}

@@ -1,0 +1,149 @@
+//! Requests as callers send them.
+
+use drumlin_proto::csi::v1::{
+    CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
+    DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability, VolumeContentSource,
+    volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
+    volume_content_source::{SnapshotSource, Type, VolumeSource},
+};
+
+/// 2²⁰ bytes.
+pub const MIB: i64 = 1 << 20;
+
+/// A mounted volume with this file system; the class's own when it is empty.
+pub fn mounted(fs_type: &str) -> VolumeCapability {
+    capability(
+        AccessType::Mount(MountVolume {
+            fs_type: fs_type.to_owned(),
+            ..MountVolume::default()
+        }),
+        Mode::SingleNodeWriter,
+    )
+}
+
+/// A raw volume.
+pub fn raw() -> VolumeCapability {
+    capability(AccessType::Block(BlockVolume {}), Mode::SingleNodeWriter)
+}
+
+/// Any capability.
+pub fn capability(access_type: AccessType, mode: Mode) -> VolumeCapability {
+    VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: Some(AccessMode { mode: mode.into() }),
+    }
+}
+
+/// The same for another mode.
+pub fn for_mode(capability: &VolumeCapability, mode: Mode) -> VolumeCapability {
+    VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.into() }),
+        ..capability.clone()
+    }
+}
+
+/// A blank volume of at least this many mebibytes.
+pub fn create(name: &str, mebibytes: i64, capability: &VolumeCapability) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(CapacityRange {
+            required_bytes: mebibytes * MIB,
+            limit_bytes: 0,
+        }),
+        volume_capabilities: vec![capability.clone()],
+        ..CreateVolumeRequest::default()
+    }
+}
+
+/// The contents of a snapshot.
+pub fn from_snapshot(snapshot_id: &str) -> Option<VolumeContentSource> {
+    Some(VolumeContentSource {
+        r#type: Some(Type::Snapshot(SnapshotSource {
+            snapshot_id: snapshot_id.to_owned(),
+        })),
+    })
+}
+
+/// The contents of a volume.
+pub fn from_volume(volume_id: &str) -> Option<VolumeContentSource> {
+    Some(VolumeContentSource {
+        r#type: Some(Type::Volume(VolumeSource {
+            volume_id: volume_id.to_owned(),
+        })),
+    })
+}
+
+/// Deletes a volume.
+pub fn delete(volume_id: &str) -> DeleteVolumeRequest {
+    DeleteVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        ..DeleteVolumeRequest::default()
+    }
+}
+
+/// Takes a snapshot.
+pub fn snapshot(name: &str, source_volume_id: &str) -> CreateSnapshotRequest {
+    CreateSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_id: source_volume_id.to_owned(),
+        ..CreateSnapshotRequest::default()
+    }
+}
+
+/// Grows a volume to at least this many mebibytes.
+pub fn expand(volume_id: &str, mebibytes: i64) -> ControllerExpandVolumeRequest {
+    ControllerExpandVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        capacity_range: Some(CapacityRange {
+            required_bytes: mebibytes * MIB,
+            limit_bytes: 0,
+        }),
+        ..ControllerExpandVolumeRequest::default()
+    }
+}
+
+/// Stages a volume.
+pub fn stage(
+    volume_id: &str,
+    staging: &str,
+    capability: &VolumeCapability,
+) -> NodeStageVolumeRequest {
+    NodeStageVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        staging_target_path: staging.to_owned(),
+        volume_capability: Some(capability.clone()),
+        ..NodeStageVolumeRequest::default()
+    }
+}
+
+/// Unstages a volume.
+pub fn unstage(volume_id: &str, staging: &str) -> NodeUnstageVolumeRequest {
+    NodeUnstageVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        staging_target_path: staging.to_owned(),
+    }
+}
+
+/// Publishes a staged volume.
+pub fn publish(
+    volume_id: &str,
+    (staging, target): (&str, &str),
+    capability: &VolumeCapability,
+) -> NodePublishVolumeRequest {
+    NodePublishVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        staging_target_path: staging.to_owned(),
+        target_path: target.to_owned(),
+        volume_capability: Some(capability.clone()),
+        ..NodePublishVolumeRequest::default()
+    }
+}
+
+/// Unpublishes a volume.
+pub fn unpublish(volume_id: &str, target: &str) -> NodeUnpublishVolumeRequest {
+    NodeUnpublishVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        target_path: target.to_owned(),
+    }
+}

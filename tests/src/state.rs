@@ -1,0 +1,122 @@
+//! Everything that an agent has to do with: files, records, loop devices, mounts, frozen file systems.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+use crate::storage::{loop_devices_below, mounts_below};
+
+/// A state, without what differs from run to run: times, device numbers, the ids of file systems.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    /// Files by path, each with its size, or for a record what it says.
+    pub files: BTreeMap<PathBuf, String>,
+    /// Images that have a loop device, as often as they have one.
+    pub loop_devices: Vec<String>,
+    /// What is mounted, with its access.
+    pub mounts: Vec<String>,
+    /// Mounts of frozen file systems.
+    pub frozen: Vec<String>,
+}
+
+impl State {
+    /// The state of everything below `root`, with `root` itself left out of all paths.
+    pub fn of(root: &Path) -> Self {
+        let shown = root.to_string_lossy().into_owned();
+        let mut files = BTreeMap::new();
+        for part in ["state/images", "targets", "staging"] {
+            collect(&root.join(part), root, &mut files);
+        }
+        let mut loop_devices: Vec<String> = loop_devices_below(&shown)
+            .iter()
+            .map(|device| backing(device, &shown))
+            .collect();
+        loop_devices.sort();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let ours = mounts_below(&shown);
+        let mut mounts: Vec<String> = table
+            .lines()
+            .filter_map(|line| {
+                let fields: Vec<&str> = line.split(' ').collect();
+                let target = *fields.get(4)?;
+                let is_ours = ours.iter().any(|mount| mount == target);
+                let access = fields.get(5)?.split(',').next()?;
+                is_ours.then(|| format!("{} {access}", target.replace(&shown, "")))
+            })
+            .collect();
+        mounts.sort();
+        let frozen = ours
+            .iter()
+            .filter(|target| is_frozen(target))
+            .map(|target| target.replace(&shown, ""))
+            .collect();
+        Self {
+            files,
+            loop_devices,
+            mounts,
+            frozen,
+        }
+    }
+}
+
+fn collect(path: &Path, root: &Path, files: &mut BTreeMap<PathBuf, String>) {
+    let Ok(metadata) = fs::symlink_metadata(path) else {
+        return;
+    };
+    let name = path.strip_prefix(root).unwrap_or(path).to_owned();
+    if metadata.is_dir() {
+        files.insert(name, "directory".to_owned());
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            // What is inside a mounted volume is not the agent's.
+            if entry.file_name() != "lost+found" {
+                collect(&entry.path(), root, files);
+            }
+        }
+        return;
+    }
+    let says = if path.file_name().is_some_and(|name| name == "record.json") {
+        record(path)
+    } else {
+        format!("{} bytes", metadata.len())
+    };
+    files.insert(name, says);
+}
+
+/// A record without its time.
+fn record(path: &Path) -> String {
+    let bytes = fs::read(path).unwrap_or_default();
+    let Ok(mut record) = serde_json::from_slice::<Value>(&bytes) else {
+        return "broken".to_owned();
+    };
+    if let Some(labels) = record.get_mut("labels").and_then(Value::as_object_mut) {
+        labels.remove("created");
+    }
+    record.to_string()
+}
+
+fn backing(device: &str, root: &str) -> String {
+    let name = device.trim_start_matches("/dev/");
+    let file =
+        fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).unwrap_or_default();
+    let read_only = fs::read_to_string(format!("/sys/block/{name}/ro")).unwrap_or_default();
+    format!("{} ro={}", file.trim().replace(root, ""), read_only.trim())
+}
+
+/// A second freeze of a frozen file system is refused; the try must leave it as it was.
+fn is_frozen(target: &str) -> bool {
+    use crate::programs::output;
+    let was_refused = !output("fsfreeze", &["--freeze", target]).status.success();
+    if was_refused {
+        // Other reasons to refuse: a read-only mount, a bind of a device node.
+        return output("fsfreeze", &["--freeze", target])
+            .stderr
+            .windows(4)
+            .any(|part| part == b"busy");
+    }
+    output("fsfreeze", &["--unfreeze", target]);
+    false
+}

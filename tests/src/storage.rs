@@ -1,0 +1,133 @@
+//! Scratch directories, and file systems on loop devices; all goes away when its value does.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+
+use crate::programs::{output, run};
+
+/// A directory of a test's own. Everything mounted or attached below it is taken away before it is.
+#[derive(Debug)]
+pub struct Scratch {
+    directory: TempDir,
+}
+
+/// The file systems that tests make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// ext4, without reflinks.
+    Ext4,
+    /// xfs, with reflinks.
+    Xfs,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Scratch {
+    /// A fresh one, under a short path: sockets have only 107 bytes.
+    pub fn new() -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix("dt-")
+            .tempdir_in("/tmp")
+            .expect("a temporary directory can be made");
+        Self { directory }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A directory in it.
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        fs::create_dir_all(&path).expect("a directory can be made");
+        path
+    }
+
+    /// A new file system of `mebibytes` in it, mounted.
+    pub fn file_system(&self, name: &str, kind: Kind, mebibytes: u64) -> PathBuf {
+        let image = self.path().join(format!("{name}.img"));
+        let file = File::create(&image).expect("an image can be made");
+        file.set_len(mebibytes << 20).expect("an image can grow");
+        let image = image.to_string_lossy().into_owned();
+        match kind {
+            Kind::Ext4 => run("mkfs.ext4", &["-q", "-F", &image]),
+            Kind::Xfs => run("mkfs.xfs", &["-q", "-f", "-m", "reflink=1", &image]),
+        };
+        let target = self.directory(name);
+        run("mount", &["-o", "loop", &image, &target.to_string_lossy()]);
+        target
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let root = self.path().to_string_lossy().into_owned();
+        // Devices of images inside images: what was mounted last goes first, and freeing one lets the next go.
+        for _ in 0..4 {
+            for target in mounts_below(&root).into_iter().rev() {
+                output("fsfreeze", &["--unfreeze", &target]);
+                output("umount", &[&target]);
+            }
+            for device in loop_devices_below(&root) {
+                output("losetup", &["-d", &device]);
+            }
+        }
+        let left = mounts_below(&root);
+        if !left.is_empty() {
+            eprintln_left(&left);
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "who runs the tests cleans up by hand")]
+fn eprintln_left(left: &[String]) {
+    eprintln!(
+        "could not clean up; do it by hand: umount {}",
+        left.join(" ")
+    );
+}
+
+/// The mount points at `root` or below it, in the order in which they were made.
+pub fn mounts_below(root: &str) -> Vec<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .filter(|target| is_below(target, root))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The loop devices whose image is below `root`.
+pub fn loop_devices_below(root: &str) -> Vec<String> {
+    let listed = run(
+        "losetup",
+        &[
+            "--list",
+            "--noheadings",
+            "--raw",
+            "--output",
+            "NAME,BACK-FILE",
+        ],
+    );
+    listed
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(_, file)| is_below(file, root))
+        .map(|(device, _)| device.to_owned())
+        .collect()
+}
+
+fn is_below(path: &str, root: &str) -> bool {
+    path.strip_prefix(root)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}

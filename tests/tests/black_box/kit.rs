@@ -1,0 +1,106 @@
+//! Short ways to do what every test does.
+
+use std::{fmt::Debug, fs, path::PathBuf};
+
+use drumlin_proto::csi::v1::{ControllerUnpublishVolumeRequest, VolumeCapability};
+use drumlin_tests::{
+    agent::Agent,
+    requests::{create, publish, stage, unpublish, unstage},
+};
+use tonic::{Code, Response, Status};
+
+/// The answer, or the failure of the test.
+#[track_caller]
+pub(crate) fn ok<T>(answer: Result<Response<T>, Status>) -> T {
+    match answer {
+        Ok(answer) => answer.into_inner(),
+        Err(status) => panic!("{:?}: {}", status.code(), status.message()),
+    }
+}
+
+/// The message of a refusal with this code.
+#[track_caller]
+pub(crate) fn refused<T: Debug>(answer: Result<Response<T>, Status>, code: Code) -> String {
+    let status = answer.expect_err("it must be refused");
+    assert_eq!(status.code(), code, "{}", status.message());
+    status.message().to_owned()
+}
+
+/// Makes a volume and returns its id.
+pub(crate) async fn volume(
+    agent: &Agent,
+    name: &str,
+    mebibytes: i64,
+    capability: &VolumeCapability,
+) -> String {
+    let answer = agent
+        .controller()
+        .create_volume(create(name, mebibytes, capability))
+        .await;
+    ok(answer).volume.unwrap().volume_id
+}
+
+/// Where a volume of this name is staged and published in tests; the first is there, the second is not.
+pub(crate) fn paths(agent: &Agent, name: &str) -> (String, String) {
+    let staging = agent.scratch.directory(&format!("staging/{name}"));
+    let target = agent.scratch.directory("targets").join(name);
+    (text(staging), text(target))
+}
+
+/// Stages and publishes a volume; returns where.
+pub(crate) async fn mount(
+    agent: &Agent,
+    name: &str,
+    id: &str,
+    capability: &VolumeCapability,
+) -> (String, String) {
+    let (staging, target) = paths(agent, name);
+    ok(agent
+        .node()
+        .node_stage_volume(stage(id, &staging, capability))
+        .await);
+    let request = publish(id, (&staging, &target), capability);
+    ok(agent.node().node_publish_volume(request).await);
+    (staging, target)
+}
+
+/// Unpublishes and unstages a volume.
+pub(crate) async fn unmount(agent: &Agent, id: &str, (staging, target): &(String, String)) {
+    ok(agent
+        .node()
+        .node_unpublish_volume(unpublish(id, target))
+        .await);
+    ok(agent.node().node_unstage_volume(unstage(id, staging)).await);
+}
+
+/// Takes a publication of the controller back.
+pub(crate) fn detach(id: &str) -> ControllerUnpublishVolumeRequest {
+    ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        ..ControllerUnpublishVolumeRequest::default()
+    }
+}
+
+/// Writes a file in a published volume, to the disk.
+pub(crate) fn put(target: &str, name: &str, bytes: &[u8]) {
+    use std::io::Write;
+    let mut file = fs::File::create(PathBuf::from(target).join(name)).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// Reads a file in a published volume.
+pub(crate) fn get(target: &str, name: &str) -> Vec<u8> {
+    fs::read(PathBuf::from(target).join(name)).unwrap()
+}
+
+/// A path as the wire wants it.
+pub(crate) fn text(path: PathBuf) -> String {
+    path.into_os_string().into_string().unwrap()
+}
+
+/// The directory of a volume's image in the built-in class.
+pub(crate) fn home(agent: &Agent, id: &str) -> PathBuf {
+    let key = id.rsplit('/').next().unwrap();
+    agent.path("state/images/volumes").join(key)
+}
