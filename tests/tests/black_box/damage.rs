@@ -1,1 +1,398 @@
-//! Being written.
+//! What happens behind our back: each leads to a message that says what to do, and leaves the data as it was.
+
+use std::{fs, path::Path};
+
+use drumlin_proto::csi::v1::{
+    ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest, ProbeRequest,
+};
+use drumlin_tests::{
+    agent::{Agent, Options},
+    programs::{drumlin, program, run},
+    requests::{create, delete, mounted, raw, snapshot, stage},
+    storage::{Kind, Scratch},
+};
+use tonic::Code;
+
+use crate::kit::{get, home, mount, ok, paths, put, refused, text, unmount, volume};
+
+/// An agent whose one class is at `images` in its scratch directory.
+async fn over(scratch: Scratch, images: &Path) -> Agent {
+    let config = format!(
+        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
+        images.display()
+    );
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    Agent::with(scratch, options).await
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_is_reported_and_used_when_it_comes() {
+    let scratch = Scratch::new();
+    let images = scratch.path().join("missing");
+    let agent = over(scratch, &images).await;
+    let message = refused(
+        agent.identity().probe(ProbeRequest {}).await,
+        Code::FailedPrecondition,
+    );
+    assert!(
+        message.contains("class default") && message.contains("create it"),
+        "{message}"
+    );
+    let answer = agent
+        .controller()
+        .create_volume(create("v", 1, &raw()))
+        .await;
+    refused(answer, Code::FailedPrecondition);
+    assert!(
+        !images.exists(),
+        "the administrator's directory is not made"
+    );
+    fs::create_dir(&images).unwrap();
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    let id = volume(&agent, "v", 1, &raw()).await;
+    // It goes away, as with a file system that is unmounted, and comes back.
+    let away = images.with_extension("away");
+    fs::rename(&images, &away).unwrap();
+    refused(
+        agent.identity().probe(ProbeRequest {}).await,
+        Code::FailedPrecondition,
+    );
+    refused(
+        agent
+            .controller()
+            .list_volumes(ListVolumesRequest::default())
+            .await,
+        Code::FailedPrecondition,
+    );
+    fs::rename(&away, &images).unwrap();
+    assert_eq!(id, volume(&agent, "v", 1, &raw()).await);
+}
+
+#[tokio::test]
+async fn a_directory_that_cannot_be_written_is_reported() {
+    let scratch = Scratch::new();
+    let images = scratch.file_system("images", Kind::Ext4, 64);
+    let agent = over(scratch, &images).await;
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    let volumes = text(images.join("volumes"));
+    run("chattr", &["+i", &volumes]);
+    let message = refused(
+        agent.identity().probe(ProbeRequest {}).await,
+        Code::FailedPrecondition,
+    );
+    assert!(
+        message.contains("cannot be written") && message.contains("attributes"),
+        "{message}"
+    );
+    assert!(
+        agent
+            .controller()
+            .create_volume(create("v", 1, &raw()))
+            .await
+            .is_err()
+    );
+    run("chattr", &["-i", &volumes]);
+    run("mount", &["-o", "remount,ro", &text(images.clone())]);
+    let message = refused(
+        agent.identity().probe(ProbeRequest {}).await,
+        Code::FailedPrecondition,
+    );
+    assert!(message.contains("read-only"), "{message}");
+    run("mount", &["-o", "remount,rw", &text(images)]);
+    ok(agent.identity().probe(ProbeRequest {}).await);
+}
+
+#[tokio::test]
+async fn a_full_disk_is_exhausted_and_nothing_is_left_behind() {
+    let scratch = Scratch::new();
+    let images = scratch.file_system("images", Kind::Ext4, 128);
+    let agent = over(scratch, &images).await;
+    let id = volume(&agent, "v", 64, &raw()).await;
+    fs::write(
+        images
+            .join("volumes")
+            .join(id.rsplit('/').next().unwrap())
+            .join("image"),
+        vec![7; 60 << 20],
+    )
+    .unwrap();
+    fs::File::options()
+        .write(true)
+        .open(home_in(&images, &id))
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    let before = entries(&images);
+    refused(
+        agent.controller().create_snapshot(snapshot("s", &id)).await,
+        Code::ResourceExhausted,
+    );
+    refused(
+        agent
+            .controller()
+            .create_volume(create("w", 100, &raw()))
+            .await,
+        Code::ResourceExhausted,
+    );
+    assert_eq!(entries(&images), before);
+    // To the last byte.
+    let filler = images.join("filler");
+    let _ = program("dd")
+        .args([
+            "if=/dev/zero",
+            &format!("of={}", filler.display()),
+            "bs=64K",
+        ])
+        .output();
+    refused(
+        agent
+            .controller()
+            .create_volume(create("x", 1, &raw()))
+            .await,
+        Code::ResourceExhausted,
+    );
+    fs::remove_file(filler).unwrap();
+    assert_eq!(entries(&images), before);
+    volume(&agent, "x", 1, &raw()).await;
+}
+
+fn home_in(images: &Path, id: &str) -> std::path::PathBuf {
+    images
+        .join("volumes")
+        .join(id.rsplit('/').next().unwrap())
+        .join("image")
+}
+
+fn entries(images: &Path) -> Vec<String> {
+    let list = run(
+        "find",
+        &[
+            &images.to_string_lossy(),
+            "-mindepth",
+            "1",
+            "-not",
+            "-path",
+            "*/lost+found",
+        ],
+    );
+    let mut lines: Vec<String> = list.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[tokio::test]
+async fn an_image_that_was_truncated_is_abnormal_and_not_used() {
+    let agent = Agent::start().await;
+    let id = volume(&agent, "v", 32, &mounted("ext4")).await;
+    let image = home(&agent, &id).join("image");
+    fs::File::options()
+        .write(true)
+        .open(&image)
+        .unwrap()
+        .set_len(5 << 20)
+        .unwrap();
+    let got = ok(agent
+        .controller()
+        .controller_get_volume(ControllerGetVolumeRequest {
+            volume_id: id.clone(),
+        })
+        .await);
+    let condition = got.status.unwrap().volume_condition.unwrap();
+    assert!(
+        condition.abnormal && condition.message.contains("truncated"),
+        "{condition:?}"
+    );
+    let (staging, _) = paths(&agent, "v");
+    refused(
+        agent
+            .node()
+            .node_stage_volume(stage(&id, &staging, &mounted("ext4")))
+            .await,
+        Code::FailedPrecondition,
+    );
+    refused(
+        agent.controller().create_snapshot(snapshot("s", &id)).await,
+        Code::FailedPrecondition,
+    );
+    assert_eq!(fs::metadata(&image).unwrap().len(), 5 << 20);
+    fs::remove_file(&image).unwrap();
+    let list = ok(agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await);
+    let condition = list.entries[0]
+        .status
+        .clone()
+        .unwrap()
+        .volume_condition
+        .unwrap();
+    assert!(
+        condition.abnormal && condition.message.contains("gone"),
+        "{condition:?}"
+    );
+    ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+#[tokio::test]
+async fn an_image_that_is_replaced_while_mounted_is_told_from_the_old_one() {
+    let agent = Agent::start().await;
+    let plain = mounted("ext4");
+    let id = volume(&agent, "v", 32, &plain).await;
+    let at = mount(&agent, "v", &id, &plain).await;
+    put(&at.1, "file", b"old");
+    let image = home(&agent, &id).join("image");
+    fs::remove_file(&image).unwrap();
+    fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+    let message = refused(
+        agent
+            .node()
+            .node_stage_volume(stage(&id, &format!("{}-2", at.0), &plain))
+            .await,
+        Code::FailedPrecondition,
+    );
+    assert!(!message.is_empty());
+    assert_eq!(
+        get(&at.1, "file"),
+        b"old",
+        "who has it mounted keeps what is there"
+    );
+    unmount(&agent, &id, &at).await;
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_is_reported_and_left_alone() {
+    let mut agent = Agent::start().await;
+    let good = volume(&agent, "good", 1, &raw()).await;
+    for (name, bytes, part) in [
+        ("broken", "{\"version\":", "cannot be parsed"),
+        ("newer", "{\"version\": 2, \"shape\": {}}", "version 2"),
+        ("empty", "", "cannot be parsed"),
+    ] {
+        let id = volume(&agent, name, 1, &raw()).await;
+        let record = home(&agent, &id).join("record.json");
+        fs::write(&record, bytes).unwrap();
+        agent.kill();
+        agent.restart().await;
+        let got = ok(agent
+            .controller()
+            .controller_get_volume(ControllerGetVolumeRequest {
+                volume_id: id.clone(),
+            })
+            .await);
+        let condition = got.status.unwrap().volume_condition.unwrap();
+        assert!(
+            condition.abnormal && condition.message.contains(part),
+            "{condition:?}"
+        );
+        let message = refused(
+            agent.controller().delete_volume(delete(&id)).await,
+            Code::FailedPrecondition,
+        );
+        assert!(message.contains(part), "{message}");
+        refused(
+            agent
+                .controller()
+                .create_volume(create(name, 1, &raw()))
+                .await,
+            Code::FailedPrecondition,
+        );
+        assert_eq!(fs::read_to_string(record).unwrap(), bytes);
+    }
+    assert_eq!(
+        good,
+        volume(&agent, "good", 1, &raw()).await,
+        "the others serve"
+    );
+    let list = ok(agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await);
+    assert_eq!(list.entries.len(), 4);
+}
+
+#[tokio::test]
+async fn without_loop_devices_the_agent_says_what_to_do() {
+    let scratch = Scratch::new();
+    let state = text(scratch.path().join("state"));
+    let socket = text(scratch.path().join("csi.sock"));
+    // In a mount namespace of its own, the control device is hidden from the agent and from nobody else.
+    let script =
+        "mount --make-rprivate / && mount --bind /dev/null /dev/loop-control && exec \"$@\"";
+    let mut child = program("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .arg(drumlin())
+        .args([
+            "agent",
+            "--state-dir",
+            &state,
+            "--endpoint",
+            &socket,
+            "--node",
+            "node-a",
+        ])
+        .spawn()
+        .unwrap();
+    let channel = drumlin_proto::connect(Path::new(&socket)).unwrap();
+    let mut controller =
+        drumlin_proto::csi::v1::controller_client::ControllerClient::new(channel.clone());
+    let deadline = std::time::Instant::now() + drumlin_tests::agent::PATIENCE;
+    let id = loop {
+        match controller
+            .create_volume(create("v", 32, &mounted("ext4")))
+            .await
+        {
+            Ok(answer) => break answer.into_inner().volume.unwrap().volume_id,
+            Err(status) => assert!(std::time::Instant::now() < deadline, "{status}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    };
+    let staging = text(scratch.directory("staging"));
+    let mut node = drumlin_proto::csi::v1::node_client::NodeClient::new(channel);
+    let status = node
+        .node_stage_volume(stage(&id, &staging, &mounted("ext4")))
+        .await
+        .unwrap_err();
+    assert!(
+        status.message().contains("loop device"),
+        "{}",
+        status.message()
+    );
+    assert!(
+        matches!(
+            status.code(),
+            Code::ResourceExhausted | Code::FailedPrecondition
+        ),
+        "{status:?}"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_file_system_that_went_read_only_is_abnormal() {
+    let agent = Agent::start().await;
+    let plain = mounted("ext4");
+    let id = volume(&agent, "v", 32, &plain).await;
+    let at = mount(&agent, "v", &id, &plain).await;
+    // What the kernel does on an error with errors=remount-ro: the file system, not the mount, becomes read-only.
+    let device = run("findmnt", &["--noheadings", "--output", "SOURCE", &at.0]);
+    let name = device.trim().trim_start_matches("/dev/");
+    run("mount", &["-o", "remount,errors=remount-ro", &at.0]);
+    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
+    assert!(fs::write(format!("{}/file", at.1), "x").is_err());
+    let request = NodeGetVolumeStatsRequest {
+        volume_id: id.clone(),
+        volume_path: at.1.clone(),
+        ..Default::default()
+    };
+    let stats = ok(agent.node().node_get_volume_stats(request).await);
+    let condition = stats.volume_condition.unwrap();
+    assert!(
+        condition.abnormal && condition.message.contains("read-only"),
+        "{condition:?}"
+    );
+    unmount(&agent, &id, &at).await;
+}

@@ -26,7 +26,7 @@ use serde_json::Value;
 /// What may be skipped: specs of capabilities that are not advertised yet.
 const NOT_OFFERED: [&str; 3] = [
     // Group snapshots.
-    "GroupController Service [GroupController VolumeGroupSnapshots]",
+    "GroupController Service",
     // The health calls of CSI 1.13.
     "Health",
     // Topology of snapshots, of CSI 1.13.
