@@ -30,7 +30,7 @@ impl Catalog {
             directory: directory.to_owned(),
             ..SourceState::default()
         };
-        match scan {
+        match trusted(engine, directory, scan) {
             Scan::Unavailable(why) => {
                 if self
                     .shown
@@ -65,6 +65,18 @@ impl Catalog {
             self.shown = Some(state);
         }
         Ok(())
+    }
+}
+
+/// A directory without a single file, where there were some, is an accident until a person says otherwise.
+fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
+    match scan {
+        Scan::Read(content) if content.files == 0 && engine.shared.has_anything() => {
+            Scan::Unavailable(format!(
+                "{directory} is empty, though there are objects from it"
+            ))
+        }
+        other => other,
     }
 }
 

@@ -87,6 +87,13 @@ impl Shared {
         lock(&self.records).keys().cloned().collect()
     }
 
+    /// Whether there is an object that was not destroyed.
+    pub(crate) fn has_anything(&self) -> bool {
+        lock(&self.records)
+            .values()
+            .any(|record| !record.drumlin.destroyed)
+    }
+
     /// Writes an object down, and wakes those that wait for it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
         self.store.save(record)?;

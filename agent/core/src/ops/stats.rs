@@ -61,7 +61,7 @@ impl Operations {
             };
             if !condition.abnormal
                 && !mount.read_only
-                && mount.is_file_system_read_only()
+                && (mount.is_file_system_read_only() || mount.has_option("emergency_ro"))
                 && devices.first().is_some()
             {
                 condition = Condition {

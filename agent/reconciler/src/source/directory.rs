@@ -40,6 +40,8 @@ pub(crate) struct Content {
     pub(crate) problems: BTreeMap<String, Vec<Problem>>,
     /// Files that say nothing new for now: wrong, or being written. What they said before still holds.
     pub(crate) silent: Vec<String>,
+    /// How many files there are.
+    pub(crate) files: usize,
     /// Whether a file was being written, so that another look is due soon.
     pub(crate) unsettled: bool,
 }
@@ -90,9 +92,6 @@ impl Directory {
                 names.push(name);
             }
         }
-        if names.is_empty() && !self.known.is_empty() {
-            return Err(format!("{shown} has become empty"));
-        }
         self.device = Some(metadata.dev());
         names.sort_unstable();
         let mut known = HashMap::with_capacity(names.len());
@@ -120,7 +119,10 @@ impl Directory {
     }
 
     fn gather(&self) -> Content {
-        let mut content = Content::default();
+        let mut content = Content {
+            files: self.known.len(),
+            ..Content::default()
+        };
         for (name, found) in &self.known {
             match &found.reading {
                 Reading::Good(manifest) => {
