@@ -197,6 +197,18 @@ impl Agent {
         }
     }
 
+    /// Whether it has ended by itself, or was killed by another.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = self
+            .child
+            .as_mut()
+            .is_none_or(|child| matches!(child.try_wait(), Ok(Some(_))));
+        if ended {
+            self.child = None;
+        }
+        ended
+    }
+
     /// Waits until a fail point has ended it.
     pub async fn wait_until_killed(&mut self) {
         let status = self.wait().await;

@@ -7,6 +7,9 @@
 use drumlin_core::{Error, Kind};
 use tonic::{Code, Status};
 
+/// The longest message, in characters.
+const MESSAGE_CHARACTERS: usize = 1000;
+
 /// The code that a caller gets for a kind of error (CSI, "gRPC Error Codes").
 fn code(kind: Kind) -> Code {
     match kind {
@@ -34,7 +37,17 @@ pub(super) fn status(error: &Error) -> Status {
         }
         _ => tracing::debug!(rpc.code = ?code, error = %error.chain(), "call refused"),
     }
-    Status::new(code, error.chain())
+    Status::new(code, shortened(error.chain()))
+}
+
+/// A message travels in a header, and clients refuse headers of more than 16 KiB: a caller's own long text must not
+/// come back as a broken connection. A character takes at most 12 bytes there.
+fn shortened(mut message: String) -> String {
+    if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARACTERS) {
+        message.truncate(end);
+        message.push('…');
+    }
+    message
 }
 
 /// The answer to an RPC that this agent does not offer, and does not advertise.
@@ -60,6 +73,12 @@ mod tests {
         let status = status(&error);
         assert_eq!(status.code(), Code::Internal);
         assert_eq!(status.message(), "could not write record: disk on fire");
+    }
+
+    #[test]
+    fn a_long_text_of_the_caller_does_not_come_back_whole() {
+        let status = status(&Error::invalid("ü".repeat(100_000)));
+        assert_eq!(status.message().chars().count(), MESSAGE_CHARACTERS + 1);
     }
 
     #[test]

@@ -136,8 +136,8 @@ everywhere! {
     ext4_volumes_with_reflinks: Xfs, "ext4", 64;
     xfs_volumes_without_reflinks: Ext4, "xfs", 300;
     xfs_volumes_with_reflinks: Xfs, "xfs", 300;
-    btrfs_volumes_without_reflinks: Ext4, "btrfs", 128;
-    btrfs_volumes_with_reflinks: Xfs, "btrfs", 128;
+    btrfs_volumes_without_reflinks: Ext4, "btrfs", 256;
+    btrfs_volumes_with_reflinks: Xfs, "btrfs", 256;
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ fn may_grow_mounted_ext4() -> bool {
 
 #[tokio::test]
 async fn a_mounted_file_system_grows_under_its_files() {
-    for (fs_type, mebibytes) in [("xfs", 300), ("btrfs", 128), ("ext4", 64)] {
+    for (fs_type, mebibytes) in [("xfs", 300), ("btrfs", 256), ("ext4", 64)] {
         let agent = on(Kind::Xfs).await;
         let capability = mounted(fs_type);
         let id = volume(&agent, "v", mebibytes, &capability).await;

@@ -1,1 +1,646 @@
-//! Being written.
+//! Killed between any two steps, and at random instants: the same calls again end where one uninterrupted run ends.
+//!
+//! The points are read from the sources, so none can be forgotten: one that no call comes to fails its test.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use drumlin_proto::csi::v1::{
+    ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
+    DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
+};
+use drumlin_tests::{
+    agent::{Agent, Options, eventually, write},
+    programs::workspace,
+    requests::{
+        create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot, stage,
+        unpublish, unstage,
+    },
+    state::State,
+    storage::Scratch,
+};
+use tonic::{Response, Status};
+
+use crate::kit::{detach, paths, text};
+
+/// The names of the points in the sources below `directory`, each behind one of `calls`.
+fn points(directory: &str, calls: &[&str]) -> BTreeSet<String> {
+    fn collect(directory: &Path, calls: &[&str], found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, calls, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let source = fs::read_to_string(&path).unwrap();
+                for call in calls {
+                    let behind = source.split(call).skip(1);
+                    let names = behind.filter_map(|rest| rest.split('"').next());
+                    found.extend(names.filter(|name| name.contains('.')).map(str::to_owned));
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    collect(&workspace().join(directory), calls, &mut found);
+    found
+}
+
+/// An agent that may be killed, and what is known of that.
+struct Subject {
+    agent: Agent,
+    kills: usize,
+}
+
+impl Subject {
+    /// An agent that holds its callers to what the controller publishes, and that ends at `point`.
+    async fn start(point: Option<&str>) -> Self {
+        let environment = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
+        let options = Options {
+            arguments: vec!["--attach".to_owned()],
+            environment: environment.into_iter().collect(),
+            ..Options::default()
+        };
+        Self {
+            agent: Agent::with(Scratch::new(), options).await,
+            kills: 0,
+        }
+    }
+
+    /// Makes a call until it is answered: whenever the agent is gone it is started again, without a point.
+    async fn call<T>(
+        &mut self,
+        what: &str,
+        call: impl AsyncFn(&Agent) -> Result<Response<T>, Status>,
+    ) -> T {
+        let deadline = Instant::now() + drumlin_tests::agent::PATIENCE;
+        loop {
+            match call(&self.agent).await {
+                Ok(answer) => return answer.into_inner(),
+                Err(status) => {
+                    assert!(
+                        Instant::now() < deadline,
+                        "{what}: {status}\n{}",
+                        self.agent.log()
+                    );
+                    if self.agent.has_ended() {
+                        self.kills += 1;
+                        let options = Options {
+                            arguments: vec!["--attach".to_owned()],
+                            ..Options::default()
+                        };
+                        self.agent.restart_with(options).await;
+                    } else {
+                        let code = status.code();
+                        let may_come = matches!(
+                            code,
+                            tonic::Code::Aborted
+                                | tonic::Code::Unavailable
+                                | tonic::Code::Unknown
+                                | tonic::Code::Cancelled
+                                | tonic::Code::Internal
+                        );
+                        assert!(may_come, "{what}: {status}\n{}", self.agent.log());
+                        tokio::time::sleep(Duration::from_millis(5)).await;
+                    }
+                }
+            }
+        }
+    }
+
+    fn state(&self) -> State {
+        State::of(self.agent.scratch.path())
+    }
+}
+
+/// Everything that changes something, once; the state after each call.
+async fn life(
+    subject: &mut Subject,
+    capability: &VolumeCapability,
+    mebibytes: i64,
+) -> Vec<(String, State)> {
+    let mut states = Vec::new();
+    macro_rules! step {
+        ($name:literal, $call:expr) => {{
+            let answer = subject.call($name, $call).await;
+            states.push(($name.to_owned(), subject.state()));
+            answer
+        }};
+    }
+    let (staging, target) = paths(&subject.agent, "v");
+    let read_only_target = format!("{target}-ro");
+    let new = create("v", mebibytes, capability);
+    let id = step!("create", async |agent: &Agent| agent
+        .controller()
+        .create_volume(new.clone())
+        .await)
+    .volume
+    .unwrap()
+    .volume_id;
+    let attach = |id: &str| ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: "node-a".to_owned(),
+        volume_capability: Some(capability.clone()),
+        ..ControllerPublishVolumeRequest::default()
+    };
+    step!("attach", async |agent: &Agent| agent
+        .controller()
+        .controller_publish_volume(attach(&id))
+        .await);
+    step!("stage", async |agent: &Agent| agent
+        .node()
+        .node_stage_volume(stage(&id, &staging, capability))
+        .await);
+    step!("publish", async |agent: &Agent| agent
+        .node()
+        .node_publish_volume(publish(&id, (&staging, &target), capability))
+        .await);
+    let read_only = NodePublishVolumeRequest {
+        readonly: true,
+        ..publish(&id, (&staging, &read_only_target), capability)
+    };
+    step!("publish read-only", async |agent: &Agent| agent
+        .node()
+        .node_publish_volume(read_only.clone())
+        .await);
+    let taken = step!("snapshot", async |agent: &Agent| agent
+        .controller()
+        .create_snapshot(snapshot("s", &id))
+        .await)
+    .snapshot
+    .unwrap();
+    let copy = |name: &str| create(name, mebibytes * 2, capability);
+    let restore = CreateVolumeRequest {
+        volume_content_source: from_snapshot(&taken.snapshot_id),
+        ..copy("restored")
+    };
+    let restored = step!("restore", async |agent: &Agent| agent
+        .controller()
+        .create_volume(restore.clone())
+        .await)
+    .volume
+    .unwrap()
+    .volume_id;
+    let clone = CreateVolumeRequest {
+        volume_content_source: from_volume(&id),
+        ..copy("cloned")
+    };
+    let cloned = step!("clone", async |agent: &Agent| agent
+        .controller()
+        .create_volume(clone.clone())
+        .await)
+    .volume
+    .unwrap()
+    .volume_id;
+    let (other_staging, _) = paths(&subject.agent, "restored");
+    step!("attach the restored", async |agent: &Agent| agent
+        .controller()
+        .controller_publish_volume(attach(&restored))
+        .await);
+    step!("stage the restored", async |agent: &Agent| agent
+        .node()
+        .node_stage_volume(stage(&restored, &other_staging, capability))
+        .await);
+    step!("unstage the restored", async |agent: &Agent| agent
+        .node()
+        .node_unstage_volume(unstage(&restored, &other_staging))
+        .await);
+    step!("detach the restored", async |agent: &Agent| agent
+        .controller()
+        .controller_unpublish_volume(detach(&restored))
+        .await);
+    step!("expand", async |agent: &Agent| agent
+        .controller()
+        .controller_expand_volume(expand(&id, mebibytes + 32))
+        .await);
+    let grow = NodeExpandVolumeRequest {
+        volume_id: id.clone(),
+        volume_path: target.clone(),
+        ..NodeExpandVolumeRequest::default()
+    };
+    step!("expand at the node", async |agent: &Agent| agent
+        .node()
+        .node_expand_volume(grow.clone())
+        .await);
+    let modify = ControllerModifyVolumeRequest {
+        volume_id: id.clone(),
+        mutable_parameters: [("label.tier".to_owned(), "gold".to_owned())].into(),
+        ..ControllerModifyVolumeRequest::default()
+    };
+    step!("modify", async |agent: &Agent| agent
+        .controller()
+        .controller_modify_volume(modify.clone())
+        .await);
+    step!("unpublish read-only", async |agent: &Agent| agent
+        .node()
+        .node_unpublish_volume(unpublish(&id, &read_only_target))
+        .await);
+    step!("unpublish", async |agent: &Agent| agent
+        .node()
+        .node_unpublish_volume(unpublish(&id, &target))
+        .await);
+    step!("unstage", async |agent: &Agent| agent
+        .node()
+        .node_unstage_volume(unstage(&id, &staging))
+        .await);
+    step!("detach", async |agent: &Agent| agent
+        .controller()
+        .controller_unpublish_volume(detach(&id))
+        .await);
+    let forget = DeleteSnapshotRequest {
+        snapshot_id: taken.snapshot_id.clone(),
+        ..DeleteSnapshotRequest::default()
+    };
+    step!("delete the snapshot", async |agent: &Agent| agent
+        .controller()
+        .delete_snapshot(forget.clone())
+        .await);
+    for id in [&id, &restored, &cloned] {
+        step!("delete", async |agent: &Agent| agent
+            .controller()
+            .delete_volume(delete(id))
+            .await);
+    }
+    states
+}
+
+#[track_caller]
+fn assert_same(found: &[(String, State)], wanted: &[(String, State)], why: &str, log: &str) {
+    for ((step, found), (_, wanted)) in found.iter().zip(wanted) {
+        assert_eq!(found, wanted, "after {step}, killed at {why}\n{log}");
+        assert!(found.frozen.is_empty());
+    }
+    assert_eq!(found.len(), wanted.len());
+}
+
+#[tokio::test]
+async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_ends() {
+    // btrfs has the most steps: a copy gets an identity of its own. A raw volume has a step of its own.
+    let mut wanted = Vec::new();
+    for (capability, mebibytes) in [(mounted("btrfs"), 256), (raw(), 16)] {
+        let mut subject = Subject::start(None).await;
+        let states = life(&mut subject, &capability, mebibytes).await;
+        wanted.push((capability, mebibytes, states));
+    }
+    let points = points("agent/core/src", &["fail::point(\"", "fail::point(\n"]);
+    assert!(points.len() > 30, "{points:?}");
+    for point in points {
+        let mut kills = 0;
+        for (capability, mebibytes, wanted) in &wanted {
+            let mut subject = Subject::start(Some(&point)).await;
+            let states = life(&mut subject, capability, *mebibytes).await;
+            kills += subject.kills;
+            assert_same(&states, wanted, &point, &subject.agent.log());
+        }
+        assert!(kills > 0, "no call comes to {point}");
+    }
+}
+
+/// A number that differs from run to run and is told when a run fails.
+fn seed() -> u64 {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::SystemTime::UNIX_EPOCH)
+        .unwrap();
+    u64::from(now.subsec_nanos()) | 1
+}
+
+async fn killed_at_random(times: usize) {
+    let capability = mounted("ext4");
+    let plain = |mut states: Vec<(String, State)>| {
+        // Where a mounted ext4 may not be grown, the node's part of an expansion cannot be had.
+        states.retain(|(step, _)| step != "expand at the node");
+        states
+    };
+    let begun = Instant::now();
+    let wanted = plain(short_life(&mut Subject::start(None).await, &capability).await);
+    let length = begun.elapsed();
+    let (mut random, mut kills) = (seed(), 0);
+    for round in 0..times {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let after = length.mul_f64(f64::from(u32::try_from(random % 1000).unwrap()) / 1000.0);
+        let mut subject = Subject::start(None).await;
+        let pid = nix::unistd::Pid::from_raw(subject.agent.pid());
+        let killer = tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        });
+        let states = plain(short_life(&mut subject, &capability).await);
+        killer.abort();
+        kills += subject.kills;
+        let why = format!("round {round}, {after:?}");
+        assert_same(&states, &wanted, &why, &subject.agent.log());
+    }
+    assert!(
+        kills > times / 3,
+        "only {kills} of {times} kills met a call"
+    );
+}
+
+/// The life of a small ext4 volume, quick enough to be lived two hundred times.
+async fn short_life(subject: &mut Subject, capability: &VolumeCapability) -> Vec<(String, State)> {
+    let mut states = Vec::new();
+    let (staging, target) = paths(&subject.agent, "v");
+    let new = create("v", 16, capability);
+    let id = subject
+        .call("create", async |agent: &Agent| {
+            agent.controller().create_volume(new.clone()).await
+        })
+        .await
+        .volume
+        .unwrap()
+        .volume_id;
+    let attach = ControllerPublishVolumeRequest {
+        volume_id: id.clone(),
+        node_id: "node-a".to_owned(),
+        volume_capability: Some(capability.clone()),
+        ..ControllerPublishVolumeRequest::default()
+    };
+    subject
+        .call("attach", async |agent: &Agent| {
+            agent
+                .controller()
+                .controller_publish_volume(attach.clone())
+                .await
+        })
+        .await;
+    subject
+        .call("stage", async |agent: &Agent| {
+            agent
+                .node()
+                .node_stage_volume(stage(&id, &staging, capability))
+                .await
+        })
+        .await;
+    subject
+        .call("publish", async |agent: &Agent| {
+            agent
+                .node()
+                .node_publish_volume(publish(&id, (&staging, &target), capability))
+                .await
+        })
+        .await;
+    let taken = subject
+        .call("snapshot", async |agent: &Agent| {
+            agent.controller().create_snapshot(snapshot("s", &id)).await
+        })
+        .await
+        .snapshot
+        .unwrap();
+    let restore = CreateVolumeRequest {
+        volume_content_source: from_snapshot(&taken.snapshot_id),
+        ..create("r", 32, capability)
+    };
+    let restored = subject
+        .call("restore", async |agent: &Agent| {
+            agent.controller().create_volume(restore.clone()).await
+        })
+        .await
+        .volume
+        .unwrap()
+        .volume_id;
+    subject
+        .call("expand", async |agent: &Agent| {
+            agent
+                .controller()
+                .controller_expand_volume(expand(&id, 24))
+                .await
+        })
+        .await;
+    states.push(("expand".to_owned(), subject.state()));
+    subject
+        .call("unpublish", async |agent: &Agent| {
+            agent
+                .node()
+                .node_unpublish_volume(unpublish(&id, &target))
+                .await
+        })
+        .await;
+    subject
+        .call("unstage", async |agent: &Agent| {
+            agent
+                .node()
+                .node_unstage_volume(unstage(&id, &staging))
+                .await
+        })
+        .await;
+    subject
+        .call("detach", async |agent: &Agent| {
+            agent
+                .controller()
+                .controller_unpublish_volume(detach(&id))
+                .await
+        })
+        .await;
+    subject
+        .call("delete", async |agent: &Agent| {
+            agent.controller().delete_volume(delete(&id)).await
+        })
+        .await;
+    states.push(("delete".to_owned(), subject.state()));
+    subject
+        .call("delete", async |agent: &Agent| {
+            agent.controller().delete_volume(delete(&restored)).await
+        })
+        .await;
+    let forget = DeleteSnapshotRequest {
+        snapshot_id: taken.snapshot_id,
+        ..DeleteSnapshotRequest::default()
+    };
+    subject
+        .call("delete", async |agent: &Agent| {
+            agent.controller().delete_snapshot(forget.clone()).await
+        })
+        .await;
+    states.push(("end".to_owned(), subject.state()));
+    states
+}
+
+#[tokio::test]
+async fn killed_a_hundred_times_at_random_it_ends_where_an_uninterrupted_run_ends() {
+    killed_at_random(100).await;
+}
+
+#[tokio::test]
+async fn killed_another_hundred_times_at_random_it_ends_there_too() {
+    killed_at_random(100).await;
+}
+
+/// What is said to the reconciler, a step at a time, each with what status must show then.
+fn story(root: &str) -> Vec<(Vec<(&'static str, String)>, Vec<&'static str>)> {
+    let volume = |name: &str, annotation: &str, spec: &str| {
+        format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\nspec: {{{spec}}}\n"
+        )
+    };
+    let snapshot = |annotation: &str| {
+        format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata: {{name: s, annotations: {{{annotation}}}}}\nspec: {{source: {{volumeName: v}}}}\n"
+        )
+    };
+    let absent = "drumlin.dev/state: absent";
+    let at = |path: &str| {
+        format!("fsType: xfs, deletionPolicy: Delete, mount: {{path: {root}/targets/{path}}}")
+    };
+    let restored = |annotation: &str| {
+        volume(
+            "r",
+            annotation,
+            &format!("capacity: 400Mi, source: {{snapshotName: s}}, {}", at("r")),
+        )
+    };
+    vec![
+        (
+            vec![(
+                "v.yaml",
+                volume("v", "", &format!("capacity: 300Mi, {}", at("one"))),
+            )],
+            vec!["Published"],
+        ),
+        (
+            vec![("s.yaml", snapshot("")), ("r.yaml", restored(""))],
+            vec!["SnapshotReady", "400Mi at"],
+        ),
+        (
+            vec![(
+                "v.yaml",
+                volume("v", "", &format!("capacity: 350Mi, {}", at("two"))),
+            )],
+            vec!["350Mi at", "two"],
+        ),
+        (
+            vec![("k.yaml", volume("k", "", "capacity: 16Mi, fsType: ext4"))],
+            vec!["not mounted"],
+        ),
+        (
+            vec![(
+                "k.yaml",
+                volume("k", absent, "capacity: 16Mi, fsType: ext4"),
+            )],
+            vec!["Released"],
+        ),
+        (
+            vec![(
+                "v.yaml",
+                volume(
+                    "v",
+                    "",
+                    "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete",
+                ),
+            )],
+            vec!["350Mi, not mounted"],
+        ),
+        (
+            vec![
+                ("s.yaml", snapshot(absent)),
+                ("r.yaml", restored(absent)),
+                (
+                    "v.yaml",
+                    volume(
+                        "v",
+                        absent,
+                        "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete",
+                    ),
+                ),
+            ],
+            vec![
+                "Volume    default    v     False  -         -      Deleted",
+                "Volume    default    r     False  -         -      Deleted",
+            ],
+        ),
+    ]
+}
+
+/// The state without the names of snapshots, which are new ones each time.
+fn nameless(state: &State) -> String {
+    let mut text = format!("{state:#?}");
+    for path in state.files.keys() {
+        let mut parts = path
+            .components()
+            .rev()
+            .map(|part| part.as_os_str().to_string_lossy().into_owned());
+        let (name, parent) = (
+            parts.next().unwrap_or_default(),
+            parts.next().unwrap_or_default(),
+        );
+        if parent == "snapshots" {
+            text = text.replace(&name, "SNAPSHOT");
+        }
+    }
+    let mut parts = text.split("snap-");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| {
+        text + "snap-" + part.get(32..).unwrap_or_default()
+    })
+}
+
+async fn told(point: Option<&str>) -> (Vec<String>, usize) {
+    let scratch = Scratch::new();
+    let manifests = scratch.directory("manifests");
+    scratch.directory("targets");
+    let options = |point: Option<&str>| Options {
+        arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
+        environment: point
+            .map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()))
+            .into_iter()
+            .collect(),
+        ..Options::default()
+    };
+    let root = text(scratch.path().to_owned());
+    let mut agent = Agent::with(scratch, options(point)).await;
+    let (mut states, mut kills) = (Vec::new(), 0);
+    for (files, words) in story(&root) {
+        for (file, manifest) in files {
+            write(&manifests.join(file), &manifest);
+        }
+        let deadline = Instant::now() + drumlin_tests::agent::PATIENCE;
+        loop {
+            let (table, _) = agent.status();
+            if words.iter().all(|word| table.contains(word)) && !agent.has_ended() {
+                break;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{words:?} {point:?}\n{table}\n{}",
+                agent.log()
+            );
+            if agent.has_ended() {
+                kills += 1;
+                agent.restart_with(options(None)).await;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let state = eventually(
+            || State::of(agent.scratch.path()),
+            |state| state.frozen.is_empty(),
+        )
+        .await;
+        states.push(nameless(&state));
+    }
+    (states, kills)
+}
+
+#[tokio::test]
+async fn a_reconciler_that_is_killed_between_any_two_steps_goes_on_where_it_was() {
+    let (wanted, _) = told(None).await;
+    let points = points(
+        "agent/reconciler/src",
+        &[".save(\"", ".point(\"", ".fail)(\""],
+    );
+    assert!(points.len() > 20, "{points:?}");
+    for point in points {
+        // These two need a volume that is gone, or an agent that wants volumes published; each has a test of its own.
+        if ["volume.lost", "volume.recreate", "volume.attach.called"].contains(&point.as_str()) {
+            continue;
+        }
+        let (states, kills) = told(Some(&point)).await;
+        assert!(kills > 0, "nothing comes to {point}");
+        for (step, (found, wanted)) in states.iter().zip(&wanted).enumerate() {
+            assert_eq!(found, wanted, "step {step}, killed at {point}");
+        }
+    }
+}

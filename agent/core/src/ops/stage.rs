@@ -160,6 +160,10 @@ fn check_staging(staging: &Path) -> Result<()> {
             "staging_target_path {} is not a directory",
             staging.display()
         ))),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Error::invalid(format!(
+            "staging_target_path {} goes through something that is not a directory",
+            staging.display()
+        ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
             Kind::Precondition,
             format!(

@@ -371,12 +371,11 @@ impl Operations {
                 // A volume never shrinks: a range that its size does not reach is OUT_OF_RANGE.
                 let rules = found.class.backend.features().sizes;
                 let wanted = size.choose(&rules, Some(image.size))?;
-                if wanted <= image.size {
-                    return Ok((image.size, has_file_system));
-                }
                 let after = found.class.backend.grow(image.id, wanted).await?.into_inner();
                 fail::point("expand-volume.grown");
-                tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume grown");
+                if after.size > image.size {
+                    tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume grown");
+                }
                 Ok((after.size, has_file_system))
             })
             .await

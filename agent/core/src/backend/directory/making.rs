@@ -117,7 +117,10 @@ impl Inner {
             fail::point("directory.grow.image");
         }
         let image = self.layout.usable(id)?;
-        self.write_record(id, &Record::new(image.size, image.labels.clone()))?;
+        let recorded = Record::read(&self.layout.record(id));
+        if !matches!(recorded, Ok(Some(Ok(record))) if record.size == image.size) {
+            self.write_record(id, &Record::new(image.size, image.labels.clone()))?;
+        }
         fail::point("directory.grow.record");
         for device in loop_device::find(&path)? {
             loop_device::refresh_size(&device)?;

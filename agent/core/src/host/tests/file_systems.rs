@@ -131,7 +131,7 @@ async fn a_killed_mkfs_is_done_again() {
     for (kind, bytes) in [
         (FileSystem::Ext4, 64 * MIB),
         (FileSystem::Xfs, 300 * MIB),
-        (FileSystem::Btrfs, 128 * MIB),
+        (FileSystem::Btrfs, 256 * MIB),
     ] {
         for delay in 0..8 {
             let scratch = Scratch::new();
@@ -172,7 +172,7 @@ async fn a_file_system_follows_its_device() {
     for (kind, bytes) in [
         (FileSystem::Ext4, 16 * MIB),
         (FileSystem::Xfs, 300 * MIB),
-        (FileSystem::Btrfs, 128 * MIB),
+        (FileSystem::Btrfs, 256 * MIB),
     ] {
         let mounted = Mounted::new(kind, bytes);
         let (device, path) = (&mounted.device.path, mounted.path());
