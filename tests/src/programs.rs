@@ -35,9 +35,15 @@ pub fn run(name: &str, arguments: &[&str]) -> String {
     printed
 }
 
+static BINARY: OnceLock<PathBuf> = OnceLock::new();
+
+/// Has this process test another binary; to be called before anything else.
+pub fn use_binary(path: PathBuf) {
+    let _ = BINARY.set(path);
+}
+
 /// The binary under test: `DRUMLIN_BIN`, or the one that is built here, with its fail points.
 pub fn drumlin() -> PathBuf {
-    static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY
         .get_or_init(|| {
             if let Some(binary) = std::env::var_os("DRUMLIN_BIN") {

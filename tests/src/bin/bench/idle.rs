@@ -1,0 +1,113 @@
+//! An agent with a thousand manifests that has nothing to do.
+
+use std::{fs, time::Duration};
+
+use drumlin_tests::{
+    agent::{Agent, Options, write},
+    storage::{Kind, Scratch},
+};
+use nix::sys::signal::Signal;
+
+use crate::measure::Table;
+
+/// What a process has done so far.
+#[derive(Debug, Clone, Copy)]
+struct Done {
+    /// Time on a processor, in nanoseconds, of all its threads that there are.
+    nanoseconds: u64,
+    /// Calls that write, to whatever.
+    writes: u64,
+    /// Page faults of children that have ended: none without a child.
+    children: u64,
+}
+
+fn done(agent: &Agent) -> Done {
+    let process = format!("/proc/{}", agent.pid());
+    let threads = fs::read_dir(format!("{process}/task")).unwrap().flatten();
+    let time = |path: std::path::PathBuf| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.split(' ')
+            .next()
+            .and_then(|number| number.parse::<u64>().ok())
+            .unwrap_or(0)
+    };
+    let io = fs::read_to_string(format!("{process}/io")).unwrap();
+    let writes = io
+        .lines()
+        .find_map(|line| line.strip_prefix("syscw: "))
+        .unwrap();
+    let stat = fs::read_to_string(format!("{process}/stat")).unwrap();
+    let behind = stat.rsplit(')').next().unwrap();
+    Done {
+        nanoseconds: threads
+            .map(|thread| time(thread.path().join("schedstat")))
+            .sum(),
+        writes: writes.parse().unwrap(),
+        // proc(5): cminflt is the 11th field, the 9th behind the name.
+        children: behind.split_whitespace().nth(8).unwrap().parse().unwrap(),
+    }
+}
+
+fn millis(nanoseconds: u64) -> f64 {
+    nanoseconds as f64 / 1e6
+}
+
+pub(crate) async fn manifests(table: &mut Table) {
+    let scratch = Scratch::new();
+    let images = scratch.file_system("images", Kind::Ext4, 4 << 10);
+    let manifests = scratch.directory("manifests");
+    for index in 0..1000 {
+        let text = format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata:\n  name: v{index}\nspec:\n  capacity: 16Mi\n"
+        );
+        write(&manifests.join(format!("v{index}.yaml")), &text);
+    }
+    let options = Options {
+        config: Some(format!(
+            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
+            images.display()
+        )),
+        arguments: vec![
+            "--manifests".to_owned(),
+            manifests.to_string_lossy().into_owned(),
+            "--log-level=warn".to_owned(),
+        ],
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    while agent.status().1 != 0 || agent.status().0.lines().count() < 1001 {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let before = done(&agent);
+    agent.signal(Signal::SIGHUP);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let after = done(&agent);
+    table.most(
+        "a pass over 1,000 unchanged manifests, processor time",
+        millis(after.nanoseconds - before.nanoseconds),
+        100.0,
+        "ms",
+    );
+    let before = done(&agent);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let after = done(&agent);
+    table.most(
+        "idle with 1,000 manifests, 60 s: processor time",
+        millis(after.nanoseconds - before.nanoseconds),
+        50.0,
+        "ms",
+    );
+    table.most(
+        "idle with 1,000 manifests, 60 s: writes",
+        (after.writes - before.writes) as f64,
+        0.0,
+        "calls",
+    );
+    table.most(
+        "idle with 1,000 manifests, 60 s: programs started",
+        (after.children - before.children) as f64,
+        0.0,
+        "",
+    );
+}

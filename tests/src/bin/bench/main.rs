@@ -1,0 +1,41 @@
+//! Speed and memory of a release build beside the bare programs that do the same, in one run.
+//!
+//! Every ratio is of two medians, measured in turns on the same file system, so that neither gets the better moment.
+#![allow(
+    clippy::expect_used,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    clippy::as_conversions,
+    reason = "a benchmark ends at the first thing that goes wrong, and prints what it found"
+)]
+
+mod calls;
+mod idle;
+mod measure;
+mod process;
+
+use measure::Table;
+
+#[tokio::main]
+async fn main() {
+    let only: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
+    process::build();
+    let mut table = Table::default();
+    if wanted("calls") {
+        calls::creation(&mut table).await;
+        calls::mount(&mut table).await;
+        calls::snapshots(&mut table).await;
+        calls::small(&mut table).await;
+    }
+    if wanted("process") {
+        process::start_and_memory(&mut table).await;
+    }
+    if wanted("idle") {
+        idle::manifests(&mut table).await;
+    }
+    println!("\n{}", table.render());
+}

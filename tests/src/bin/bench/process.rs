@@ -1,0 +1,107 @@
+//! The process: how soon it answers, and how much memory it has.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use drumlin_proto::csi::v1::ProbeRequest;
+use drumlin_tests::{
+    agent::{Agent, Options},
+    programs::{run, workspace},
+    requests::{create, raw},
+    storage::{Kind, Scratch},
+};
+
+use crate::measure::{Table, median};
+
+/// Builds the release binary and has the harness use it.
+pub(crate) fn build() {
+    run(
+        "cargo",
+        &[
+            "build",
+            "--quiet",
+            "--release",
+            "--locked",
+            "--package",
+            "drumlin",
+        ],
+    );
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), Into::into);
+    drumlin_tests::programs::use_binary(target.join("release/drumlin"));
+}
+
+/// An agent with one class on a file system of its own.
+pub(crate) async fn agent(storage: Kind, mebibytes: u64) -> Agent {
+    let scratch = Scratch::new();
+    let images = scratch.file_system("images", storage, mebibytes);
+    let config = format!(
+        "classes: [{{name: default, directory: {{path: {}}}}}]\n",
+        images.display()
+    );
+    let options = Options {
+        config: Some(config),
+        arguments: vec!["--log-level=warn".to_owned()],
+        ..Options::default()
+    };
+    Agent::with(scratch, options).await
+}
+
+/// Resident memory in MiB.
+fn resident(agent: &Agent) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
+    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+    kibibytes / 1024.0
+}
+
+/// From the start of the process to the first answered Probe, in milliseconds: the median of several starts.
+async fn start(agent: &mut Agent) -> f64 {
+    let mut times = Vec::new();
+    for _ in 0..15 {
+        agent.kill();
+        let begun = Instant::now();
+        agent.spawn();
+        // Dialled anew each time: a channel that was refused waits before it tries again.
+        while agent.identity().probe(ProbeRequest {}).await.is_err() {
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+        times.push(begun.elapsed());
+    }
+    median(times).as_secs_f64() * 1000.0
+}
+
+pub(crate) async fn start_and_memory(table: &mut Table) {
+    let mut agent = agent(Kind::Ext4, 4 << 10).await;
+    table.most(
+        "start to first answered Probe, empty",
+        start(&mut agent).await,
+        15.0,
+        "ms",
+    );
+    table.most("resident memory, idle", resident(&agent), 15.0, "MiB");
+    for index in 0..1000 {
+        agent
+            .controller()
+            .create_volume(create(&format!("v{index}"), 16, &raw()))
+            .await
+            .unwrap();
+    }
+    table.most(
+        "resident memory, after 1,000 volumes",
+        resident(&agent),
+        20.0,
+        "MiB",
+    );
+    table.most(
+        "start to first answered Probe, 1,000 volumes",
+        start(&mut agent).await,
+        50.0,
+        "ms",
+    );
+}
