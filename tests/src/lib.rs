@@ -8,7 +8,10 @@
 //!
 //! **Invariant:** nothing here knows the agent's code.
 
-#![allow(clippy::expect_used, reason = "a harness that cannot go on fails the test")]
+#![allow(
+    clippy::expect_used,
+    reason = "a harness that cannot go on fails the test"
+)]
 
 pub mod agent;
 pub mod programs;

@@ -322,20 +322,23 @@ impl Hostile {
                 volume_id: self.id(),
                 target_path: self.path()
             })),
-            _ => match self.random.below(2) {
-                0 => call!(node.node_get_volume_stats(NodeGetVolumeStatsRequest {
-                    volume_id: self.id(),
-                    volume_path: self.path(),
-                    staging_target_path: self.path()
-                })),
-                _ => call!(node.node_expand_volume(NodeExpandVolumeRequest {
-                    volume_id: self.id(),
-                    volume_path: self.path(),
-                    capacity_range: self.range(),
-                    volume_capability: self.maybe_capability(),
-                    ..NodeExpandVolumeRequest::default()
-                })),
-            },
+            _ => {
+                if self.random.below(2) == 0 {
+                    call!(node.node_get_volume_stats(NodeGetVolumeStatsRequest {
+                        volume_id: self.id(),
+                        volume_path: self.path(),
+                        staging_target_path: self.path()
+                    }))
+                } else {
+                    call!(node.node_expand_volume(NodeExpandVolumeRequest {
+                        volume_id: self.id(),
+                        volume_path: self.path(),
+                        capacity_range: self.range(),
+                        volume_capability: self.maybe_capability(),
+                        ..NodeExpandVolumeRequest::default()
+                    }))
+                }
+            }
         }
     }
 }

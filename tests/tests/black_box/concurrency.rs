@@ -28,7 +28,7 @@ async fn sixty_four_callers_make_one_volume_of_one_name() {
                     {
                         Ok(answer) => return answer.into_inner().volume.unwrap().volume_id,
                         Err(status) => {
-                            assert_eq!(status.code(), Code::Aborted, "{}", status.message())
+                            assert_eq!(status.code(), Code::Aborted, "{}", status.message());
                         }
                     }
                     tokio::time::sleep(Duration::from_millis(5)).await;

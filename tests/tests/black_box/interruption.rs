@@ -470,8 +470,11 @@ async fn killed_another_hundred_times_at_random_it_ends_there_too() {
     killed_at_random(100).await;
 }
 
+/// Files that are written, and words that status must show then.
+type Step = (Vec<(&'static str, String)>, Vec<&'static str>);
+
 /// What is said to the reconciler, a step at a time, each with what status must show then.
-fn story(root: &str) -> Vec<(Vec<(&'static str, String)>, Vec<&'static str>)> {
+fn story(root: &str) -> Vec<Step> {
     let volume = |name: &str, annotation: &str, spec: &str| {
         format!(
             "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\nspec: {{{spec}}}\n"

@@ -15,6 +15,7 @@ use drumlin_tests::{
 };
 
 use crate::kit::{get, ok, put, text};
+use nix::sys::statvfs::FsFlags;
 
 /// An agent with an empty directory of manifests.
 struct Host {
@@ -141,11 +142,17 @@ async fn a_volume_is_made_mounted_moved_grown_remounted_and_unmounted() {
             &format!("{xfs}mount: {{path: {two}, options: [noatime], readOnly: true}}"),
         )],
     );
-    eventually(
-        || fs::write(format!("{two}/other"), "x").is_err(),
-        |refused| *refused,
-    )
-    .await;
+    // Asked for by its flags: a write would fail, or land beneath, while the volume is between two mounts.
+    let read_only = || {
+        nix::sys::statvfs::statvfs(two.as_str())
+            .is_ok_and(|found| found.flags().contains(FsFlags::ST_RDONLY))
+    };
+    eventually(read_only, |read_only| *read_only).await;
+    let written = fs::write(format!("{two}/other"), "x");
+    assert_eq!(
+        written.unwrap_err().kind(),
+        std::io::ErrorKind::ReadOnlyFilesystem
+    );
     host.until("data", &["True", &two]).await;
     assert_eq!(get(&two, "file"), b"precious");
 

@@ -7,6 +7,7 @@
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,
+    clippy::format_collect,
     reason = "tests fail by panicking"
 )]
 

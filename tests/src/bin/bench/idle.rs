@@ -90,7 +90,7 @@ pub(crate) async fn manifests(table: &mut Table) {
         "ms",
     );
     let before = done(&agent);
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     let after = done(&agent);
     table.most(
         "idle with 1,000 manifests, 60 s: processor time",
