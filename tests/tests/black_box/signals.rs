@@ -23,7 +23,7 @@ fn names(path: &std::path::Path) -> Vec<String> {
 async fn a_second_signal_ends_it_in_the_middle_of_a_change_that_a_repeat_finishes() {
     let scratch = Scratch::new();
     // Without reflinks, so that a snapshot takes far longer than two signals do.
-    let images = scratch.file_system("images", Kind::Ext4, 1500);
+    let images = scratch.file_system("images", Kind::Ext4, 700);
     let options = Options {
         config: Some(format!(
             "classes:\n- {{name: a, default: true, directory: {{path: {}}}}}\n",
@@ -32,7 +32,7 @@ async fn a_second_signal_ends_it_in_the_middle_of_a_change_that_a_repeat_finishe
         ..Options::default()
     };
     let mut agent = Agent::with(scratch, options).await;
-    let new = create("v", 512, &raw());
+    let new = create("v", 192, &raw());
     let id = ok(agent.controller().create_volume(new).await)
         .volume
         .unwrap()
@@ -41,7 +41,7 @@ async fn a_second_signal_ends_it_in_the_middle_of_a_change_that_a_repeat_finishe
         .join("volumes")
         .join(id.rsplit('/').next().unwrap())
         .join("image");
-    fs::write(&image, vec![7; 512 << 20]).unwrap();
+    fs::write(&image, vec![7; 192 << 20]).unwrap();
 
     let snapshots = images.join("snapshots");
     let mut controller = agent.controller();
