@@ -7,6 +7,10 @@ check:
     cargo deny check bans licenses sources
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
 
+# Formats all code.
+fmt:
+    cargo fmt --all
+
 # Every test there is, as root.
 test *ARGS:
     tests/run {{ARGS}}
