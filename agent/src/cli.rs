@@ -9,7 +9,7 @@ use crate::telemetry::LogFormat;
 
 /// Keeps a machine's local volumes the way files say they should be, and serves them over CSI.
 #[derive(Debug, Parser)]
-#[command(version, about, disable_help_subcommand = true)]
+#[command(version = crate::VERSION, about, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -77,6 +77,7 @@ pub(crate) struct AgentArguments {
         num_args = 0..=1,
         default_missing_value = "true",
         require_equals = true,
+        value_parser = clap::builder::BoolishValueParser::new(),
         value_name = "BOOL"
     )]
     pub(crate) attach: Option<bool>,

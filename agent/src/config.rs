@@ -203,6 +203,7 @@ fn classes(mut file: Vec<FileClass>, state_dir: &Path) -> anyhow::Result<Vec<Cla
         ([], _) => bail!("classes: none is the default; set `default: true` on one"),
         (several, _) => bail!("classes: several are the default: {}", several.join(", ")),
     }
+    check_directories(&file)?;
     file.sort_by_key(|class| !class.default);
     file.into_iter()
         .enumerate()
@@ -210,6 +211,26 @@ fn classes(mut file: Vec<FileClass>, state_dir: &Path) -> anyhow::Result<Vec<Cla
             one_class(&class).with_context(|| format!("classes[{index}] ({})", class.name))
         })
         .collect()
+}
+
+/// Each class cleans up in its directory as if it were alone there.
+fn check_directories(file: &[FileClass]) -> anyhow::Result<()> {
+    let mut seen: Vec<(&str, &Path)> = Vec::new();
+    for class in file {
+        let Some(directory) = &class.directory else {
+            continue;
+        };
+        for (name, path) in &seen {
+            if directory.path.starts_with(path) || path.starts_with(&directory.path) {
+                bail!(
+                    "classes: the directories of {name} and {} are one, or one is in the other; give each its own",
+                    class.name
+                );
+            }
+        }
+        seen.push((&class.name, &directory.path));
+    }
+    Ok(())
 }
 
 fn one_class(class: &FileClass) -> anyhow::Result<Class> {
@@ -303,6 +324,16 @@ mod tests {
             error.contains("line 2") && error.contains("attach"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn two_classes_share_no_directory() {
+        for (first, second) in [("/a", "/a"), ("/a", "/a/b"), ("/a/b/c", "/a/b/")] {
+            let error = wrong(&format!(
+                "node: n\nclasses:\n- {{name: a, default: true, directory: {{path: {first}}}}}\n- {{name: b, directory: {{path: {second}}}}}\n"
+            ));
+            assert!(error.contains("give each its own"), "{error}");
+        }
     }
 
     #[test]

@@ -32,6 +32,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use cli::{Cli, Command};
 
+/// The version, with the commit that it was built from where that is known.
+pub(crate) const VERSION: &str = env!("DRUMLIN_VERSION");
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{service::Routes, transport::Server};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::rpc::csi_v1::Front;
+use crate::rpc::csi_v1::{Front, SERVICES};
 
 /// Serves `operations` on `listener` until `stop`; calls that run then are answered first.
 pub(crate) async fn serve(
@@ -18,18 +18,26 @@ pub(crate) async fn serve(
     listener: UnixListener,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let reflection = tonic_reflection::server::Builder::configure()
-        .register_encoded_file_descriptor_set(drumlin_proto::FILE_DESCRIPTOR_SET)
-        .build_v1()
-        .context("could not describe the services")?;
-    let routes = Routes::new(reflection);
-    let routes = Front::new(operations, driver).register(routes);
     Server::builder()
         .layer(CatchPanicLayer::custom(panicked))
-        .add_routes(routes)
+        .add_routes(routes(operations, driver)?)
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop)
         .await
         .context("the server failed")
+}
+
+/// All that is served; reflection names it and nothing else.
+fn routes(operations: Arc<Operations>, driver: &str) -> anyhow::Result<Routes> {
+    let reflection = SERVICES
+        .into_iter()
+        .fold(
+            tonic_reflection::server::Builder::configure(),
+            tonic_reflection::server::Builder::with_service_name,
+        )
+        .register_encoded_file_descriptor_set(drumlin_proto::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .context("could not describe the services")?;
+    Ok(Front::new(operations, driver).register(Routes::new(reflection)))
 }
 
 /// What a caller gets when a call panics: INTERNAL, and the agent goes on.
@@ -44,4 +52,108 @@ fn panicked(
         .unwrap_or("no reason");
     tracing::error!(error = text, "a call panicked");
     crate::rpc::internal("the call failed inside the agent; its log says why").into_http()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    use drumlin_core::ops::{Classes, Settings};
+    use drumlin_proto::csi::v1::{GetPluginInfoRequest, identity_client::IdentityClient};
+    use tokio_util::sync::CancellationToken;
+    use tonic::{
+        Code, Status,
+        body::Body,
+        codegen::http::{Request, Response},
+    };
+    use tonic_reflection::pb::v1::{
+        ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+        server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+    };
+    use tower::{Layer, ServiceExt, service_fn};
+
+    #[tokio::test]
+    async fn a_panic_becomes_internal_and_tells_the_caller_nothing_of_it() {
+        let calls: [fn() -> Response<Body>; 3] = [
+            || panic!("a constant secret"),
+            || std::panic::panic_any(format!("a {} secret", "made")),
+            || std::panic::panic_any(1),
+        ];
+        for panicking in calls {
+            let service = CatchPanicLayer::custom(panicked).layer(service_fn(
+                move |_: Request<Body>| async move { Ok::<_, Infallible>(panicking()) },
+            ));
+            let answer = service
+                .oneshot(Request::new(Body::default()))
+                .await
+                .unwrap();
+            let status = Status::from_header_map(answer.headers()).unwrap();
+            assert_eq!(status.code(), Code::Internal);
+            assert!(!status.message().contains("secret"), "{status}");
+        }
+    }
+
+    #[tokio::test]
+    async fn reflection_names_what_is_served_and_a_stop_ends_the_server() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn({
+            let stopped = stop.clone().cancelled_owned();
+            async move { serve(operations(), "org.example.test", listener, stopped).await }
+        });
+        let channel = drumlin_proto::connect(&path).unwrap();
+        let info = IdentityClient::new(channel.clone())
+            .get_plugin_info(GetPluginInfoRequest {})
+            .await
+            .unwrap()
+            .into_inner();
+        assert_eq!(info.name, "org.example.test");
+        assert!(info.vendor_version.starts_with(env!("CARGO_PKG_VERSION")));
+        let request = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let mut answers = ServerReflectionClient::new(channel)
+            .server_reflection_info(tokio_stream::once(request))
+            .await
+            .unwrap()
+            .into_inner();
+        let answer = answers.message().await.unwrap().unwrap().message_response;
+        let Some(MessageResponse::ListServicesResponse(list)) = answer else {
+            unreachable!("{answer:?}");
+        };
+        let names: Vec<String> = list.service.into_iter().map(|one| one.name).collect();
+        assert_eq!(names, SERVICES);
+        drop(answers);
+        stop.cancel();
+        serving.await.unwrap().unwrap();
+    }
+
+    fn operations() -> Arc<Operations> {
+        use drumlin_core::{
+            backend::directory::{Allocation, Directory, DirectorySettings, Missing},
+            host::FileSystem,
+            ops::Class,
+        };
+        let node: drumlin_core::types::NodeName = "n".parse().unwrap();
+        let class = Class {
+            name: "default".parse().unwrap(),
+            backend: Arc::new(Directory::new(DirectorySettings {
+                path: "/nonexistent".into(),
+                allocation: Allocation::Thin,
+                file_system: FileSystem::Ext4,
+                missing: Missing::Refuse,
+            })),
+        };
+        let classes = Classes::new(&node, vec![class]).unwrap();
+        let settings = Settings {
+            node,
+            attach: false,
+            max_volumes: None,
+        };
+        Operations::new(settings, classes)
+    }
 }

@@ -1,9 +1,10 @@
 //! `drumlin agent`: serves CSI until it is told to stop.
 
-use std::{path::Path, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use drumlin_core::{fail, host::exec, ops::Operations};
 use drumlin_reconciler::{Reconciler, Settings};
+use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::signals::Signals;
@@ -12,8 +13,9 @@ use crate::{
 };
 
 /// How long running changes may take to end before the agent goes without them: a repeat finishes or undoes them.
+/// With twice the grace below it stays under the ten seconds that service managers commonly give.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long a client may keep a call open after all changes have ended.
+/// How long a client may keep a call open, and the reconciler may take, after all changes have ended.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Runs the agent, and the reconciler beside it when there are manifests.
@@ -39,34 +41,54 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     tracing::info!(
         endpoint = %config.endpoint,
         node = %operations.settings().node,
-        version = env!("CARGO_PKG_VERSION"),
+        version = crate::VERSION,
         "agent started"
     );
     let stop = CancellationToken::new();
     let rescan = reconciler.as_ref().map(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
     let reconciling = reconciler.map(|reconciler| tokio::spawn(reconciler.run(stop.clone())));
-    let serving = server::serve(
-        operations.clone(),
-        &config.driver,
-        listener,
-        stop.clone().cancelled_owned(),
-    );
-    let drained = async {
-        stop.cancelled().await;
-        let _ = tokio::time::timeout(PATIENCE, operations.shut_down()).await;
-        tokio::time::sleep(GRACE).await;
-    };
-    let served = tokio::select! {
-        served = serving => served,
-        () = drained => Ok(()),
-    };
-    let _ = tokio::time::timeout(PATIENCE, operations.shut_down()).await;
+    let served = serve_until_stopped(&operations, &config.driver, listener, &stop).await;
     if let Some(reconciling) = reconciling {
         let _ = tokio::time::timeout(GRACE, reconciling).await;
     }
     drop(socket);
     tracing::info!("agent stopped");
+    served
+}
+
+/// Answers calls until `stop`, then waits for running changes, also for those whose callers have gone away.
+async fn serve_until_stopped(
+    operations: &Arc<Operations>,
+    driver: &str,
+    listener: UnixListener,
+    stop: &CancellationToken,
+) -> anyhow::Result<()> {
+    let ended = CancellationToken::new();
+    let serving = async {
+        let stopping = stop.clone().cancelled_owned();
+        let answered = server::serve(Arc::clone(operations), driver, listener, stopping);
+        let given_up = async {
+            ended.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        let served = tokio::select! {
+            served = answered => served,
+            () = given_up => Ok(()),
+        };
+        // A server that failed ends everything else too.
+        stop.cancel();
+        served
+    };
+    let changing = async {
+        stop.cancelled().await;
+        let changes = operations.shut_down();
+        if tokio::time::timeout(PATIENCE, changes).await.is_err() {
+            tracing::warn!("a change has not ended; its repeat finishes or undoes it");
+        }
+        ended.cancel();
+    };
+    let (served, ()) = tokio::join!(serving, changing);
     served
 }
 

@@ -1,11 +1,14 @@
-//! One line per RPC, at debug: method, object, code, milliseconds. Nothing else of a request is ever logged.
+//! One line per RPC: method, object, code, milliseconds. Nothing else of a request is ever logged.
 
 use std::{fmt, future::Future, time::Instant};
 
-use drumlin_core::Result;
+use drumlin_core::{Error, Kind, Result};
 use tonic::{Response, Status};
 
-use super::status::status;
+use super::status::{code, status};
+
+/// The most characters of a caller's text in a log line.
+const LOGGED_CHARACTERS: usize = 300;
 
 /// Answers an RPC about `object` with what `work` returns.
 pub(super) async fn answer<T>(
@@ -14,17 +17,161 @@ pub(super) async fn answer<T>(
     work: impl Future<Output = Result<T>>,
 ) -> Result<Response<T>, Status> {
     let begun = Instant::now();
-    let answer = work.await.map_err(|error| status(&error));
-    if tracing::enabled!(tracing::Level::DEBUG) {
-        let code = answer.as_ref().err().map_or(tonic::Code::Ok, Status::code);
-        let object = object.to_string();
-        tracing::debug!(
-            rpc.method = method,
-            object = %object.escape_debug(),
-            rpc.code = ?code,
-            elapsed_ms = begun.elapsed().as_secs_f64() * 1000.0,
-            "rpc"
-        );
+    match work.await {
+        Ok(answer) => {
+            tracing::debug!(
+                rpc.method = method,
+                object = %Quoted(&object),
+                rpc.code = "Ok",
+                elapsed_ms = milliseconds(begun),
+                "rpc"
+            );
+            Ok(Response::new(answer))
+        }
+        Err(error) => {
+            log(method, &object, begun, &error);
+            Err(status(&error))
+        }
     }
-    answer.map(Response::new)
+}
+
+/// The one place where a failure is logged, with all its causes. What only the caller can mend is no news for an operator.
+fn log(method: &str, object: &dyn fmt::Display, begun: Instant, error: &Error) {
+    // A level is part of an event's static description, so each level has its own.
+    macro_rules! event {
+        ($level:ident, $message:literal) => {
+            tracing::$level!(
+                rpc.method = method,
+                object = %Quoted(object),
+                rpc.code = ?code(error.kind()),
+                elapsed_ms = milliseconds(begun),
+                error = %Quoted(&error.chain()),
+                $message
+            )
+        };
+    }
+    match error.kind() {
+        Kind::Bug => event!(error, "internal error"),
+        Kind::Command | Kind::Io | Kind::HalfDone | Kind::NoSpace | Kind::Precondition => {
+            event!(warn, "operation failed");
+        }
+        _ => event!(debug, "rpc"),
+    }
+}
+
+fn milliseconds(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1000.0
+}
+
+/// Text of a caller, on one line and of a bearable length.
+struct Quoted<'a>(&'a dyn fmt::Display);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = self.0.to_string();
+        let mut left = text.chars();
+        for character in left.by_ref().take(LOGGED_CHARACTERS) {
+            if character.is_control() {
+                write!(f, "{}", character.escape_debug())?;
+            } else {
+                write!(f, "{character}")?;
+            }
+        }
+        if left.next().is_some() {
+            f.write_str("…")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{
+        io::Write,
+        sync::{Arc, Mutex, PoisonError},
+    };
+    use tracing::{Level, subscriber::with_default};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is logged up to `level` when a call about `object` gives `result`.
+    fn logged(level: Level, object: &str, result: Result<()>) -> Vec<String> {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap();
+        with_default(subscriber, || {
+            let _ = runtime.block_on(answer("p.S/M", object, async { result }));
+        });
+        let bytes = lines.0.lock().unwrap().clone();
+        let text = String::from_utf8(bytes).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_call_is_one_line_whatever_became_of_it() {
+        let failed = || Error::io("could not write", std::io::Error::other("on fire"));
+        for (level, result, parts) in [
+            (Level::DEBUG, Ok(()), ["DEBUG", "rpc.code=\"Ok\""]),
+            (
+                Level::DEBUG,
+                Err(Error::not_found("no v")),
+                ["DEBUG", "error=no v"],
+            ),
+            (
+                Level::INFO,
+                Err(failed()),
+                ["WARN", "error=could not write: on fire"],
+            ),
+            (
+                Level::INFO,
+                Err(Error::new(Kind::Bug, "x")),
+                ["ERROR", "rpc.code=Internal"],
+            ),
+        ] {
+            let lines = logged(level, "v-1", result);
+            assert_eq!(lines.len(), 1, "{lines:?}");
+            for part in
+                parts
+                    .into_iter()
+                    .chain(["rpc.method=\"p.S/M\"", "object=v-1", "elapsed_ms="])
+            {
+                assert!(lines[0].contains(part), "{part}: {lines:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn at_info_a_call_that_went_well_or_was_refused_is_silent() {
+        assert!(logged(Level::INFO, "v", Ok(())).is_empty());
+        assert!(logged(Level::INFO, "v", Err(Error::invalid("x"))).is_empty());
+    }
+
+    #[test]
+    fn a_callers_text_can_neither_forge_a_line_nor_fill_the_log() {
+        let lines = logged(Level::DEBUG, &format!("v\n{}", "ä".repeat(100_000)), Ok(()));
+        assert_eq!(lines.len(), 1);
+        assert!(lines[0].contains("v\\n") && lines[0].len() < 2000);
+    }
 }

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 const MESSAGE_CHARACTERS: usize = 1000;
 
 /// The code that a caller gets for a kind of error (CSI, "gRPC Error Codes").
-fn code(kind: Kind) -> Code {
+pub(super) fn code(kind: Kind) -> Code {
     match kind {
         Kind::Invalid => Code::InvalidArgument,
         Kind::NotFound => Code::NotFound,
@@ -27,17 +27,9 @@ fn code(kind: Kind) -> Code {
     }
 }
 
-/// What a caller is told. Failures that a person must look into are logged here, once, with all their causes.
+/// What a caller is told: the failure with all its causes.
 pub(super) fn status(error: &Error) -> Status {
-    let code = code(error.kind());
-    match error.kind() {
-        Kind::Bug => tracing::error!(rpc.code = ?code, error = %error.chain(), "internal error"),
-        Kind::Command | Kind::Io | Kind::HalfDone | Kind::NoSpace | Kind::Precondition => {
-            tracing::warn!(rpc.code = ?code, error = %error.chain(), "operation failed");
-        }
-        _ => tracing::debug!(rpc.code = ?code, error = %error.chain(), "call refused"),
-    }
-    Status::new(code, shortened(error.chain()))
+    Status::new(code(error.kind()), shortened(error.chain()))
 }
 
 /// A message travels in a header, and clients refuse headers of more than 16 KiB: a caller's own long text must not
@@ -52,6 +44,7 @@ fn shortened(mut message: String) -> String {
 
 /// The answer to an RPC that this agent does not offer, and does not advertise.
 pub(super) fn unimplemented(rpc: &str) -> Status {
+    tracing::debug!(rpc.method = rpc, rpc.code = ?Code::Unimplemented, "rpc");
     Status::new(Code::Unimplemented, format!("{rpc} is not offered"))
 }
 
@@ -82,9 +75,31 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_tried_again_or_elsewhere_has_the_code_that_says_so() {
-        assert_eq!(code(Kind::Busy), Code::Aborted);
-        assert_eq!(code(Kind::HalfDone), Code::Unavailable);
-        assert_eq!(code(Kind::WrongNode), Code::ResourceExhausted);
+    fn every_kind_has_the_code_that_tells_a_caller_what_to_do() {
+        for (kind, expected) in [
+            (Kind::Invalid, Code::InvalidArgument),
+            (Kind::NotFound, Code::NotFound),
+            (Kind::Conflict, Code::AlreadyExists),
+            (Kind::Busy, Code::Aborted),
+            (Kind::StaleToken, Code::Aborted),
+            (Kind::InUse, Code::FailedPrecondition),
+            (Kind::Precondition, Code::FailedPrecondition),
+            (Kind::OutOfRange, Code::OutOfRange),
+            (Kind::NoSpace, Code::ResourceExhausted),
+            (Kind::WrongNode, Code::ResourceExhausted),
+            (Kind::HalfDone, Code::Unavailable),
+            (Kind::Command, Code::Internal),
+            (Kind::Io, Code::Internal),
+            (Kind::Bug, Code::Internal),
+        ] {
+            assert_eq!(code(kind), expected, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_offered_is_unimplemented_by_name() {
+        let status = unimplemented("NodeGetVolumeHealth");
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert!(status.message().contains("NodeGetVolumeHealth"));
     }
 }

@@ -111,11 +111,10 @@ impl v1::controller_server::Controller for Front {
                     message,
                 },
                 None => v1::ValidateVolumeCapabilitiesResponse {
+                    // What is left out here was not checked, and the caller is told so by that.
                     confirmed: Some(Confirmed {
-                        volume_context: request.volume_context,
                         volume_capabilities: request.volume_capabilities,
-                        parameters: request.parameters,
-                        mutable_parameters: request.mutable_parameters,
+                        ..Confirmed::default()
                     }),
                     message: String::new(),
                 },
@@ -195,10 +194,13 @@ impl v1::controller_server::Controller for Front {
         &self,
         _: Request<v1::ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<v1::ControllerGetCapabilitiesResponse>, Status> {
-        let attach = self.operations.settings().attach;
-        Ok(Response::new(v1::ControllerGetCapabilitiesResponse {
-            capabilities: capabilities::controller(attach),
-        }))
+        answer("csi.v1.Controller/ControllerGetCapabilities", "", async {
+            let attach = self.operations.settings().attach;
+            Ok(v1::ControllerGetCapabilitiesResponse {
+                capabilities: capabilities::controller(attach),
+            })
+        })
+        .await
     }
 
     async fn create_snapshot(

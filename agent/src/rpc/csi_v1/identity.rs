@@ -6,7 +6,7 @@ use drumlin_proto::csi::v1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities};
-use crate::rpc::status::status;
+use crate::{VERSION, rpc::call::answer};
 
 #[tonic::async_trait]
 impl v1::identity_server::Identity for Front {
@@ -14,30 +14,36 @@ impl v1::identity_server::Identity for Front {
         &self,
         _: Request<v1::GetPluginInfoRequest>,
     ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
-        Ok(Response::new(v1::GetPluginInfoResponse {
-            name: self.driver.to_string(),
-            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
-            manifest: BTreeMap::new(),
-        }))
+        answer("csi.v1.Identity/GetPluginInfo", "", async {
+            Ok(v1::GetPluginInfoResponse {
+                name: self.driver.to_string(),
+                vendor_version: VERSION.to_owned(),
+                manifest: BTreeMap::new(),
+            })
+        })
+        .await
     }
 
     async fn get_plugin_capabilities(
         &self,
         _: Request<v1::GetPluginCapabilitiesRequest>,
     ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
-        Ok(Response::new(v1::GetPluginCapabilitiesResponse {
-            capabilities: capabilities::plugin(),
-        }))
+        answer("csi.v1.Identity/GetPluginCapabilities", "", async {
+            Ok(v1::GetPluginCapabilitiesResponse {
+                capabilities: capabilities::plugin(),
+            })
+        })
+        .await
     }
 
     async fn probe(
         &self,
         _: Request<v1::ProbeRequest>,
     ) -> Result<Response<v1::ProbeResponse>, Status> {
-        self.operations
-            .probe()
-            .await
-            .map_err(|error| status(&error))?;
-        Ok(Response::new(v1::ProbeResponse { ready: Some(true) }))
+        answer("csi.v1.Identity/Probe", "", async {
+            self.operations.probe().await?;
+            Ok(v1::ProbeResponse { ready: Some(true) })
+        })
+        .await
     }
 }

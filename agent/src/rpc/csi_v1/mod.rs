@@ -19,6 +19,13 @@ pub(crate) struct Front {
     driver: Arc<str>,
 }
 
+/// The services of the package that are served, as reflection names them.
+pub(crate) const SERVICES: [&str; 3] = [
+    v1::identity_server::SERVICE_NAME,
+    v1::controller_server::SERVICE_NAME,
+    v1::node_server::SERVICE_NAME,
+];
+
 impl Front {
     /// A front to `operations` that calls itself `driver`.
     pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {

@@ -141,21 +141,27 @@ impl v1::node_server::Node for Front {
         &self,
         _: Request<v1::NodeGetCapabilitiesRequest>,
     ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
-        Ok(Response::new(v1::NodeGetCapabilitiesResponse {
-            capabilities: capabilities::node(),
-        }))
+        answer("csi.v1.Node/NodeGetCapabilities", "", async {
+            Ok(v1::NodeGetCapabilitiesResponse {
+                capabilities: capabilities::node(),
+            })
+        })
+        .await
     }
 
     async fn node_get_info(
         &self,
         _: Request<v1::NodeGetInfoRequest>,
     ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
-        let settings = self.operations.settings();
-        Ok(Response::new(v1::NodeGetInfoResponse {
-            node_id: settings.node.to_string(),
-            max_volumes_per_node: settings.max_volumes.map_or(0, i64::from),
-            accessible_topology: Some(convert::topology(&Topology::of(&settings.node))),
-        }))
+        answer("csi.v1.Node/NodeGetInfo", "", async {
+            let settings = self.operations.settings();
+            Ok(v1::NodeGetInfoResponse {
+                node_id: settings.node.to_string(),
+                max_volumes_per_node: settings.max_volumes.map_or(0, i64::from),
+                accessible_topology: Some(convert::topology(&Topology::of(&settings.node))),
+            })
+        })
+        .await
     }
 
     async fn node_get_volume_health(
