@@ -21,7 +21,6 @@ sanity:
 
 # Speed and memory beside the bare programs, as root.
 bench *ARGS:
-    cargo build --release --package drumlin --package drumlin-tests --bins
     cargo run --release --package drumlin-tests --bin bench -- {{ARGS}}
 
 # Writes the committed custom resource definitions anew.
