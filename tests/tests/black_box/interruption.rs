@@ -2,20 +2,14 @@
 //!
 //! The points are read from the sources, so none can be forgotten: one that no call comes to fails its test.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use drumlin_proto::csi::v1::{
     ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
     DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, eventually, write},
-    programs::workspace,
+    agent::{Agent, Options},
     requests::{
         create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot, stage,
         unpublish, unstage,
@@ -25,29 +19,7 @@ use drumlin_tests::{
 };
 use tonic::{Response, Status};
 
-use crate::kit::{detach, paths, text};
-
-/// The names of the points in the sources below `directory`, each behind one of `calls`.
-fn points(directory: &str, calls: &[&str]) -> BTreeSet<String> {
-    fn collect(directory: &Path, calls: &[&str], found: &mut BTreeSet<String>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                collect(&path, calls, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let source = fs::read_to_string(&path).unwrap();
-                for call in calls {
-                    let behind = source.split(call).skip(1);
-                    let names = behind.filter_map(|rest| rest.split('"').next());
-                    found.extend(names.filter(|name| name.contains('.')).map(str::to_owned));
-                }
-            }
-        }
-    }
-    let mut found = BTreeSet::new();
-    collect(&workspace().join(directory), calls, &mut found);
-    found
-}
+use crate::kit::{detach, paths, points};
 
 /// An agent that may be killed, and what is known of that.
 struct Subject {
@@ -468,182 +440,4 @@ async fn killed_a_hundred_times_at_random_it_ends_where_an_uninterrupted_run_end
 #[tokio::test]
 async fn killed_another_hundred_times_at_random_it_ends_there_too() {
     killed_at_random(100).await;
-}
-
-/// Files that are written, and words that status must show then.
-type Step = (Vec<(&'static str, String)>, Vec<&'static str>);
-
-/// What is said to the reconciler, a step at a time, each with what status must show then.
-fn story(root: &str) -> Vec<Step> {
-    let volume = |name: &str, annotation: &str, spec: &str| {
-        format!(
-            "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\nspec: {{{spec}}}\n"
-        )
-    };
-    let snapshot = |annotation: &str| {
-        format!(
-            "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata: {{name: s, annotations: {{{annotation}}}}}\nspec: {{source: {{volumeName: v}}}}\n"
-        )
-    };
-    let absent = "drumlin.dev/state: absent";
-    let at = |path: &str| {
-        format!("fsType: xfs, deletionPolicy: Delete, mount: {{path: {root}/targets/{path}}}")
-    };
-    let restored = |annotation: &str| {
-        volume(
-            "r",
-            annotation,
-            &format!("capacity: 400Mi, source: {{snapshotName: s}}, {}", at("r")),
-        )
-    };
-    vec![
-        (
-            vec![(
-                "v.yaml",
-                volume("v", "", &format!("capacity: 300Mi, {}", at("one"))),
-            )],
-            vec!["Published"],
-        ),
-        (
-            vec![("s.yaml", snapshot("")), ("r.yaml", restored(""))],
-            vec!["SnapshotReady", "400Mi at"],
-        ),
-        (
-            vec![(
-                "v.yaml",
-                volume("v", "", &format!("capacity: 350Mi, {}", at("two"))),
-            )],
-            vec!["350Mi at", "two"],
-        ),
-        (
-            vec![("k.yaml", volume("k", "", "capacity: 16Mi, fsType: ext4"))],
-            vec!["not mounted"],
-        ),
-        (
-            vec![(
-                "k.yaml",
-                volume("k", absent, "capacity: 16Mi, fsType: ext4"),
-            )],
-            vec!["Released"],
-        ),
-        (
-            vec![(
-                "v.yaml",
-                volume(
-                    "v",
-                    "",
-                    "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete",
-                ),
-            )],
-            vec!["350Mi, not mounted"],
-        ),
-        (
-            vec![
-                ("s.yaml", snapshot(absent)),
-                ("r.yaml", restored(absent)),
-                (
-                    "v.yaml",
-                    volume(
-                        "v",
-                        absent,
-                        "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete",
-                    ),
-                ),
-            ],
-            vec![
-                "Volume    default    v     False  -         -      Deleted",
-                "Volume    default    r     False  -         -      Deleted",
-            ],
-        ),
-    ]
-}
-
-/// The state without the names of snapshots, which are new ones each time.
-fn nameless(state: &State) -> String {
-    let mut text = format!("{state:#?}");
-    for path in state.files.keys() {
-        let mut parts = path
-            .components()
-            .rev()
-            .map(|part| part.as_os_str().to_string_lossy().into_owned());
-        let (name, parent) = (
-            parts.next().unwrap_or_default(),
-            parts.next().unwrap_or_default(),
-        );
-        if parent == "snapshots" {
-            text = text.replace(&name, "SNAPSHOT");
-        }
-    }
-    let mut parts = text.split("snap-");
-    let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
-        text + "snap-" + part.get(32..).unwrap_or_default()
-    })
-}
-
-async fn told(point: Option<&str>) -> (Vec<String>, usize) {
-    let scratch = Scratch::new();
-    let manifests = scratch.directory("manifests");
-    scratch.directory("targets");
-    let options = |point: Option<&str>| Options {
-        arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
-        environment: point
-            .map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()))
-            .into_iter()
-            .collect(),
-        ..Options::default()
-    };
-    let root = text(scratch.path().to_owned());
-    let mut agent = Agent::with(scratch, options(point)).await;
-    let (mut states, mut kills) = (Vec::new(), 0);
-    for (files, words) in story(&root) {
-        for (file, manifest) in files {
-            write(&manifests.join(file), &manifest);
-        }
-        let deadline = Instant::now() + drumlin_tests::agent::PATIENCE;
-        loop {
-            let (table, _) = agent.status();
-            if words.iter().all(|word| table.contains(word)) && !agent.has_ended() {
-                break;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{words:?} {point:?}\n{table}\n{}",
-                agent.log()
-            );
-            if agent.has_ended() {
-                kills += 1;
-                agent.restart_with(options(None)).await;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let state = eventually(
-            || State::of(agent.scratch.path()),
-            |state| state.frozen.is_empty(),
-        )
-        .await;
-        states.push(nameless(&state));
-    }
-    (states, kills)
-}
-
-#[tokio::test]
-async fn a_reconciler_that_is_killed_between_any_two_steps_goes_on_where_it_was() {
-    let (wanted, _) = told(None).await;
-    let points = points(
-        "agent/reconciler/src",
-        &[".save(\"", ".point(\"", ".fail)(\""],
-    );
-    assert!(points.len() > 20, "{points:?}");
-    for point in points {
-        // These two need a volume that is gone, or an agent that wants volumes published; each has a test of its own.
-        if ["volume.lost", "volume.recreate", "volume.attach.called"].contains(&point.as_str()) {
-            continue;
-        }
-        let (states, kills) = told(Some(&point)).await;
-        assert!(kills > 0, "nothing comes to {point}");
-        for (step, (found, wanted)) in states.iter().zip(&wanted).enumerate() {
-            assert_eq!(found, wanted, "step {step}, killed at {point}");
-        }
-    }
 }

@@ -1,10 +1,16 @@
 //! Short ways to do what every test does.
 
-use std::{fmt::Debug, fs, path::PathBuf};
+use std::{
+    collections::BTreeSet,
+    fmt::Debug,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use drumlin_proto::csi::v1::{ControllerUnpublishVolumeRequest, VolumeCapability};
 use drumlin_tests::{
     agent::Agent,
+    programs::workspace,
     requests::{create, publish, stage, unpublish, unstage},
 };
 use tonic::{Code, Response, Status};
@@ -103,4 +109,26 @@ pub(crate) fn text(path: PathBuf) -> String {
 pub(crate) fn home(agent: &Agent, id: &str) -> PathBuf {
     let key = id.rsplit('/').next().unwrap();
     agent.path("state/images/volumes").join(key)
+}
+
+/// The names of the points in the sources below `directory`, each behind one of `calls`.
+pub(crate) fn points(directory: &str, calls: &[&str]) -> BTreeSet<String> {
+    fn collect(directory: &Path, calls: &[&str], found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                collect(&path, calls, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let source = fs::read_to_string(&path).unwrap();
+                for call in calls {
+                    let behind = source.split(call).skip(1);
+                    let names = behind.filter_map(|rest| rest.split('"').next());
+                    found.extend(names.filter(|name| name.contains('.')).map(str::to_owned));
+                }
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    collect(&workspace().join(directory), calls, &mut found);
+    found
 }

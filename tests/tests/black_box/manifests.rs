@@ -407,33 +407,6 @@ async fn a_bad_file_changes_nothing_and_is_named_with_its_line() {
 }
 
 #[tokio::test]
-async fn no_prefix_of_a_manifest_destroys_anything() {
-    let host = Host::start().await;
-    let documents: Vec<String> = ["a", "b", "c"]
-        .iter()
-        .map(|name| volume(name, "16Mi", "deletionPolicy: Delete"))
-        .collect();
-    let whole = documents.join("---\n");
-    host.write("keep.yaml", &[volume("keep", "16Mi", "")]);
-    write(&host.manifests.join("m.yaml"), &whole);
-    for name in ["a", "b", "c", "keep"] {
-        host.until(name, &["True"]).await;
-    }
-    // Every prefix is looked at: a signal asks for that, and the log of the agent tells what it called.
-    for end in (0..whole.len()).step_by(3) {
-        write(&host.manifests.join("m.yaml"), &whole[..end]);
-        host.agent.signal(nix::sys::signal::Signal::SIGHUP);
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
-    write(&host.manifests.join("m.yaml"), &whole);
-    for name in ["a", "b", "c"] {
-        host.until(name, &["True", "Created"]).await;
-    }
-    assert_eq!(host.counts().await.0, 4);
-    assert!(!host.agent.log().contains("volume deleted"));
-}
-
-#[tokio::test]
 async fn a_volume_that_is_lost_is_reported_and_never_replaced_by_itself() {
     let mut host = Host::start().await;
     host.write("a.yaml", &[volume("data", "16Mi", "")]);
