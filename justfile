@@ -5,7 +5,7 @@ check:
     cargo fmt --all -- --check
     cargo clippy --workspace --all-targets --locked -- -D warnings
     cargo deny check bans licenses sources
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --document-private-items
+    RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --locked --document-private-items
 
 # Formats all code.
 fmt:
