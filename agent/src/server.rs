@@ -55,7 +55,7 @@ fn panicked(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::convert::Infallible;
 
@@ -132,7 +132,8 @@ mod tests {
         serving.await.unwrap().unwrap();
     }
 
-    fn operations() -> Arc<Operations> {
+    /// Operations over a class that is not there.
+    pub(crate) fn operations() -> Arc<Operations> {
         use drumlin_core::{
             backend::directory::{Allocation, Directory, DirectorySettings, Missing},
             host::FileSystem,

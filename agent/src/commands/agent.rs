@@ -97,15 +97,66 @@ fn check_host() -> anyhow::Result<()> {
     if !nix::unistd::Uid::effective().is_root() {
         anyhow::bail!("the agent mounts file systems and needs root; start it with sudo");
     }
-    let mut missing = Vec::new();
-    if !Path::new("/dev/loop-control").exists() {
-        missing.push("loop devices (modprobe loop)");
+    let lacks = lacks(
+        Path::new("/dev/loop-control").exists(),
+        exec::find("mkfs.ext4").is_some(),
+    );
+    match lacks {
+        Some(lacks) => anyhow::bail!(lacks),
+        None => Ok(()),
     }
-    if exec::find("mkfs.ext4").is_none() {
-        missing.push("mkfs.ext4 (apt-get install e2fsprogs)");
+}
+
+fn lacks(has_loop_devices: bool, has_e2fsprogs: bool) -> Option<String> {
+    let needs = [
+        (has_loop_devices, "loop devices (modprobe loop)"),
+        (has_e2fsprogs, "mkfs.ext4 (apt-get install e2fsprogs)"),
+    ];
+    let missing: Vec<&str> = needs
+        .iter()
+        .filter(|(has, _)| !has)
+        .map(|(_, what)| *what)
+        .collect();
+    (!missing.is_empty()).then(|| format!("this host lacks {}", missing.join(" and ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::{os::unix::net::UnixStream, time::Instant};
+
+    #[test]
+    fn what_the_host_lacks_is_one_line_that_says_how_to_get_it() {
+        assert_eq!(lacks(true, true), None);
+        let one = lacks(true, false).unwrap();
+        assert!(one.contains("apt-get install e2fsprogs") && !one.contains("loop"));
+        let both = lacks(false, false).unwrap();
+        assert!(both.contains("modprobe loop") && both.contains(" and mkfs.ext4"));
+        assert_eq!(both.lines().count(), 1);
     }
-    if !missing.is_empty() {
-        anyhow::bail!("this host lacks {}", missing.join(" and "));
+
+    #[tokio::test]
+    async fn a_client_that_says_nothing_does_not_hold_up_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("csi.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let operations = server::tests::operations();
+        let stop = CancellationToken::new();
+        let client = UnixStream::connect(&path).unwrap();
+        let serving = serve_until_stopped(&operations, "org.example.test", listener, &stop);
+        let begun = Instant::now();
+        let stopping = async {
+            // The server has taken the connection when it answers the next one.
+            let channel = drumlin_proto::connect(&path).unwrap();
+            drumlin_proto::csi::v1::identity_client::IdentityClient::new(channel)
+                .get_plugin_info(drumlin_proto::csi::v1::GetPluginInfoRequest {})
+                .await
+                .unwrap();
+            stop.cancel();
+        };
+        let (served, ()) = tokio::join!(serving, stopping);
+        served.unwrap();
+        assert!(begun.elapsed() < 2 * GRACE + PATIENCE / 4);
+        drop(client);
     }
-    Ok(())
 }

@@ -331,4 +331,56 @@ mod tests {
         let nothing = v1::VolumeContentSource { r#type: None };
         assert_eq!(source(Some(&nothing)).unwrap_err().kind(), Kind::Invalid);
     }
+
+    #[test]
+    fn what_no_honest_caller_sends_is_refused_before_it_costs_anything() {
+        let writer = Mode::SingleNodeWriter.into();
+        let flags = |mount_flags| {
+            let mount = MountVolume {
+                mount_flags,
+                ..MountVolume::default()
+            };
+            capability("c", Some(&wire(Some(WireType::Mount(mount)), writer)))
+        };
+        assert!(flags(vec!["noatime".to_owned(); 16]).is_ok());
+        for too_much in [vec!["x".repeat(TEXT_BYTES + 1)], vec![String::new(); 2000]] {
+            let error = flags(too_much).unwrap_err().to_string();
+            assert!(error.starts_with("c.mount.mount_flags"), "{error}");
+        }
+        let many = vec![wire(Some(WireType::Block(BlockVolume {})), writer); ENTRIES + 1];
+        assert_eq!(capabilities(&many).unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(capabilities(&[]).unwrap_err().kind(), Kind::Invalid);
+        assert!(some_capabilities(&[]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_group_is_a_number_and_not_the_one_that_means_none() {
+        let group = |number: &str| {
+            let mount = MountVolume {
+                volume_mount_group: number.to_owned(),
+                ..MountVolume::default()
+            };
+            let mode = Mode::SingleNodeWriter.into();
+            capability("c", Some(&wire(Some(WireType::Mount(mount)), mode)))
+        };
+        for right in ["", "0", "4294967294"] {
+            assert!(group(right).is_ok(), "{right}");
+        }
+        for wrong in ["-1", "4294967295", "4294967296", "1 ", "0x1"] {
+            assert_eq!(group(wrong).unwrap_err().kind(), Kind::Invalid, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_size_names_its_field() {
+        for (required_bytes, limit_bytes) in [(-1, 0), (0, -1), (2, 1)] {
+            let range = v1::CapacityRange {
+                required_bytes,
+                limit_bytes,
+            };
+            let error = size_range(Some(&range)).unwrap_err();
+            assert!(error.to_string().starts_with("capacity_range"), "{error}");
+        }
+        assert_eq!(size_range(None).unwrap(), SizeRange::default());
+    }
 }
