@@ -5,59 +5,19 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Billionths: the finest that Kubernetes tells apart.
+const NANOS: u128 = 1_000_000_000;
+/// A number of billionths with more digits than this is more than any disk has.
+const MOST_DIGITS: usize = 30;
+
 /// A quantity as it was written. It is a text and only a text: a number that lost its unit must not be one.
-#[derive(
-    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Quantity(#[schemars(length(max = 64))] pub String);
 
 /// Why a text is no quantity of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantityError(String);
-
-impl fmt::Display for QuantityError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for QuantityError {}
-
-impl fmt::Display for Quantity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// What stands behind the number, as (factor's base, factor's exponent).
-fn unit(text: &str) -> Option<(u128, u32)> {
-    Some(match text {
-        "" => (10, 0),
-        "k" => (10, 3),
-        "M" => (10, 6),
-        "G" => (10, 9),
-        "T" => (10, 12),
-        "P" => (10, 15),
-        "E" => (10, 18),
-        "Ki" => (2, 10),
-        "Mi" => (2, 20),
-        "Gi" => (2, 30),
-        "Ti" => (2, 40),
-        "Pi" => (2, 50),
-        "Ei" => (2, 60),
-        _ => {
-            let exponent = text.strip_prefix(['e', 'E'])?;
-            (
-                10,
-                exponent
-                    .parse::<u32>()
-                    .ok()
-                    .filter(|exponent| *exponent <= 18)?,
-            )
-        }
-    })
-}
 
 impl Quantity {
     /// The quantity of this many bytes, in the largest unit that it is a multiple of.
@@ -83,39 +43,121 @@ impl Quantity {
     /// # Errors
     /// When it is not written as a quantity, is negative, or is more than 2⁶³ − 1 bytes.
     pub fn bytes(&self) -> Result<u64, QuantityError> {
-        let text = self.0.as_str();
-        let wrong = |why: &str| QuantityError(format!("{text:?} {why}"));
-        let end = text
-            .find(|character: char| !character.is_ascii_digit() && character != '.')
-            .unwrap_or(text.len());
-        let (number, suffix) = text.split_at(end);
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
-            return Err(wrong("is not a quantity such as 10Gi"));
-        }
-        let milli = suffix == "m";
-        let (base, exponent) = match suffix {
-            "m" => (10, 0),
-            suffix => unit(suffix)
-                .ok_or_else(|| wrong("has no unit of Ki, Mi, Gi, Ti, Pi, Ei, k, M, G, T, P, E"))?,
-        };
-        let too_large = || wrong("is more than a volume can have");
-        // 9 digits of a fraction are what Kubernetes keeps.
-        let fraction = fraction.get(..9).unwrap_or(fraction);
-        let places = u32::try_from(fraction.len()).unwrap_or(0) + if milli { 3 } else { 0 };
-        let digits: u128 = match format!("{whole}{fraction}").as_str() {
-            "" => 0,
-            digits => digits.parse().map_err(|_| too_large())?,
-        };
-        let factor = base.pow(exponent);
-        let bytes = digits
-            .checked_mul(factor)
-            .ok_or_else(too_large)?
-            .div_ceil(10_u128.pow(places));
-        u64::try_from(bytes)
+        u64::try_from(self.nanos()?.div_ceil(NANOS))
             .ok()
             .filter(|bytes| i64::try_from(*bytes).is_ok())
-            .ok_or_else(too_large)
+            .ok_or_else(|| self.too_large())
+    }
+
+    /// The billionths of a byte, what is finer rounded up as Kubernetes does; it compares two quantities exactly.
+    ///
+    /// # Errors
+    /// When it is not written as a quantity, is negative, or is far more than a disk can have.
+    pub fn nanos(&self) -> Result<u128, QuantityError> {
+        let text = self.0.as_str();
+        if text.starts_with('-') {
+            return Err(self.wrong("is negative"));
+        }
+        let unsigned = text.strip_prefix('+').unwrap_or(text);
+        let end = unsigned
+            .find(|character: char| !character.is_ascii_digit() && character != '.')
+            .unwrap_or(unsigned.len());
+        let (number, suffix) = unsigned.split_at(end);
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
+            return Err(self.wrong("is not a quantity such as 10Gi"));
+        }
+        let Unit { kibis, tens } = Unit::read(suffix).ok_or_else(|| {
+            self.wrong(
+                "has an unknown unit: use one of Ki, Mi, Gi, Ti, Pi, Ei, k, M, G, T, P, E or none",
+            )
+        })?;
+        let mut digits: Vec<u8> = whole
+            .bytes()
+            .chain(fraction.bytes())
+            .map(|digit| digit - b'0')
+            .collect();
+        for _ in 0..kibis {
+            times_1024(&mut digits);
+        }
+        // How many digits stand before the point of the number of billionths.
+        let zeros = digits.iter().take_while(|digit| **digit == 0).count();
+        let length = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let count = length(digits.len()) - length(zeros) - length(fraction.len()) + tens + 9;
+        digits.drain(..zeros);
+        if digits.is_empty() {
+            return Ok(0);
+        }
+        let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
+        if count > MOST_DIGITS {
+            return Err(self.too_large());
+        }
+        let kept = digits.iter().chain(std::iter::repeat(&0)).take(count);
+        let nanos = kept.fold(0_u128, |sum, digit| sum * 10 + u128::from(*digit));
+        let is_finer = digits.iter().skip(count).any(|digit| *digit != 0);
+        Ok(nanos + u128::from(is_finer))
+    }
+
+    fn wrong(&self, why: &str) -> QuantityError {
+        QuantityError(format!("{:?} {why}", self.0))
+    }
+
+    fn too_large(&self) -> QuantityError {
+        self.wrong("is more than a volume can have: write less than 8Ei")
+    }
+}
+
+/// What stands behind the number: 1024 to one power, times 10 to another.
+struct Unit {
+    kibis: u8,
+    tens: i64,
+}
+
+impl Unit {
+    fn read(text: &str) -> Option<Self> {
+        let (kibis, tens) = match text {
+            "n" => (0, -9),
+            "u" => (0, -6),
+            "m" => (0, -3),
+            "" => (0, 0),
+            "k" => (0, 3),
+            "M" => (0, 6),
+            "G" => (0, 9),
+            "T" => (0, 12),
+            "P" => (0, 15),
+            "E" => (0, 18),
+            "Ki" => (1, 0),
+            "Mi" => (2, 0),
+            "Gi" => (3, 0),
+            "Ti" => (4, 0),
+            "Pi" => (5, 0),
+            "Ei" => (6, 0),
+            _ => (
+                0,
+                text.strip_prefix(['e', 'E'])?.parse::<i32>().ok()?.into(),
+            ),
+        };
+        Some(Self { kibis, tens })
+    }
+}
+
+/// Multiplies a number that is written as decimal digits; whatever its length, no digit is lost.
+fn times_1024(digits: &mut Vec<u8>) {
+    let mut carry = 0_u16;
+    for digit in digits.iter_mut().rev() {
+        let product = u16::from(*digit) * 1024 + carry;
+        *digit = u8::try_from(product % 10).unwrap_or(0);
+        carry = product / 10;
+    }
+    while carry > 0 {
+        digits.insert(0, u8::try_from(carry % 10).unwrap_or(0));
+        carry /= 10;
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 
@@ -128,6 +170,14 @@ impl FromStr for Quantity {
     }
 }
 
+impl fmt::Display for QuantityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for QuantityError {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,22 +187,72 @@ mod tests {
     fn quantities_are_read_as_kubernetes_reads_them() {
         for (text, bytes) in [
             ("10Gi", 10 << 30),
+            ("+10Gi", 10 << 30),
+            ("010Gi", 10 << 30),
             ("1.5Gi", 3 << 29),
+            ("1.", 1),
+            (".5Ki", 512),
+            ("0.1Gi", 107_374_183),
             ("1k", 1000),
-            ("0.5", 1),
-            ("1500m", 2),
             ("1e3", 1000),
             ("1E3", 1000),
+            ("1e-3", 1),
+            ("2500e-3", 3),
+            ("1e+3", 1000),
             ("2E", 2_000_000_000_000_000_000),
             ("100", 100),
-            (".5Ki", 512),
+            ("0", 0),
+            ("0e99", 0),
+            ("9223372036854775807", i64::MAX.unsigned_abs()),
+            ("8388607Ti", 8_388_607 << 40),
+            // What is smaller than can be told apart is still more than nothing.
+            ("0.5", 1),
+            ("1500m", 2),
+            ("1u", 1),
+            ("1n", 1),
+            ("0.0000000000000000000001", 1),
+            ("1.0000000001Ki", 1025),
+            ("1.0000000000000000000000000000001Ei", (1 << 60) + 1),
+            ("100000000000000000000000000000e-29", 1),
         ] {
             assert_eq!(Quantity(text.into()).bytes(), Ok(bytes), "{text}");
         }
+    }
+
+    #[test]
+    fn what_is_no_quantity_or_too_large_is_refused() {
         for bad in [
-            "", "Gi", "10GB", "-1Gi", "1..2", "1 Gi", "10gi", "8Ei", "1e99", "1Gi\n", "0x10",
+            "", "Gi", ".", "+", "10GB", "-1Gi", "1..2", "1.2.3", "1 Gi", " 1", "10gi", "1K", "1e",
+            "1e1.5", "1ee3", "1e+-3", "1Gi\n", "0x10", "1_000", "٣",
         ] {
             assert!(Quantity(bad.into()).bytes().is_err(), "{bad:?}");
+        }
+        for large in [
+            "8Ei",
+            "9223372036854775808",
+            "9223372036854775807.1",
+            "10E",
+            "1e99",
+            "1e2147483647",
+            "99999999999999999999999999999999999999999999",
+        ] {
+            let error = Quantity(large.into()).bytes().unwrap_err();
+            assert!(error.to_string().contains("less than 8Ei"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_written_has_the_largest_unit_that_fits() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1000, "1000"),
+            (1024, "1Ki"),
+            (1025, "1025"),
+            (1536 << 20, "1536Mi"),
+            (10 << 30, "10Gi"),
+            (7 << 60, "7Ei"),
+        ] {
+            assert_eq!(Quantity::from_bytes(bytes).to_string(), text);
         }
     }
 
@@ -163,7 +263,19 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_it_panic(text in ".{0,20}") {
+        fn a_binary_fraction_is_exact_and_rounded_up(number in 0_u64..1 << 20, places in 0_usize..12, unit in 0_u32..4) {
+            let suffix = ["", "Ki", "Mi", "Gi"][usize::try_from(unit).unwrap()];
+            let width = places + 1;
+            let digits = format!("{number:0width$}");
+            let (whole, fraction) = digits.split_at(digits.len() - places);
+            let text = format!("{whole}.{fraction}{suffix}");
+            let divisor = 10_u128.pow(u32::try_from(places).unwrap());
+            let exact = (u128::from(number) << (10 * unit)).div_ceil(divisor);
+            prop_assert_eq!(Quantity(text).bytes().map(u128::from), Ok(exact));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[-+0-9.eEkKMGTPinum]{0,70}|.{0,20}") {
             let _ = Quantity(text).bytes();
         }
     }
