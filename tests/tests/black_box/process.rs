@@ -9,8 +9,8 @@ use std::{
 };
 
 use drumlin_proto::csi::v1::{
-    ControllerGetVolumeHealthRequest, CreateVolumeRequest, GetPluginInfoRequest,
-    GroupControllerGetCapabilitiesRequest, ListVolumesRequest, ProbeRequest,
+    ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest, CreateVolumeRequest,
+    GetPluginInfoRequest, GroupControllerGetCapabilitiesRequest, ListVolumesRequest, ProbeRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options},
@@ -178,12 +178,24 @@ async fn flags_environment_and_file_come_in_this_order() {
     let scratch = Scratch::new();
     let options = Options {
         config: Some("node: from-file\ndriverName: org.example.test\nattach: true\n".to_owned()),
-        environment: vec![("DRUMLIN_NODE".to_owned(), "from-environment".to_owned())],
+        environment: vec![
+            ("DRUMLIN_NODE".to_owned(), "from-environment".to_owned()),
+            ("DRUMLIN_ATTACH".to_owned(), "no".to_owned()),
+        ],
         ..Options::default()
     };
     let agent = Agent::with(scratch, options).await;
     // The harness gives --node node-a.
     assert!(volume(&agent, "v", 1, &raw()).await.starts_with("node-a/"));
+    let capabilities = ok(agent
+        .controller()
+        .controller_get_capabilities(ControllerGetCapabilitiesRequest {})
+        .await);
+    let shown = format!("{capabilities:?}");
+    assert!(
+        shown.contains("CreateDeleteVolume") && !shown.contains("PublishUnpublishVolume"),
+        "the environment wins over the file: {shown}"
+    );
     let info = ok(agent
         .identity()
         .get_plugin_info(GetPluginInfoRequest {})
