@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use tonic::transport::Channel;
 
+/// How much of answers may be on its way, in bytes.
+const WINDOW_BYTES: u32 = 4 << 20;
+
 /// The longest path of a Unix socket: `sun_path` in `sockaddr_un` has 108 bytes, the last one zero.
 const LONGEST: usize = 107;
 
@@ -104,6 +107,10 @@ pub fn connect(path: &Path) -> Result<Channel, EndpointError> {
     // Tonic takes all after the scheme as the path, whatever characters it has.
     let channel =
         tonic::transport::Endpoint::from_shared(endpoint.to_string()).map_err(|_| unusable())?;
+    // A list of a thousand volumes is larger than the default window, and would wait for it again and again.
+    let channel = channel
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES);
     Ok(channel.connect_lazy())
 }
 

@@ -126,6 +126,11 @@ impl Agent {
         }
     }
 
+    /// What it was started with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
     /// A path in its scratch directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)

@@ -143,12 +143,12 @@ impl Backend for Directory {
         }
     }
 
-    /// Two system calls once the directory is known, made where we stand: a Probe must be cheap.
+    /// One system call once the directory is known, made where we stand: a Probe must be cheap.
     async fn check(&self) -> Result<()> {
-        if !self.inner.is_open() {
-            return self.run(Inner::check).await;
+        if self.inner.was_opened() && self.inner.check().is_ok() {
+            return Ok(());
         }
-        self.inner.check()
+        self.run(Inner::check).await
     }
 
     async fn recover(&self) -> Result<()> {

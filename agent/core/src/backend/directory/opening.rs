@@ -40,15 +40,9 @@ impl Opening {
 }
 
 impl Inner {
-    /// Whether the directory is the one that was opened last.
-    pub(super) fn is_open(&self) -> bool {
-        let Ok(now) = fs::metadata(&self.settings.path) else {
-            return false;
-        };
-        let opened = self.opening.lock();
-        opened
-            .as_ref()
-            .is_some_and(|opened| (opened.device, opened.inode) == (now.dev(), now.ino()))
+    /// Whether the directory has been usable before.
+    pub(super) fn was_opened(&self) -> bool {
+        self.opening.lock().is_some()
     }
 
     /// Makes sure that the directory is usable: once, and again whenever another one stands in its place.
