@@ -48,15 +48,16 @@ pub(crate) fn rule(code: Code) -> Rule {
 }
 
 impl Rule {
-    /// How long to wait after the `attempts`th failure in a row: twice as long each time, spread by `chance` (0 to 1).
-    pub(crate) fn pause(&self, attempts: u32, chance: f64) -> Duration {
-        let doubled = self
-            .first
-            .saturating_mul(2_u32.saturating_pow(attempts.saturating_sub(1).min(20)));
-        // Between three quarters and all of it, so that a thousand objects do not come back in one instant.
-        doubled
-            .min(self.longest)
-            .mul_f64(0.75 + 0.25 * chance.clamp(0.0, 1.0))
+    /// How long to wait after a failure, given how long it was waited `before` it: about twice as long each time,
+    /// spread by `chance` (0 to 1) so that a thousand objects that failed in one instant do not come back in one.
+    pub(crate) fn pause(&self, before: Option<Duration>, chance: f64) -> Duration {
+        let chance = chance.clamp(0.0, 1.0);
+        let (least, most) = match before {
+            None => (self.first.mul_f64(0.75), self.first),
+            Some(before) => (self.first, before.min(self.longest) * 3),
+        };
+        let spread = most.saturating_sub(least).mul_f64(chance);
+        least.saturating_add(spread).min(self.longest)
     }
 }
 
@@ -75,14 +76,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_doubles_up_to_its_longest() {
+    fn a_pause_doubles_or_so_up_to_its_longest() {
         let rule = rule(Code::Aborted);
-        let seconds: Vec<u64> = (1..=6)
-            .map(|attempts| rule.pause(attempts, 1.0).as_secs())
+        let mut pause = None;
+        let mut seconds = Vec::new();
+        for _ in 0..6 {
+            pause = Some(rule.pause(pause, 0.5));
+            seconds.push(pause.unwrap().as_secs_f64().round());
+        }
+        assert_eq!(seconds, [1.0, 2.0, 3.0, 5.0, 8.0, 10.0]);
+        assert!(rule.pause(Some(Duration::from_secs(4)), 0.0) >= rule.first);
+        assert_eq!(rule.pause(Some(Duration::MAX), 1.0), rule.longest);
+    }
+
+    #[test]
+    fn pauses_of_many_are_spread() {
+        let rule = rule(Code::Internal);
+        let before = Some(Duration::from_secs(20));
+        let pauses: std::collections::HashSet<Duration> = (0..100)
+            .map(|chance| rule.pause(before, f64::from(chance) / 100.0))
             .collect();
-        assert_eq!(seconds, [1, 2, 4, 8, 10, 10]);
-        assert!(rule.pause(3, 0.0) >= Duration::from_secs(3));
-        assert_eq!(rule.pause(u32::MAX, 1.0), Duration::from_secs(10));
+        assert!(pauses.len() > 90);
     }
 
     #[test]

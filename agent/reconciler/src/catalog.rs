@@ -1,8 +1,8 @@
 //! From what the manifests say to the records that are worked on. What is not said deletes nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
-use drumlin_crd::{Document, ObjectKey, Problem};
+use drumlin_crd::{Document, Problem, names};
 
 use crate::{
     Error,
@@ -109,22 +109,25 @@ fn take_over(
         }
         elsewhere += usize::from(!one(engine, file, document)?);
     }
-    let orphans: HashMap<ObjectKey, Record> = engine
+    let missing = engine
         .shared
-        .keys()
-        .into_iter()
-        .filter(|key| !named.contains(key))
-        .filter_map(|key| engine.shared.record(&key).map(|record| (key, record)))
-        .filter(|(_, record)| !silent.contains(&record.drumlin.file))
-        .collect();
-    for (key, mut record) in orphans {
-        // A manifest that asked for destruction, and was obeyed, may go.
-        if record.is_absent() && record.drumlin.destroyed {
+        .keys_of(|record| !named.contains(&record.key()) && !silent.contains(&record.drumlin.file));
+    for key in missing {
+        let is_nothing = |record: &Record| {
+            // What asked for destruction and was obeyed may go, and what was never begun leaves nothing.
+            (record.is_absent() && record.drumlin.destroyed) || !record.is_begun()
+        };
+        if engine.shared.with(&key, is_nothing) == Some(true) {
             engine.shared.forget(&key)?;
-        } else if record.drumlin.orphan_since.is_none() {
-            record.drumlin.orphan_since = Some(now());
-            engine.shared.save(&record)?;
-            tracing::warn!(object = %key, file = %record.drumlin.file, "object is in no manifest any more; it is kept as it is");
+            continue;
+        }
+        let is_new = engine.shared.edit(&key, |record| {
+            let is_new = record.drumlin.orphan_since.is_none();
+            record.drumlin.orphan_since.get_or_insert_with(now);
+            is_new
+        })?;
+        if is_new {
+            tracing::warn!(object = %key, "object is in no manifest any more; it is kept as it is");
         }
     }
     Ok((problems, elsewhere))
@@ -133,14 +136,12 @@ fn take_over(
 /// What a document says that cannot follow what was there before.
 fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
     let key = document.object.key();
-    let Some(record) = engine.shared.record(&key) else {
-        return Vec::new();
-    };
-    // What was destroyed binds nobody.
-    if record.drumlin.destroyed {
-        return Vec::new();
-    }
-    let wrong = document.object.wrong_after(&record.object());
+    // What was destroyed, or never begun, binds nobody.
+    let wrong = engine.shared.with(&key, |record| {
+        let is_binding = record.is_begun() && !record.drumlin.destroyed;
+        is_binding.then(|| document.object.wrong_after(&record.object()))
+    });
+    let wrong = wrong.flatten().unwrap_or_default();
     wrong
         .into_iter()
         .map(|wrong| Problem {
@@ -155,7 +156,12 @@ fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
 fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> {
     let key = document.object.key();
     let shared = &engine.shared;
-    let Some(mut record) = shared.record(&key) else {
+    let place = (file, document.line);
+    if shared.with(&key, |record| record.says(&document.object, place)) == Some(true) {
+        return Ok(true);
+    }
+    let is_known = shared.with(&key, |_| ()).is_some();
+    if !is_known {
         let record = Record::new(&document.object, file, document.line);
         let node = engine.known_agent().map(|agent| agent.node.as_str());
         if let (Some(node), Some(wanted)) = (node, record.node())
@@ -168,15 +174,17 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         (shared.fail)("catalog.guarded");
         engine.reset(&key);
         return Ok(true);
-    };
-    let at = record
-        .annotation(drumlin_crd::names::RECONCILE_AT)
-        .map(str::to_owned);
-    if record.adopt(&document.object, file, document.line) {
-        if record.annotation(drumlin_crd::names::RECONCILE_AT) != at.as_deref() {
-            shared.doubt_mount(&key);
-        }
-        shared.save(&record)?;
+    }
+    let asked = document.object.annotation(names::RECONCILE_AT);
+    let mut is_asked = false;
+    let is_new = shared.edit(&key, |record| {
+        is_asked = asked != record.annotation(names::RECONCILE_AT);
+        record.adopt(&document.object, place)
+    })?;
+    if is_asked {
+        shared.doubt(&key);
+    }
+    if is_new {
         engine.reset(&key);
     }
     Ok(true)

@@ -1,9 +1,9 @@
 //! Which object is looked at when, and what a failure leads to.
 
 use std::{
-    collections::{HashMap, HashSet},
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    collections::HashMap,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,133 +16,37 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::{
-    Error,
     backoff::{self, rule},
     client::{Agent, Client, Failure},
-    kinds::{Halt, Pass},
-    queue::Queue,
+    kinds::{Halt, Pass, stalled},
     record::{Body, Record, State, Verdict, now},
-    store::Store,
+    shared::{Shared, lock},
 };
 
 /// How many objects are worked on at once.
 const WORKERS: usize = 4;
 /// How long an object waits for another one, if nothing wakes it before.
 const DEPENDENCY: Duration = Duration::from_mins(1);
-
-/// What all passes share: the records, on disk and in memory.
-pub(crate) struct Shared {
-    pub(crate) state_dir: PathBuf,
-    pub(crate) boot: String,
-    pub(crate) fail: fn(&str),
-    pub(crate) queue: Queue,
-    store: Store,
-    records: Mutex<HashMap<ObjectKey, Record>>,
-    doubted: Mutex<HashSet<ObjectKey>>,
-}
+/// So long an agent may be away, to be restarted perhaps, before each object says that it waits for it.
+const RESTART: Duration = Duration::from_mins(1);
+/// The longest pause between two questions whether the agent is there.
+const PROBE: Duration = Duration::from_secs(30);
 
 /// Works on objects until it is told to stop.
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: Client,
     agent: OnceCell<Agent>,
-    attempts: Mutex<HashMap<ObjectKey, u32>>,
+    retries: Mutex<HashMap<ObjectKey, Retry>>,
     /// Whether the agent answers; while it does not, no object is touched.
     gate: watch::Sender<bool>,
 }
 
-impl Shared {
-    pub(crate) fn new(store: Store, state_dir: PathBuf, fail: fn(&str)) -> Result<Self, Error> {
-        let (records, unreadable) = store.load()?;
-        for one in unreadable {
-            tracing::error!(path = %one.path.display(), error = %one.why, "state of an object cannot be read; it is left alone");
-        }
-        Ok(Self {
-            state_dir,
-            boot: boot(),
-            fail,
-            queue: Queue::default(),
-            store,
-            records: Mutex::new(
-                records
-                    .into_iter()
-                    .map(|record| (record.key(), record))
-                    .collect(),
-            ),
-            doubted: Mutex::default(),
-        })
-    }
-
-    pub(crate) fn store(&self) -> &Store {
-        &self.store
-    }
-
-    /// One object as it was written last.
-    pub(crate) fn record(&self, key: &ObjectKey) -> Option<Record> {
-        lock(&self.records).get(key).cloned()
-    }
-
-    /// All objects.
-    pub(crate) fn keys(&self) -> Vec<ObjectKey> {
-        lock(&self.records).keys().cloned().collect()
-    }
-
-    /// Whether there is an object that was not destroyed.
-    pub(crate) fn has_anything(&self) -> bool {
-        lock(&self.records)
-            .values()
-            .any(|record| !record.drumlin.destroyed)
-    }
-
-    /// Writes an object down, and wakes those that wait for it.
-    pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
-        self.store.save(record)?;
-        let key = record.key();
-        let mut records = lock(&self.records);
-        records.insert(key.clone(), record.clone());
-        let dependants: Vec<ObjectKey> = records
-            .values()
-            .filter(|other| !other.is_settled() && depends(other, &key))
-            .map(Record::key)
-            .collect();
-        drop(records);
-        for dependant in dependants {
-            self.queue.add(&dependant, Instant::now());
-        }
-        Ok(())
-    }
-
-    /// Forgets an object.
-    pub(crate) fn forget(&self, key: &ObjectKey) -> Result<(), Error> {
-        self.store.remove(key)?;
-        lock(&self.records).remove(key);
-        Ok(())
-    }
-
-    /// The mount of an object may be gone; it is looked at again.
-    pub(crate) fn doubt_mount(&self, key: &ObjectKey) {
-        lock(&self.doubted).insert(key.clone());
-    }
-
-    /// Whether the mount of an object may be gone.
-    pub(crate) fn is_mount_doubted(&self, key: &ObjectKey) -> bool {
-        lock(&self.doubted).contains(key)
-    }
-
-    /// The mount of an object was seen.
-    pub(crate) fn mount_is_proven(&self, key: &ObjectKey) {
-        lock(&self.doubted).remove(key);
-    }
-
-    /// Whether there may be something to do for an object: if not, nothing is called.
-    pub(crate) fn needs_work(&self, record: &Record) -> bool {
-        if record.drumlin.orphan_since.is_some() || record.is_paused() {
-            return false;
-        }
-        let is_unproven = record.drumlin.mounted.is_some()
-            && record.drumlin.boot.as_deref() != Some(self.boot.as_str());
-        !record.is_settled() || is_unproven || self.is_mount_doubted(&record.key())
-    }
+/// The failures of one object in a row, all of the same code: another code is another trouble.
+struct Retry {
+    code: Code,
+    attempts: u32,
+    pause: Duration,
 }
 
 impl Engine {
@@ -151,7 +55,7 @@ impl Engine {
             shared,
             client,
             agent: OnceCell::new(),
-            attempts: Mutex::default(),
+            retries: Mutex::default(),
             gate: watch::Sender::new(false),
         }
     }
@@ -183,35 +87,56 @@ impl Engine {
     /// Asks the agent, until it answers, whether it is there; then opens the gate. Asks nothing while it is open.
     async fn keep_gate(self: Arc<Self>) {
         let mut gate = self.gate.subscribe();
+        loop {
+            self.reach().await;
+            self.gate.send_replace(true);
+            // Closed again by the first call that finds nobody there.
+            let _ = gate.wait_for(|open| !open).await;
+            // Whoever answers this question and refuses all others is not asked without end.
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Asks until the agent answers.
+    async fn reach(&self) {
+        let since = Instant::now();
         let mut pause = Duration::from_secs(1);
         let mut is_told = false;
-        loop {
-            let answer = match self.client.probe().await {
-                Ok(()) => self
-                    .agent
-                    .get_or_try_init(|| self.client.agent())
-                    .await
-                    .map(|_| ()),
-                Err(failure) => Err(failure),
-            };
-            match answer {
-                Ok(()) => {
-                    if is_told {
-                        tracing::info!("agent answers again");
-                    }
-                    (pause, is_told) = (Duration::from_secs(1), false);
-                    self.gate.send_replace(true);
-                    // Closed again by the first call that finds nobody there.
-                    let _ = gate.wait_for(|open| !open).await;
-                }
-                Err(failure) => {
-                    if !is_told && pause > Duration::from_secs(1) {
-                        is_told = true;
-                        tracing::warn!(rpc.code = ?failure.code, error = %failure.message, "agent does not answer");
-                    }
-                    sleep(pause).await;
-                    pause = (pause * 2).min(Duration::from_secs(30));
-                }
+        let mut is_noted = false;
+        while let Err(failure) = self.greet().await {
+            // The first answer may fail because both have just been started.
+            if !is_told && since.elapsed() >= Duration::from_secs(1) {
+                is_told = true;
+                tracing::warn!(rpc.code = ?failure.code, error = %failure.message, "agent does not answer");
+            }
+            if !is_noted && since.elapsed() >= RESTART {
+                is_noted = true;
+                self.note_unreachable(&failure);
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(PROBE);
+        }
+        if is_told {
+            tracing::info!("agent answers again");
+        }
+    }
+
+    async fn greet(&self) -> Result<(), Failure> {
+        self.client.probe().await?;
+        self.agent.get_or_try_init(|| self.client.agent()).await?;
+        Ok(())
+    }
+
+    /// Writes on every object that has something to do that it waits for the agent: once for each absence.
+    fn note_unreachable(&self, failure: &Failure) {
+        let verdict = Verdict {
+            state: State::Reconciling,
+            reason: "AgentUnreachable",
+            message: format!("the agent does not answer: {}", failure.message),
+        };
+        for key in self.shared.keys_of(|record| self.shared.needs_work(record)) {
+            if let Err(error) = self.shared.edit(&key, |record| record.judge(&verdict)) {
+                tracing::error!(object = %key, error = %error, "state could not be written");
             }
         }
     }
@@ -237,42 +162,58 @@ impl Engine {
         if !self.shared.needs_work(&record) {
             return;
         }
-        if record.node().is_some_and(|node| node != agent.node) {
+        let is_elsewhere = record.node().is_some_and(|node| node != agent.node);
+        if is_elsewhere && !record.is_begun() {
             // One directory may serve many hosts; this object is another's.
             if let Err(error) = self.shared.forget(key) {
                 tracing::error!(object = %key, error = %error, "state could not be written");
             }
             return;
         }
+        let is_doubted = self.shared.take_doubt(key);
         let mut pass = Pass {
             shared: &self.shared,
             client: &self.client,
             agent,
             record,
+            is_doubted,
         };
-        let result = match &pass.record.body {
-            Body::Volume { .. } => pass.volume().await,
-            Body::Snapshot { .. } => pass.snapshot().await,
+        let result = if is_elsewhere {
+            // This host was renamed, or its state was carried to another: what was begun is not forgotten.
+            let message = format!("was begun here, but this node is {}", agent.node);
+            Err(stalled("NotThisNode", message))
+        } else {
+            match &pass.record.body {
+                Body::Volume { .. } => pass.volume().await,
+                Body::Snapshot { .. } => pass.snapshot().await,
+            }
         };
+        if result.is_err() && pass.is_doubted {
+            self.shared.doubt(key);
+        }
         self.conclude(pass.record, result);
     }
 
     /// Writes down what a pass came to, and when the next one is due.
     fn conclude(&self, mut record: Record, result: Result<Verdict, Halt>) {
         let key = record.key();
+        let due = |pause| self.shared.queue.add(&key, Instant::now() + pause);
         let before = record.clone();
+        let mut code = Code::Ok;
         let (verdict, again) = match result {
             Ok(verdict) => {
-                lock(&self.attempts).remove(&key);
+                lock(&self.retries).remove(&key);
                 *record.last_operation() = None;
                 (verdict, None)
             }
             Err(Halt::State(error)) => {
                 tracing::error!(object = %key, error = %error, "state could not be written");
-                self.shared
-                    .queue
-                    .add(&key, Instant::now() + Duration::from_secs(5));
-                return;
+                return due(Duration::from_secs(5));
+            }
+            Err(Halt::Failed(failure)) if failure.code == Code::Unavailable => {
+                // No object is to blame, and none is written: a restart of the agent would write to all of them.
+                self.gate.send_replace(false);
+                return due(self.pause(&key, failure.code).1);
             }
             Err(Halt::Waiting(verdict)) => {
                 let pause = match (verdict.state, verdict.reason) {
@@ -284,37 +225,45 @@ impl Engine {
             }
             Err(Halt::Failed(failure)) => {
                 let (attempts, pause) = self.pause(&key, failure.code);
-                if failure.code == Code::Unavailable {
-                    self.gate.send_replace(false);
+                // Somebody else works on it, which is no failure.
+                if failure.code != Code::Aborted {
+                    note(&mut record, &failure, attempts);
                 }
-                note(&mut record, &failure, attempts);
+                code = failure.code;
                 (backoff::verdict(&failure), Some(pause))
             }
         };
         record.judge(&verdict);
         if record != before {
             if changed(&before, &record) {
-                log(&key, &verdict);
+                log(&key, &verdict, code);
             }
             if let Err(error) = self.shared.save(&record) {
                 tracing::error!(object = %key, error = %error, "state could not be written");
             }
         }
         if let Some(pause) = again {
-            self.shared.queue.add(&key, Instant::now() + pause);
+            due(pause);
         }
     }
 
     fn pause(&self, key: &ObjectKey, code: Code) -> (u32, Duration) {
-        let mut attempts = lock(&self.attempts);
-        let attempts = attempts.entry(key.clone()).or_insert(0);
-        *attempts = attempts.saturating_add(1);
-        (*attempts, rule(code).pause(*attempts, chance()))
+        let mut retries = lock(&self.retries);
+        let before = retries.get(key).filter(|retry| retry.code == code);
+        let attempts = before.map_or(1, |retry| retry.attempts.saturating_add(1));
+        let pause = rule(code).pause(before.map(|retry| retry.pause), chance());
+        let retry = Retry {
+            code,
+            attempts,
+            pause,
+        };
+        retries.insert(key.clone(), retry);
+        (attempts, pause)
     }
 
     /// An object is looked at anew: what failed before counts no more.
     pub(crate) fn reset(&self, key: &ObjectKey) {
-        lock(&self.attempts).remove(key);
+        lock(&self.retries).remove(key);
         self.shared.queue.add(key, Instant::now());
     }
 }
@@ -363,60 +312,30 @@ fn changed(before: &Record, after: &Record) -> bool {
     shown(before) != shown(after)
 }
 
-fn log(key: &ObjectKey, verdict: &Verdict) {
-    match verdict.state {
+fn log(key: &ObjectKey, verdict: &Verdict, code: Code) {
+    let Verdict {
+        state,
+        reason,
+        message,
+    } = verdict;
+    match state {
         State::Stalled => {
-            tracing::warn!(object = %key, reason = verdict.reason, message = %verdict.message, "object is stalled");
+            tracing::warn!(object = %key, reason, rpc.code = ?code, detail = %message, "object is stalled");
         }
         State::Ready => {
-            tracing::info!(object = %key, reason = verdict.reason, detail = %verdict.message, "object is ready");
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is ready");
         }
         State::Gone => {
-            tracing::info!(object = %key, reason = verdict.reason, detail = %verdict.message, "object is gone");
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is gone");
         }
         State::Reconciling => {
-            tracing::info!(object = %key, reason = verdict.reason, detail = %verdict.message, "object is waiting");
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is waiting");
         }
     }
 }
 
-/// Whether `record` is made from, or shows, the object `key`.
-fn depends(record: &Record, key: &ObjectKey) -> bool {
-    if record.metadata.namespace.as_deref() != Some(key.namespace.as_str()) {
-        return false;
-    }
-    let name = Some(key.name.as_str());
-    match &record.body {
-        Body::Volume { spec, .. } => {
-            spec.source
-                .as_ref()
-                .is_some_and(|source| match key.kind.as_str() {
-                    "Snapshot" => source.snapshot_name.as_deref() == name,
-                    "Volume" => source.volume_name.as_deref() == name,
-                    _ => false,
-                })
-        }
-        Body::Snapshot { spec, .. } => {
-            key.kind == "Volume" && spec.source.volume_name.as_deref() == name
-        }
-    }
-}
-
-/// What tells this boot from others: after another one, no mount is there.
-fn boot() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
-        .map(|id| id.trim().to_owned())
-        .unwrap_or_default()
-}
-
-/// A number between 0 and 1 that spreads retries; it needs no better source than the clock.
+/// A number between 0 and 1 that spreads retries.
 fn chance() -> f64 {
-    let nanoseconds = std::time::SystemTime::now()
-        .duration_since(std::time::SystemTime::UNIX_EPOCH)
-        .map_or(0, |since| since.subsec_nanos());
-    f64::from(nanoseconds % 1000) / 1000.0
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    let random = RandomState::new().build_hasher().finish() % 1000;
+    u32::try_from(random).map_or(0.5, |random| f64::from(random) / 1000.0)
 }

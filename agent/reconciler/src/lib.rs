@@ -29,6 +29,7 @@ mod engine;
 mod kinds;
 mod queue;
 mod record;
+mod shared;
 mod source;
 pub mod status;
 mod store;
@@ -43,7 +44,8 @@ use tokio_util::sync::CancellationToken;
 
 use catalog::Catalog;
 use client::Client;
-use engine::{Engine, Shared};
+use engine::Engine;
+use shared::Shared;
 use source::{
     directory::{Directory, Scan},
     watch::Watch,

@@ -86,6 +86,9 @@ pub(crate) struct Book {
 pub(crate) struct CreateIntent {
     /// The capacity asked for, in bytes.
     pub(crate) bytes: u64,
+    /// The mount options asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mount_flags: Vec<String>,
     /// The snapshot that it is made from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot: Option<String>,
@@ -178,39 +181,109 @@ impl Record {
         }
     }
 
-    /// Takes over what a manifest says now; says whether anything but its place is new.
-    pub(crate) fn adopt(&mut self, object: &Object, file: &str, line: usize) -> bool {
-        let mut changed = self.drumlin.orphan_since.take().is_some();
+    /// Whether a manifest at this place (file and line) says nothing new.
+    pub(crate) fn says(&self, object: &Object, (file, line): (&str, usize)) -> bool {
+        let is_same_spec = match (&self.body, object) {
+            (Body::Volume { spec, .. }, Object::Volume(volume)) => **spec == volume.spec,
+            (Body::Snapshot { spec, .. }, Object::Snapshot(snapshot)) => **spec == snapshot.spec,
+            _ => false,
+        };
         let metadata = object.metadata();
+        is_same_spec
+            && self.metadata.annotations == metadata.annotations
+            && self.metadata.labels == metadata.labels
+            && self.drumlin.orphan_since.is_none()
+            && self.drumlin.file == file
+            && self.drumlin.line == line
+    }
+
+    /// Takes over what a manifest says now; says whether there is anything new.
+    pub(crate) fn adopt(&mut self, object: &Object, (file, line): (&str, usize)) -> bool {
+        if self.says(object, (file, line)) {
+            return false;
+        }
+        let place = self.metadata.generation;
+        let before = (self.body.clone(), self.metadata.clone());
         match (&mut self.body, object) {
-            (Body::Volume { spec, .. }, Object::Volume(volume)) if **spec != volume.spec => {
-                **spec = volume.spec.clone();
-                changed = true;
+            (Body::Volume { spec, .. }, Object::Volume(volume)) => {
+                spec.as_mut().clone_from(&volume.spec);
             }
-            (Body::Snapshot { spec, .. }, Object::Snapshot(snapshot))
-                if **spec != snapshot.spec =>
-            {
-                **spec = snapshot.spec.clone();
-                changed = true;
+            (Body::Snapshot { spec, .. }, Object::Snapshot(snapshot)) => {
+                spec.as_mut().clone_from(&snapshot.spec);
             }
+            _ => return false,
+        }
+        let metadata = object.metadata();
+        self.metadata.annotations.clone_from(&metadata.annotations);
+        self.metadata.labels.clone_from(&metadata.labels);
+        // Another place, or having been away, changes nothing of what is wanted.
+        if (&self.body, &self.metadata) != (&before.0, &before.1) {
+            self.metadata.generation = place.map(|generation| generation + 1);
+        }
+        self.drumlin.orphan_since = None;
+        file.clone_into(&mut self.drumlin.file);
+        self.drumlin.line = line;
+        true
+    }
+
+    /// Takes over what the manifests say by now, and leaves what a pass has made of the object.
+    pub(crate) fn take_manifest(&mut self, now: Self) {
+        self.metadata = now.metadata;
+        match (&mut self.body, now.body) {
+            (Body::Volume { spec, .. }, Body::Volume { spec: now, .. }) => *spec = now,
+            (Body::Snapshot { spec, .. }, Body::Snapshot { spec: now, .. }) => *spec = now,
+            // The kind is part of the key.
             _ => {}
         }
-        if self.metadata.annotations != metadata.annotations
-            || self.metadata.labels != metadata.labels
-        {
-            self.metadata.annotations.clone_from(&metadata.annotations);
-            self.metadata.labels.clone_from(&metadata.labels);
-            changed = true;
+        self.drumlin.file = now.drumlin.file;
+        self.drumlin.line = now.drumlin.line;
+        self.drumlin.orphan_since = now.drumlin.orphan_since;
+    }
+
+    /// The object that it is made from, or shows.
+    pub(crate) fn source(&self) -> Option<ObjectKey> {
+        let (kind, name) = match &self.body {
+            Body::Volume { spec, .. } => {
+                let source = spec.source.as_ref()?;
+                match (&source.snapshot_name, &source.volume_name) {
+                    (Some(name), _) => ("Snapshot", name),
+                    (None, Some(name)) => ("Volume", name),
+                    (None, None) => return None,
+                }
+            }
+            Body::Snapshot { spec, .. } => ("Volume", spec.source.volume_name.as_ref()?),
+        };
+        Some(ObjectKey {
+            kind: kind.to_owned(),
+            namespace: self.key().namespace,
+            name: name.clone(),
+        })
+    }
+
+    /// Whether there may be something of it at the agent: if not, it can go without a trace.
+    pub(crate) fn is_begun(&self) -> bool {
+        match &self.body {
+            Body::Volume { status, .. } => {
+                self.drumlin.create.is_some() || status.volume_handle.is_some()
+            }
+            Body::Snapshot { status, .. } => status.source_volume_handle.is_some(),
         }
-        if changed {
-            self.metadata.generation = Some(self.generation() + 1);
-        }
-        if self.drumlin.file != file {
-            file.clone_into(&mut self.drumlin.file);
-            changed = true;
-        }
-        self.drumlin.line = line;
-        changed
+    }
+
+    /// Whether what it stands for is not what it was: none takes the condition away.
+    pub(crate) fn drift(&mut self, message: Option<String>) {
+        let generation = self.generation();
+        let verdict = Verdict {
+            state: State::Ready,
+            reason: "Drifted",
+            message: message.clone().unwrap_or_default(),
+        };
+        let conditions = match &mut self.body {
+            Body::Volume { status, .. } => &mut status.conditions,
+            Body::Snapshot { status, .. } => &mut status.conditions,
+        };
+        let status = message.map(|_| "True");
+        set(conditions, "Drifted", status, &verdict, generation);
     }
 
     /// How often its manifest has changed.

@@ -1,18 +1,21 @@
 //! A file per kind: from what is there to what is wanted, one call at a time.
 
 mod mounting;
+mod origin;
+mod removal;
 pub(crate) mod snapshot;
 pub(crate) mod volume;
 
 use std::collections::BTreeMap;
 
 use drumlin_crd::ObjectKey;
+use tonic::Code;
 
 use crate::{
     Error,
     client::{Agent, Client, Failure},
-    engine::Shared,
     record::{Record, State, Verdict},
+    shared::Shared,
 };
 
 /// What a pass over one object ended with, when it did not come to its end.
@@ -44,6 +47,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) client: &'a Client,
     pub(crate) agent: &'a Agent,
     pub(crate) record: Record,
+    /// Whether what was made may be gone, so that it is looked for.
+    pub(crate) is_doubted: bool,
 }
 
 impl Pass<'_> {
@@ -81,6 +86,17 @@ impl Pass<'_> {
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
     }
+}
+
+/// What is used cannot be destroyed; it is tried again.
+pub(crate) fn blocked(failure: Failure) -> Halt {
+    if failure.code == Code::FailedPrecondition {
+        return waiting(
+            "DeletionBlocked",
+            format!("{}: {}", failure.rpc, failure.message),
+        );
+    }
+    Halt::Failed(failure)
 }
 
 /// Waits for another object.

@@ -43,10 +43,7 @@ impl Pass<'_> {
         };
         let is_proven = self.status().mount_path.as_deref() == Some(wanted.path.as_str())
             && self.record.drumlin.boot.as_deref() == Some(self.shared.boot.as_str());
-        if is_proven
-            && has.as_ref() == Some(&wanted)
-            && !self.shared.is_mount_doubted(&self.record.key())
-        {
+        if is_proven && has.as_ref() == Some(&wanted) && !self.is_doubted {
             return Ok(());
         }
         self.publish(&wanted).await
@@ -95,9 +92,7 @@ impl Pass<'_> {
         self.point("volume.publish.called");
         self.record.drumlin.boot = Some(self.shared.boot.clone());
         self.status_mut().mount_path = Some(wanted.path.clone());
-        self.save("volume.publish.recorded")?;
-        self.shared.mount_is_proven(&self.record.key());
-        Ok(())
+        self.save("volume.publish.recorded")
     }
 
     /// Publishes to this node where the agent wants that.

@@ -7,10 +7,14 @@ use drumlin_proto::csi::v1;
 use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
-use super::{Halt, Pass, ready, stalled, waiting};
+use super::{
+    Halt, Pass, blocked, ready, stalled,
+    volume::{is_refusal, size},
+    waiting,
+};
 use crate::{
-    client::{LONG, call},
-    record::{Body, State, Verdict},
+    client::{LONG, SHORT, call},
+    record::{Body, Record, State, Verdict},
 };
 
 impl Pass<'_> {
@@ -20,6 +24,9 @@ impl Pass<'_> {
             return self.destroy_snapshot().await;
         }
         self.record.drumlin.destroyed = false;
+        if self.is_doubted {
+            self.look_for_snapshot().await?;
+        }
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
@@ -75,6 +82,46 @@ impl Pass<'_> {
         }
     }
 
+    /// Asks whether the snapshot is still there.
+    async fn look_for_snapshot(&mut self) -> Result<(), Halt> {
+        let Some(snapshot_id) = self.snapshot_status().snapshot_handle.clone() else {
+            return Ok(());
+        };
+        let request = v1::ListSnapshotsRequest {
+            snapshot_id,
+            ..v1::ListSnapshotsRequest::default()
+        };
+        let answer = call(
+            "ListSnapshots",
+            SHORT,
+            self.client.controller().list_snapshots(request),
+        )
+        .await?;
+        // What is written of this is written with the verdict; a restart before that finds it out again.
+        let is_lost = answer.entries.is_empty();
+        if is_lost != self.record.drumlin.lost {
+            self.record.drumlin.lost = is_lost;
+            self.snapshot_status_mut().ready_to_use = !is_lost;
+        }
+        Ok(())
+    }
+
+    /// A snapshot stays while a volume is being made from it.
+    fn no_restore_is_running(&self) -> Result<(), Halt> {
+        let is_running = |record: &&Record| {
+            matches!(&record.body, Body::Volume { status, .. }
+                if record.drumlin.create.is_some() && status.volume_handle.is_none())
+        };
+        let restores = self.shared.dependants(&self.record.key());
+        match restores.iter().find(is_running) {
+            Some(restore) => Err(waiting(
+                "DeletionBlocked",
+                format!("{} is being made from it", restore.key()),
+            )),
+            None => Ok(()),
+        }
+    }
+
     async fn create_snapshot(&mut self) -> Result<(), Halt> {
         let source_volume_id = self.source_handle()?;
         let key = self.record.key();
@@ -107,7 +154,15 @@ impl Pass<'_> {
             LONG,
             self.client.controller().create_snapshot(request),
         )
-        .await?;
+        .await;
+        if let Err(failure) = &answer
+            && is_refusal(failure.code)
+            && self.snapshot_status().snapshot_handle.is_none()
+        {
+            // Nothing was taken, so the next try may find the source that there is by then.
+            self.snapshot_status_mut().source_volume_handle = None;
+        }
+        let answer = answer?;
         self.point("snapshot.create.called");
         let Some(snapshot) = answer.snapshot else {
             return Err(stalled(
@@ -117,9 +172,7 @@ impl Pass<'_> {
         };
         let status = self.snapshot_status_mut();
         status.snapshot_handle = Some(snapshot.snapshot_id);
-        status.restore_size = Some(Quantity::from_bytes(
-            snapshot.size_bytes.max(0).unsigned_abs(),
-        ));
+        status.restore_size = Some(size(snapshot.size_bytes));
         status.creation_time = snapshot.creation_time.as_ref().and_then(moment);
         status.ready_to_use = snapshot.ready_to_use;
         self.save("snapshot.create.recorded")?;
@@ -140,14 +193,14 @@ impl Pass<'_> {
         if !self.record.drumlin.destroyed {
             let is_begun = self.snapshot_status().source_volume_handle.is_some();
             if policy == DeletionPolicy::Delete && is_begun {
+                self.no_restore_is_running()?;
                 // A create whose outcome is not known is brought to an end first, or what it made would be left.
                 if self.snapshot_status().snapshot_handle.is_none() {
                     match self.create_snapshot().await {
-                        Err(Halt::Failed(failure)) if failure.code != Code::NotFound => {
-                            return Err(failure.into());
-                        }
-                        Err(Halt::State(error)) => return Err(error.into()),
-                        _ => {}
+                        Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
+                        // It may not be ready yet, but it is there.
+                        Err(Halt::Waiting(_)) => {}
+                        other => other?,
                     }
                 }
                 if let Some(snapshot_id) = self.snapshot_status().snapshot_handle.clone() {
@@ -163,7 +216,7 @@ impl Pass<'_> {
                     .await;
                     match deleted {
                         Err(failure) if failure.code != Code::NotFound => {
-                            return Err(failure.into());
+                            return Err(blocked(failure));
                         }
                         _ => self.point("snapshot.delete.called"),
                     }
@@ -172,6 +225,7 @@ impl Pass<'_> {
             }
             self.record.drumlin.destroyed = true;
             self.save("snapshot.destroyed")?;
+            self.shared.wake_waiting();
         }
         Ok(match policy {
             DeletionPolicy::Delete => Verdict {

@@ -1,6 +1,6 @@
 //! Kind `Volume`: made, grown, mounted, moved, unmounted, released or deleted.
 
-use drumlin_crd::{DeletionPolicy, FsType, Quantity, VolumeMode, VolumeSpec, VolumeStatus, names};
+use drumlin_crd::{FsType, Quantity, VolumeMode, VolumeSpec, VolumeStatus, names};
 use drumlin_proto::csi::v1::{
     self,
     volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
@@ -8,10 +8,10 @@ use drumlin_proto::csi::v1::{
 };
 use tonic::Code;
 
-use super::{Halt, Pass, ready, stalled, waiting};
+use super::{Halt, Pass, ready, stalled};
 use crate::{
     client::{Failure, LONG, SHORT, call},
-    record::{Body, CreateIntent, Record, State, Verdict},
+    record::{Body, CreateIntent, Record, Verdict},
 };
 
 impl Pass<'_> {
@@ -21,6 +21,9 @@ impl Pass<'_> {
             return self.destroy_volume().await;
         }
         self.record.drumlin.destroyed = false;
+        if self.is_doubted && self.status().volume_handle.is_some() {
+            self.look_again().await?;
+        }
         self.check_lost()?;
         if self.status().volume_handle.is_none() {
             self.create_volume().await?;
@@ -58,16 +61,21 @@ impl Pass<'_> {
 
     /// How the volume is used.
     pub(super) fn capability(&self) -> v1::VolumeCapability {
+        self.capability_with(self.mount_flags())
+    }
+
+    pub(super) fn mount_flags(&self) -> Vec<String> {
+        let mount = self.spec().mount.as_ref();
+        mount.map(|mount| mount.options.clone()).unwrap_or_default()
+    }
+
+    fn capability_with(&self, mount_flags: Vec<String>) -> v1::VolumeCapability {
         let spec = self.spec();
         let access_type = match spec.volume_mode {
             VolumeMode::Block => AccessType::Block(BlockVolume {}),
             VolumeMode::Filesystem => AccessType::Mount(MountVolume {
                 fs_type: FsType::as_str(spec.fs_type).to_owned(),
-                mount_flags: spec
-                    .mount
-                    .as_ref()
-                    .map(|mount| mount.options.clone())
-                    .unwrap_or_default(),
+                mount_flags,
                 volume_mount_group: String::new(),
             }),
         };
@@ -98,7 +106,7 @@ impl Pass<'_> {
         self.save("volume.recreate")
     }
 
-    fn forget_volume(&mut self) {
+    pub(super) fn forget_volume(&mut self) {
         let name = self.status().csi_name.clone();
         *self.status_mut() = VolumeStatus {
             csi_name: name,
@@ -108,53 +116,36 @@ impl Pass<'_> {
         book.lost = false;
         book.create = None;
         book.mounted = None;
+        book.boot = None;
         book.grow_file_system = false;
     }
 
-    async fn create_volume(&mut self) -> Result<(), Halt> {
+    pub(super) async fn create_volume(&mut self) -> Result<(), Halt> {
         let key = self.record.key();
         let name = names::csi_name("lv", &key.kind, (&key.namespace, &key.name), None);
-        if self.record.drumlin.create.is_none() {
+        let intent = if let Some(intent) = self.record.drumlin.create.clone() {
+            intent
+        } else {
             let intent = self.intend()?;
-            self.record.drumlin.create = Some(intent);
+            self.record.drumlin.create = Some(intent.clone());
             self.status_mut().csi_name = Some(name.clone());
             self.save("volume.create.intended")?;
-        }
-        let Some(intent) = self.record.drumlin.create.clone() else {
-            return Ok(());
+            intent
         };
-        let source = intent
-            .snapshot
-            .map(|snapshot_id| SourceType::Snapshot(SnapshotSource { snapshot_id }))
-            .or_else(|| {
-                intent
-                    .volume
-                    .map(|volume_id| SourceType::Volume(VolumeSource { volume_id }))
-            });
-        let topology = self.agent.topology.clone();
-        let request = v1::CreateVolumeRequest {
-            name,
-            capacity_range: Some(v1::CapacityRange {
-                required_bytes: i64::try_from(intent.bytes).unwrap_or(i64::MAX),
-                limit_bytes: 0,
-            }),
-            volume_capabilities: vec![self.capability()],
-            parameters: intent.parameters,
-            volume_content_source: source.map(|source| v1::VolumeContentSource {
-                r#type: Some(source),
-            }),
-            accessibility_requirements: topology.map(|topology| v1::TopologyRequirement {
-                requisite: vec![topology.clone()],
-                preferred: vec![topology],
-            }),
-            ..v1::CreateVolumeRequest::default()
-        };
+        let request = self.create_request(name, intent);
         let answer = call(
             "CreateVolume",
             LONG,
             self.client.controller().create_volume(request),
         )
-        .await?;
+        .await;
+        if let Err(failure) = &answer
+            && is_refusal(failure.code)
+        {
+            // Nothing was made, so the next try may ask for what the manifest says by then.
+            self.record.drumlin.create = None;
+        }
+        let answer = answer?;
         self.point("volume.create.called");
         let Some(volume) = answer.volume else {
             return Err(stalled(
@@ -164,100 +155,31 @@ impl Pass<'_> {
         };
         let status = self.status_mut();
         status.volume_handle = Some(volume.volume_id);
-        status.capacity = Some(Quantity::from_bytes(
-            volume.capacity_bytes.max(0).unsigned_abs(),
-        ));
+        status.capacity = Some(size(volume.capacity_bytes));
         self.save("volume.create.recorded")
     }
 
-    /// What the volume shall be made with, this time and every time.
-    fn intend(&self) -> Result<CreateIntent, Halt> {
-        let spec = self.spec();
-        let bytes = spec.capacity.bytes().unwrap_or(0);
-        let mut parameters = spec.parameters.clone();
-        parameters.extend(self.owner());
-        parameters.insert("class".to_owned(), spec.device_class.clone());
-        let mut intent = CreateIntent {
-            bytes,
-            snapshot: None,
-            volume: None,
-            parameters,
-        };
-        let Some(source) = &spec.source else {
-            return Ok(intent);
-        };
-        if source.group_snapshot.is_some() {
-            return Err(stalled(
-                "Unsupported",
-                "spec.source.groupSnapshot: group snapshots are not there yet".to_owned(),
-            ));
-        }
-        if let Some(name) = &source.snapshot_name {
-            let (handle, size) = self.ready_snapshot(name)?;
-            if bytes < size {
-                return Err(stalled(
-                    "InvalidArgument",
-                    format!(
-                        "spec.capacity: {} is smaller than snapshot {name}, which needs {}",
-                        spec.capacity,
-                        Quantity::from_bytes(size)
-                    ),
-                ));
-            }
-            intent.snapshot = Some(handle);
-        }
-        if let Some(name) = &source.volume_name {
-            intent.volume = Some(self.ready_volume(name)?);
-        }
-        Ok(intent)
-    }
-
-    /// The handle of another volume, once it is ready.
-    pub(super) fn ready_volume(&self, name: &str) -> Result<String, Halt> {
-        let missing = |what: &str| {
-            waiting(
-                "DependencyNotFound",
-                format!("waits for volume {name}, which {what}"),
-            )
-        };
-        let volume = self
-            .sibling("Volume", name)
-            .ok_or_else(|| missing("is not there"))?;
-        if !volume.is_ready() {
-            return Err(missing("is not ready"));
-        }
-        match &volume.body {
-            Body::Volume { status, .. } => status
-                .volume_handle
-                .clone()
-                .ok_or_else(|| missing("is not there")),
-            Body::Snapshot { .. } => Err(missing("is not there")),
-        }
-    }
-
-    fn ready_snapshot(&self, name: &str) -> Result<(String, u64), Halt> {
-        let missing = |what: &str| {
-            waiting(
-                "DependencyNotFound",
-                format!("waits for snapshot {name}, which {what}"),
-            )
-        };
-        let snapshot = self
-            .sibling("Snapshot", name)
-            .ok_or_else(|| missing("is not there"))?;
-        match &snapshot.body {
-            Body::Snapshot { status, .. } if status.ready_to_use => {
-                let size = status
-                    .restore_size
-                    .as_ref()
-                    .and_then(|size| size.bytes().ok());
-                let handle = status
-                    .snapshot_handle
-                    .clone()
-                    .ok_or_else(|| missing("is not there"))?;
-                Ok((handle, size.unwrap_or(0)))
-            }
-            _ => Err(missing("is not ready")),
+    fn create_request(&self, name: String, intent: CreateIntent) -> v1::CreateVolumeRequest {
+        let snapshot = |snapshot_id| SourceType::Snapshot(SnapshotSource { snapshot_id });
+        let volume = |volume_id| SourceType::Volume(VolumeSource { volume_id });
+        let source = intent.snapshot.map(snapshot).or(intent.volume.map(volume));
+        let topology = self.agent.topology.clone();
+        v1::CreateVolumeRequest {
+            name,
+            capacity_range: Some(v1::CapacityRange {
+                required_bytes: i64::try_from(intent.bytes).unwrap_or(i64::MAX),
+                limit_bytes: 0,
+            }),
+            volume_capabilities: vec![self.capability_with(intent.mount_flags)],
+            parameters: intent.parameters,
+            volume_content_source: source.map(|source| v1::VolumeContentSource {
+                r#type: Some(source),
+            }),
+            accessibility_requirements: topology.map(|topology| v1::TopologyRequirement {
+                requisite: vec![topology.clone()],
+                preferred: vec![topology],
+            }),
+            ..v1::CreateVolumeRequest::default()
         }
     }
 
@@ -291,9 +213,7 @@ impl Pass<'_> {
         let answer = self.known(answer).await?;
         self.point("volume.expand.called");
         self.record.drumlin.grow_file_system = answer.node_expansion_required;
-        self.status_mut().capacity = Some(Quantity::from_bytes(
-            answer.capacity_bytes.max(0).unsigned_abs(),
-        ));
+        self.status_mut().capacity = Some(size(answer.capacity_bytes));
         self.save("volume.expand.recorded")
     }
 
@@ -331,97 +251,67 @@ impl Pass<'_> {
             Err(failure) if failure.code == Code::NotFound => failure,
             Err(failure) => return Err(failure.into()),
         };
+        self.look_again().await?;
+        self.check_lost()?;
+        Err(failure.into())
+    }
+
+    /// Asks whether the volume is still there, and as large as it was.
+    async fn look_again(&mut self) -> Result<(), Halt> {
         let request = v1::ControllerGetVolumeRequest {
             volume_id: self.handle(),
         };
         let mut controller = self.client.controller();
-        match call(
+        let answer = call(
             "ControllerGetVolume",
             SHORT,
             controller.controller_get_volume(request),
         )
-        .await
-        {
-            Err(second) if second.code == Code::NotFound => {
-                self.record.drumlin.lost = true;
-                self.save("volume.lost")?;
-                self.check_lost()?;
-            }
-            _ => self.shared.doubt_mount(&self.record.key()),
-        }
-        Err(failure.into())
-    }
-
-    /// Takes the volume away, and then deletes or releases it.
-    async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
-        if !self.record.drumlin.destroyed {
-            // A create whose outcome is not known is brought to an end first, or what it made would be left.
-            if self.record.drumlin.create.is_some() && self.status().volume_handle.is_none() {
-                self.create_volume().await?;
-            }
-            if self.status().volume_handle.is_some() {
-                self.take_down().await?;
-                match self.spec().deletion_policy {
-                    DeletionPolicy::Delete => self.delete_volume().await?,
-                    DeletionPolicy::Retain => self.release_volume().await?,
+        .await;
+        let was_lost = self.record.drumlin.lost;
+        match answer {
+            Err(failure) if failure.code == Code::NotFound => self.record.drumlin.lost = true,
+            // Whoever cannot tell has not said that it is gone.
+            Err(failure) if failure.code == Code::Unimplemented => {}
+            Err(failure) => return Err(failure.into()),
+            Ok(answer) => {
+                self.record.drumlin.lost = false;
+                if let Some(volume) = answer.volume {
+                    self.status_mut().capacity = Some(size(volume.capacity_bytes));
                 }
+                let condition = answer.status.and_then(|status| status.volume_condition);
+                self.record.drift(condition.and_then(abnormal));
+                self.is_doubted = true;
             }
-            self.record.drumlin.destroyed = true;
-            self.save("volume.destroyed")?;
         }
-        let (reason, message) = match self.spec().deletion_policy {
-            DeletionPolicy::Delete => {
-                ("Deleted", "deleted; its manifest can be removed".to_owned())
-            }
-            DeletionPolicy::Retain => (
-                "Released",
-                format!("unmounted; volume {} is kept", self.handle()),
-            ),
-        };
-        Ok(Verdict {
-            state: State::Gone,
-            reason,
-            message,
-        })
-    }
-
-    async fn delete_volume(&mut self) -> Result<(), Halt> {
-        let request = v1::DeleteVolumeRequest {
-            volume_id: self.handle(),
-            ..v1::DeleteVolumeRequest::default()
-        };
-        match call(
-            "DeleteVolume",
-            LONG,
-            self.client.controller().delete_volume(request),
-        )
-        .await
-        {
-            Err(failure) if failure.code != Code::NotFound => return Err(failure.into()),
-            _ => self.point("volume.delete.called"),
+        if self.record.drumlin.lost && !was_lost {
+            self.save("volume.lost")?;
         }
-        self.forget_volume();
         Ok(())
     }
+}
 
-    async fn release_volume(&mut self) -> Result<(), Halt> {
-        let request = v1::ControllerModifyVolumeRequest {
-            volume_id: self.handle(),
-            mutable_parameters: [("label.released".to_owned(), "true".to_owned())].into(),
-            ..v1::ControllerModifyVolumeRequest::default()
-        };
-        let mut controller = self.client.controller();
-        match call(
-            "ControllerModifyVolume",
-            SHORT,
-            controller.controller_modify_volume(request),
-        )
-        .await
-        {
-            Err(failure) if failure.code != Code::NotFound => Err(failure.into()),
-            _ => Ok(()),
-        }
-    }
+/// What is wrong with a volume, if the agent says that something is.
+pub(crate) fn abnormal(condition: v1::VolumeCondition) -> Option<String> {
+    condition.abnormal.then_some(condition.message)
+}
+
+/// Whether an answer says that nothing was made, and that no earlier try of the same call had made anything.
+pub(super) fn is_refusal(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument
+            | Code::NotFound
+            | Code::OutOfRange
+            | Code::PermissionDenied
+            | Code::ResourceExhausted
+            | Code::Unimplemented
+    )
+}
+
+/// A size of the wire.
+pub(crate) fn size(bytes: i64) -> Quantity {
+    Quantity::from_bytes(bytes.max(0).unsigned_abs())
 }
 
 /// Spec and status of a volume's record.

@@ -10,7 +10,10 @@ use std::{
 use drumlin_crd::{Document, ObjectKey, Problem};
 use nix::unistd::Uid;
 
-use super::file::{Found, Identity, Reading, check_permissions, look};
+use super::{
+    file::{Found, Reader, Reading, check_permissions},
+    writers::OpenFiles,
+};
 
 /// Reads a directory again and again; only what changed is read anew.
 #[derive(Debug)]
@@ -64,13 +67,20 @@ impl Directory {
 
     /// Looks at the directory: a `stat` a file, and a read of those that changed.
     pub(crate) fn scan(&mut self) -> Scan {
-        match self.content() {
-            Ok(content) => Scan::Read(content),
-            Err(why) => Scan::Unavailable(why),
+        // A directory that is replaced while it is read seems to lose files; who replaces it is soon done.
+        for _ in 0..3 {
+            match self.read() {
+                Ok(true) => return Scan::Read(self.gather()),
+                Ok(false) => {}
+                Err(why) => return Scan::Unavailable(why),
+            }
         }
+        let shown = self.path.display();
+        Scan::Unavailable(format!("{shown} is replaced again and again"))
     }
 
-    fn content(&mut self) -> Result<Content, String> {
+    /// Reads what changed; says whether the directory was the same one all the time.
+    fn read(&mut self) -> Result<bool, String> {
         let shown = self.path.display().to_string();
         let failed = |error: io::Error| format!("{shown} cannot be read: {error}");
         let root = fs::canonicalize(&self.path).map_err(failed)?;
@@ -92,30 +102,28 @@ impl Directory {
                 names.push(name);
             }
         }
-        self.device = Some(metadata.dev());
-        names.sort_unstable();
-        let mut known = HashMap::with_capacity(names.len());
+        // An empty one may be a mount point that is not mounted yet.
+        if !names.is_empty() {
+            self.device = Some(metadata.dev());
+        }
+        let mut reader = Reader {
+            owner: self.owner,
+            open_files: OpenFiles::default(),
+        };
+        let mut before = std::mem::take(&mut self.known);
         for name in names {
-            let before = self.known.get(&name);
-            let found = self
-                .one(&root.join(&name), before)
-                .map_err(|error| format!("{shown}/{name}: {error}"))?;
+            let path = root.join(&name);
+            let known = before.remove(&name);
+            let found = match known {
+                Some(known) if known.is_as_it_was(&path) => Some(known),
+                known => reader.look(&path, known.as_ref()),
+            };
             if let Some(found) = found {
-                known.insert(name, found);
+                self.known.insert(name, found);
             }
         }
-        self.known = known;
-        Ok(self.gather())
-    }
-
-    fn one(&self, path: &Path, before: Option<&Found>) -> io::Result<Option<Found>> {
-        if let Some(before) = before
-            && before.reading != Reading::Later
-            && fs::metadata(path).is_ok_and(|now| Identity::of(&now) == before.identity)
-        {
-            return Ok(Some(before.clone()));
-        }
-        look(path, self.owner, before)
+        let now = fs::metadata(&self.path).map_err(failed)?;
+        Ok((now.dev(), now.ino()) == (metadata.dev(), metadata.ino()))
     }
 
     fn gather(&self) -> Content {
@@ -135,7 +143,7 @@ impl Directory {
                     content.problems.insert(name.clone(), problems.clone());
                     content.silent.push(name.clone());
                 }
-                Reading::Later => {
+                Reading::Later(_) => {
                     content.silent.push(name.clone());
                     content.unsettled = true;
                 }

@@ -2,5 +2,5 @@
 
 pub(crate) mod directory;
 mod file;
-mod lease;
 pub(crate) mod watch;
+mod writers;

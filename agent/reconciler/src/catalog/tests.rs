@@ -1,0 +1,99 @@
+//! Whatever becomes of the manifests, what they do not say destroys nothing.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::{client::Client, engine::Shared, source::directory::Directory, store::Store};
+
+/// An engine that nobody runs: nothing is called, and what would be is seen in the records.
+fn engine(directory: &TempDir) -> Engine {
+    let store = Store::open(&directory.path().join("state")).unwrap();
+    let shared = Shared::new(store, directory.path().join("state"), |_| {}).unwrap();
+    let client = Client::new(Path::new("/tmp/nobody-answers-here.sock")).unwrap();
+    Engine::new(Arc::new(shared), client)
+}
+
+fn write(directory: &TempDir, text: &str) {
+    let path = directory.path().join("m/a.yaml");
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+fn manifest() -> String {
+    ["a", "b", "c"]
+        .map(|name| {
+            format!(
+                "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata:\n  name: {name}\nspec:\n  capacity: 20Gi\n  deletionPolicy: Delete\n  mount:\n    path: /srv/{name}\n"
+            )
+        })
+        .join("---\n")
+}
+
+#[tokio::test]
+async fn no_proper_prefix_of_a_manifest_destroys_anything() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("m")).unwrap();
+    let engine = engine(&directory);
+    let mut source = Directory::new(directory.path().join("m"));
+    let mut catalog = Catalog::default();
+    let whole = manifest();
+    write(&directory, &whole);
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    assert_eq!(engine.shared.keys().len(), 3);
+    let mut orphaned = 0;
+    for end in 0..whole.len() {
+        write(&directory, whole.get(..end).unwrap());
+        catalog.apply(&engine, "m", source.scan()).unwrap();
+        for name in ["a", "b", "c"] {
+            let key = ObjectKey {
+                kind: "Volume".into(),
+                namespace: "default".into(),
+                name: name.into(),
+            };
+            let record = engine
+                .shared
+                .record(&key)
+                .unwrap_or_else(|| panic!("{key} is gone at {end}"));
+            assert!(!record.is_absent(), "{key} would be destroyed at {end}");
+            orphaned += usize::from(record.drumlin.orphan_since.is_some());
+        }
+    }
+    assert!(
+        orphaned > 0,
+        "some prefixes lack a document, and that must be seen"
+    );
+    write(&directory, &whole);
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    for key in engine.shared.keys() {
+        assert_eq!(
+            engine.shared.record(&key).unwrap().drumlin.orphan_since,
+            None
+        );
+    }
+}
+
+#[tokio::test]
+async fn an_unchanged_directory_writes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("m")).unwrap();
+    let engine = engine(&directory);
+    let mut source = Directory::new(directory.path().join("m"));
+    let mut catalog = Catalog::default();
+    write(&directory, &manifest());
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    let state = directory.path().join("state/reconciler");
+    let times = || {
+        let mut times = Vec::new();
+        for path in ["source.json", "objects/Volume/default/a.json"] {
+            times.push(fs::metadata(state.join(path)).unwrap().modified().unwrap());
+        }
+        times
+    };
+    let before = times();
+    for _ in 0..3 {
+        catalog.apply(&engine, "m", source.scan()).unwrap();
+    }
+    assert_eq!(times(), before);
+}

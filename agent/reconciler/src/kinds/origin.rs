@@ -1,0 +1,100 @@
+//! What a volume is made from, and what a snapshot shows: other objects, waited for until they are ready.
+
+use drumlin_crd::Quantity;
+
+use super::{Halt, Pass, stalled, waiting};
+use crate::record::{Body, CreateIntent};
+
+impl Pass<'_> {
+    /// What the volume shall be made with, this time and every time.
+    pub(super) fn intend(&self) -> Result<CreateIntent, Halt> {
+        let spec = self.spec();
+        let bytes = spec.capacity.bytes().unwrap_or(0);
+        let mut parameters = spec.parameters.clone();
+        parameters.extend(self.owner());
+        parameters.insert("class".to_owned(), spec.device_class.clone());
+        let mut intent = CreateIntent {
+            bytes,
+            mount_flags: self.mount_flags(),
+            snapshot: None,
+            volume: None,
+            parameters,
+        };
+        let Some(source) = &spec.source else {
+            return Ok(intent);
+        };
+        if source.group_snapshot.is_some() {
+            return Err(stalled(
+                "Unsupported",
+                "spec.source.groupSnapshot: group snapshots are not there yet".to_owned(),
+            ));
+        }
+        if let Some(name) = &source.snapshot_name {
+            let (handle, size) = self.ready_snapshot(name)?;
+            if bytes < size {
+                return Err(stalled(
+                    "InvalidArgument",
+                    format!(
+                        "spec.capacity: {} is smaller than snapshot {name}, which needs {}",
+                        spec.capacity,
+                        Quantity::from_bytes(size)
+                    ),
+                ));
+            }
+            intent.snapshot = Some(handle);
+        }
+        if let Some(name) = &source.volume_name {
+            intent.volume = Some(self.ready_volume(name)?);
+        }
+        Ok(intent)
+    }
+
+    /// The handle of another volume, once it is ready.
+    pub(super) fn ready_volume(&self, name: &str) -> Result<String, Halt> {
+        let missing = |what: &str| {
+            waiting(
+                "DependencyNotFound",
+                format!("waits for volume {name}, which {what}"),
+            )
+        };
+        let volume = self
+            .sibling("Volume", name)
+            .ok_or_else(|| missing("is not there"))?;
+        if !volume.is_ready() {
+            return Err(missing("is not ready"));
+        }
+        match &volume.body {
+            Body::Volume { status, .. } => status
+                .volume_handle
+                .clone()
+                .ok_or_else(|| missing("is not there")),
+            Body::Snapshot { .. } => Err(missing("is not there")),
+        }
+    }
+
+    fn ready_snapshot(&self, name: &str) -> Result<(String, u64), Halt> {
+        let missing = |what: &str| {
+            waiting(
+                "DependencyNotFound",
+                format!("waits for snapshot {name}, which {what}"),
+            )
+        };
+        let snapshot = self
+            .sibling("Snapshot", name)
+            .ok_or_else(|| missing("is not there"))?;
+        match &snapshot.body {
+            Body::Snapshot { status, .. } if status.ready_to_use => {
+                let size = status
+                    .restore_size
+                    .as_ref()
+                    .and_then(|size| size.bytes().ok());
+                let handle = status
+                    .snapshot_handle
+                    .clone()
+                    .ok_or_else(|| missing("is not there"))?;
+                Ok((handle, size.unwrap_or(0)))
+            }
+            _ => Err(missing("is not ready")),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! A volume that shall not be: unmounted, and then deleted or released.
+
+use drumlin_crd::DeletionPolicy;
+use drumlin_proto::csi::v1;
+use tonic::Code;
+
+use super::{Halt, Pass, blocked, volume::is_refusal};
+use crate::{
+    client::{LONG, SHORT, call},
+    record::{State, Verdict},
+};
+
+impl Pass<'_> {
+    /// Takes the volume away, and then deletes or releases it.
+    pub(super) async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
+        if !self.record.drumlin.destroyed {
+            // A create whose outcome is not known is brought to an end first, or what it made would be left.
+            if self.record.drumlin.create.is_some() && self.status().volume_handle.is_none() {
+                match self.create_volume().await {
+                    Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
+                    other => other?,
+                }
+            }
+            if self.status().volume_handle.is_some() {
+                self.take_down().await?;
+                match self.spec().deletion_policy {
+                    DeletionPolicy::Delete => self.delete_volume().await?,
+                    DeletionPolicy::Retain => self.release_volume().await?,
+                }
+            }
+            self.record.drumlin.destroyed = true;
+            self.save("volume.destroyed")?;
+            self.shared.wake_waiting();
+        }
+        let (reason, message) = match self.spec().deletion_policy {
+            DeletionPolicy::Delete => {
+                ("Deleted", "deleted; its manifest can be removed".to_owned())
+            }
+            DeletionPolicy::Retain if self.handle().is_empty() => {
+                ("Released", "there was nothing yet".to_owned())
+            }
+            DeletionPolicy::Retain => (
+                "Released",
+                format!("unmounted; volume {} is kept", self.handle()),
+            ),
+        };
+        Ok(Verdict {
+            state: State::Gone,
+            reason,
+            message,
+        })
+    }
+
+    async fn delete_volume(&mut self) -> Result<(), Halt> {
+        let request = v1::DeleteVolumeRequest {
+            volume_id: self.handle(),
+            ..v1::DeleteVolumeRequest::default()
+        };
+        match call(
+            "DeleteVolume",
+            LONG,
+            self.client.controller().delete_volume(request),
+        )
+        .await
+        {
+            Err(failure) if failure.code != Code::NotFound => return Err(blocked(failure)),
+            _ => self.point("volume.delete.called"),
+        }
+        self.forget_volume();
+        Ok(())
+    }
+
+    async fn release_volume(&mut self) -> Result<(), Halt> {
+        let request = v1::ControllerModifyVolumeRequest {
+            volume_id: self.handle(),
+            mutable_parameters: [("label.released".to_owned(), "true".to_owned())].into(),
+            ..v1::ControllerModifyVolumeRequest::default()
+        };
+        let mut controller = self.client.controller();
+        match call(
+            "ControllerModifyVolume",
+            SHORT,
+            controller.controller_modify_volume(request),
+        )
+        .await
+        {
+            Err(failure) if failure.code != Code::NotFound => Err(failure.into()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What all passes share: the records, on disk and in memory.
+//!
+//! A record has two writers: the catalog writes what the manifest says, a pass writes what became of it. Neither
+//! overwrites the other's half, so a manifest that changes while a call runs is not lost.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    hash::{BuildHasher, RandomState},
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use drumlin_crd::ObjectKey;
+use tokio::time::Instant;
+
+use crate::{Error, queue::Queue, record::Record, store::Store};
+
+/// So many objects can be written at once; more than there are workers.
+const WRITERS: usize = 16;
+
+/// The records, on disk and in memory, and the queue of those to be looked at.
+pub(crate) struct Shared {
+    pub(crate) state_dir: PathBuf,
+    pub(crate) boot: String,
+    pub(crate) fail: fn(&str),
+    pub(crate) queue: Queue,
+    store: Store,
+    records: Mutex<Records>,
+    doubted: Mutex<HashSet<ObjectKey>>,
+    /// Held from reading a record to having written it; an object always has the same one.
+    writers: [Mutex<()>; WRITERS],
+    hasher: RandomState,
+}
+
+#[derive(Default)]
+struct Records {
+    by_key: HashMap<ObjectKey, Record>,
+    /// What is made from an object, or shows it.
+    dependants: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+impl Records {
+    fn insert(&mut self, record: Record) {
+        let key = record.key();
+        if !self.by_key.contains_key(&key)
+            && let Some(source) = record.source()
+        {
+            self.dependants
+                .entry(source)
+                .or_default()
+                .insert(key.clone());
+        }
+        self.by_key.insert(key, record);
+    }
+
+    fn remove(&mut self, key: &ObjectKey) {
+        let source = self.by_key.remove(key).and_then(|record| record.source());
+        if let Some(source) = source
+            && let Some(dependants) = self.dependants.get_mut(&source)
+        {
+            dependants.remove(key);
+            if dependants.is_empty() {
+                self.dependants.remove(&source);
+            }
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(store: Store, state_dir: PathBuf, fail: fn(&str)) -> Result<Self, Error> {
+        let (loaded, unreadable) = store.load()?;
+        for one in unreadable {
+            tracing::error!(path = %one.path.display(), error = %one.why, "state of an object cannot be read; it is left alone");
+        }
+        let mut records = Records::default();
+        for record in loaded {
+            records.insert(record);
+        }
+        Ok(Self {
+            state_dir,
+            boot: boot(),
+            fail,
+            queue: Queue::default(),
+            store,
+            records: Mutex::new(records),
+            doubted: Mutex::default(),
+            writers: std::array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+        })
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// One object as it was written last.
+    pub(crate) fn record(&self, key: &ObjectKey) -> Option<Record> {
+        lock(&self.records).by_key.get(key).cloned()
+    }
+
+    /// What `look` says of one object, without a copy of it.
+    pub(crate) fn with<T>(&self, key: &ObjectKey, look: impl FnOnce(&Record) -> T) -> Option<T> {
+        lock(&self.records).by_key.get(key).map(look)
+    }
+
+    /// All objects.
+    pub(crate) fn keys(&self) -> Vec<ObjectKey> {
+        lock(&self.records).by_key.keys().cloned().collect()
+    }
+
+    /// The objects of which `is_meant` says yes.
+    pub(crate) fn keys_of(&self, is_meant: impl Fn(&Record) -> bool) -> Vec<ObjectKey> {
+        lock(&self.records)
+            .by_key
+            .iter()
+            .filter(|(_, record)| is_meant(record))
+            .map(|(key, _)| key.clone())
+            .collect()
+    }
+
+    /// What is made from an object, or shows it.
+    pub(crate) fn dependants(&self, key: &ObjectKey) -> Vec<Record> {
+        let records = lock(&self.records);
+        let keys = records.dependants.get(key).into_iter().flatten();
+        keys.filter_map(|key| records.by_key.get(key))
+            .cloned()
+            .collect()
+    }
+
+    /// Whether there is an object that was not destroyed.
+    pub(crate) fn has_anything(&self) -> bool {
+        lock(&self.records)
+            .by_key
+            .values()
+            .any(|record| !record.drumlin.destroyed)
+    }
+
+    /// Writes down what a pass has made of an object, beside what its manifest says by now; wakes those that wait for it.
+    pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
+        let key = record.key();
+        let writing = self.writing(&key);
+        let mut record = record.clone();
+        if let Some(now) = self.record(&key) {
+            record.take_manifest(now);
+        }
+        self.store.save(&record)?;
+        lock(&self.records).insert(record);
+        drop(writing);
+        self.wake_dependants(&key);
+        Ok(())
+    }
+
+    /// Writes down what the manifests say of an object, beside what has become of it by now.
+    /// `change` says whether there is anything new; so does this.
+    pub(crate) fn edit(
+        &self,
+        key: &ObjectKey,
+        change: impl FnOnce(&mut Record) -> bool,
+    ) -> Result<bool, Error> {
+        let writing = self.writing(key);
+        let Some(mut record) = self.record(key) else {
+            return Ok(false);
+        };
+        if !change(&mut record) {
+            return Ok(false);
+        }
+        self.store.save(&record)?;
+        lock(&self.records).insert(record);
+        drop(writing);
+        self.wake_dependants(key);
+        Ok(true)
+    }
+
+    /// Forgets an object.
+    pub(crate) fn forget(&self, key: &ObjectKey) -> Result<(), Error> {
+        let _writing = self.writing(key);
+        self.store.remove(key)?;
+        lock(&self.records).remove(key);
+        Ok(())
+    }
+
+    /// What an object held is free: those that wait for that may go on.
+    pub(crate) fn wake_waiting(&self) {
+        let is_waiting = |record: &Record| {
+            let reason = record.condition("Ready").map(|ready| ready.reason.as_str());
+            matches!(reason, Some("InsufficientCapacity" | "DeletionBlocked"))
+        };
+        for key in self.keys_of(is_waiting) {
+            self.queue.add(&key, Instant::now());
+        }
+    }
+
+    /// What was made may be gone; it is looked for again.
+    pub(crate) fn doubt(&self, key: &ObjectKey) {
+        lock(&self.doubted).insert(key.clone());
+    }
+
+    /// Whether what was made may be gone; whoever asks looks for it, and doubts again if it cannot.
+    pub(crate) fn take_doubt(&self, key: &ObjectKey) -> bool {
+        lock(&self.doubted).remove(key)
+    }
+
+    /// Whether there may be something to do for an object: if not, nothing is called.
+    pub(crate) fn needs_work(&self, record: &Record) -> bool {
+        if record.drumlin.orphan_since.is_some() || record.is_paused() {
+            return false;
+        }
+        let is_unproven = record.drumlin.mounted.is_some()
+            && record.drumlin.boot.as_deref() != Some(self.boot.as_str());
+        !record.is_settled() || is_unproven || lock(&self.doubted).contains(&record.key())
+    }
+
+    fn wake_dependants(&self, key: &ObjectKey) {
+        let records = lock(&self.records);
+        let waiting: Vec<ObjectKey> = records
+            .dependants
+            .get(key)
+            .into_iter()
+            .flatten()
+            .filter(|key| {
+                records
+                    .by_key
+                    .get(key)
+                    .is_some_and(|record| !record.is_settled())
+            })
+            .cloned()
+            .collect();
+        drop(records);
+        for key in waiting {
+            self.queue.add(&key, Instant::now());
+        }
+    }
+
+    fn writing(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
+        let place = self.hasher.hash_one(key) % 16;
+        let writer = usize::try_from(place)
+            .ok()
+            .and_then(|place| self.writers.get(place));
+        lock(writer.unwrap_or(&OTHERS))
+    }
+}
+
+/// Every remainder of 16 has a lock of its own; the types do not say so.
+static OTHERS: Mutex<()> = Mutex::new(());
+
+/// What tells this boot from others: after another one, no mount is there.
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
+        .map(|id| id.trim().to_owned())
+        .unwrap_or_default()
+}
+
+/// The lock of a mutex; what a thread that panicked left is whole, for it is replaced in one step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
