@@ -278,6 +278,8 @@ async fn an_idle_agent_says_and_writes_nothing() {
             .unwrap()
             .to_owned()
     };
+    // The last frames of the call, and the wakes of its threads, come after its answer.
+    tokio::time::sleep(Duration::from_secs(1)).await;
     let before = (agent.log(), written());
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!((agent.log(), written()), before);
