@@ -1,6 +1,6 @@
 //! Reading manifests: many documents, strictly, with a line for everything that is wrong.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
@@ -9,11 +9,14 @@ use crate::{
     Snapshot, SnapshotSpec, Volume, VolumeSpec,
     names::{self, API_VERSION, GROUP},
     validate::{self, Wrong},
-    yaml::{self, Value, line_of},
+    yaml::{self, Place, Value, YamlError},
 };
 
 /// More documents than this are no manifest of a person's.
 pub const DOCUMENTS: usize = 10_000;
+
+/// More problems than these are not told of one text: each costs a reading of it.
+const PROBLEMS: usize = 100;
 
 /// Which object a manifest is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,14 +92,40 @@ pub struct Document {
     pub object: Object,
     /// The line, from 1, on which its document begins.
     pub line: usize,
-    /// The text of its document, in which the lines of its fields are found.
-    text: String,
+    /// Where its fields are found.
+    origin: Origin,
+}
+
+/// A document's text, and where in it the object is: at its top, or within a list.
+#[derive(Debug, Clone, PartialEq)]
+struct Origin {
+    text: Arc<str>,
+    /// The line, from 1, on which the text begins.
+    line: usize,
+    within: Vec<String>,
+}
+
+impl Origin {
+    /// Where a field of the object stands.
+    fn place(&self, field: &str) -> Place {
+        let mut path = self.within.clone();
+        path.extend(field.split('.').map(str::to_owned));
+        self.below(Place::of(&self.text, &path))
+    }
+
+    /// A place within the text as one of the whole manifest.
+    fn below(&self, place: Place) -> Place {
+        Place {
+            line: self.line + place.line - 1,
+            ..place
+        }
+    }
 }
 
 impl Document {
-    /// The line, from 1, on which a field such as `spec.mount.path` stands.
-    pub fn line_of(&self, field: &str) -> usize {
-        self.line + line_of(&self.text, &segments(field)) - 1
+    /// Where a field such as `spec.mount.path` stands.
+    pub fn place_of(&self, field: &str) -> Place {
+        self.origin.place(field)
     }
 }
 
@@ -105,6 +134,9 @@ impl Document {
 pub struct Problem {
     /// The line, from 1.
     pub line: usize,
+    /// The column, from 1.
+    #[serde(default = "first_column")]
+    pub column: usize,
     /// The object, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectKey>,
@@ -112,9 +144,13 @@ pub struct Problem {
     pub message: String,
 }
 
+fn first_column() -> usize {
+    1
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}: ", self.line)?;
+        write!(f, "line {} column {}: ", self.line, self.column)?;
         if let Some(object) = &self.object {
             write!(f, "{object}: ")?;
         }
@@ -131,14 +167,22 @@ pub struct Manifest {
     pub foreign: Vec<String>,
 }
 
-/// What every document begins with.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Head {
-    api_version: Option<String>,
-    kind: Option<String>,
-    #[serde(default)]
-    items: Option<Vec<Value>>,
+/// What every document begins with; empty where it does not, or not with texts.
+struct Head<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    items: Option<&'a Vec<Value>>,
+}
+
+impl<'a> Head<'a> {
+    fn of(value: &'a Value) -> Self {
+        let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+        Self {
+            api_version: text("apiVersion"),
+            kind: text("kind"),
+            items: value.get("items").and_then(Value::as_sequence),
+        }
+    }
 }
 
 /// A document in full. What a server writes is allowed, so that `kubectl get -o yaml` can be kept as a file.
@@ -190,31 +234,32 @@ struct Metadata {
 /// Reads a manifest, YAML or JSON. All of it is right, or none of it is used.
 ///
 /// # Errors
-/// Everything that is wrong, each with its line.
+/// What is wrong, each with its place; of very many the first.
 pub fn read(text: &str) -> Result<Manifest, Vec<Problem>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let mut manifest = Manifest::default();
-    let mut problems = Vec::new();
+    let mut reader = Reader::default();
     for (line, part) in split(text) {
-        let mut reader = Reader {
-            manifest: &mut manifest,
-            problems: &mut problems,
+        reader.document(&Origin {
+            text: part.into(),
             line,
-            text: part,
-        };
-        reader.document();
-        if manifest.documents.len() > DOCUMENTS {
+            within: Vec::new(),
+        });
+        if reader.manifest.documents.len() > DOCUMENTS {
             return Err(vec![Problem {
                 line,
+                column: 1,
                 object: None,
-                message: format!("more than {DOCUMENTS} documents"),
+                message: format!("more than {DOCUMENTS} objects"),
             }]);
         }
+        if reader.problems.len() >= PROBLEMS {
+            break;
+        }
     }
-    if problems.is_empty() {
-        Ok(manifest)
+    if reader.problems.is_empty() {
+        Ok(reader.manifest)
     } else {
-        Err(problems)
+        Err(reader.problems)
     }
 }
 
@@ -245,58 +290,78 @@ fn split(text: &str) -> Vec<(usize, &str)> {
     parts
 }
 
-struct Reader<'a> {
-    manifest: &'a mut Manifest,
-    problems: &'a mut Vec<Problem>,
-    line: usize,
-    text: &'a str,
+#[derive(Default)]
+struct Reader {
+    manifest: Manifest,
+    problems: Vec<Problem>,
 }
 
-impl Reader<'_> {
-    fn problem(&mut self, line: usize, object: Option<ObjectKey>, message: String) {
+impl Reader {
+    fn problem(&mut self, place: Place, object: Option<ObjectKey>, message: String) {
         self.problems.push(Problem {
-            line: self.line + line.max(1) - 1,
+            line: place.line,
+            column: place.column,
             object,
             message,
         });
     }
 
-    fn document(&mut self) {
-        let value: Value = match serde_yaml::from_str(self.text) {
-            Ok(Value::Null) => return,
-            Ok(value) => value,
-            Err(error) => {
-                let error = yaml::YamlError::from(error);
-                // A document of comments alone is none.
-                if !error.message.contains("EndOfStream")
-                    && !error.message.contains("end of stream")
-                {
-                    self.problem(error.line, None, error.message);
-                }
-                return;
-            }
-        };
-        self.value(value, &[]);
+    fn error(&mut self, origin: &Origin, error: YamlError) {
+        let YamlError {
+            line,
+            column,
+            message,
+        } = error;
+        self.problem(origin.below(Place { line, column }), None, message);
     }
 
-    fn value(&mut self, value: Value, place: &[String]) {
-        let here = line_of(self.text, place);
-        let head: Head = match yaml::from_value(value.clone(), self.text) {
-            Ok(head) => head,
-            Err(error) => return self.problem(here, None, error.message),
+    fn document(&mut self, origin: &Origin) {
+        let parsed = match yaml::parse(&origin.text) {
+            Ok(parsed) => parsed,
+            Err(error) => return self.error(origin, error),
         };
-        let api_version = head.api_version.unwrap_or_default();
-        let kind = head.kind.unwrap_or_default();
+        if parsed.value.is_null() {
+            return;
+        }
+        let foreign = self.manifest.foreign.len();
+        let top = Place::of(&origin.text, &[]).line;
+        self.value(parsed.value, origin, top);
+        if self.manifest.foreign.len() > foreign {
+            return;
+        }
+        // The same file under kubectl would mean something else, or be refused.
+        for (place, word) in parsed.ambiguous {
+            let message = format!(
+                "`{word}` without quotes is a boolean or a number to kubectl: put it in quotes"
+            );
+            self.problem(origin.below(place), None, message);
+        }
+    }
+
+    /// An object, or a list of them, that begins on this line of its text.
+    fn value(&mut self, value: Value, origin: &Origin, line: usize) {
+        let here = origin.below(Place { line, column: 1 });
+        let mut head = Head::of(&value);
+        let (api_version, kind) = (head.api_version, head.kind);
         if kind == "List" && (api_version == "v1" || api_version == API_VERSION) {
-            for (index, item) in head.items.unwrap_or_default().into_iter().enumerate() {
-                self.value(item, &["items".to_owned(), index.to_string()]);
+            let lines = Place::lines_of_items(&origin.text);
+            for (index, item) in head.items.take().into_iter().flatten().enumerate() {
+                if self.problems.len() >= PROBLEMS {
+                    return;
+                }
+                let origin = Origin {
+                    within: vec!["items".to_owned(), index.to_string()],
+                    ..origin.clone()
+                };
+                let line = lines.get(index).copied().unwrap_or(line);
+                self.value(item.clone(), &origin, line);
             }
             return;
         }
         let group = api_version.split_once('/').map(|(group, _)| group);
-        match (group, api_version.as_str(), kind.as_str()) {
+        match (group, api_version, kind) {
             (Some(GROUP), API_VERSION, "Volume") => {
-                self.object(value, place, |metadata, spec: VolumeSpec| {
+                self.object(value, origin, here, |metadata, spec: VolumeSpec| {
                     let wrong = validate::volume(&spec);
                     let mut volume = Volume::new("", spec);
                     volume.metadata = metadata;
@@ -304,7 +369,7 @@ impl Reader<'_> {
                 });
             }
             (Some(GROUP), API_VERSION, "Snapshot") => {
-                self.object(value, place, |metadata, spec: SnapshotSpec| {
+                self.object(value, origin, here, |metadata, spec: SnapshotSpec| {
                     let wrong = validate::snapshot(&spec);
                     let mut snapshot = Snapshot::new("", spec);
                     snapshot.metadata = metadata;
@@ -312,23 +377,17 @@ impl Reader<'_> {
                 });
             }
             (Some(GROUP), API_VERSION, _) => {
-                self.problem(
-                    here,
-                    None,
-                    format!("kind: {kind:?} is not known; known are Volume and Snapshot"),
-                );
+                let message = format!("kind: {kind:?} is not known; known are Volume and Snapshot");
+                self.problem(origin.place("kind"), None, message);
             }
             (Some(GROUP), ..) => {
-                self.problem(
-                    here,
-                    None,
-                    format!(
-                        "apiVersion: {api_version} is not known; this agent knows {API_VERSION}"
-                    ),
+                let message = format!(
+                    "apiVersion: {api_version} is not known; this agent knows {API_VERSION}"
                 );
+                self.problem(origin.place("apiVersion"), None, message);
             }
-            (_, "", _) => self.problem(here, None, "apiVersion is missing".to_owned()),
-            (_, _, "") => self.problem(here, None, "kind is missing".to_owned()),
+            (_, "", _) => self.problem(here, None, "apiVersion is missing, or no text".to_owned()),
+            (_, _, "") => self.problem(here, None, "kind is missing, or no text".to_owned()),
             _ => self.manifest.foreign.push(format!("{api_version}/{kind}")),
         }
     }
@@ -336,12 +395,13 @@ impl Reader<'_> {
     fn object<S: DeserializeOwned>(
         &mut self,
         value: Value,
-        place: &[String],
+        origin: &Origin,
+        here: Place,
         make: impl FnOnce(ObjectMeta, S) -> (Object, Vec<Wrong>),
     ) {
-        let full: Full<S> = match yaml::from_value(value, self.text) {
+        let full: Full<S> = match yaml::from_part(value, &origin.text, &origin.within) {
             Ok(full) => full,
-            Err(error) => return self.problem(error.line, None, error.message),
+            Err(error) => return self.error(origin, error),
         };
         let mut wrong = check_metadata(&full.metadata);
         let metadata = ObjectMeta {
@@ -358,25 +418,17 @@ impl Reader<'_> {
         let (object, more) = make(metadata, full.spec);
         wrong.extend(more);
         for Wrong { field, message } in &wrong {
-            let mut path = place.to_vec();
-            path.extend(segments(field));
-            let line = line_of(self.text, &path);
-            self.problem(line, Some(object.key()), format!("{field}: {message}"));
+            let message = format!("{field}: {message}");
+            self.problem(origin.place(field), Some(object.key()), message);
         }
-        let line = self.line + line_of(self.text, place) - 1;
         if wrong.is_empty() {
-            let text = if place.is_empty() { self.text } else { "" };
             self.manifest.documents.push(Document {
                 object,
-                line,
-                text: text.to_owned(),
+                line: here.line,
+                origin: origin.clone(),
             });
         }
     }
-}
-
-fn segments(field: &str) -> Vec<String> {
-    field.split('.').map(str::to_owned).collect()
 }
 
 fn check_metadata(metadata: &Metadata) -> Vec<Wrong> {

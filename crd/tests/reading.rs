@@ -82,10 +82,10 @@ fn what_is_no_text_is_refused_where_text_is_wanted() {
         assert!(read(&with(line)).is_err(), "{line}");
     }
     assert!(read(&VOLUME.replace("1Gi", "1073741824")).is_err());
-    let Object::Volume(volume) = one(&with("nodeName: n")) else {
+    let Object::Volume(volume) = one(&with("nodeName: host")) else {
         panic!()
     };
-    assert_eq!(volume.spec.node_name.as_deref(), Some("n"));
+    assert_eq!(volume.spec.node_name.as_deref(), Some("host"));
 }
 
 #[test]
@@ -171,6 +171,45 @@ fn lists_json_and_line_ends_of_other_systems_are_read() {
 }
 
 #[test]
+fn words_that_kubectl_reads_otherwise_are_refused_in_our_objects_alone() {
+    for line in [
+        "parameters: {on: \"x\"}",
+        "deviceClass: no",
+        "parameters: {a: 0x10_0}",
+    ] {
+        let problem = wrong(&with(line));
+        assert_eq!(problem.line, 7, "{problem}");
+        assert!(problem.message.contains("quotes"), "{problem}");
+    }
+    assert!(read("apiVersion: v1\nkind: ConfigMap\ndata: {a: yes}\n").is_ok());
+    assert!(read(&with("deviceClass: \"no\"")).is_ok());
+}
+
+#[test]
+fn a_long_list_has_the_line_of_each_object_and_is_read_in_no_time() {
+    use std::fmt::Write;
+    let mut text = "apiVersion: v1\nkind: List\nitems:\n".to_owned();
+    for number in 0..2_000 {
+        writeln!(
+            text,
+            "- apiVersion: drumlin.dev/v1alpha1\n  kind: Volume\n  metadata: {{name: v{number}}}\n  spec: {{capacity: 1Gi}}"
+        )
+        .unwrap();
+    }
+    let begin = std::time::Instant::now();
+    let manifest = read(&text).unwrap();
+    assert_eq!(manifest.documents[0].line, 4);
+    assert_eq!(manifest.documents[1_999].line, 4 + 1_999 * 4);
+    let place = manifest.documents[1_999].place_of("spec.capacity");
+    assert_eq!((place.line, place.column), (4 + 1_999 * 4 + 3, 10));
+    // All of them wrong: a hundred are told.
+    let problems = read(&text.replace("1Gi", "1GB")).unwrap_err();
+    assert_eq!(problems.len(), 100);
+    // Quadratic would be minutes.
+    assert!(begin.elapsed().as_secs() < 60, "{:?}", begin.elapsed());
+}
+
+#[test]
 fn no_document_is_valid_and_says_so() {
     for nothing in ["", "\n\n", "---\n", "# a comment\n", "---\n---\n"] {
         assert_eq!(read(nothing).unwrap(), Manifest::default(), "{nothing:?}");
@@ -191,7 +230,7 @@ fn what_may_not_change_is_told() {
     assert_eq!(wrong(&with("fsType: xfs")), ["spec.fsType"]);
     assert_eq!(wrong(&with("source: {volumeName: b}")), ["spec.source"]);
     assert_eq!(wrong(&VOLUME.replace("1Gi", "2Gi")), Vec::<String>::new());
-    assert_eq!(wrong(&with("nodeName: n")), Vec::<String>::new());
+    assert_eq!(wrong(&with("nodeName: host")), Vec::<String>::new());
 }
 
 #[test]

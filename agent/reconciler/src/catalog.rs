@@ -144,10 +144,14 @@ fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
     let wrong = wrong.flatten().unwrap_or_default();
     wrong
         .into_iter()
-        .map(|wrong| Problem {
-            line: document.line_of(&wrong.field),
-            object: Some(key.clone()),
-            message: format!("{}: {}", wrong.field, wrong.message),
+        .map(|wrong| {
+            let place = document.place_of(&wrong.field);
+            Problem {
+                line: place.line,
+                column: place.column,
+                object: Some(key.clone()),
+                message: format!("{}: {}", wrong.field, wrong.message),
+            }
         })
         .collect()
 }
@@ -189,3 +193,6 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
     }
     Ok(true)
 }
+
+#[cfg(test)]
+mod tests;

@@ -220,8 +220,8 @@ impl StatusTable {
                 .unwrap_or_default();
             let _ = writeln!(
                 text,
-                "INVALID {file}:{}: {object}{}",
-                problem.line, problem.message
+                "INVALID {file}:{}:{}: {object}{}",
+                problem.line, problem.column, problem.message
             );
         }
         for one in &self.unreadable {

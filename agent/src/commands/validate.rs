@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use drumlin_crd::ObjectKey;
+use drumlin_crd::{ObjectKey, Problem};
 
 use super::print::print;
 use crate::cli::ValidateArguments;
@@ -16,7 +16,7 @@ use crate::cli::ValidateArguments;
 /// What the command ends with when a manifest is invalid.
 const INVALID: u8 = 4;
 
-/// Prints what is wrong, a line each: `file:line: field: message`.
+/// Prints what is wrong, a line each: `file:line:column: field: message`.
 pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
     let mut problems = Vec::new();
     let mut places: HashMap<ObjectKey, String> = HashMap::new();
@@ -27,12 +27,18 @@ pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
                 fs::read(&file).with_context(|| format!("could not read {}", file.display()))?;
             files += 1;
             let Ok(text) = String::from_utf8(text) else {
-                problems.push(format!("{}:1: is not UTF-8 text", file.display()));
+                problems.push(format!("{}:1:1: is not UTF-8 text", file.display()));
                 continue;
             };
             match drumlin_crd::read(&text) {
                 Err(wrong) => problems.extend(wrong.into_iter().map(|problem| {
-                    format!("{}:{}: {}", file.display(), problem.line, problem.message)
+                    let Problem {
+                        line,
+                        column,
+                        message,
+                        ..
+                    } = problem;
+                    format!("{}:{line}:{column}: {message}", file.display())
                 })),
                 Ok(manifest) => {
                     for document in manifest.documents {

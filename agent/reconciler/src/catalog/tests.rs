@@ -5,7 +5,10 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 use tempfile::TempDir;
 
 use super::*;
-use crate::{client::Client, engine::Shared, source::directory::Directory, store::Store};
+use crate::record::Body;
+use drumlin_crd::ObjectKey;
+
+use crate::{client::Client, shared::Shared, source::directory::Directory, store::Store};
 
 /// An engine that nobody runs: nothing is called, and what would be is seen in the records.
 fn engine(directory: &TempDir) -> Engine {
@@ -19,6 +22,18 @@ fn write(directory: &TempDir, text: &str) {
     let path = directory.path().join("m/a.yaml");
     fs::write(&path, text).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
+}
+
+/// What a pass would have done first: an object that was never begun leaves without a trace.
+fn begin_all(engine: &Engine) {
+    for key in engine.shared.keys() {
+        let mut record = engine.shared.record(&key).unwrap();
+        let Body::Volume { status, .. } = &mut record.body else {
+            panic!("{key} is no volume");
+        };
+        status.volume_handle = Some(key.name.clone());
+        engine.shared.save(&record).unwrap();
+    }
 }
 
 fn manifest() -> String {
@@ -42,6 +57,7 @@ async fn no_proper_prefix_of_a_manifest_destroys_anything() {
     write(&directory, &whole);
     catalog.apply(&engine, "m", source.scan()).unwrap();
     assert_eq!(engine.shared.keys().len(), 3);
+    begin_all(&engine);
     let mut orphaned = 0;
     for end in 0..whole.len() {
         write(&directory, whole.get(..end).unwrap());
@@ -72,6 +88,42 @@ async fn no_proper_prefix_of_a_manifest_destroys_anything() {
             None
         );
     }
+}
+
+#[tokio::test]
+async fn what_was_never_begun_leaves_without_a_trace_and_binds_nobody() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir(directory.path().join("m")).unwrap();
+    let engine = engine(&directory);
+    let mut source = Directory::new(directory.path().join("m"));
+    let mut catalog = Catalog::default();
+    let volume = |name: &str, capacity: &str| {
+        manifest()
+            .split("---\n")
+            .next()
+            .unwrap()
+            .replace("name: a", &format!("name: {name}"))
+            .replace("20Gi", capacity)
+    };
+    write(&directory, &volume("a", "20Gi"));
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    // It may shrink: nothing was made yet.
+    write(&directory, &volume("a", "10Gi"));
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    assert!(catalog.shown.as_ref().unwrap().problems.is_empty());
+    begin_all(&engine);
+    write(&directory, &volume("a", "5Gi"));
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    assert!(!catalog.shown.as_ref().unwrap().problems.is_empty());
+    write(
+        &directory,
+        &format!("{}---\n{}", volume("a", "10Gi"), volume("b", "1Gi")),
+    );
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    assert_eq!(engine.shared.keys().len(), 2);
+    write(&directory, &volume("a", "10Gi"));
+    catalog.apply(&engine, "m", source.scan()).unwrap();
+    assert_eq!(engine.shared.keys().len(), 1);
 }
 
 #[tokio::test]

@@ -179,6 +179,7 @@ impl Content {
                     .or_default()
                     .push(Problem {
                         line: *line,
+                        column: 1,
                         object: Some(key.clone()),
                         message: format!("is there more than once: {}; keep one", all.join(", ")),
                     });

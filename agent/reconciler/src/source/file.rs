@@ -186,6 +186,7 @@ fn refusal(identity: Identity, message: String) -> Found {
         hash: [0; 32],
         reading: Reading::Invalid(vec![Problem {
             line: 1,
+            column: 1,
             object: None,
             message,
         }]),

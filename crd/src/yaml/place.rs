@@ -1,0 +1,191 @@
+//! Where in a text a field stands.
+
+use std::fmt;
+
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+
+/// A line and a column, both from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The line.
+    pub line: usize,
+    /// The column, in characters.
+    pub column: usize,
+}
+
+/// What the walk through the text ends with when it has arrived; its place is that of the field.
+const FOUND: &str = "\u{1}found";
+
+impl Place {
+    /// The place of the field with this path: of its key, and of an item of a list of what it begins with.
+    ///
+    /// Where there is no such field it is that of the nearest field above it, at last the beginning. It reads the text
+    /// again, so it is for errors; nothing else knows how every way to write YAML is to be understood.
+    pub fn of(text: &str, path: &[String]) -> Self {
+        let found = (0..=path.len()).rev().find_map(|end| {
+            let step = Step::Into(path.get(..end)?);
+            let error = step
+                .deserialize(serde_yaml::Deserializer::from_str(text))
+                .err()?;
+            let location = error.location()?;
+            error.to_string().contains(FOUND).then(|| Self {
+                line: location.line(),
+                column: location.column(),
+            })
+        });
+        found.unwrap_or(Self { line: 1, column: 1 })
+    }
+
+    /// The line of each map in the list under `items`, in one reading however many they are; none where there is no
+    /// such list or one of its items is no map.
+    pub fn lines_of_items(text: &str) -> Vec<usize> {
+        let list = List::deserialize(serde_yaml::Deserializer::from_str(text));
+        let keys = list.map_or_else(|_| Vec::new(), |list| list.items);
+        let (mut line, mut counted) = (1, 0);
+        keys.into_iter()
+            .map(|FirstKey(key)| {
+                let offset = key.as_ptr().addr() - text.as_ptr().addr();
+                line += text
+                    .get(counted..offset)
+                    .map_or(0, |passed| passed.matches('\n').count());
+                counted = offset;
+                line
+            })
+            .collect()
+    }
+
+    /// The place of a byte.
+    pub(super) fn of_offset(text: &str, offset: usize) -> Self {
+        let before = text.get(..offset).unwrap_or(text);
+        let line = before.rsplit('\n').next().unwrap_or_default();
+        Self {
+            line: before.matches('\n').count() + 1,
+            column: line.chars().count() + 1,
+        }
+    }
+}
+
+/// What is to be done with the next value.
+#[derive(Clone, Copy)]
+enum Step<'a> {
+    /// Go along this path.
+    Into(&'a [String]),
+    /// It is a key: stop when it is this one.
+    Key(&'a str, Arrival),
+}
+
+/// What it means to meet the key that was looked for.
+#[derive(Clone, Copy, PartialEq)]
+enum Arrival {
+    Here,
+    Within,
+}
+
+/// What came of a step that did not end the walk.
+#[derive(PartialEq)]
+enum Passed {
+    Match,
+    Other,
+}
+
+impl<'de> DeserializeSeed<'de> for Step<'_> {
+    type Value = Passed;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Passed, D::Error> {
+        match self {
+            Self::Key(..) => deserializer.deserialize_str(self),
+            Self::Into(_) => deserializer.deserialize_any(self),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for Step<'_> {
+    type Value = Passed;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Any value ends the walk when the path is at its end, also one that is neither map nor list.
+        f.write_str(if matches!(self, Self::Into([])) {
+            FOUND
+        } else {
+            "a field"
+        })
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Passed, E> {
+        match self {
+            Self::Key(wanted, Arrival::Here) if key == wanted => Err(E::custom(FOUND)),
+            Self::Key(wanted, Arrival::Within) if key == wanted => Ok(Passed::Match),
+            Self::Key(..) => Ok(Passed::Other),
+            Self::Into(_) => Err(E::invalid_type(serde::de::Unexpected::Str(key), &self)),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Passed, A::Error> {
+        let Self::Into([index, rest @ ..]) = self else {
+            return Err(A::Error::custom(FOUND));
+        };
+        for _ in 0..index.parse().unwrap_or(usize::MAX) {
+            if items.next_element::<IgnoredAny>()?.is_none() {
+                return Ok(Passed::Other);
+            }
+        }
+        let inner = items.next_element_seed(Self::Into(rest))?;
+        Ok(inner.unwrap_or(Passed::Other))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Passed, A::Error> {
+        let Self::Into([key, rest @ ..]) = self else {
+            return Err(A::Error::custom(FOUND));
+        };
+        let arrival = if rest.is_empty() {
+            Arrival::Here
+        } else {
+            Arrival::Within
+        };
+        while let Some(passed) = entries.next_key_seed(Self::Key(key, arrival))? {
+            if passed == Passed::Match {
+                return entries.next_value_seed(Self::Into(rest));
+            }
+            entries.next_value::<IgnoredAny>()?;
+        }
+        Ok(Passed::Other)
+    }
+}
+
+/// A list of objects, as `kubectl get -o yaml` writes it.
+#[derive(Deserialize)]
+struct List<'a> {
+    #[serde(borrow)]
+    items: Vec<FirstKey<'a>>,
+}
+
+/// The first key of a map, as it stands in the text.
+struct FirstKey<'a>(&'a str);
+
+impl<'de: 'a, 'a> Deserialize<'de> for FirstKey<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = FirstKey<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+                let key = entries
+                    .next_entry::<&str, IgnoredAny>()?
+                    .map(|(key, _)| key);
+                while entries.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+                key.map(FirstKey)
+                    .ok_or_else(|| A::Error::custom("an empty map"))
+            }
+        }
+
+        deserializer.deserialize_map(Reader)
+    }
+}
