@@ -22,5 +22,7 @@ mod kit;
 mod manifests;
 mod node;
 mod process;
+mod room;
 mod signals;
 mod volumes;
+mod wire;
