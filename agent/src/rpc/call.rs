@@ -60,7 +60,8 @@ fn log(method: &str, object: &dyn fmt::Display, begun: Instant, error: &Error) {
 }
 
 fn milliseconds(begun: Instant) -> f64 {
-    begun.elapsed().as_secs_f64() * 1000.0
+    // Whole microseconds, which no binary fraction spoils.
+    (begun.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// Text of a caller, on one line and of a bearable length.

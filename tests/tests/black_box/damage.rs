@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use drumlin_proto::csi::v1::{
     ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest, ProbeRequest,
+    controller_client::ControllerClient, node_client::NodeClient,
 };
 use drumlin_tests::{
     agent::{Agent, Options},
@@ -11,7 +12,7 @@ use drumlin_tests::{
     requests::{create, delete, mounted, raw, snapshot, stage},
     storage::{Kind, Scratch},
 };
-use tonic::Code;
+use tonic::{Code, Status};
 
 use crate::kit::{get, home, mount, ok, paths, put, refused, text, unmount, volume};
 
@@ -313,31 +314,20 @@ async fn a_record_that_cannot_be_read_is_reported_and_left_alone() {
     assert_eq!(list.entries.len(), 4);
 }
 
-#[tokio::test]
-async fn without_loop_devices_the_agent_says_what_to_do() {
+/// What staging a volume says where the agent sees another `/dev`, made by a script in a mount namespace of its own.
+async fn staging_with_dev(script: &str) -> Status {
     let scratch = Scratch::new();
     let state = text(scratch.path().join("state"));
     let socket = text(scratch.path().join("csi.sock"));
-    // In a mount namespace of its own, the control device is hidden from the agent and from nobody else.
-    let script =
-        "mount --make-rprivate / && mount --bind /dev/null /dev/loop-control && exec \"$@\"";
+    let script = format!("mount --make-rprivate / && {script} && exec \"$@\"");
     let mut child = program("unshare")
-        .args(["--mount", "sh", "-c", script, "sh"])
+        .args(["--mount", "sh", "-c", &script, "sh"])
         .arg(drumlin())
-        .args([
-            "agent",
-            "--state-dir",
-            &state,
-            "--endpoint",
-            &socket,
-            "--node",
-            "node-a",
-        ])
+        .args(["agent", "--state-dir", &state, "--endpoint", &socket])
         .spawn()
         .unwrap();
     let channel = drumlin_proto::connect(Path::new(&socket)).unwrap();
-    let mut controller =
-        drumlin_proto::csi::v1::controller_client::ControllerClient::new(channel.clone());
+    let mut controller = ControllerClient::new(channel.clone());
     let deadline = std::time::Instant::now() + drumlin_tests::agent::PATIENCE;
     let id = loop {
         match controller
@@ -350,25 +340,31 @@ async fn without_loop_devices_the_agent_says_what_to_do() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     };
     let staging = text(scratch.directory("staging"));
-    let mut node = drumlin_proto::csi::v1::node_client::NodeClient::new(channel);
-    let status = node
+    let status = NodeClient::new(channel)
         .node_stage_volume(stage(&id, &staging, &mounted("ext4")))
         .await
         .unwrap_err();
-    assert!(
-        status.message().contains("loop device"),
-        "{}",
-        status.message()
-    );
-    assert!(
-        matches!(
-            status.code(),
-            Code::ResourceExhausted | Code::FailedPrecondition
-        ),
-        "{status:?}"
-    );
+    // The volume is as it was: it can be deleted, and nothing has its image.
+    ok(controller.delete_volume(delete(&id)).await);
     child.kill().unwrap();
     child.wait().unwrap();
+    status
+}
+
+#[tokio::test]
+async fn without_loop_devices_the_agent_says_what_to_do() {
+    let hidden = staging_with_dev("mount --bind /dev/null /dev/loop-control").await;
+    assert_eq!(hidden.code(), Code::FailedPrecondition, "{hidden:?}");
+    assert!(hidden.message().contains("modprobe loop"), "{hidden:?}");
+}
+
+#[tokio::test]
+async fn where_dev_has_no_more_loop_devices_the_agent_says_what_to_do() {
+    // As in a container that was given a fixed number of them: the kernel has more, and nobody makes their nodes.
+    let bare = "dev=$(mktemp -d) && mount -t tmpfs none $dev && cp -a /dev/null /dev/urandom /dev/loop-control $dev && mount --move $dev /dev && rmdir $dev";
+    let none = staging_with_dev(bare).await;
+    assert_eq!(none.code(), Code::ResourceExhausted, "{none:?}");
+    assert!(none.message().contains("the host's /dev"), "{none:?}");
 }
 
 #[tokio::test]

@@ -16,6 +16,7 @@ mod bad_input;
 mod concurrency;
 mod content;
 mod damage;
+mod examples;
 mod interruption;
 mod interruption_of_manifests;
 mod kit;

@@ -9,7 +9,7 @@ use std::{
 use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest};
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
-    programs::{drumlin, program, workspace},
+    programs::{drumlin, program},
     requests::delete,
     storage::{Scratch, mounts_below},
 };
@@ -18,13 +18,13 @@ use crate::kit::{get, ok, put, text};
 use nix::sys::statvfs::FsFlags;
 
 /// An agent with an empty directory of manifests.
-struct Host {
-    agent: Agent,
-    manifests: PathBuf,
+pub(crate) struct Host {
+    pub(crate) agent: Agent,
+    pub(crate) manifests: PathBuf,
 }
 
 impl Host {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(Vec::new()).await
     }
 
@@ -565,40 +565,4 @@ async fn the_agent_may_be_away_for_a_while() {
     eventually(status, |table| table.contains("Created")).await;
     child.kill().unwrap();
     child.wait().unwrap();
-}
-
-/// Every example, as it is but for where it is mounted.
-#[tokio::test]
-async fn every_example_becomes_ready() {
-    let examples = workspace().join("examples");
-    let mut directories = vec![examples.join("quickstart")];
-    for entry in fs::read_dir(examples.join("features"))
-        .into_iter()
-        .flatten()
-    {
-        directories.push(entry.unwrap().path());
-    }
-    assert!(directories.len() > 8, "{directories:?}");
-    for example in directories {
-        let host = Host::start().await;
-        let files: Vec<PathBuf> = if example.is_dir() {
-            fs::read_dir(&example)
-                .unwrap()
-                .map(|entry| entry.unwrap().path())
-                .collect()
-        } else {
-            vec![example.clone()]
-        };
-        let mut objects = 0;
-        for file in files {
-            let manifest = fs::read_to_string(&file)
-                .unwrap()
-                .replace("/mnt/", &format!("{}/", text(host.agent.path("mnt"))));
-            objects += manifest.matches("apiVersion: drumlin.dev").count();
-            write(&host.manifests.join(file.file_name().unwrap()), &manifest);
-        }
-        let done = |(table, code): &(String, i32)| *code == 0 && table.lines().count() > objects;
-        let (table, _) = eventually(|| host.agent.status(), done).await;
-        assert!(objects > 0, "{example:?}\n{table}");
-    }
 }

@@ -136,31 +136,50 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
     )
 }
 
+fn missing(error: io::Error) -> Error {
+    Error::new(
+        Kind::Precondition,
+        "loop devices are missing; load them with `modprobe loop`, and give a container the host's /dev",
+    )
+    .because(error)
+}
+
+fn none_free(error: io::Error) -> Error {
+    // Whatever else is in the control device's place knows no such call.
+    if error.raw_os_error() == Some(libc::ENOTTY) {
+        return missing(error);
+    }
+    Error::new(
+        Kind::NoSpace,
+        "there is no free loop device; detach some, or raise the kernel's `max_loop`",
+    )
+    .because(error)
+}
+
 fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
-    let control = open(Path::new(CONTROL), Access::ReadWrite).map_err(|error| {
-        Error::new(
-            Kind::Precondition,
-            "loop devices are missing; load them with `modprobe loop`, and give a container the host's /dev",
-        )
-        .because(error)
-    })?;
+    let control = open(Path::new(CONTROL), Access::ReadWrite).map_err(missing)?;
     let flags = match access {
         Access::ReadWrite => system::LO_DIRECT_IO,
         Access::ReadOnly => system::LO_DIRECT_IO | system::LO_READ_ONLY,
     };
     for _ in 0..ATTEMPTS {
-        let number = system::free_loop_device(&control).map_err(|error| {
-            Error::new(
-                Kind::NoSpace,
-                "there is no free loop device; detach some, or raise the kernel's `max_loop`",
-            )
-            .because(error)
-        })?;
+        let number = system::free_loop_device(&control).map_err(none_free)?;
         let path = device_path(number);
         let device = match open(&path, access) {
             Ok(device) => device,
             // Removed again by another before it was ours.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => continue,
+            // The kernel has it, and /dev was not given it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(Error::new(
+                    Kind::NoSpace,
+                    format!(
+                        "there is no {} for the next loop device; give a container the host's /dev, or detach some",
+                        path.display()
+                    ),
+                )
+                .because(error));
+            }
             Err(error) => return Err(failed("open", &path, error)),
         };
         match system::configure_loop_device(&device, file, flags, BLOCK_SIZE) {

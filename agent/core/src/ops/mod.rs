@@ -10,6 +10,7 @@ mod devices;
 mod group;
 mod labels;
 mod locks;
+mod mutable;
 mod node;
 mod page;
 mod publication;

@@ -6,11 +6,12 @@ use super::{
     Class, Listing, Operations, PageRequest,
     labels::{self, Read},
     locks::Hold,
+    mutable,
     resolve::{Found, not_here},
 };
 use crate::{
     Error, Kind, Result,
-    backend::{Health, Image, ImageSpec, LabelChange, Labels, Origin},
+    backend::{Health, Image, ImageSpec, Labels, Origin},
     fail,
     host::{FileSystem, format},
     types::{
@@ -124,7 +125,7 @@ impl Operations {
     /// `Invalid`, `NotFound` (source), `Conflict`, `Busy`, `OutOfRange`, `NoSpace`, `WrongNode`, `Precondition`.
     pub async fn create_volume(self: &Arc<Self>, request: CreateVolume) -> Result<Volume> {
         let class = self.class_of(&request)?;
-        check_mutable(&request.mutable)?;
+        mutable::check(&request.mutable)?;
         check_capabilities("volume_capabilities", &request.capabilities)?;
         if !request.topology.is_met_by(&self.settings().node) {
             return Err(Error::new(
@@ -388,16 +389,16 @@ impl Operations {
     pub async fn modify_volume(
         self: &Arc<Self>,
         reference: &Reference,
-        mutable: Map,
+        parameters: Map,
     ) -> Result<()> {
-        check_mutable(&mutable)?;
+        mutable::check(&parameters)?;
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
                 let image = found.readable()?;
-                let change = mutable_change(&mutable);
+                let change = mutable::change(&parameters);
                 if change.apply(&image.labels).is_some() {
                     found.class.backend.relabel(image.id, &change).await?;
                     tracing::info!(volume.id = %found.handle, "volume modified");
@@ -562,7 +563,7 @@ fn volume_labels(class: &Class, request: &CreateVolume, source: Option<&Image>) 
             labels::json(&request.parameters)?,
         ),
     ]);
-    labels.extend(mutable_change(&request.mutable).set);
+    labels.extend(mutable::change(&request.mutable).set);
     if let (Some(from), Some(image)) = (&request.source, source) {
         labels.insert(labels::SOURCE.to_owned(), from.to_label());
         inherit(&mut labels, request, image)?;
@@ -594,43 +595,4 @@ fn inherit(labels: &mut Labels, request: &CreateVolume, source: &Image) -> Resul
         None => labels.insert(labels::IDENTITY.to_owned(), "copied".to_owned()),
     };
     Ok(())
-}
-
-fn check_mutable(mutable: &Map) -> Result<()> {
-    for (key, value) in mutable {
-        let wrong = |why: &str| Err(Error::invalid(format!("mutable_parameters.{key}: {why}")));
-        if key == labels::PROTECTED {
-            if value != "true" && value != "false" {
-                return wrong("must be \"true\" or \"false\"");
-            }
-        } else if let Some(name) = key.strip_prefix(labels::USER) {
-            let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
-            if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) {
-                return wrong("a label's name has 1 to 63 letters, digits, '-', '_', '.' or '/'");
-            }
-            if value.len() > 255 || value.chars().any(char::is_control) {
-                return wrong("a label's value has at most 255 bytes and no control characters");
-            }
-        } else {
-            return wrong("is not known; known are: protected, label.<name>");
-        }
-    }
-    Ok(())
-}
-
-fn mutable_change(mutable: &Map) -> LabelChange {
-    let mut change = LabelChange::default();
-    for (key, value) in mutable {
-        let gone = if key == labels::PROTECTED {
-            value == "false"
-        } else {
-            value.is_empty()
-        };
-        if gone {
-            change.remove.push(key.clone());
-        } else {
-            change.set.insert(key.clone(), value.clone());
-        }
-    }
-    change
 }
