@@ -18,6 +18,7 @@
     reason = "tonic's Status is what a service returns"
 )]
 
+mod authority;
 mod cli;
 mod commands;
 mod config;

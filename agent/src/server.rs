@@ -5,11 +5,14 @@ use std::{future::Future, sync::Arc};
 use anyhow::Context;
 use drumlin_core::ops::Operations;
 use tokio::net::UnixListener;
-use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
 use tonic::{service::Routes, transport::Server};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use crate::rpc::csi_v1::{Front, SERVICES};
+use crate::{
+    authority::Connection,
+    rpc::csi_v1::{Front, SERVICES},
+};
 
 /// Serves `operations` on `listener` until `stop`; calls that run then are answered first.
 pub(crate) async fn serve(
@@ -18,10 +21,11 @@ pub(crate) async fn serve(
     listener: UnixListener,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
+    let connections = UnixListenerStream::new(listener).map(|one| one.map(Connection::new));
     Server::builder()
         .layer(CatchPanicLayer::custom(panicked))
         .add_routes(routes(operations, driver)?)
-        .serve_with_incoming_shutdown(UnixListenerStream::new(listener), stop)
+        .serve_with_incoming_shutdown(connections, stop)
         .await
         .context("the server failed")
 }

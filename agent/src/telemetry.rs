@@ -16,9 +16,17 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// A bare level is meant for us: what libraries say of their frames and polls drowns the calls.
+fn own(filter: &str) -> String {
+    match filter {
+        "debug" => "warn,drumlin=debug".to_owned(),
+        other => other.to_owned(),
+    }
+}
+
 /// Begins to log what `filter` lets through, such as `info` or `drumlin=debug,warn`.
 pub(crate) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(filter).with_context(|| {
+    let filter = EnvFilter::try_new(own(filter)).with_context(|| {
         format!("log level {filter:?} is not a filter such as info or drumlin=debug")
     })?;
     let log = tracing_subscriber::fmt()

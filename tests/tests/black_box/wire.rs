@@ -124,6 +124,70 @@ async fn send(
     client.unary(Request::new(bytes), path, codec::Raw).await
 }
 
+/// What clients call the other end of a unix socket: kubelet and the sidecars, older Go, C++ and Python, Java.
+#[test]
+fn whatever_a_client_calls_the_socket_it_is_answered() {
+    use std::{
+        io::{Read, Write},
+        os::unix::net::UnixStream,
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let agent = runtime.block_on(Agent::start());
+    let path = agent.socket().to_string_lossy().into_owned();
+    let escaped = path.trim_start_matches('/').replace('/', "%2F");
+    for authority in ["localhost", &path, &escaped, "/csi/csi.sock"] {
+        let mut stream = UnixStream::connect(agent.socket()).unwrap();
+        let field = |name: &str, value: &str| {
+            let mut bytes = vec![0, u8::try_from(name.len()).unwrap()];
+            bytes.extend(name.bytes());
+            bytes.push(u8::try_from(value.len()).unwrap());
+            bytes.extend(value.bytes());
+            bytes
+        };
+        let fields = [
+            field(":method", "POST"),
+            field(":scheme", "http"),
+            field(":path", "/csi.v1.Identity/Probe"),
+            field(":authority", authority),
+            field("content-type", "application/grpc"),
+            field("te", "trailers"),
+        ]
+        .concat();
+        let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+            let mut bytes = vec![
+                0,
+                0,
+                u8::try_from(payload.len()).unwrap(),
+                kind,
+                flags,
+                0,
+                0,
+                0,
+            ];
+            bytes.push(stream);
+            bytes.extend(payload);
+            bytes
+        };
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend(frame(4, 0, 0, &[]));
+        bytes.extend(frame(1, 4, 1, &fields));
+        bytes.extend(frame(0, 1, 1, &[0; 5]));
+        stream.write_all(&bytes).unwrap();
+        // The kinds of frames that come back for the call: headers, data, headers; 3 would be a refusal.
+        let mut kinds = Vec::new();
+        while kinds.len() < 3 && !kinds.contains(&3) {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).unwrap();
+            let length = usize::from(head[1]) * 256 + usize::from(head[2]);
+            stream.read_exact(&mut vec![0; length]).unwrap();
+            if head[8] == 1 {
+                kinds.push(head[3]);
+            }
+        }
+        assert_eq!(kinds, [1, 0, 1], "{authority}");
+    }
+}
+
 #[tokio::test]
 async fn bytes_that_are_no_text_are_refused() {
     let agent = Agent::start().await;

@@ -15,8 +15,8 @@ use crate::measure::Table;
 struct Done {
     /// Time on a processor, in ticks, of all its threads, those that have ended too.
     ticks: u64,
-    /// Calls that write, to whatever.
-    writes: u64,
+    /// Bytes that it had written to storage; the wakes of its own threads are calls that write, too, but go nowhere.
+    written: u64,
     /// Page faults of children that have ended: none without a child.
     children: u64,
 }
@@ -24,9 +24,9 @@ struct Done {
 fn done(agent: &Agent) -> Done {
     let process = format!("/proc/{}", agent.pid());
     let io = fs::read_to_string(format!("{process}/io")).unwrap();
-    let writes = io
+    let written = io
         .lines()
-        .find_map(|line| line.strip_prefix("syscw: "))
+        .find_map(|line| line.strip_prefix("write_bytes: "))
         .unwrap();
     let stat = fs::read_to_string(format!("{process}/stat")).unwrap();
     let behind: Vec<&str> = stat
@@ -39,7 +39,7 @@ fn done(agent: &Agent) -> Done {
     let field = |number: usize| behind[number - 3].parse::<u64>().unwrap();
     Done {
         ticks: field(14) + field(15),
-        writes: writes.parse().unwrap(),
+        written: written.parse().unwrap(),
         children: field(11),
     }
 }
@@ -96,10 +96,10 @@ pub(crate) async fn manifests(table: &mut Table) {
         "ms",
     );
     table.most(
-        "idle with 1,000 manifests, 60 s: writes",
-        (after.writes - before.writes) as f64,
+        "idle with 1,000 manifests, 60 s: written",
+        (after.written - before.written) as f64,
         0.0,
-        "calls",
+        "bytes",
     );
     table.most(
         "idle with 1,000 manifests, 60 s: programs started",

@@ -2,8 +2,15 @@
 
 use std::{
     ffi::OsStr,
-    fs, io,
+    fs::{self, File},
+    io,
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{AT_FDCWD, AtFlags},
+    sys::stat::{FileStat, SFlag, fstatat},
 };
 
 use super::record::Record;
@@ -12,6 +19,11 @@ use crate::{
     backend::{Health, Image, Labels},
     types::{ImageId, ImageKind, Key, Size},
 };
+
+/// The bytes of an image, in its directory.
+const IMAGE: &str = "image";
+/// Its record, beside them.
+const RECORD: &str = "record.json";
 
 /// The names within a directory class.
 #[derive(Debug)]
@@ -69,12 +81,12 @@ impl Layout {
 
     /// The bytes of one image.
     pub(super) fn image(&self, id: ImageId) -> PathBuf {
-        self.directory(id).join("image")
+        self.directory(id).join(IMAGE)
     }
 
     /// The record of one image.
     pub(super) fn record(&self, id: ImageId) -> PathBuf {
-        self.directory(id).join("record.json")
+        self.directory(id).join(RECORD)
     }
 
     /// A passing thing of one image.
@@ -99,25 +111,38 @@ impl Layout {
 
     /// One image; none when it has no directory.
     pub(super) fn get(&self, id: ImageId) -> Option<Image> {
-        let record = Record::read(&self.record(id));
+        let home = self.directory(id);
+        let record = Record::read_at(AT_FDCWD, &self.record(id));
         if let Ok(None) = record
-            && !self.directory(id).is_dir()
+            && !home.is_dir()
         {
             return None;
         }
-        Some(self.judge(id, record))
+        Some(judge(id, record, length(AT_FDCWD, &home)))
     }
 
     /// All images of a kind in one pass, in no order.
     pub(super) fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
         let mut images = Vec::new();
+        // From here each path has one step, not as many as lead here.
+        let directory = File::open(self.kind(kind));
+        let directory = directory.map_err(|error| self.unread(kind, error))?;
+        let here = directory.as_fd();
         self.each(kind, |name, _| {
             if let Some(key) = name.to_str().and_then(Key::parse) {
-                let id = ImageId { kind, key };
-                images.push(self.judge(id, Record::read(&self.record(id))));
+                let home = Path::new(name);
+                let record = Record::read_at(here, &home.join(RECORD));
+                images.push(judge(ImageId { kind, key }, record, length(here, home)));
             }
         })?;
         Ok(images)
+    }
+
+    fn unread(&self, kind: ImageKind, error: io::Error) -> Error {
+        Error::io(
+            format!("could not read {}", self.kind(kind).display()),
+            error,
+        )
     }
 
     fn each(
@@ -125,65 +150,12 @@ impl Layout {
         kind: ImageKind,
         mut visit: impl FnMut(&OsStr, &dyn Fn() -> PathBuf),
     ) -> Result<()> {
-        let directory = self.kind(kind);
-        let failed = |error| Error::io(format!("could not read {}", directory.display()), error);
-        for entry in fs::read_dir(directory).map_err(failed)? {
+        let failed = |error| self.unread(kind, error);
+        for entry in fs::read_dir(self.kind(kind)).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             visit(&entry.file_name(), &|| entry.path());
         }
         Ok(())
-    }
-
-    /// Compares an image's record with its bytes.
-    ///
-    /// The size is the file's as long as that is not below the record's: a growth makes the file larger first,
-    /// and one that was interrupted there is a finished one.
-    fn judge(&self, id: ImageId, record: io::Result<Option<Result<Record, String>>>) -> Image {
-        let length = fs::symlink_metadata(self.image(id)).map(|metadata| {
-            (
-                metadata.is_file(),
-                Size::try_from(metadata.len()).unwrap_or_default(),
-            )
-        });
-        let unreadable = |why: String| Image {
-            id,
-            size: length.as_ref().map(|(_, size)| *size).unwrap_or_default(),
-            labels: Labels::new(),
-            health: Health::Unreadable(why),
-        };
-        let record = match record {
-            Ok(Some(Ok(record))) => record,
-            Ok(Some(Err(why))) => return unreadable(why),
-            Ok(None) => return unreadable("its record.json is missing".to_owned()),
-            Err(error) => return unreadable(format!("its record.json cannot be read: {error}")),
-        };
-        let (size, health) = match length {
-            Ok((true, size)) if size >= record.size => (size.round_down(super::UNIT), Health::Good),
-            Ok((true, size)) => (
-                record.size,
-                Health::Damaged(format!(
-                    "its image has {size}, but should have {}; it was truncated or replaced",
-                    record.size
-                )),
-            ),
-            Ok((false, _)) => (
-                record.size,
-                Health::Damaged("its image is not a file".to_owned()),
-            ),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (record.size, Health::Damaged("its image is gone".to_owned()))
-            }
-            Err(error) => (
-                record.size,
-                Health::Damaged(format!("its image cannot be read: {error}")),
-            ),
-        };
-        Image {
-            id,
-            size,
-            labels: record.labels,
-            health,
-        }
     }
 
     /// One image that may be changed.
@@ -216,5 +188,63 @@ impl Layout {
             )),
             _ => Ok(image),
         }
+    }
+}
+
+/// Whether the image in `home`, which is a path from `here`, is a file, and how long it is.
+fn length(here: BorrowedFd<'_>, home: &Path) -> io::Result<(bool, Size)> {
+    let found: FileStat = fstatat(here, &home.join(IMAGE), AtFlags::AT_SYMLINK_NOFOLLOW)?;
+    let is_file = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+    let bytes = u64::try_from(found.st_size).unwrap_or_default();
+    Ok((is_file, Size::try_from(bytes).unwrap_or_default()))
+}
+
+/// Compares an image's record with its bytes.
+///
+/// The size is the file's as long as that is not below the record's: a growth makes the file larger first,
+/// and one that was interrupted there is a finished one.
+fn judge(
+    id: ImageId,
+    record: io::Result<Option<Result<Record, String>>>,
+    length: io::Result<(bool, Size)>,
+) -> Image {
+    let unreadable = |why: String| Image {
+        id,
+        size: length.as_ref().map(|(_, size)| *size).unwrap_or_default(),
+        labels: Labels::new(),
+        health: Health::Unreadable(why),
+    };
+    let record = match record {
+        Ok(Some(Ok(record))) => record,
+        Ok(Some(Err(why))) => return unreadable(why),
+        Ok(None) => return unreadable("its record.json is missing".to_owned()),
+        Err(error) => return unreadable(format!("its record.json cannot be read: {error}")),
+    };
+    let (size, health) = match length {
+        Ok((true, size)) if size >= record.size => (size.round_down(super::UNIT), Health::Good),
+        Ok((true, size)) => (
+            record.size,
+            Health::Damaged(format!(
+                "its image has {size}, but should have {}; it was truncated or replaced",
+                record.size
+            )),
+        ),
+        Ok((false, _)) => (
+            record.size,
+            Health::Damaged("its image is not a file".to_owned()),
+        ),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            (record.size, Health::Damaged("its image is gone".to_owned()))
+        }
+        Err(error) => (
+            record.size,
+            Health::Damaged(format!("its image cannot be read: {error}")),
+        ),
+    };
+    Image {
+        id,
+        size,
+        labels: record.labels,
+        health,
     }
 }

@@ -3,9 +3,15 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Read, Write},
+    os::fd::BorrowedFd,
     path::Path,
 };
 
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, openat},
+    sys::stat::Mode,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, backend::Labels, types::Size};
@@ -33,6 +39,12 @@ struct Version {
     version: u32,
 }
 
+fn newer(version: u32) -> String {
+    format!(
+        "its record.json has version {version}, this agent knows version {VERSION}; use a newer agent"
+    )
+}
+
 impl Record {
     /// A record of the form that this agent writes.
     pub(super) fn new(size: Size, labels: Labels) -> Self {
@@ -48,26 +60,41 @@ impl Record {
     /// # Errors
     /// A sentence for people: a newer version, or not a record at all.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
-        let version: Version = serde_json::from_slice(bytes)
-            .map_err(|error| format!("its record.json cannot be parsed: {error}"))?;
-        if version.version != VERSION {
-            return Err(format!(
-                "its record.json has version {}, this agent knows version {VERSION}; use a newer agent",
-                version.version
-            ));
-        }
-        serde_json::from_slice(bytes)
-            .map_err(|error| format!("its record.json cannot be parsed: {error}"))
+        let unparsed = |error| format!("its record.json cannot be parsed: {error}");
+        let error = match serde_json::from_slice::<Self>(bytes) {
+            Ok(record) if record.version == VERSION => return Ok(record),
+            Ok(record) => return Err(newer(record.version)),
+            Err(error) => error,
+        };
+        // A form that we do not know may have a version all the same.
+        let Version { version } = serde_json::from_slice(bytes).map_err(unparsed)?;
+        Err(if version == VERSION {
+            unparsed(error)
+        } else {
+            newer(version)
+        })
     }
 
     /// Reads the record at `path`; none when there is no such file.
     pub(super) fn read(path: &Path) -> io::Result<Option<Result<Self, String>>> {
-        let file = match File::open(path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        read_small(file).map(|bytes| Some(Self::parse(&bytes)))
+        Self::read_at(AT_FDCWD, path)
+    }
+
+    /// The same where `path` begins at the directory `here`.
+    pub(super) fn read_at(
+        here: BorrowedFd<'_>,
+        path: &Path,
+    ) -> io::Result<Option<Result<Self, String>>> {
+        match openat(
+            here,
+            path,
+            OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+            Mode::empty(),
+        ) {
+            Ok(file) => read_small(file.into()).map(|bytes| Some(Self::parse(&bytes))),
+            Err(Errno::ENOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Writes the record to a new file at `path` and to the disk.
