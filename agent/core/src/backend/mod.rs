@@ -4,6 +4,7 @@
 
 pub mod directory;
 mod image;
+pub mod lvm;
 #[cfg(test)]
 mod suite;
 
@@ -19,13 +20,15 @@ use crate::{
     types::{ImageId, Size, SizeRules},
 };
 
-/// What a back end can do, fixed for its life.
+/// What a back end can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
     /// The sizes that it makes.
     pub sizes: SizeRules,
     /// The file system of a volume whose creator named none.
     pub file_system: FileSystem,
+    /// An image's device stays when it is detached.
+    pub keeps_devices: bool,
 }
 
 /// What room a back end has.
@@ -44,7 +47,10 @@ pub struct Capacity {
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What it can do.
-    fn features(&self) -> Features;
+    ///
+    /// # Errors
+    /// `Precondition` when its storage must be looked at for that, and is missing.
+    async fn features(&self) -> Result<Features>;
 
     /// Whether it can be read and written now; the error says what is missing. Costs a few system calls.
     async fn check(&self) -> Result<()>;

@@ -21,20 +21,79 @@ use crate::{
 };
 
 /// A back end on storage of its own.
-pub(crate) struct Subject {
-    pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) path: PathBuf,
-    _storage: Mounted,
+struct Subject {
+    backend: Arc<dyn Backend>,
+    storage: Storage,
+}
+
+/// What a subject's images are on.
+enum Storage {
+    Directory {
+        path: PathBuf,
+        _mounted: Mounted,
+    },
+    #[cfg(feature = "lab")]
+    Lab {
+        _lab: super::lvm::testing::Lab,
+    },
+}
+
+impl Subject {
+    /// Takes up the room until only `leave` bytes are left; the room is given back by [`Subject::empty`].
+    async fn fill(&self, leave: u64) {
+        let room = self.backend.capacity().await.unwrap().available.bytes();
+        let bytes = room.saturating_sub(leave);
+        match &self.storage {
+            Storage::Directory { path, .. } => {
+                let file = File::create(path.join("filler")).unwrap();
+                crate::host::copy::preallocate(&file, bytes).unwrap();
+            }
+            #[cfg(feature = "lab")]
+            Storage::Lab { .. } => {
+                let spec = blank("filler", u32::try_from(bytes >> 20).unwrap());
+                self.backend.create(&spec).await.unwrap();
+            }
+        }
+    }
+
+    async fn empty(&self) {
+        match &self.storage {
+            Storage::Directory { path, .. } => std::fs::remove_file(path.join("filler")).unwrap(),
+            #[cfg(feature = "lab")]
+            Storage::Lab { .. } => {
+                let change = self.backend.delete(blank("filler", 1).id).await.unwrap();
+                assert!(change.is_made());
+            }
+        }
+    }
 }
 
 impl Drop for Subject {
     /// Frees the devices that a test left attached, so that the storage below can go.
     fn drop(&mut self) {
+        #[cfg(feature = "lab")]
+        if let Storage::Lab { .. } = &self.storage {
+            return;
+        }
+        let Storage::Directory { path, .. } = &self.storage else {
+            return;
+        };
         for device in loop_device::list().unwrap_or_default() {
-            if device.backing.path.starts_with(&self.path) {
+            if device.backing.path.starts_with(path) {
                 let _ = loop_device::detach(&device);
             }
         }
+    }
+}
+
+/// A thin class on a pool of its own.
+#[cfg(feature = "lab")]
+fn thin(disks: usize) -> Subject {
+    let lab = super::lvm::testing::Lab::new(disks, 1200 / u64::try_from(disks).unwrap());
+    lab.pool("pool", 800);
+    Subject {
+        backend: Arc::new(lab.thin("pool", 100)),
+        storage: Storage::Lab { _lab: lab },
     }
 }
 
@@ -44,8 +103,10 @@ fn directory(storage: FileSystem, allocation: Allocation) -> Subject {
     let path = scratch.path().join("images");
     Subject {
         backend: Arc::new(open(&path, allocation)),
-        path,
-        _storage: scratch,
+        storage: Storage::Directory {
+            path,
+            _mounted: scratch,
+        },
     }
 }
 
@@ -242,12 +303,15 @@ async fn attaching_twice_gives_one_device_and_detaching_twice_is_no_error(subjec
         .await
         .unwrap();
     assert_eq!(first, second);
-    assert_eq!(subject.backend.devices(spec.id).await.unwrap(), [first]);
-    assert!(subject.backend.detach(spec.id).await.unwrap().is_made());
+    let devices = vec![first];
+    assert_eq!(subject.backend.devices(spec.id).await.unwrap(), devices);
+    let keeps = subject.backend.features().await.unwrap().keeps_devices;
+    let detached = subject.backend.detach(spec.id).await.unwrap();
+    assert_eq!(detached.is_made(), !keeps);
     assert!(!subject.backend.detach(spec.id).await.unwrap().is_made());
     assert_eq!(
         subject.backend.devices(spec.id).await.unwrap(),
-        Vec::<PathBuf>::new()
+        if keeps { devices } else { Vec::new() }
     );
 }
 
@@ -308,10 +372,7 @@ async fn without_room_nothing_is_left_behind(subject: Subject) {
     file.sync_all().unwrap();
     drop(file);
     subject.backend.detach(source.id).await.unwrap();
-    let filler = subject.path.join("filler");
-    let room = subject.backend.capacity().await.unwrap().available.bytes();
-    let file = File::create(&filler).unwrap();
-    crate::host::copy::preallocate(&file, room.saturating_sub(20 * MIB)).unwrap();
+    subject.fill(20 * MIB).await;
     let clone = copy(ImageKind::Volume, "clone", &source, 350);
     match subject.backend.create(&clone).await {
         // Blocks that are shared need no room.
@@ -319,8 +380,7 @@ async fn without_room_nothing_is_left_behind(subject: Subject) {
         Err(error) => assert_eq!(error.kind(), Kind::NoSpace, "{error:?}"),
     }
     assert_eq!(subject.backend.get(clone.id).await.unwrap(), None);
-    drop(file);
-    std::fs::remove_file(filler).unwrap();
+    subject.empty().await;
     subject.backend.delete(source.id).await.unwrap();
     // xfs gives the blocks of a removed file back in the background.
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -359,13 +419,20 @@ macro_rules! suite {
         mod directory_on_xfs { suite!(@ FileSystem::Xfs, Allocation::Thin, $($behaviour),*); }
         mod thick_directory_on_ext4 { suite!(@ FileSystem::Ext4, Allocation::Thick, $($behaviour),*); }
         mod thick_directory_on_xfs { suite!(@ FileSystem::Xfs, Allocation::Thick, $($behaviour),*); }
+        #[cfg(feature = "lab")]
+        mod lvm_thin_on_one_disk { suite!(= super::thin(1), $($behaviour),*); }
+        #[cfg(feature = "lab")]
+        mod lvm_thin_on_three_disks { suite!(= super::thin(3), $($behaviour),*); }
     };
     (@ $storage:expr, $allocation:expr, $($behaviour:ident),*) => {
         use super::{Allocation, FileSystem};
+        suite!(= super::directory($storage, $allocation), $($behaviour),*);
+    };
+    (= $subject:expr, $($behaviour:ident),*) => {
         $(
             #[tokio::test]
             async fn $behaviour() {
-                super::$behaviour(super::directory($storage, $allocation)).await;
+                super::$behaviour($subject).await;
             }
         )*
     };

@@ -176,7 +176,12 @@ impl Program {
         let mut child = Command::new(path)
             .args(&self.arguments)
             .env_clear()
-            .envs([("LC_ALL", "C"), ("PATH", PATH)])
+            .envs([
+                ("LC_ALL", "C"),
+                ("PATH", PATH),
+                // LVM complains of every descriptor that it did not open, its own output among them.
+                ("LVM_SUPPRESS_FD_WARNINGS", "1"),
+            ])
             .current_dir("/")
             .process_group(0)
             .stdin(if input.is_some() {

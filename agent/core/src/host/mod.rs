@@ -5,6 +5,7 @@
 
 mod access;
 pub mod copy;
+pub mod device_mapper;
 pub mod disk;
 pub mod exec;
 mod filesystem;

@@ -28,6 +28,9 @@ const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>(
 const XFS_IOC_FSGEOMETRY: Ioctl = nix::request_code_read!(b'X', 126, size_of::<XfsGeometry>());
 const BTRFS_IOC_DEV_INFO: Ioctl = nix::request_code_readwrite!(0x94, 30, size_of::<[u64; 512]>());
 
+/// `struct dm_ioctl` of linux/dm-ioctl.h, in bytes; what a call is about follows it.
+pub(crate) const DM_HEAD: usize = 312;
+
 // linux/loop.h; these numbers carry no size.
 const LOOP_CLR_FD: Ioctl = 0x4C01;
 const LOOP_SET_STATUS64: Ioctl = 0x4C04;
@@ -113,6 +116,26 @@ struct XfsGeometry {
 
 const _: () = assert!(size_of::<XfsGeometry>() == 256);
 const _: () = assert!(size_of::<LoopStatus>() == 232 && size_of::<LoopConfig>() == 304);
+
+/// One device-mapper call (linux/dm-ioctl.h) over a buffer that begins with its head, whose size this fills in.
+pub(crate) fn device_mapper(control: impl AsFd, call: u8, buffer: &mut [u8]) -> io::Result<()> {
+    const SIZE_AT: std::ops::Range<usize> = 12..16;
+    let size = u32::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    match buffer.get_mut(SIZE_AT) {
+        Some(field) if buffer_holds_head(size) => field.copy_from_slice(&size.to_ne_bytes()),
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    }
+    let request = nix::request_code_readwrite!(0xfd, call, DM_HEAD);
+    let control = control.as_fd().as_raw_fd();
+    // SAFETY: the kernel reads and writes no more than the size in the head, which is that of the buffer.
+    let result = unsafe { libc::ioctl(control, request, buffer.as_mut_ptr()) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
+}
+
+fn buffer_holds_head(size: u32) -> bool {
+    usize::try_from(size).is_ok_and(|size| size >= DM_HEAD)
+}
 
 /// Makes the whole of `target` share the blocks of `source` (`FICLONE`).
 pub(crate) fn reflink(source: impl AsFd, target: impl AsFd) -> io::Result<()> {

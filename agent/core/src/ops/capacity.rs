@@ -32,7 +32,7 @@ impl Operations {
             None => None,
         };
         let class = self.classes.find(name.as_ref())?;
-        let mut minimum = class.backend.features().sizes.minimum;
+        let mut minimum = class.backend.features().await?.sizes.minimum;
         let here = query
             .topology
             .as_ref()

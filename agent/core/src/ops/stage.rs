@@ -221,7 +221,7 @@ impl Found {
             }
             (Some(wanted), _) => *wanted,
             (None, Some(has)) => has,
-            (None, None) => self.class.backend.features().file_system,
+            (None, None) => self.class.backend.features().await?.file_system,
         };
         let mut options = MountOptions::parse(kind, flags).map_err(|error| {
             Error::invalid(format!("volume_capability.mount.mount_flags: {error}"))

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::{Health, Image, ImageSpec, Labels, Origin},
+    backend::{Features, Health, Image, ImageSpec, Labels, Origin},
     fail,
     host::{FileSystem, format},
     types::{
@@ -187,10 +187,11 @@ impl Operations {
                 (Origin::CopyOf(found.id), Some(found))
             }
         };
+        let features = class.backend.features().await?;
         let spec = ImageSpec {
             id,
-            size: choose_size(&class, &request, source.as_ref())?,
-            labels: volume_labels(&class, &request, source.as_ref())?,
+            size: choose_size(features, &request, source.as_ref())?,
+            labels: volume_labels(features, &request, source.as_ref())?,
             origin,
         };
         let image = class.backend.create(&spec).await?.into_inner();
@@ -370,7 +371,7 @@ impl Operations {
                 let has_file_system = image.file_system().is_some()
                     && !capability.is_some_and(|capability| capability.is_block());
                 // A volume never shrinks: a range that its size does not reach is OUT_OF_RANGE.
-                let rules = found.class.backend.features().sizes;
+                let rules = found.class.backend.features().await?.sizes;
                 let wanted = size.choose(&rules, Some(image.size))?;
                 let after = found.class.backend.grow(image.id, wanted).await?.into_inner();
                 fail::point("expand-volume.grown");
@@ -530,13 +531,13 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
 }
 
 /// The file system that a request asks for, when it wants one: by name, else that of the class.
-fn wanted_file_system(class: &Class, capabilities: &[Capability]) -> Option<FileSystem> {
+fn wanted_file_system(features: Features, capabilities: &[Capability]) -> Option<FileSystem> {
     let mut mounts = capabilities
         .iter()
         .filter(|capability| !capability.is_block());
     mounts.clone().next()?;
     let named = mounts.find_map(Capability::file_system);
-    Some(named.unwrap_or_else(|| class.backend.features().file_system))
+    Some(named.unwrap_or(features.file_system))
 }
 
 /// The smallest volume that can have this file system.
@@ -544,17 +545,21 @@ pub(super) fn minimum_size(kind: FileSystem) -> Size {
     Size::try_from(kind.minimum_bytes()).unwrap_or_default()
 }
 
-fn choose_size(class: &Class, request: &CreateVolume, source: Option<&Image>) -> Result<Size> {
-    let mut rules = class.backend.features().sizes;
+fn choose_size(features: Features, request: &CreateVolume, source: Option<&Image>) -> Result<Size> {
+    let mut rules = features.sizes;
     if source.is_none()
-        && let Some(kind) = wanted_file_system(class, &request.capabilities)
+        && let Some(kind) = wanted_file_system(features, &request.capabilities)
     {
         rules.minimum = rules.minimum.max(minimum_size(kind));
     }
     request.size.choose(&rules, source.map(|image| image.size))
 }
 
-fn volume_labels(class: &Class, request: &CreateVolume, source: Option<&Image>) -> Result<Labels> {
+fn volume_labels(
+    features: Features,
+    request: &CreateVolume,
+    source: Option<&Image>,
+) -> Result<Labels> {
     let mut labels = Labels::from([
         (labels::NAME.to_owned(), request.name.to_string()),
         (labels::CREATED.to_owned(), labels::now()),
@@ -567,7 +572,7 @@ fn volume_labels(class: &Class, request: &CreateVolume, source: Option<&Image>) 
     if let (Some(from), Some(image)) = (&request.source, source) {
         labels.insert(labels::SOURCE.to_owned(), from.to_label());
         inherit(&mut labels, request, image)?;
-    } else if let Some(kind) = wanted_file_system(class, &request.capabilities) {
+    } else if let Some(kind) = wanted_file_system(features, &request.capabilities) {
         format::check_maker(kind)?;
         labels.insert(labels::FILE_SYSTEM.to_owned(), kind.to_string());
         labels.insert(labels::FORMAT.to_owned(), "pending".to_owned());

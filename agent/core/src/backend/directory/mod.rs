@@ -132,15 +132,16 @@ impl Inner {
 
 #[async_trait]
 impl Backend for Directory {
-    fn features(&self) -> Features {
-        Features {
+    async fn features(&self) -> Result<Features> {
+        Ok(Features {
             sizes: SizeRules {
                 unit: UNIT,
                 minimum: MINIMUM,
                 default: DEFAULT,
             },
             file_system: self.inner.settings.file_system,
-        }
+            keeps_devices: false,
+        })
     }
 
     /// One system call once the directory is known, made where we stand: a Probe must be cheap.

@@ -16,7 +16,12 @@ async fn the_environment_is_empty_but_for_path_and_locale() {
         .lines()
         .collect::<Vec<_>>();
     lines.sort_unstable();
-    assert_eq!(lines, ["LC_ALL=C", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"]);
+    let wanted = [
+        "LC_ALL=C",
+        "LVM_SUPPRESS_FD_WARNINGS=1",
+        "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+    ];
+    assert_eq!(lines, wanted);
 }
 
 #[tokio::test]

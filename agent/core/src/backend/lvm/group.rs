@@ -1,0 +1,201 @@
+//! A volume group: what its disks say now, and changing it, one program at a time.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+};
+
+use serde::Deserialize;
+use tokio::sync::oneshot;
+
+use super::{
+    metadata::{Reader, VolumeGroup},
+    program::{Command, report, run_together},
+};
+use crate::{Error, Kind, Result, blocking, host::device_mapper::DeviceMapper};
+
+/// A volume group of this machine.
+#[derive(Debug)]
+pub(super) struct Group {
+    name: String,
+    reader: Mutex<Option<Reader>>,
+    mapper: OnceLock<DeviceMapper>,
+    waiting: Mutex<Vec<Job>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// What somebody wants changed, command after command.
+#[derive(Debug)]
+struct Job {
+    commands: Vec<Command>,
+    answer: oneshot::Sender<Result<()>>,
+}
+
+impl Group {
+    /// The group `name`, the same for all classes that are in it.
+    pub(super) fn of(name: &str) -> Arc<Self> {
+        static GROUPS: Mutex<Option<HashMap<String, Weak<Group>>>> = Mutex::new(None);
+        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let groups = groups.get_or_insert_default();
+        if let Some(group) = groups.get(name).and_then(Weak::upgrade) {
+            return group;
+        }
+        let group = Arc::new(Self {
+            name: name.to_owned(),
+            reader: Mutex::new(None),
+            mapper: OnceLock::new(),
+            waiting: Mutex::new(Vec::new()),
+            turn: tokio::sync::Mutex::new(()),
+        });
+        groups.insert(name.to_owned(), Arc::downgrade(&group));
+        group
+    }
+
+    /// The name of a volume in it, as LVM's programs want it.
+    pub(super) fn path(&self, volume: &str) -> String {
+        format!("{}/{volume}", self.name)
+    }
+
+    /// The kernel's device-mapper.
+    pub(super) fn mapper(&self) -> Result<&DeviceMapper> {
+        if self.mapper.get().is_none() {
+            let _ = self.mapper.set(DeviceMapper::open()?);
+        }
+        self.mapper
+            .get()
+            .ok_or_else(|| Error::new(Kind::Bug, "device-mapper was opened and is not"))
+    }
+
+    /// What the disks say now. Starts a program only to find the disks: the first time, and when they changed.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] when there is no such group, `Io` when its disks cannot be read.
+    pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
+        let this = Arc::clone(self);
+        if let Some(group) = blocking(move || Ok(this.read_known())).await? {
+            return Ok(group);
+        }
+        let disks = self.find_disks().await?;
+        let this = Arc::clone(self);
+        blocking(move || this.read_these(disks)).await
+    }
+
+    /// Reads the disks that are known already; none when those are not the group's any more.
+    fn read_known(&self) -> Option<Arc<VolumeGroup>> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = reader.as_mut()?;
+        let group = found.read().ok().flatten()?;
+        let is_ours = group.name == self.name && found.has_all_of(&group);
+        is_ours.then_some(group)
+    }
+
+    fn read_these(&self, disks: Vec<PathBuf>) -> Result<Arc<VolumeGroup>> {
+        let mut reader = Reader::new(disks)?;
+        let group = reader.read()?.filter(|group| group.name == self.name);
+        let group = group.ok_or_else(|| {
+            Error::new(
+                Kind::Precondition,
+                format!("volume group {} is not on {}", self.name, reader.names()),
+            )
+        })?;
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+        Ok(group)
+    }
+
+    async fn find_disks(&self) -> Result<Vec<PathBuf>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            report: Vec<Report>,
+        }
+        #[derive(Deserialize)]
+        struct Report {
+            pv: Vec<Row>,
+        }
+        #[derive(Deserialize)]
+        struct Row {
+            pv_name: PathBuf,
+            vg_name: String,
+        }
+        let output = report(&["pvs", "-o", "pv_name,vg_name"]).await?;
+        let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
+            Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
+        })?;
+        let rows = answer.report.into_iter().flat_map(|report| report.pv);
+        let disks: Vec<PathBuf> = rows
+            .filter(|row| row.vg_name == self.name)
+            .map(|row| row.pv_name)
+            // A disk that is away is called [unknown].
+            .filter(|path| path.is_absolute())
+            .collect();
+        if disks.is_empty() {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "volume group {} is missing; make it, or bring its disks back",
+                    self.name
+                ),
+            ));
+        }
+        Ok(disks)
+    }
+
+    /// Carries out commands, one after the other until one fails. What several callers want at a time is done by one
+    /// program; whatever becomes of a caller, what was begun is carried out.
+    ///
+    /// # Errors
+    /// That of the command that failed; those before it are done.
+    pub(super) async fn change(self: &Arc<Self>, commands: Vec<Command>) -> Result<()> {
+        let (answer, result) = oneshot::channel();
+        self.waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Job { commands, answer });
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            let _turn = this.turn.lock().await;
+            let jobs =
+                std::mem::take(&mut *this.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            this.carry_out(jobs).await;
+        });
+        result.await.map_err(|error| {
+            Error::new(Kind::Bug, "a change of LVM's ended early").because(error)
+        })?
+    }
+
+    async fn carry_out(self: &Arc<Self>, jobs: Vec<Job>) {
+        let all = || jobs.iter().flat_map(|job| &job.commands);
+        let mut is_tried = false;
+        if all().count() > 1 {
+            // Its own status says nothing; a program that could not even start is told by the next one.
+            let _ = run_together(all()).await;
+            is_tried = true;
+        }
+        for Job { commands, answer } in jobs {
+            let result = self.one_by_one(&commands, is_tried).await;
+            // Who asked may be gone.
+            let _ = answer.send(result);
+        }
+    }
+
+    /// Runs what is not done yet, each in a program of its own, whose complaint tells why.
+    async fn one_by_one(self: &Arc<Self>, commands: &[Command], is_tried: bool) -> Result<()> {
+        for (index, command) in commands.iter().enumerate() {
+            if is_tried {
+                let now = self.now().await?;
+                // What cannot be seen was done if what follows it was.
+                let later = commands.iter().skip(index);
+                if later
+                    .filter_map(|command| command.is_done(&now))
+                    .next_back()
+                    == Some(true)
+                    || command.is_done(&now) == Some(true)
+                {
+                    continue;
+                }
+            }
+            command.run().await?;
+        }
+        Ok(())
+    }
+}

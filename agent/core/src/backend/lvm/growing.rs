@@ -1,0 +1,120 @@
+//! Devices: giving a volume one, and making it longer while it is used.
+
+use std::path::PathBuf;
+
+use super::{
+    Change, Image, Thin, image,
+    metadata::{LogicalVolume, VolumeGroup},
+    path_of,
+    program::Command,
+};
+use crate::{
+    Error, Kind, Result, blocking, fail,
+    host::device_mapper::{Hold, Line, Mapped},
+    types::{ImageId, Size},
+};
+
+const SECTOR: u64 = 512;
+
+impl Thin {
+    /// The device of a volume, as long as the volume is; LVM makes it when there is none.
+    pub(super) async fn activate(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+    ) -> Result<PathBuf> {
+        if let Some(device) = self.device(now, volume)? {
+            self.lengthen(now, volume, &device).await?;
+            return Ok(path_of(&device));
+        }
+        // Snapshots have a mark that keeps them from being activated with all others.
+        let command = Command::new("lvchange").words(["-ay", "-K", &self.group.path(&volume.name)]);
+        self.group.change(vec![command]).await?;
+        let device = self.device(now, volume)?.ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!(
+                    "{} was activated and has no device",
+                    self.group.path(&volume.name)
+                ),
+            )
+        })?;
+        Ok(path_of(&device))
+    }
+
+    /// Makes a volume longer. LVM would stop the whole pool for a volume that is active, so there it changes only the
+    /// metadata, and the device gets its longer table from us: it alone stops, for a moment.
+    pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
+        let now = self.group.now().await?;
+        let found = self.finished(&now, id)?;
+        let device = self.device(&now, found.volume)?;
+        let before = now.bytes(found.volume);
+        if to.bytes() <= before {
+            // An earlier growth may have ended between the metadata and the device.
+            if let Some(device) = device {
+                self.lengthen(&now, found.volume, &device).await?;
+            }
+            return Ok(Change::Already(image(&now, &found)));
+        }
+        self.check_room(&now, to.bytes() - before)?;
+        let command = match device {
+            Some(_) => Command::on_disk("lvextend"),
+            None => Command::new("lvextend"),
+        };
+        let (bytes, uuid) = (to.bytes(), found.volume.uuid.clone());
+        let command = command
+            .words([
+                "-L".to_owned(),
+                format!("{bytes}b"),
+                self.group.path(&found.volume.name),
+            ])
+            .done_when(move |now| {
+                let mut volumes = now.volumes.values();
+                volumes.any(|volume| volume.uuid == uuid && now.bytes(volume) >= bytes)
+            });
+        self.group.change(vec![command]).await?;
+        fail::point("lvm.grow.recorded");
+        let now = self.group.now().await?;
+        let found = self.finished(&now, id)?;
+        if let Some(device) = self.device(&now, found.volume)? {
+            self.lengthen(&now, found.volume, &device).await?;
+        }
+        fail::point("lvm.grow.lengthened");
+        Ok(Change::Made(image(&now, &found)))
+    }
+
+    /// Gives a device the length that the metadata says, if it is shorter.
+    async fn lengthen(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+        device: &Mapped,
+    ) -> Result<()> {
+        let sectors = now.bytes(volume) / SECTOR;
+        let (group, uuid, is_suspended) =
+            (self.group.clone(), device.uuid.clone(), device.is_suspended);
+        blocking(move || {
+            let mapper = group.mapper()?;
+            let table = mapper.table(&uuid)?;
+            let [line] = table.as_slice() else {
+                return Err(Error::new(
+                    Kind::Precondition,
+                    format!("device {uuid} has an unknown table"),
+                ));
+            };
+            if line.length >= sectors && !is_suspended {
+                return Ok(());
+            }
+            if line.length < sectors {
+                let longer = Line {
+                    length: sectors,
+                    ..line.clone()
+                };
+                mapper.load(&uuid, &[longer])?;
+                mapper.suspend(&uuid, Hold::Quick)?;
+            }
+            mapper.resume(&uuid)
+        })
+        .await
+    }
+}

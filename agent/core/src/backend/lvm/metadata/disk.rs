@@ -1,0 +1,188 @@
+//! Where on a physical volume LVM keeps the text of its volume group, and reading it without a program.
+//!
+//! A change writes a new text beside the old one and then, in one sector, where it is. So the place tells whether
+//! anything has changed since, and a text whose sum is right is a whole one. The forms are those of LVM2 from its
+//! first release; grub and others read them in the same way.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+use crate::{Error, Kind, Result};
+
+const SECTOR: usize = 512;
+/// The label is in one of the first four sectors.
+const LABEL_SECTORS: usize = 4;
+/// Direct reads begin and end at multiples of this.
+const BLOCK: usize = 4096;
+/// The sums are those of zlib with this before the first byte.
+const SUM_START: u32 = 0xf597_a6cf;
+const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
+/// This copy is not to be looked at.
+const IGNORED: u32 = 1;
+/// Larger texts than this are of no volume group that LVM itself could handle.
+const TEXT: u64 = 256 << 20;
+
+/// A physical volume that can be read.
+#[derive(Debug)]
+pub(super) struct Disk {
+    file: File,
+    /// Its uuid, without dashes.
+    pub(super) uuid: String,
+    areas: Vec<u64>,
+}
+
+/// Where a text is on a disk, and its sum: another one after every change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Spot {
+    area: u64,
+    area_size: u64,
+    offset: u64,
+    size: u64,
+    sum: u32,
+}
+
+impl Disk {
+    /// Opens the physical volume at `path`, past the page cache, which knows nothing of LVM's own writes.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] when there is none.
+    pub(super) fn open(path: &Path) -> Result<Self> {
+        let failed = |error: io::Error| {
+            Error::new(
+                Kind::Precondition,
+                format!("physical volume {} cannot be read", path.display()),
+            )
+            .because(error)
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
+            .open(path)
+            .map_err(failed)?;
+        let head = read(&file, 0, BLOCK).map_err(failed)?;
+        let label = head
+            .chunks_exact(SECTOR)
+            .take(LABEL_SECTORS)
+            .find(|sector| {
+                sector.starts_with(b"LABELONE") && sector.get(24..32) == Some(b"LVM2 001")
+            });
+        let parsed = label.and_then(|label| {
+            let rest = label.get(20..)?;
+            (u32_at(label, 16)? == sum(rest)).then_some(())?;
+            let header = usize::try_from(u32_at(label, 20)?).ok()?;
+            let uuid = String::from_utf8(label.get(header..header + 32)?.to_vec()).ok()?;
+            Some((uuid, areas(label, header + 40)?))
+        });
+        let Some((uuid, areas)) = parsed else {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!("{} is no physical volume of LVM", path.display()),
+            ));
+        };
+        Ok(Self { file, uuid, areas })
+    }
+
+    /// Where the text is now; none on a disk that keeps no copy.
+    pub(super) fn spot(&self) -> io::Result<Option<Spot>> {
+        for area in &self.areas {
+            let head = read(&self.file, *area, BLOCK)?;
+            if let Some(spot) = spot(&head, *area) {
+                return Ok(Some(spot));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The text at a place; none when it has been written over since.
+    pub(super) fn text(&self, spot: Spot) -> io::Result<Option<String>> {
+        let head = u64::try_from(SECTOR).unwrap_or_default();
+        // The area is a ring behind its head.
+        let first = spot.size.min(spot.area_size.saturating_sub(spot.offset));
+        let mut text = read_any(&self.file, spot.area + spot.offset, first)?;
+        text.extend(read_any(&self.file, spot.area + head, spot.size - first)?);
+        if sum(&text) != spot.sum {
+            return Ok(None);
+        }
+        Ok(String::from_utf8(text).ok())
+    }
+}
+
+/// The metadata areas in a header: behind the list of data areas, and each list ends with a zero.
+fn areas(label: &[u8], mut at: usize) -> Option<Vec<u64>> {
+    let mut lists = [Vec::new(), Vec::new()];
+    for list in &mut lists {
+        loop {
+            let offset = u64_at(label, at)?;
+            at += 16;
+            if offset == 0 {
+                break;
+            }
+            list.push(offset);
+        }
+    }
+    let [_, areas] = lists;
+    Some(areas)
+}
+
+fn spot(head: &[u8], area: u64) -> Option<Spot> {
+    (head.get(4..20)? == AREA_MAGIC && u32_at(head, 0)? == sum(head.get(4..SECTOR)?))
+        .then_some(())?;
+    let spot = Spot {
+        area,
+        area_size: u64_at(head, 32)?,
+        offset: u64_at(head, 40)?,
+        size: u64_at(head, 48)?,
+        sum: u32_at(head, 56)?,
+    };
+    let is_ignored = u32_at(head, 60)? & IGNORED != 0;
+    let is_there = spot.offset > 0 && spot.size > 0 && spot.size < spot.area_size.min(TEXT);
+    (is_there && !is_ignored).then_some(spot)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn sum(bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(!SUM_START);
+    hasher.update(bytes);
+    !hasher.finalize()
+}
+
+/// Reads `length` bytes at any place.
+fn read_any(file: &File, at: u64, length: u64) -> io::Result<Vec<u8>> {
+    let block = u64::try_from(BLOCK).unwrap_or(1);
+    let before = at % block;
+    let whole = (before + length).next_multiple_of(block);
+    let size = |bytes: u64| usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput);
+    if length == 0 {
+        return Ok(Vec::new());
+    }
+    let bytes = read(file, at - before, size(whole)?)?;
+    let (before, length) = (size(before)?, size(length)?);
+    Ok(bytes
+        .get(before..before + length)
+        .unwrap_or_default()
+        .to_vec())
+}
+
+/// Reads whole blocks into memory that begins where direct reads want it.
+fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut memory = vec![0; length + BLOCK];
+    let skip = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
+    let place = memory
+        .get_mut(skip..skip + length)
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    file.read_exact_at(place, at)?;
+    memory.drain(..skip);
+    memory.truncate(length);
+    Ok(memory)
+}

@@ -1,0 +1,436 @@
+//! A volume group as its own disks describe it, read without a program.
+//!
+//! One small read per disk tells whether anything has changed since the last time; only then is the text read.
+
+mod disk;
+mod text;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use disk::{Disk, Spot};
+use text::Value;
+
+use crate::{Error, Kind, Result};
+
+/// A volume group at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct VolumeGroup {
+    /// Its name.
+    pub(super) name: String,
+    /// Its uuid, without dashes.
+    pub(super) uuid: String,
+    /// Grows with every change.
+    pub(super) sequence: u64,
+    /// The size of an extent in bytes.
+    pub(super) extent: u64,
+    /// Its physical volumes, by their names within the text.
+    pub(super) disks: BTreeMap<String, PhysicalVolume>,
+    /// Its logical volumes, the hidden ones too, by name.
+    pub(super) volumes: BTreeMap<String, LogicalVolume>,
+}
+
+/// A physical volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PhysicalVolume {
+    /// Its uuid, without dashes.
+    pub(super) uuid: String,
+    /// It was missing when the text was written.
+    pub(super) is_missing: bool,
+    /// New logical volumes may be put there.
+    pub(super) is_allocatable: bool,
+    /// How many extents it has.
+    pub(super) extents: u64,
+    /// How many of them are free.
+    pub(super) free: u64,
+}
+
+/// A logical volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LogicalVolume {
+    /// Its name.
+    pub(super) name: String,
+    /// Its uuid, without dashes.
+    pub(super) uuid: String,
+    /// Its tags.
+    pub(super) tags: Vec<String>,
+    /// It is no part of another one.
+    pub(super) is_visible: bool,
+    /// It has nobody's data on a disk that is missing.
+    pub(super) is_complete: bool,
+    /// Its length in extents.
+    pub(super) extents: u64,
+    /// What it is.
+    pub(super) kind: VolumeKind,
+}
+
+/// What a logical volume is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum VolumeKind {
+    /// Extents of disks: linear, striped, raid.
+    Plain,
+    /// A volume in a thin pool.
+    Thin {
+        /// The pool's name.
+        pool: String,
+        /// Its number in the pool.
+        device: u64,
+        /// The name of the volume that it is a snapshot of, while that exists.
+        origin: Option<String>,
+    },
+    /// A thin pool.
+    Pool(Pool),
+    /// What an old-style snapshot shows; its extents are those of the exception store.
+    Snapshot {
+        /// The name of the volume that it is a snapshot of.
+        origin: String,
+    },
+}
+
+/// A thin pool.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Pool {
+    /// The size of a chunk in bytes.
+    pub(super) chunk: u64,
+    /// What LVM counts its changes of the pool by.
+    pub(super) transaction: u64,
+    /// New chunks are zeroed before they are seen.
+    pub(super) zeroes: bool,
+    /// The name of the volume that holds its metadata.
+    pub(super) metadata: String,
+    /// What LVM has not told the pool yet.
+    pub(super) messages: usize,
+}
+
+impl VolumeGroup {
+    fn parse(text: &str) -> Result<Self, String> {
+        let whole = Value::parse(text)?;
+        let (name, group) = whole
+            .entries()
+            .find(|(_, value)| matches!(value, Value::Section(_)))
+            .ok_or("no volume group in it")?;
+        let number = |name: &str| {
+            let value = group.get(name).and_then(Value::number);
+            value.ok_or_else(|| format!("{name} is missing"))
+        };
+        let mut group_read = Self {
+            name: name.to_owned(),
+            uuid: uuid(group)?,
+            sequence: number("seqno")?,
+            extent: number("extent_size")? * 512,
+            disks: BTreeMap::new(),
+            volumes: BTreeMap::new(),
+        };
+        for (name, disk) in group
+            .get("physical_volumes")
+            .into_iter()
+            .flat_map(Value::entries)
+        {
+            group_read
+                .disks
+                .insert(name.to_owned(), PhysicalVolume::parse(disk)?);
+        }
+        let volumes = group.get("logical_volumes");
+        for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
+            group_read.take(volume);
+            let parsed = LogicalVolume::parse(name, volume, &group_read.disks)?;
+            group_read.volumes.insert(name.to_owned(), parsed);
+        }
+        group_read.join_snapshots(volumes);
+        group_read.spread_incompleteness(volumes);
+        Ok(group_read)
+    }
+
+    /// Takes the extents that a volume has from those that its disks have free.
+    fn take(&mut self, volume: &Value) {
+        for segment in segments(volume) {
+            let count = segment
+                .get("extent_count")
+                .and_then(Value::number)
+                .unwrap_or(0);
+            let areas: Vec<&str> = segment.get("stripes").map(area_names).unwrap_or_default();
+            let each = count / u64::try_from(areas.len().max(1)).unwrap_or(1);
+            for area in areas {
+                if let Some(disk) = self.disks.get_mut(area) {
+                    disk.free = disk.free.saturating_sub(each);
+                }
+            }
+        }
+    }
+
+    /// An old-style snapshot is told by a third, hidden volume.
+    fn join_snapshots(&mut self, volumes: Option<&Value>) {
+        for (_, volume) in volumes.into_iter().flat_map(Value::entries) {
+            for segment in segments(volume) {
+                let word = |name| segment.get(name).and_then(Value::text);
+                if let (Some(origin), Some(store)) = (word("origin"), word("cow_store"))
+                    && let Some(snapshot) = self.volumes.get_mut(store)
+                {
+                    snapshot.kind = VolumeKind::Snapshot {
+                        origin: origin.to_owned(),
+                    };
+                }
+            }
+        }
+    }
+
+    /// A volume is as incomplete as what it is made of.
+    fn spread_incompleteness(&mut self, volumes: Option<&Value>) {
+        // Volumes of volumes of volumes: a pool's data can be raid, and a raid has parts.
+        for _ in 0..4 {
+            for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
+                let is_redundant = segments(volume).any(|segment| {
+                    let kind = segment
+                        .get("type")
+                        .and_then(Value::text)
+                        .unwrap_or_default();
+                    kind.starts_with("raid") && kind != "raid0" || kind == "mirror"
+                });
+                let mut parts = segments(volume).flat_map(parts);
+                let is_broken = !is_redundant
+                    && parts
+                        .any(|part| self.volumes.get(part).is_some_and(|part| !part.is_complete));
+                if is_broken && let Some(volume) = self.volumes.get_mut(name) {
+                    volume.is_complete = false;
+                }
+            }
+        }
+    }
+
+    /// The uuid by which device-mapper knows a volume.
+    pub(super) fn mapped_uuid(&self, volume: &LogicalVolume) -> String {
+        format!("LVM-{}{}", self.uuid, volume.uuid)
+    }
+
+    /// The uuid by which device-mapper knows the pool that does the work.
+    pub(super) fn pool_uuid(&self, pool: &LogicalVolume) -> String {
+        format!("LVM-{}{}-tpool", self.uuid, pool.uuid)
+    }
+
+    /// The size of a volume in bytes.
+    pub(super) fn bytes(&self, volume: &LogicalVolume) -> u64 {
+        volume.extents.saturating_mul(self.extent)
+    }
+
+    /// The pool with this name.
+    pub(super) fn pool(&self, name: &str) -> Option<(&LogicalVolume, &Pool)> {
+        let volume = self.volumes.get(name)?;
+        match &volume.kind {
+            VolumeKind::Pool(pool) => Some((volume, pool)),
+            _ => None,
+        }
+    }
+}
+
+impl PhysicalVolume {
+    fn parse(disk: &Value) -> Result<Self, String> {
+        let extents = disk.get("pe_count").and_then(Value::number);
+        let extents = extents.ok_or("pe_count is missing")?;
+        let status = disk.texts("status");
+        let flags = disk.texts("flags");
+        let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
+        Ok(Self {
+            uuid: uuid(disk)?,
+            is_missing: has("MISSING"),
+            is_allocatable: has("ALLOCATABLE"),
+            extents,
+            free: extents,
+        })
+    }
+}
+
+impl LogicalVolume {
+    fn parse(
+        name: &str,
+        volume: &Value,
+        disks: &BTreeMap<String, PhysicalVolume>,
+    ) -> Result<Self, String> {
+        let number = |segment: &Value, name| segment.get(name).and_then(Value::number).unwrap_or(0);
+        let mut parts = segments(volume).flat_map(parts);
+        Ok(Self {
+            name: name.to_owned(),
+            uuid: uuid(volume)?,
+            tags: volume.texts("tags"),
+            is_visible: volume.texts("status").iter().any(|word| word == "VISIBLE"),
+            is_complete: !parts.any(|part| disks.get(part).is_some_and(|disk| disk.is_missing)),
+            extents: segments(volume)
+                .map(|segment| number(segment, "extent_count"))
+                .sum(),
+            kind: segments(volume)
+                .find_map(VolumeKind::parse)
+                .unwrap_or(VolumeKind::Plain),
+        })
+    }
+}
+
+impl VolumeKind {
+    fn parse(segment: &Value) -> Option<Self> {
+        let word = |name| segment.get(name).and_then(Value::text).map(str::to_owned);
+        let number = |name| segment.get(name).and_then(Value::number);
+        match segment.get("type").and_then(Value::text)? {
+            "thin" => Some(Self::Thin {
+                pool: word("thin_pool")?,
+                device: number("device_id")?,
+                origin: word("origin"),
+            }),
+            "thin-pool" => Some(Self::Pool(Pool {
+                chunk: number("chunk_size")? * 512,
+                transaction: number("transaction_id")?,
+                zeroes: number("zero_new_blocks") == Some(1),
+                metadata: word("metadata")?,
+                messages: segment
+                    .entries()
+                    .filter(|(name, _)| name.starts_with("message"))
+                    .count(),
+            })),
+            _ => None,
+        }
+    }
+}
+
+fn uuid(section: &Value) -> Result<String, String> {
+    let id = section.get("id").and_then(Value::text);
+    Ok(id.ok_or("an id is missing")?.replace('-', ""))
+}
+
+fn segments(volume: &Value) -> impl Iterator<Item = &Value> {
+    let segments = volume
+        .entries()
+        .filter(|(name, _)| name.starts_with("segment"));
+    segments.filter_map(|(_, value)| matches!(value, Value::Section(_)).then_some(value))
+}
+
+/// The names in a list of names and numbers.
+fn area_names(list: &Value) -> Vec<&str> {
+    list.items().iter().filter_map(Value::text).collect()
+}
+
+/// All disks and volumes that a segment is made of.
+fn parts(segment: &Value) -> impl Iterator<Item = &str> {
+    let lists = ["stripes", "raids", "raid0_lvs", "mirrors"];
+    let listed = lists
+        .into_iter()
+        .filter_map(|name| segment.get(name))
+        .flat_map(area_names);
+    let named = ["thin_pool", "pool", "metadata"]
+        .into_iter()
+        .filter_map(|name| segment.get(name).and_then(Value::text));
+    listed.chain(named)
+}
+
+/// The disks of a volume group, and what was last read from them.
+#[derive(Debug)]
+pub(super) struct Reader {
+    disks: Vec<(PathBuf, Disk)>,
+    last: Option<(Vec<Option<Spot>>, Arc<VolumeGroup>)>,
+}
+
+impl Reader {
+    /// A reader of the physical volumes at these paths.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] when one cannot be read.
+    pub(super) fn new(paths: Vec<PathBuf>) -> Result<Self> {
+        let disks: Result<Vec<_>> = paths
+            .into_iter()
+            .map(|path| Disk::open(&path).map(|disk| (path, disk)))
+            .collect();
+        Ok(Self {
+            disks: disks?,
+            last: None,
+        })
+    }
+
+    /// The volume group now; none when no disk is of one any more. Waits for nobody: a change that is going on is seen
+    /// whole or not at all.
+    ///
+    /// # Errors
+    /// `Io` when no text can be read.
+    pub(super) fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
+        /// Between a place and its text a change, and another, may have come.
+        const ATTEMPTS: usize = 100;
+        for _ in 0..ATTEMPTS {
+            let spots = self.spots();
+            if let Some((seen, group)) = &self.last
+                && *seen == spots
+            {
+                return Ok(Some(Arc::clone(group)));
+            }
+            if spots.iter().all(Option::is_none) {
+                return Ok(None);
+            }
+            if let Some(group) = self.newest(&spots)? {
+                let group = Arc::new(group);
+                // What has changed meanwhile is read again the next time.
+                self.last = Some((spots, Arc::clone(&group)));
+                return Ok(Some(group));
+            }
+        }
+        Err(Error::new(
+            Kind::Io,
+            format!("the metadata on {} cannot be read", self.names()),
+        ))
+    }
+
+    /// Where each disk has its text; none for one that cannot be read now.
+    fn spots(&self) -> Vec<Option<Spot>> {
+        let disks = self.disks.iter();
+        disks.map(|(_, disk)| disk.spot().ok().flatten()).collect()
+    }
+
+    /// The text with the highest number: a disk that was away has an old one.
+    fn newest(&self, spots: &[Option<Spot>]) -> Result<Option<VolumeGroup>> {
+        let mut newest: Option<VolumeGroup> = None;
+        let mut known = HashSet::new();
+        let mut is_moving = false;
+        for ((path, disk), spot) in self.disks.iter().zip(spots) {
+            let Some(spot) = spot else { continue };
+            let Ok(Some(text)) = disk.text(*spot) else {
+                is_moving = true;
+                continue;
+            };
+            if !known.insert(text.clone()) {
+                continue;
+            }
+            let group = VolumeGroup::parse(&text).map_err(|why| {
+                Error::new(
+                    Kind::Io,
+                    format!(
+                        "the metadata on {} cannot be understood: {why}",
+                        path.display()
+                    ),
+                )
+            })?;
+            if newest
+                .as_ref()
+                .is_none_or(|newest| newest.sequence < group.sequence)
+            {
+                newest = Some(group);
+            }
+        }
+        Ok(newest.filter(|_| !is_moving))
+    }
+
+    /// The paths of the disks, for people.
+    pub(super) fn names(&self) -> String {
+        let paths = self
+            .disks
+            .iter()
+            .map(|(path, _)| path.display().to_string());
+        paths.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether these are all the disks that a group has.
+    pub(super) fn has_all_of(&self, group: &VolumeGroup) -> bool {
+        group
+            .disks
+            .values()
+            .all(|wanted| self.disks.iter().any(|(_, disk)| disk.uuid == wanted.uuid))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,248 @@
+//! The text of a real volume group, made by hand smaller than life, and its reading.
+
+use super::*;
+
+const TEXT: &str = r#"vg0 {
+id = "AAAAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGGGG"
+seqno = 12
+format = "lvm2" # informational
+status = ["RESIZEABLE", "READ", "WRITE"]
+flags = []
+extent_size = 8192
+max_lv = 0
+physical_volumes {
+pv0 {
+id = "pppppp-0000-0000-0000-0000-0000-000000"
+device = "/dev/ubdb"
+status = ["ALLOCATABLE"]
+flags = []
+pe_start = 2048
+pe_count = 100
+}
+pv1 {
+id = "pppppp-1111-0000-0000-0000-0000-000000"
+status = ["ALLOCATABLE"]
+flags = ["MISSING"]
+pe_count = 50
+}
+}
+logical_volumes {
+pool {
+id = "llllll-0000-0000-0000-0000-0000-pooool"
+status = ["READ", "WRITE", "VISIBLE"]
+flags = []
+segment_count = 1
+segment1 {
+start_extent = 0
+extent_count = 25
+type = "thin-pool"
+metadata = "pool_tmeta"
+pool = "pool_tdata"
+transaction_id = 4
+chunk_size = 128
+discards = "passdown"
+zero_new_blocks = 1
+message1 {
+create = "x"
+}
+}
+}
+x {
+id = "llllll-0000-0000-0000-0000-0000-xxxxxx"
+status = ["READ", "WRITE", "VISIBLE"]
+flags = ["ACTIVATION_SKIP"]
+tags = ["a", "drumlin.schema=1"]
+segment_count = 2
+segment1 {
+start_extent = 0
+extent_count = 5
+type = "thin"
+thin_pool = "pool"
+transaction_id = 3
+device_id = 7
+origin = "y"
+}
+segment2 {
+start_extent = 5
+extent_count = 2
+type = "thin"
+thin_pool = "pool"
+device_id = 7
+}
+}
+pool_tmeta {
+id = "llllll-0000-0000-0000-0000-0000-tmmmmm"
+status = ["READ", "WRITE"]
+segment1 { extent_count = 1 type = "striped" stripe_count = 1 stripes = ["pv0", 0] }
+}
+pool_tdata {
+id = "llllll-0000-0000-0000-0000-0000-tddddd"
+status = ["READ", "WRITE"]
+segment1 { extent_count = 20 type = "striped" stripe_count = 2 stripes = ["pv0", 1, "pv1", 0] }
+segment2 { start_extent = 20 extent_count = 5 type = "striped" stripe_count = 1 stripes = ["pv0", 11] }
+}
+lin {
+id = "llllll-0000-0000-0000-0000-0000-liinnn"
+status = ["READ", "WRITE", "VISIBLE"]
+segment1 { extent_count = 10 type = "striped" stripe_count = 1 stripes = ["pv0", 20] }
+}
+cow {
+id = "llllll-0000-0000-0000-0000-0000-cooooo"
+status = ["READ", "WRITE", "VISIBLE"]
+segment1 { extent_count = 3 type = "striped" stripe_count = 1 stripes = ["pv0", 30] }
+}
+snapshot0 {
+id = "llllll-0000-0000-0000-0000-0000-snaaaa"
+status = ["READ", "WRITE", "VISIBLE"]
+segment1 { extent_count = 10 type = "snapshot" chunk_size = 8 origin = "lin" cow_store = "cow" }
+}
+}
+}
+contents = "Text Format Volume Group"
+version = 1
+"#;
+
+#[test]
+fn volumes_pools_snapshots_and_free_extents_are_read() {
+    let group = VolumeGroup::parse(TEXT).unwrap();
+    assert_eq!(
+        (group.name.as_str(), group.sequence, group.extent),
+        ("vg0", 12, 4 << 20)
+    );
+    assert_eq!(group.uuid.len(), 32);
+    // 1 + 10 + 5 + 10 + 3 of a hundred; a disk that is missing has none to give.
+    assert_eq!(group.disks["pv0"].free, 71);
+    assert_eq!(group.disks["pv1"].free, 40);
+    let (pool, settings) = group.pool("pool").unwrap();
+    assert_eq!(
+        (pool.extents, settings.transaction, settings.messages),
+        (25, 4, 1)
+    );
+    assert!(settings.zeroes && settings.chunk == 64 << 10);
+    assert!(!pool.is_complete, "a disk of its data is missing");
+    let x = &group.volumes["x"];
+    assert_eq!((x.extents, x.tags.len(), x.is_complete), (7, 2, false));
+    let thin = VolumeKind::Thin {
+        pool: "pool".to_owned(),
+        device: 7,
+        origin: Some("y".to_owned()),
+    };
+    assert_eq!(x.kind, thin);
+    assert_eq!(group.mapped_uuid(x).len(), 4 + 64);
+    assert!(group.volumes["lin"].is_complete);
+    assert_eq!(
+        group.volumes["cow"].kind,
+        VolumeKind::Snapshot {
+            origin: "lin".to_owned()
+        }
+    );
+}
+
+#[test]
+fn a_text_that_lacks_something_is_refused() {
+    for (from, to) in [
+        ("extent_size = 8192\n", ""),
+        ("seqno = 12\n", ""),
+        ("pe_count = 100\n", ""),
+        ("vg0 {", "vg0 ="),
+    ] {
+        assert!(
+            VolumeGroup::parse(&TEXT.replacen(from, to, 1)).is_err(),
+            "{from}"
+        );
+    }
+    assert!(VolumeGroup::parse("contents = \"x\"\n").is_err());
+}
+
+/// What LVM itself reports of a group with everything in it, beside what is read from the disks.
+#[cfg(feature = "lab")]
+#[tokio::test]
+async fn what_is_read_is_what_lvm_reports() {
+    use crate::backend::lvm::{
+        group::Group,
+        testing::{Lab, lvm},
+    };
+    let lab = Lab::new(3, 300);
+    lab.pool("pool", 200);
+    let vg = lab.group.as_str();
+    let pool = format!("{vg}/pool");
+    let group = Group::of(vg);
+    let before = group.now().await.unwrap();
+    let started = crate::host::exec::started();
+    lvm(
+        "lvcreate",
+        &[
+            "-V", "64M", "-T", &pool, "-n", "thin", "--addtag", "a.b=c", "--addtag", "d",
+        ],
+    );
+    lvm("lvcreate", &["-s", &format!("{vg}/thin"), "-n", "snap"]);
+    lvm("lvcreate", &["-L", "40M", "-n", "linear", vg]);
+    lvm("lvcreate", &["-L", "48M", "-i", "2", "-n", "striped", vg]);
+    lvm(
+        "lvcreate",
+        &["-L", "32M", "--type", "raid1", "-m", "1", "-n", "raid", vg],
+    );
+    lvm(
+        "lvcreate",
+        &["-s", "-L", "12M", "-n", "old", &format!("{vg}/linear")],
+    );
+    let now = group.now().await.unwrap();
+    assert!(now.sequence > before.sequence);
+    assert_eq!(
+        crate::host::exec::started(),
+        started,
+        "reading starts no program"
+    );
+    for name in ["thin", "snap", "linear", "striped", "raid", "pool"] {
+        let volume = &now.volumes[name];
+        assert_eq!(
+            now.bytes(volume).to_string(),
+            lab.report("lv_size", name),
+            "{name}"
+        );
+        assert_eq!(volume.uuid, lab.report("lv_uuid", name).replace('-', ""));
+        let mut tags = volume.tags.clone();
+        tags.sort_unstable();
+        assert_eq!(tags.join(","), lab.report("lv_tags", name));
+        assert!(volume.is_visible && volume.is_complete);
+    }
+    let VolumeKind::Thin { device, origin, .. } = &now.volumes["snap"].kind else {
+        panic!("{:?}", now.volumes["snap"]);
+    };
+    assert_eq!(device.to_string(), lab.report("thin_id", "snap"));
+    assert_eq!(origin.as_deref(), Some("thin"));
+    let old = VolumeKind::Snapshot {
+        origin: "linear".to_owned(),
+    };
+    assert_eq!(now.volumes["old"].kind, old);
+    let free: u64 = now.disks.values().map(|disk| disk.free).sum();
+    let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
+    assert_eq!(free.to_string(), reported.trim());
+    // Another disk is found, and a group that is gone is missed.
+    let more = Lab::new(1, 100);
+    lvm("vgremove", &[&more.group]);
+    lvm("vgextend", &[vg, more.disks[0].path.to_str().unwrap()]);
+    assert_eq!(group.now().await.unwrap().disks.len(), 4);
+    lvm("vgreduce", &[vg, more.disks[0].path.to_str().unwrap()]);
+    assert_eq!(group.now().await.unwrap().disks.len(), 3);
+    lvm(
+        "vgcreate",
+        &[&more.group, more.disks[0].path.to_str().unwrap()],
+    );
+    let mapped = group
+        .mapper()
+        .unwrap()
+        .find(&now.mapped_uuid(&now.volumes["linear"]));
+    let mapped = mapped.unwrap().unwrap();
+    assert!(mapped.is_live && !mapped.is_suspended && mapped.open == 0);
+    let listed = group
+        .mapper()
+        .unwrap()
+        .list(&format!("LVM-{}", now.uuid))
+        .unwrap();
+    assert!(listed.contains(&mapped) && listed.len() > 10, "{listed:?}");
+    lvm("vgrename", &[vg, "drumlin-other"]);
+    assert_eq!(group.now().await.unwrap_err().kind(), Kind::Precondition);
+    lvm("vgrename", &["drumlin-other", vg]);
+    assert_eq!(group.now().await.unwrap().name, vg);
+}

@@ -1,0 +1,242 @@
+//! The text in which LVM keeps a volume group: sections, and values that are numbers, texts and lists.
+
+use std::iter::Peekable;
+
+/// A value, or a section of them in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Value {
+    Number(i64),
+    Text(String),
+    List(Vec<Value>),
+    Section(Vec<(String, Value)>),
+}
+
+/// Sections within sections; real ones are four deep.
+const DEPTH: usize = 16;
+
+impl Value {
+    /// Reads a whole text as one section.
+    ///
+    /// # Errors
+    /// What is wrong, with the line.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut tokens = Tokens {
+            rest: text.char_indices().peekable(),
+            text,
+            line: 1,
+        };
+        let section = tokens.section(DEPTH)?;
+        match tokens.next()? {
+            None => Ok(section),
+            Some(_) => Err(tokens.wrong("one thing too many")),
+        }
+    }
+
+    /// What stands under this name in a section.
+    pub(super) fn get(&self, name: &str) -> Option<&Self> {
+        let Self::Section(entries) = self else {
+            return None;
+        };
+        let found = entries.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value)
+    }
+
+    /// The entries of a section.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&str, &Self)> {
+        let entries = match self {
+            Self::Section(entries) => entries.as_slice(),
+            _ => &[],
+        };
+        entries.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// The items of a list.
+    pub(super) fn items(&self) -> &[Self] {
+        match self {
+            Self::List(items) => items,
+            _ => &[],
+        }
+    }
+
+    /// A text.
+    pub(super) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A number that is not negative.
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Self::Number(number) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    /// The texts of a list under this name; none where there is no such list.
+    pub(super) fn texts(&self, name: &str) -> Vec<String> {
+        let list = self.get(name).map(Self::items).unwrap_or_default();
+        list.iter()
+            .filter_map(|item| item.text().map(str::to_owned))
+            .collect()
+    }
+}
+
+#[derive(Debug, PartialEq)]
+enum Token<'a> {
+    Word(&'a str),
+    Text(String),
+    Mark(char),
+}
+
+struct Tokens<'a> {
+    text: &'a str,
+    rest: Peekable<std::str::CharIndices<'a>>,
+    line: usize,
+}
+
+impl<'a> Tokens<'a> {
+    fn wrong(&self, what: &str) -> String {
+        format!("line {}: {what}", self.line)
+    }
+
+    fn next(&mut self) -> Result<Option<Token<'a>>, String> {
+        loop {
+            let Some((at, first)) = self.rest.next() else {
+                return Ok(None);
+            };
+            match first {
+                '\n' => self.line += 1,
+                _ if first.is_whitespace() || first == '\0' => {}
+                '#' => while self.rest.next_if(|(_, next)| *next != '\n').is_some() {},
+                '{' | '}' | '[' | ']' | '=' | ',' => return Ok(Some(Token::Mark(first))),
+                '"' => return self.quoted().map(Some),
+                _ => {
+                    let mut end = at + first.len_utf8();
+                    let goes_on = |next: char| !next.is_whitespace() && !"{}[]=,\"#".contains(next);
+                    while let Some((at, next)) = self.rest.next_if(|(_, next)| goes_on(*next)) {
+                        end = at + next.len_utf8();
+                    }
+                    let word = self.text.get(at..end).unwrap_or_default();
+                    return Ok(Some(Token::Word(word)));
+                }
+            }
+        }
+    }
+
+    fn quoted(&mut self) -> Result<Token<'a>, String> {
+        let mut text = String::new();
+        while let Some((_, next)) = self.rest.next() {
+            match next {
+                '"' => return Ok(Token::Text(text)),
+                '\\' => text.extend(self.rest.next().map(|(_, escaped)| escaped)),
+                _ => text.push(next),
+            }
+        }
+        Err(self.wrong("a text that does not end"))
+    }
+
+    /// What is within braces, or the whole text. Ends behind its brace.
+    fn section(&mut self, depth: usize) -> Result<Value, String> {
+        let mut entries = Vec::new();
+        loop {
+            let name = match self.next()? {
+                Some(Token::Word(word)) => word.to_owned(),
+                Some(Token::Text(text)) => text,
+                Some(Token::Mark('}')) if depth < DEPTH => return Ok(Value::Section(entries)),
+                None if depth == DEPTH => return Ok(Value::Section(entries)),
+                _ => return Err(self.wrong("a name was expected")),
+            };
+            let value = match self.next()? {
+                Some(Token::Mark('{')) if depth > 1 => self.section(depth - 1)?,
+                Some(Token::Mark('=')) => self.value()?,
+                _ => return Err(self.wrong("= or { was expected")),
+            };
+            entries.push((name, value));
+        }
+    }
+
+    fn value(&mut self) -> Result<Value, String> {
+        match self.next()? {
+            Some(Token::Mark('[')) => {
+                let mut items = Vec::new();
+                loop {
+                    match self.next()? {
+                        Some(Token::Mark(']')) => return Ok(Value::List(items)),
+                        Some(Token::Mark(',')) => {}
+                        Some(token) => items.push(self.single(token)?),
+                        None => return Err(self.wrong("a list that does not end")),
+                    }
+                }
+            }
+            Some(token) => self.single(token),
+            None => Err(self.wrong("a value was expected")),
+        }
+    }
+
+    fn single(&self, token: Token<'_>) -> Result<Value, String> {
+        match token {
+            Token::Text(text) => Ok(Value::Text(text)),
+            // Some numbers are fractions in LVM's own settings; there are none in a volume group.
+            Token::Word(word) => word
+                .parse()
+                .map(Value::Number)
+                .map_err(|_| self.wrong(&format!("{word} is no number"))),
+            Token::Mark(mark) => Err(self.wrong(&format!("{mark} is no value"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sections_values_lists_and_escapes_are_read() {
+        let text = "vg0 {\nid = \"a-b\"\nseqno = 5 # five\nstatus = [\"READ\", \"WRITE\"]\nflags = []\n\
+                    inner {\nstripes = [\n\"pv0\", 0,\n\"pv1\", 12\n]\nwhy = \"a \\\"b\\\" \\\\ c\"\n}\n}\ntime = -1\n\0";
+        let value = Value::parse(text).unwrap();
+        let group = value.get("vg0").unwrap();
+        assert_eq!(group.get("id").unwrap().text(), Some("a-b"));
+        assert_eq!(group.get("seqno").unwrap().number(), Some(5));
+        assert_eq!(group.texts("status"), ["READ", "WRITE"]);
+        assert_eq!(group.get("flags").unwrap().items(), []);
+        let inner = group.get("inner").unwrap();
+        assert_eq!(inner.get("why").unwrap().text(), Some("a \"b\" \\ c"));
+        assert_eq!(inner.get("stripes").unwrap().items().len(), 4);
+        assert_eq!(value.get("time").unwrap(), &Value::Number(-1));
+    }
+
+    #[test]
+    fn what_is_cut_off_is_an_error_with_its_line() {
+        for text in [
+            "a {",
+            "a {\nb = ",
+            "a",
+            "a = [1",
+            "a = \"x",
+            "}",
+            "a = x",
+            "a = }",
+            "= 1",
+        ] {
+            let error = Value::parse(text).unwrap_err();
+            assert!(error.starts_with("line "), "{error}");
+        }
+        assert!(
+            Value::parse("a {\nb = ]\n}")
+                .unwrap_err()
+                .starts_with("line 2")
+        );
+        assert!(Value::parse(&"a {".repeat(100_000)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_it_panic(text in "[a{}\\[\\]=,\"\\\\#0 \n]{0,60}|.{0,60}") {
+            let _ = Value::parse(&text);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Labels as LVM tags: any text in the few characters that a tag may have.
+//!
+//! `drumlin.<key>=<value>`, one tag a label; what a tag cannot hold is `+` and two hexadecimal digits for each byte.
+//! Tags that do not begin so are somebody else's, and are kept.
+
+use std::fmt::Write;
+
+use crate::{
+    backend::Labels,
+    types::{ImageId, ImageKind, Key},
+};
+
+/// What our tags begin with.
+const OURS: &str = "drumlin.";
+/// Tags that are not labels: which image, in which class of which node, and the form of all of them.
+const ID: &str = "id";
+const CLASS: &str = "class";
+const NODE: &str = "node";
+const SCHEMA: &str = "schema";
+const SIZE: &str = "size";
+const UNDONE: &str = "undone";
+/// Labels have this before their key, so that no key of theirs is one of the above.
+const LABEL: &str = "l.";
+/// The form that this agent writes. A higher one is left alone.
+const FORM: &str = "1";
+
+/// What the tags of a volume of ours say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Tags {
+    /// Which image it is.
+    pub(super) id: ImageId,
+    /// The class that made it.
+    pub(super) class: String,
+    /// The node that made it.
+    pub(super) node: String,
+    /// What is kept beside it.
+    pub(super) labels: Labels,
+    /// What it shows, in bytes, where that is not its length.
+    pub(super) size: Option<u64>,
+    /// It is being made: nobody may see it yet.
+    pub(super) is_undone: bool,
+    /// Written by a newer agent.
+    pub(super) is_newer: bool,
+}
+
+impl Tags {
+    /// Reads the tags of a volume; none when it is not ours.
+    pub(super) fn read(tags: &[String]) -> Option<Self> {
+        let mut read = Self {
+            id: ImageId {
+                kind: ImageKind::Volume,
+                key: Key::parse("00000000-0000-0000-0000-000000000000")?,
+            },
+            class: String::new(),
+            node: String::new(),
+            labels: Labels::new(),
+            size: None,
+            is_undone: false,
+            is_newer: false,
+        };
+        let mut has_id = false;
+        for tag in tags {
+            let Some((key, value)) = tag.strip_prefix(OURS).and_then(|rest| rest.split_once('='))
+            else {
+                continue;
+            };
+            let (Some(key), Some(value)) = (decode(key), decode(value)) else {
+                continue;
+            };
+            match (key.as_str(), key.strip_prefix(LABEL)) {
+                (_, Some(label)) => {
+                    read.labels.insert(label.to_owned(), value);
+                }
+                (ID, _) => {
+                    read.id = parse_id(&value)?;
+                    has_id = true;
+                }
+                (CLASS, _) => read.class = value,
+                (NODE, _) => read.node = value,
+                (SIZE, _) => read.size = value.parse().ok(),
+                (UNDONE, _) => read.is_undone = true,
+                (SCHEMA, _) => read.is_newer = value != FORM,
+                _ => {}
+            }
+        }
+        has_id.then_some(read)
+    }
+
+    /// The tags that a volume is born with.
+    pub(super) fn write(&self) -> Vec<String> {
+        let mut tags = vec![
+            tag(SCHEMA, FORM),
+            tag(ID, &id_text(self.id)),
+            tag(CLASS, &self.class),
+            tag(NODE, &self.node),
+        ];
+        tags.extend(self.size.map(|bytes| tag(SIZE, &bytes.to_string())));
+        tags.extend(self.is_undone.then(undone));
+        tags.extend(self.labels.iter().map(|(key, value)| label(key, value)));
+        tags
+    }
+}
+
+/// The tag of one label.
+pub(super) fn label(key: &str, value: &str) -> String {
+    tag(&format!("{LABEL}{key}"), value)
+}
+
+/// The tag of what is being made.
+pub(super) fn undone() -> String {
+    tag(UNDONE, "yes")
+}
+
+fn tag(key: &str, value: &str) -> String {
+    format!("{OURS}{}={}", encode(key), encode(value))
+}
+
+fn id_text(id: ImageId) -> String {
+    format!("{}:{}", id.kind.word(), id.key)
+}
+
+fn parse_id(text: &str) -> Option<ImageId> {
+    let (word, key) = text.split_once(':')?;
+    let kind = [ImageKind::Volume, ImageKind::Snapshot]
+        .into_iter()
+        .find(|kind| kind.word() == word)?;
+    Some(ImageId {
+        kind,
+        key: Key::parse(key)?,
+    })
+}
+
+fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_./:#&!".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "+{byte:02x}");
+        }
+    }
+    encoded
+}
+
+fn decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'+' {
+            let digits = [rest.next()?, rest.next()?];
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::Name;
+    use proptest::prelude::*;
+
+    fn tags(labels: Labels) -> Tags {
+        let kind = ImageKind::Snapshot;
+        Tags {
+            id: ImageId {
+                kind,
+                key: Key::of(kind, &Name::parse("name", "größe").unwrap()),
+            },
+            class: "fast".to_owned(),
+            node: "node-a".to_owned(),
+            labels,
+            size: Some(5 << 20),
+            is_undone: true,
+            is_newer: false,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_labels_come_back_and_use_only_what_a_tag_may_have(labels: Labels) {
+            let tags = tags(labels);
+            let written = tags.write();
+            for tag in &written {
+                prop_assert!(tag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#&+-./:=_".contains(&byte)), "{}", tag);
+                prop_assert!(tag.starts_with("drumlin."));
+            }
+            prop_assert_eq!(Tags::read(&written), Some(tags));
+        }
+    }
+
+    #[test]
+    fn tags_of_others_are_none_of_ours() {
+        assert_eq!(
+            Tags::read(&["backup=yes".to_owned(), "drumlin.schema=1".to_owned()]),
+            None
+        );
+        let mut written = tags(Labels::new()).write();
+        written.push("backup".to_owned());
+        written.push("drumlin.broken=+zz".to_owned());
+        assert_eq!(Tags::read(&written), Some(tags(Labels::new())));
+        written.push("drumlin.schema=2".to_owned());
+        assert!(Tags::read(&written).unwrap().is_newer);
+    }
+}

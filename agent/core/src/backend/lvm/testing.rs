@@ -1,0 +1,103 @@
+//! Volume groups for tests: on loop devices of their own, gone when their value is dropped.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{Thin, ThinSettings};
+use crate::host::{
+    Access, FileSystem, LoopDevice, loop_device,
+    testing::{Scratch, run},
+};
+
+/// A volume group of a test.
+#[derive(Debug)]
+pub(crate) struct Lab {
+    pub(crate) group: String,
+    pub(crate) disks: Vec<LoopDevice>,
+    _scratch: Scratch,
+}
+
+impl Lab {
+    /// A group over so many disks of so many mebibytes each.
+    pub(crate) fn new(disks: usize, mebibytes: u64) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        // Set by the runner: volume groups of a machine that people use are not played with.
+        assert!(
+            std::env::var_os("DRUMLIN_LAB").is_some(),
+            "these tests run in tests/lab/vm/run, or with DRUMLIN_LAB=host on a machine of their own"
+        );
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let group = format!("drumlin-test-{}-{number}", std::process::id());
+        let scratch = Scratch::new();
+        let disks: Vec<LoopDevice> = (0..disks)
+            .map(|disk| {
+                let image = scratch.image(&format!("disk-{disk}"), mebibytes << 20);
+                loop_device::attach(&image, Access::ReadWrite).unwrap()
+            })
+            .collect();
+        let paths: Vec<&str> = disks
+            .iter()
+            .map(|disk| disk.path.to_str().unwrap())
+            .collect();
+        lvm("pvcreate", &paths);
+        lvm("vgcreate", &[&[group.as_str()], paths.as_slice()].concat());
+        Self {
+            group,
+            disks,
+            _scratch: scratch,
+        }
+    }
+
+    /// Makes a thin pool of so many mebibytes.
+    pub(crate) fn pool(&self, name: &str, mebibytes: u64) {
+        let size = format!("{mebibytes}M");
+        lvm(
+            "lvcreate",
+            &["-L", &size, "-T", &format!("{}/{name}", self.group)],
+        );
+    }
+
+    /// A class over a pool of it.
+    pub(crate) fn thin(&self, pool: &str, overcommit: u32) -> Thin {
+        Thin::new(ThinSettings {
+            volume_group: self.group.clone(),
+            pool: pool.to_owned(),
+            overcommit,
+            class: "fast".parse().unwrap(),
+            node: "node-a".parse().unwrap(),
+            file_system: FileSystem::Ext4,
+        })
+    }
+
+    /// One value of one volume, as LVM reports it.
+    pub(crate) fn report(&self, column: &str, volume: &str) -> String {
+        let path = format!("{}/{volume}", self.group);
+        let text = lvm(
+            "lvs",
+            &[
+                "-a",
+                "--noheadings",
+                "--units",
+                "b",
+                "--nosuffix",
+                "-o",
+                column,
+                &path,
+            ],
+        );
+        text.trim().to_owned()
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        lvm("vgremove", &["-ff", "-y", &self.group]);
+    }
+}
+
+/// Runs one of LVM's commands, as an administrator would.
+pub(crate) fn lvm(command: &str, arguments: &[&str]) -> String {
+    run(
+        command,
+        &[&["-q", "--config", "backup{backup=0 archive=0}"], arguments].concat(),
+    )
+}

@@ -1,0 +1,343 @@
+//! Device-mapper, by its ioctls: what a device is made of, whether it is held, and messages to thin pools.
+//!
+//! A device is named by its uuid: names of LVM's devices are ambiguous to take apart and change with a rename.
+
+use std::{fs::File, io};
+
+use nix::errno::Errno;
+
+use super::{
+    DeviceNumber,
+    system::{DM_HEAD, device_mapper},
+};
+use crate::{Error, Kind, Result};
+
+const CONTROL: &str = "/dev/mapper/control";
+
+// linux/dm-ioctl.h
+const DEV_REMOVE: u8 = 4;
+const DEV_SUSPEND: u8 = 6;
+const DEV_STATUS: u8 = 7;
+const TABLE_LOAD: u8 = 9;
+const TABLE_CLEAR: u8 = 10;
+const TABLE_STATUS: u8 = 12;
+const TARGET_MESSAGE: u8 = 14;
+const LIST_DEVICES: u8 = 2;
+
+const SUSPEND: u32 = 1 << 1;
+const STATUS_TABLE: u32 = 1 << 4;
+const ACTIVE: u32 = 1 << 5;
+const INACTIVE: u32 = 1 << 6;
+const FULL: u32 = 1 << 8;
+const SKIP_LOCKFS: u32 = 1 << 10;
+const NO_FLUSH: u32 = 1 << 11;
+
+/// The head of one line of a table, in bytes (`struct dm_target_spec`).
+const LINE_HEAD: usize = 40;
+/// Answers are far shorter; a table of very many lines is asked for again with more room.
+const ANSWER: usize = 16 << 10;
+const LARGEST_ANSWER: usize = 16 << 20;
+
+/// A device-mapper device as the kernel has it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapped {
+    /// Its name under `/dev/mapper`.
+    pub name: String,
+    /// Its uuid.
+    pub uuid: String,
+    /// Its number.
+    pub number: DeviceNumber,
+    /// How many have it open, mounts among them.
+    pub open: i32,
+    /// Its input and output wait.
+    pub is_suspended: bool,
+    /// It has a table in force.
+    pub is_live: bool,
+    /// A table waits for its next resume.
+    pub has_waiting_table: bool,
+}
+
+/// One line of a table: which sectors, of what kind, and its words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Line {
+    /// Where it begins, in sectors of 512 bytes.
+    pub start: u64,
+    /// How long it is, in sectors of 512 bytes.
+    pub length: u64,
+    /// Its kind: `linear`, `thin`, `thin-pool`, …
+    pub kind: String,
+    /// The rest of it.
+    pub words: String,
+}
+
+/// How a device is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// With its file system frozen and all that was begun finished.
+    Clean,
+    /// At once, as before a longer table of the same bytes.
+    Quick,
+}
+
+/// The way to the kernel's device-mapper.
+#[derive(Debug)]
+pub struct DeviceMapper(File);
+
+impl DeviceMapper {
+    /// Opens the control device.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] when there is none.
+    pub fn open() -> Result<Self> {
+        let file = File::options().read(true).write(true).open(CONTROL);
+        file.map(Self).map_err(|error| {
+            Error::new(
+                Kind::Precondition,
+                format!("device-mapper is missing ({CONTROL}); load it with `modprobe dm-mod`, and give a container the host's /dev"),
+            )
+            .because(error)
+        })
+    }
+
+    /// The device with this uuid, if there is one.
+    pub fn find(&self, uuid: &str) -> Result<Option<Mapped>> {
+        match self.call(DEV_STATUS, uuid, 0, &[]) {
+            Ok(answer) => Ok(Some(answer.mapped())),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(error) => Err(failed("look at", uuid, error)),
+        }
+    }
+
+    /// Every device whose uuid begins so.
+    pub fn list(&self, prefix: &str) -> Result<Vec<Mapped>> {
+        let answer = self
+            .call(LIST_DEVICES, "", 0, &[])
+            .map_err(|error| failed("list", prefix, error))?;
+        let mut found = Vec::new();
+        let mut at = answer.data_start();
+        // struct dm_name_list: the number, where the next one is, the name.
+        while let Some(number) = answer.u64(at)
+            && number != 0
+        {
+            let name = answer.text(at + 12);
+            if let Ok(one) = self.call_named(DEV_STATUS, &name) {
+                let one = one.mapped();
+                if one.uuid.starts_with(prefix) {
+                    found.push(one);
+                }
+            }
+            match answer.u32(at + 8) {
+                Some(next) if next > 0 => at += usize::try_from(next).unwrap_or(usize::MAX / 2),
+                _ => break,
+            }
+        }
+        Ok(found)
+    }
+
+    /// The table in force.
+    pub fn table(&self, uuid: &str) -> Result<Vec<Line>> {
+        // Without a flush: what only looks must not wait for input and output.
+        let answer = self
+            .call(TABLE_STATUS, uuid, STATUS_TABLE | NO_FLUSH, &[])
+            .map_err(|error| failed("read the table of", uuid, error))?;
+        Ok(answer.lines())
+    }
+
+    /// What each line of the table in force says of itself.
+    pub fn status(&self, uuid: &str) -> Result<Vec<Line>> {
+        let answer = self
+            .call(TABLE_STATUS, uuid, NO_FLUSH, &[])
+            .map_err(|error| failed("read the status of", uuid, error))?;
+        Ok(answer.lines())
+    }
+
+    /// Gives a device a table that its next resume puts in force.
+    pub fn load(&self, uuid: &str, lines: &[Line]) -> Result<()> {
+        let mut data = Vec::new();
+        for line in lines {
+            let mut words = line.words.clone().into_bytes();
+            words.push(0);
+            // Each line begins at a multiple of eight bytes.
+            words.resize(words.len().next_multiple_of(8), 0);
+            let next = u32::try_from(LINE_HEAD + words.len()).unwrap_or_default();
+            data.extend(line.start.to_ne_bytes());
+            data.extend(line.length.to_ne_bytes());
+            data.extend([0; 4]);
+            data.extend(next.to_ne_bytes());
+            let mut kind = line.kind.clone().into_bytes();
+            kind.resize(16, 0);
+            data.extend(kind);
+            data.extend(words);
+        }
+        let count = u32::try_from(lines.len()).unwrap_or_default();
+        let mut buffer = Buffer::new(uuid, "", 0, &data);
+        buffer.put(20, &count.to_ne_bytes());
+        self.send(TABLE_LOAD, &buffer)
+            .map(drop)
+            .map_err(|error| failed("load a table for", uuid, error))
+    }
+
+    /// Drops a table that waits.
+    pub fn clear(&self, uuid: &str) -> Result<()> {
+        self.change(TABLE_CLEAR, uuid, 0, "clear the waiting table of")
+    }
+
+    /// Holds a device: its users wait until it is resumed. Nobody resumes it when the caller dies.
+    pub fn suspend(&self, uuid: &str, hold: Hold) -> Result<()> {
+        let flags = match hold {
+            Hold::Clean => SUSPEND,
+            Hold::Quick => SUSPEND | SKIP_LOCKFS | NO_FLUSH,
+        };
+        self.change(DEV_SUSPEND, uuid, flags, "suspend")
+    }
+
+    /// Lets the users of a device go on, with the table that waits, if one does.
+    pub fn resume(&self, uuid: &str) -> Result<()> {
+        self.change(DEV_SUSPEND, uuid, 0, "resume")
+    }
+
+    /// Removes a device.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`] while somebody has it open.
+    pub fn remove(&self, uuid: &str) -> Result<()> {
+        self.change(DEV_REMOVE, uuid, 0, "remove")
+    }
+
+    /// Says something to a device, such as `delete 7` to a thin pool.
+    pub fn message(&self, uuid: &str, text: &str) -> Result<()> {
+        let mut data = 0_u64.to_ne_bytes().to_vec();
+        data.extend(text.bytes());
+        data.push(0);
+        self.call(TARGET_MESSAGE, uuid, 0, &data)
+            .map(drop)
+            .map_err(|error| failed(&format!("send {text:?} to"), uuid, error))
+    }
+
+    fn change(&self, call: u8, uuid: &str, flags: u32, what: &str) -> Result<()> {
+        self.call(call, uuid, flags, &[])
+            .map(drop)
+            .map_err(|error| failed(what, uuid, error))
+    }
+
+    fn call(&self, call: u8, uuid: &str, flags: u32, data: &[u8]) -> Result<Buffer, Errno> {
+        self.send(call, &Buffer::new(uuid, "", flags, data))
+    }
+
+    fn call_named(&self, call: u8, name: &str) -> Result<Buffer, Errno> {
+        self.send(call, &Buffer::new("", name, 0, &[]))
+    }
+
+    fn send(&self, call: u8, request: &Buffer) -> Result<Buffer, Errno> {
+        let mut room = ANSWER;
+        loop {
+            let mut buffer = request.with_room(room);
+            device_mapper(&self.0, call, &mut buffer.0).map_err(|error| errno(&error))?;
+            if buffer.flags() & FULL == 0 || room >= LARGEST_ANSWER {
+                return Ok(buffer);
+            }
+            room *= 8;
+        }
+    }
+}
+
+fn errno(error: &io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn failed(what: &str, uuid: &str, error: Errno) -> Error {
+    let kind = match error {
+        Errno::EBUSY => Kind::InUse,
+        Errno::ENXIO => Kind::NotFound,
+        _ => Kind::Io,
+    };
+    Error::new(kind, format!("could not {what} device {uuid}")).because(io::Error::from(error))
+}
+
+/// What a call sends and gets: the head, then lines, names or a message.
+struct Buffer(Vec<u8>);
+
+impl Buffer {
+    fn new(uuid: &str, name: &str, flags: u32, data: &[u8]) -> Self {
+        let mut buffer = Self(vec![0; DM_HEAD]);
+        let head = u32::try_from(DM_HEAD).unwrap_or_default();
+        // Version 4.0.0: every device-mapper of the last twenty years.
+        buffer.put(0, &4_u32.to_ne_bytes());
+        buffer.put(16, &head.to_ne_bytes());
+        buffer.put(28, &flags.to_ne_bytes());
+        buffer.put(48, name.as_bytes().get(..127).unwrap_or(name.as_bytes()));
+        buffer.put(176, uuid.as_bytes().get(..128).unwrap_or(uuid.as_bytes()));
+        buffer.0.extend_from_slice(data);
+        buffer
+    }
+
+    fn with_room(&self, room: usize) -> Self {
+        let mut bytes = self.0.clone();
+        bytes.resize(bytes.len().max(DM_HEAD + room), 0);
+        Self(bytes)
+    }
+
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    fn u32(&self, at: usize) -> Option<u32> {
+        let bytes = self.0.get(at..)?.first_chunk()?;
+        Some(u32::from_ne_bytes(*bytes))
+    }
+
+    fn u64(&self, at: usize) -> Option<u64> {
+        let bytes = self.0.get(at..)?.first_chunk()?;
+        Some(u64::from_ne_bytes(*bytes))
+    }
+
+    /// The text that begins here and ends with a zero.
+    fn text(&self, at: usize) -> String {
+        let bytes = self.0.get(at..).unwrap_or_default();
+        let end = bytes.iter().position(|byte| *byte == 0);
+        String::from_utf8_lossy(bytes.get(..end.unwrap_or(0)).unwrap_or_default()).into_owned()
+    }
+
+    fn data_start(&self) -> usize {
+        usize::try_from(self.u32(16).unwrap_or_default()).unwrap_or_default()
+    }
+
+    fn flags(&self) -> u32 {
+        self.u32(28).unwrap_or_default()
+    }
+
+    fn mapped(&self) -> Mapped {
+        let flags = self.flags();
+        Mapped {
+            name: self.text(48),
+            uuid: self.text(176),
+            number: DeviceNumber::from_dev(self.u64(40).unwrap_or_default()),
+            open: self.u32(24).unwrap_or_default().cast_signed(),
+            is_suspended: flags & SUSPEND != 0,
+            is_live: flags & ACTIVE != 0,
+            has_waiting_table: flags & INACTIVE != 0,
+        }
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let (start, count) = (self.data_start(), self.u32(20).unwrap_or_default());
+        let mut at = start;
+        let mut lines = Vec::new();
+        for _ in 0..count {
+            let (Some(begin), Some(length)) = (self.u64(at), self.u64(at + 8)) else {
+                break;
+            };
+            lines.push(Line {
+                start: begin,
+                length,
+                kind: self.text(at + 24),
+                words: self.text(at + LINE_HEAD),
+            });
+            // In answers this counts from the first line, in requests from the line itself.
+            at = start + usize::try_from(self.u32(at + 20).unwrap_or_default()).unwrap_or_default();
+        }
+        lines
+    }
+}
