@@ -20,7 +20,7 @@ use tonic::transport::Channel;
 
 use crate::{
     programs::{drumlin, program},
-    storage::Scratch,
+    storage::{Scratch, lvm},
 };
 
 /// How long anything may take that is waited for.
@@ -35,6 +35,36 @@ pub struct Options {
     pub arguments: Vec<String>,
     /// More of the environment.
     pub environment: Vec<(String, String)>,
+}
+
+impl Options {
+    /// The same tests run over other back ends: `DRUMLIN_TEST_CLASS` is that of a test that asks for none.
+    fn over(mut self, scratch: &Scratch) -> Self {
+        let asked = self.config.as_deref().unwrap_or_default();
+        if is_over_thin() && !asked.contains("classes:") {
+            self.config = Some(format!("{asked}{}", thin_classes(scratch)));
+        }
+        self
+    }
+}
+
+/// Whether the tests that ask for no class run over a thin pool.
+pub fn is_over_thin() -> bool {
+    std::env::var("DRUMLIN_TEST_CLASS").is_ok_and(|class| class == "thin")
+}
+
+/// Every size of a volume is a multiple of this, in bytes.
+pub fn unit() -> i64 {
+    if is_over_thin() { 1 << 20 } else { 4096 }
+}
+
+/// The configuration of one class over a new thin pool.
+pub fn thin_classes(scratch: &Scratch) -> String {
+    let group = scratch.volume_group(1 << 10);
+    lvm("lvcreate", &["-L", "1900M", "-T", &format!("{group}/pool")]);
+    format!(
+        "classes:\n- {{name: default, thin: {{volumeGroup: {group}, pool: pool, overcommit: 20}}}}\n"
+    )
 }
 
 /// An agent that runs, or ran.
@@ -54,6 +84,7 @@ impl Agent {
 
     /// Starts an agent, and waits until it answers.
     pub async fn with(scratch: Scratch, options: Options) -> Self {
+        let options = options.over(&scratch);
         let mut agent = Self {
             scratch,
             options,

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use crate::storage::{loop_devices_below, mounts_below};
+use crate::storage::{attached_images_below, mounts_below};
 
 /// A state, without what differs from run to run: times, device numbers, the ids of file systems.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl State {
         for part in ["state/images", "targets", "staging"] {
             collect(&root.join(part), root, &mut files);
         }
-        let mut loop_devices: Vec<String> = loop_devices_below(&shown)
+        let mut loop_devices: Vec<String> = attached_images_below(&shown)
             .iter()
             .map(|device| backing(device, &shown))
             .collect();

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use tempfile::TempDir;
@@ -13,6 +14,7 @@ use crate::programs::{output, run};
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
+    groups: Mutex<Vec<String>>,
 }
 
 /// The file systems that tests make.
@@ -37,7 +39,10 @@ impl Scratch {
             .prefix("dt-")
             .tempdir_in("/tmp")
             .expect("a temporary directory can be made");
-        Self { directory }
+        Self {
+            directory,
+            groups: Mutex::default(),
+        }
     }
 
     /// Where it is.
@@ -50,6 +55,43 @@ impl Scratch {
         let path = self.path().join(name);
         fs::create_dir_all(&path).expect("a directory can be made");
         path
+    }
+
+    /// A new volume group over two disks of so many mebibytes each, with extents of one.
+    ///
+    /// # Panics
+    /// Outside of the lab: the volume groups of a machine that people use are not played with.
+    pub fn volume_group(&self, mebibytes: u64) -> String {
+        assert!(
+            std::env::var_os("DRUMLIN_LAB").is_some(),
+            "this runs in tests/lab/vm/run, or with DRUMLIN_LAB=host on a machine of its own"
+        );
+        let name = self.path().file_name().unwrap_or_default();
+        let name = name.to_string_lossy().replace('.', "");
+        let mut disks = Vec::new();
+        for disk in ["a", "b"] {
+            let image = self.path().join(format!("disk-{disk}"));
+            let file = File::create(&image).expect("a disk can be made");
+            file.set_len(mebibytes << 20).expect("a disk can grow");
+            let found = run("losetup", &["--find", "--show", &image.to_string_lossy()]);
+            disks.push(found.trim().to_owned());
+        }
+        let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
+        lvm(
+            "vgcreate",
+            &[&["-s", "1M", &name], disks.as_slice()].concat(),
+        );
+        self.groups
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(name.clone());
+        name
+    }
+
+    /// The first volume group that was made in it.
+    pub fn group(&self) -> Option<String> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.first().cloned()
     }
 
     /// A new file system of `mebibytes` in it, mounted.
@@ -68,9 +110,25 @@ impl Scratch {
     }
 }
 
+/// Runs one of LVM's commands, as an administrator would.
+pub fn lvm(command: &str, arguments: &[&str]) -> String {
+    let common = ["-q", "--config", "backup{backup=0 archive=0}"];
+    run(command, &[&common, arguments].concat())
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
         let root = self.path().to_string_lossy().into_owned();
+        let groups = self
+            .groups
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for group in groups {
+            for target in mounts_below(&root).into_iter().rev() {
+                output("umount", &[&target]);
+            }
+            output("vgremove", &["-q", "-ff", "-y", group]);
+        }
         // Devices of images inside images: what was mounted last goes first, and freeing one lets the next go.
         for _ in 0..4 {
             for target in mounts_below(&root).into_iter().rev() {
@@ -125,6 +183,22 @@ pub fn loop_devices_below(root: &str) -> Vec<String> {
         .filter(|(_, file)| is_below(file, root))
         .map(|(device, _)| device.to_owned())
         .collect()
+}
+
+/// The same without the disks of volume groups: what an agent has attached.
+pub fn attached_images_below(root: &str) -> Vec<String> {
+    let is_disk = |device: &String| {
+        let name = device.trim_start_matches("/dev/");
+        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
+        file.is_ok_and(|file| {
+            file.rsplit('/')
+                .next()
+                .is_some_and(|name| name.starts_with("disk-"))
+        })
+    };
+    let mut devices = loop_devices_below(root);
+    devices.retain(|device| !is_disk(device));
+    devices
 }
 
 fn is_below(path: &str, root: &str) -> bool {

@@ -102,7 +102,7 @@ async fn many_volumes_are_mounted_at_once() {
         call.await.unwrap();
     }
     let root = agent.scratch.path().to_string_lossy().into_owned();
-    assert!(drumlin_tests::storage::loop_devices_below(&root).is_empty());
+    assert!(drumlin_tests::storage::attached_images_below(&root).is_empty());
 }
 
 #[tokio::test]

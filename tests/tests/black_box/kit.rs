@@ -10,8 +10,9 @@ use std::{
 use drumlin_proto::csi::v1::{ControllerUnpublishVolumeRequest, VolumeCapability};
 use drumlin_tests::{
     agent::Agent,
-    programs::workspace,
+    programs::{output, workspace},
     requests::{create, publish, stage, unpublish, unstage},
+    storage::lvm,
 };
 use tonic::{Code, Response, Status};
 
@@ -109,6 +110,25 @@ pub(crate) fn text(path: PathBuf) -> String {
 pub(crate) fn home(agent: &Agent, id: &str) -> PathBuf {
     let key = id.rsplit('/').next().unwrap();
     agent.path("state/images/volumes").join(key)
+}
+
+/// Where the bytes of a volume or snapshot of the default class are.
+pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
+    let key = id.rsplit('/').next().unwrap();
+    if let Some(group) = agent.scratch.group() {
+        let name = ["v", "s"]
+            .map(|kind| format!("{group}/dl-{kind}-{key}"))
+            .into_iter()
+            .find(|name| output("lvs", &[name]).status.success())
+            .unwrap();
+        lvm("lvchange", &["-ay", "-K", &name]);
+        return Path::new("/dev").join(name);
+    }
+    let images = ["state/images/volumes", "images/volumes", "images/snapshots"];
+    let mut images = images
+        .map(|images| agent.path(images).join(key).join("image"))
+        .into_iter();
+    images.find(|image| image.exists()).unwrap()
 }
 
 /// The names of the points in the sources below `directory`, each behind one of `calls`.

@@ -16,7 +16,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{get, home, mount, ok, paths, put, refused, text, unmount, volume};
+use crate::kit::{bytes_of, get, mount, ok, paths, put, refused, text, unmount, volume};
 
 fn with_flags(fs_type: &str, flags: &[&str]) -> VolumeCapability {
     let mount = MountVolume {
@@ -188,7 +188,7 @@ async fn a_read_only_publication_refuses_writes_beside_a_writable_one() {
         ok(agent.controller().delete_volume(delete(&id)).await);
     }
     assert!(
-        drumlin_tests::storage::loop_devices_below(&agent.scratch.path().to_string_lossy())
+        drumlin_tests::storage::attached_images_below(&agent.scratch.path().to_string_lossy())
             .is_empty()
     );
 }
@@ -287,7 +287,7 @@ async fn what_we_did_not_put_there_is_never_formatted() {
     let (staging, _) = paths(&agent, "v");
     for (name, what) in [("luks", "LUKS\u{ba}\u{be}"), ("unknown", "precious")] {
         let id = volume(&agent, name, 32, &mounted("ext4")).await;
-        let image = home(&agent, &id).join("image");
+        let image = bytes_of(&agent, &id);
         let bytes: &[u8] = if what == "precious" {
             b"precious"
         } else {
@@ -316,12 +316,7 @@ async fn what_we_did_not_put_there_is_never_formatted() {
     let id = volume(&agent, "wiped", 32, &mounted("ext4")).await;
     let at = mount(&agent, "wiped", &id, &mounted("ext4")).await;
     unmount(&agent, &id, &at).await;
-    let image = fs::File::options()
-        .write(true)
-        .open(home(&agent, &id).join("image"))
-        .unwrap();
-    image.set_len(0).unwrap();
-    image.set_len(32 << 20).unwrap();
+    fs::write(bytes_of(&agent, &id), vec![0; 32 << 20]).unwrap();
     let message = refused(
         agent
             .node()

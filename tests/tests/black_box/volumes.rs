@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1::{
     volume_capability::access_mode::Mode,
 };
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::{Agent, Options, unit},
     requests::{
         MIB, create, delete, expand, for_mode, from_snapshot, from_volume, mounted, raw, snapshot,
     },
@@ -50,7 +50,7 @@ async fn a_size_is_within_what_was_asked_for() {
     let agent = Agent::start().await;
     for (name, required, limit, size) in [
         ("required", 5 * MIB, 0, 5 * MIB),
-        ("rounded", 5 * MIB + 1, 0, 5 * MIB + 4096),
+        ("rounded", 5 * MIB + 1, 0, 5 * MIB + unit()),
         ("both", 5 * MIB, 5 * MIB, 5 * MIB),
         ("limit", 0, 7 * MIB, 7 * MIB),
         ("neither", 0, 0, 1024 * MIB),

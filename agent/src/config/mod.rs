@@ -1,5 +1,7 @@
 //! What the agent is told: flag over environment over file over default.
 
+mod classes;
+
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -7,15 +9,14 @@ use std::{
 
 use anyhow::{Context, bail};
 use drumlin_core::{
-    backend::directory::{Allocation, Directory, DirectorySettings, Missing},
-    host::FileSystem,
-    ops::{Class, Classes, Settings},
-    types::{ClassName, NodeName},
+    ops::{Classes, Settings},
+    types::NodeName,
 };
 use drumlin_proto::Endpoint;
 use serde::Deserialize;
 
 use crate::{cli::AgentArguments, telemetry::LogFormat};
+use classes::{FileClass, classes};
 
 /// Where state is kept when nothing else is said.
 pub(crate) const STATE_DIR: &str = "/var/lib/drumlin";
@@ -44,33 +45,6 @@ struct File {
 struct Log {
     level: Option<String>,
     format: Option<LogFormat>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct FileClass {
-    name: String,
-    #[serde(default)]
-    default: bool,
-    directory: Option<FileDirectory>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct FileDirectory {
-    path: PathBuf,
-    #[serde(default)]
-    fs_type: Option<String>,
-    #[serde(default)]
-    allocation: FileAllocation,
-}
-
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum FileAllocation {
-    #[default]
-    Thin,
-    Thick,
 }
 
 /// What the agent runs with.
@@ -140,7 +114,7 @@ impl Config {
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
                 max_volumes,
             },
-            classes: Classes::new(&node, classes(file.classes, &state_dir)?)?,
+            classes: Classes::new(&node, classes(file.classes, &node, &state_dir)?)?,
             state_dir,
         })
     }
@@ -177,89 +151,6 @@ fn check_driver(name: &str) -> anyhow::Result<()> {
     bail!(
         "driverName {name:?} is not 2 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter"
     )
-}
-
-/// The classes of the file, the default first; without any, one over images in the state directory.
-fn classes(mut file: Vec<FileClass>, state_dir: &Path) -> anyhow::Result<Vec<Class>> {
-    if file.is_empty() {
-        let settings = DirectorySettings {
-            path: state_dir.join("images"),
-            allocation: Allocation::Thin,
-            file_system: FileSystem::Ext4,
-            missing: Missing::Create,
-        };
-        return Ok(vec![Class {
-            name: "default".parse()?,
-            backend: std::sync::Arc::new(Directory::new(settings)),
-        }]);
-    }
-    let defaults: Vec<&str> = file
-        .iter()
-        .filter(|class| class.default)
-        .map(|class| class.name.as_str())
-        .collect();
-    match (defaults.as_slice(), file.len()) {
-        ([_], _) | ([], 1) => {}
-        ([], _) => bail!("classes: none is the default; set `default: true` on one"),
-        (several, _) => bail!("classes: several are the default: {}", several.join(", ")),
-    }
-    check_directories(&file)?;
-    file.sort_by_key(|class| !class.default);
-    file.into_iter()
-        .enumerate()
-        .map(|(index, class)| {
-            one_class(&class).with_context(|| format!("classes[{index}] ({})", class.name))
-        })
-        .collect()
-}
-
-/// Each class cleans up in its directory as if it were alone there.
-fn check_directories(file: &[FileClass]) -> anyhow::Result<()> {
-    let mut seen: Vec<(&str, &Path)> = Vec::new();
-    for class in file {
-        let Some(directory) = &class.directory else {
-            continue;
-        };
-        for (name, path) in &seen {
-            if directory.path.starts_with(path) || path.starts_with(&directory.path) {
-                bail!(
-                    "classes: the directories of {name} and {} are one, or one is in the other; give each its own",
-                    class.name
-                );
-            }
-        }
-        seen.push((&class.name, &directory.path));
-    }
-    Ok(())
-}
-
-fn one_class(class: &FileClass) -> anyhow::Result<Class> {
-    let name: ClassName = class.name.parse().context("name")?;
-    let Some(directory) = &class.directory else {
-        bail!("has no back end; add `directory: {{path: …}}`");
-    };
-    if !directory.path.is_absolute() {
-        bail!(
-            "directory.path {} is not absolute",
-            directory.path.display()
-        );
-    }
-    let file_system = match &directory.fs_type {
-        Some(name) => name.parse().context("directory.fsType")?,
-        None => FileSystem::Ext4,
-    };
-    Ok(Class {
-        name,
-        backend: std::sync::Arc::new(Directory::new(DirectorySettings {
-            path: directory.path.clone(),
-            allocation: match directory.allocation {
-                FileAllocation::Thin => Allocation::Thin,
-                FileAllocation::Thick => Allocation::Thick,
-            },
-            file_system,
-            missing: Missing::Refuse,
-        })),
-    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,26 @@
+//! The agent over thin pools, in the lab: what is tested over image files, and what only LVM has.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cloned_ref_to_slice_refs,
+    clippy::format_collect,
+    clippy::items_after_statements,
+    clippy::too_many_lines,
+    dead_code,
+    reason = "tests fail by panicking, and are read more than they are run"
+)]
+
+#[path = "../black_box/attach.rs"]
+mod attach;
+#[path = "../black_box/concurrency.rs"]
+mod concurrency;
+#[path = "../black_box/content.rs"]
+mod content;
+#[path = "../black_box/kit.rs"]
+mod kit;
+#[path = "../black_box/node.rs"]
+mod node;
+#[path = "../black_box/volumes.rs"]
+mod volumes;
