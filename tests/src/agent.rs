@@ -38,7 +38,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// The same tests run over other back ends: `DRUMLIN_TEST_CLASS` is that of a test that asks for none.
+    /// The same tests run over other back ends: in the lab a test that asks for no class gets a thin pool.
     fn over(mut self, scratch: &Scratch) -> Self {
         let asked = self.config.as_deref().unwrap_or_default();
         if is_over_thin() && !asked.contains("classes:") {
@@ -50,7 +50,7 @@ impl Options {
 
 /// Whether the tests that ask for no class run over a thin pool.
 pub fn is_over_thin() -> bool {
-    std::env::var("DRUMLIN_TEST_CLASS").is_ok_and(|class| class == "thin")
+    std::env::var_os("DRUMLIN_LAB").is_some()
 }
 
 /// Every size of a volume is a multiple of this, in bytes.

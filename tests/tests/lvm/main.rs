@@ -22,5 +22,10 @@ mod content;
 mod kit;
 #[path = "../black_box/node.rs"]
 mod node;
+mod processes;
+mod sanity;
+mod strangers;
+#[path = "../sanity/tool.rs"]
+mod tool;
 #[path = "../black_box/volumes.rs"]
 mod volumes;

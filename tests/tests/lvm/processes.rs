@@ -1,0 +1,127 @@
+//! How many of LVM's programs a call costs.
+
+use drumlin_proto::csi::v1::{
+    ControllerModifyVolumeRequest, CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest,
+    NodeExpandVolumeRequest, ProbeRequest,
+};
+use drumlin_tests::{
+    agent::{Agent, Options},
+    requests::{create, delete, expand, from_snapshot, mounted, raw, snapshot},
+    storage::Scratch,
+};
+
+use crate::kit::{mount, ok, unmount};
+
+/// The programs of LVM's that were started since the last time, as the log has them.
+struct Programs(usize);
+
+impl Programs {
+    fn since(&mut self, agent: &Agent) -> Vec<String> {
+        let log = agent.log();
+        let all: Vec<String> = log
+            .lines()
+            .filter(|line| line.contains("program ended") && line.contains("command=\"lvm"))
+            .map(str::to_owned)
+            .collect();
+        let new = all.get(self.0..).unwrap_or_default().to_vec();
+        self.0 = all.len();
+        new
+    }
+}
+
+#[tokio::test]
+async fn a_change_costs_one_program_and_an_answer_none() {
+    let options = Options {
+        arguments: vec!["--log-level=debug".to_owned()],
+        ..Options::default()
+    };
+    let agent = Agent::with(Scratch::new(), options).await;
+    let (mut controller, mut node) = (agent.controller(), agent.node());
+    let mut programs = Programs(0);
+    programs.since(&agent);
+    let mut costs = |what: &str, most: usize| {
+        let started = programs.since(&agent);
+        assert_eq!(started.len(), most, "{what}: {started:#?}");
+    };
+    let capability = mounted("ext4");
+    let id = ok(controller.create_volume(create("v", 64, &capability)).await)
+        .volume
+        .unwrap()
+        .volume_id;
+    costs("CreateVolume", 1);
+    ok(controller.create_volume(create("v", 64, &capability)).await);
+    costs("CreateVolume again", 0);
+    let at = mount(&agent, "v", &id, &capability).await;
+    // The labels that say that it is being formatted, and that it is.
+    costs("the first NodeStageVolume, with its format", 2);
+    unmount(&agent, &id, &at).await;
+    let at = mount(&agent, "v", &id, &capability).await;
+    costs("NodeStageVolume, NodePublishVolume and back", 0);
+    let taken = ok(controller.create_snapshot(snapshot("s", &id)).await);
+    let taken = taken.snapshot.unwrap().snapshot_id;
+    costs("CreateSnapshot of a mounted volume", 1);
+    for (name, size) in [("same", 64), ("larger", 80)] {
+        let request = CreateVolumeRequest {
+            volume_content_source: from_snapshot(&taken),
+            ..create(name, size, &capability)
+        };
+        ok(controller.create_volume(request).await);
+        costs(name, 1);
+    }
+    ok(controller.controller_expand_volume(expand(&id, 128)).await);
+    costs("ControllerExpandVolume", 1);
+    ok(node
+        .node_expand_volume(NodeExpandVolumeRequest {
+            volume_id: id.clone(),
+            volume_path: at.1.clone(),
+            ..NodeExpandVolumeRequest::default()
+        })
+        .await);
+    costs("NodeExpandVolume", 0);
+    let modify = ControllerModifyVolumeRequest {
+        volume_id: id.clone(),
+        mutable_parameters: [("label.tier".to_owned(), "gold".to_owned())].into(),
+        ..ControllerModifyVolumeRequest::default()
+    };
+    ok(controller.controller_modify_volume(modify.clone()).await);
+    costs("ControllerModifyVolume", 1);
+    ok(controller.controller_modify_volume(modify).await);
+    costs("ControllerModifyVolume again", 0);
+    ok(controller.list_volumes(ListVolumesRequest::default()).await);
+    ok(controller.get_capacity(GetCapacityRequest::default()).await);
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    costs("ListVolumes, GetCapacity and Probe", 0);
+    unmount(&agent, &id, &at).await;
+    ok(controller.delete_volume(delete(&id)).await);
+    costs("DeleteVolume", 1);
+    ok(controller.delete_volume(delete(&id)).await);
+    costs("DeleteVolume again", 0);
+}
+
+#[tokio::test]
+async fn a_burst_costs_fewer_programs_than_volumes() {
+    let options = Options {
+        arguments: vec!["--log-level=debug".to_owned()],
+        ..Options::default()
+    };
+    let agent = Agent::with(Scratch::new(), options).await;
+    let mut programs = Programs(0);
+    programs.since(&agent);
+    let calls = (0..40).map(|number| {
+        let mut controller = agent.controller();
+        tokio::spawn(async move {
+            let request = create(&format!("v{number}"), 4, &raw());
+            controller.create_volume(request).await.unwrap();
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap();
+    }
+    let list = ok(agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await);
+    assert_eq!(list.entries.len(), 40);
+    let started = programs.since(&agent).len();
+    assert!(started <= 20, "{started} programs for 40 volumes");
+}

@@ -1,0 +1,229 @@
+//! What an administrator, or a stranger, does to a volume group meanwhile: the next answer is the truth.
+
+use std::{fs, os::unix::fs::FileExt};
+
+use drumlin_proto::csi::v1::{
+    ControllerGetVolumeRequest, CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest,
+    ProbeRequest,
+};
+use drumlin_tests::{
+    agent::{Agent, Options, thin_classes},
+    programs::run,
+    requests::{MIB, create, delete, expand, mounted, raw, snapshot},
+    storage::{Scratch, lvm},
+};
+use tonic::Code;
+
+use crate::kit::{bytes_of, get, mount, ok, put, refused, unmount, volume};
+
+fn group(agent: &Agent) -> String {
+    agent.scratch.group().unwrap()
+}
+
+fn name_of(id: &str) -> String {
+    format!("dl-v-{}", id.rsplit('/').next().unwrap())
+}
+
+async fn volumes(agent: &Agent) -> Vec<(String, i64)> {
+    let list = ok(agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await);
+    let volumes = list.entries.into_iter().map(|entry| entry.volume.unwrap());
+    volumes
+        .map(|volume| (volume.volume_id, volume.capacity_bytes))
+        .collect()
+}
+
+#[tokio::test]
+async fn what_is_done_by_hand_is_seen_at_once() {
+    let agent = Agent::start().await;
+    let group = group(&agent);
+    let capability = mounted("ext4");
+    let id = volume(&agent, "v", 64, &capability).await;
+    let at = mount(&agent, "v", &id, &capability).await;
+    put(&at.1, "file", b"precious");
+    unmount(&agent, &id, &at).await;
+    let path = format!("{group}/{}", name_of(&id));
+
+    // Tagged: kept, beside ours.
+    lvm("lvchange", &["--addtag", "backup=daily", &path]);
+    ok(agent
+        .controller()
+        .controller_expand_volume(expand(&id, 80))
+        .await);
+    let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", &path]);
+    assert!(tags.contains("backup=daily"), "{tags}");
+
+    // Grown: the size is the new one, and the file system follows at the next stage.
+    lvm("lvextend", &["-L", "128M", &path]);
+    assert_eq!(volumes(&agent).await, [(id.clone(), 128 * MIB)]);
+    let at = mount(&agent, "v", &id, &capability).await;
+    assert_eq!(get(&at.1, "file"), b"precious");
+    let df = run("df", &["--block-size=1M", "--output=size", &at.1]);
+    let size: i64 = df.lines().last().unwrap().trim().parse().unwrap();
+    assert!(size > 100, "{df}");
+    unmount(&agent, &id, &at).await;
+
+    // Renamed: still the same volume, and never a second one.
+    lvm("lvrename", &[&group, &name_of(&id), "mine"]);
+    assert_eq!(volume(&agent, "v", 128, &capability).await, id);
+    assert_eq!(volumes(&agent).await.len(), 1);
+    let at = mount(&agent, "v", &id, &capability).await;
+    assert_eq!(get(&at.1, "file"), b"precious");
+    unmount(&agent, &id, &at).await;
+
+    // Volumes of others in the same pool are none of ours, and count as promised.
+    let before = ok(agent
+        .controller()
+        .get_capacity(GetCapacityRequest::default())
+        .await);
+    lvm(
+        "lvcreate",
+        &["-V", "256M", "-T", &format!("{group}/pool"), "-n", "theirs"],
+    );
+    let after = ok(agent
+        .controller()
+        .get_capacity(GetCapacityRequest::default())
+        .await);
+    assert_eq!(
+        before.available_capacity - after.available_capacity,
+        256 * MIB
+    );
+    assert_eq!(volumes(&agent).await.len(), 1);
+
+    // Removed: gone, and deleting it is no error.
+    lvm("lvremove", &["-y", &format!("{group}/mine")]);
+    assert_eq!(volumes(&agent).await, []);
+    let request = ControllerGetVolumeRequest {
+        volume_id: id.clone(),
+    };
+    refused(
+        agent.controller().controller_get_volume(request).await,
+        Code::NotFound,
+    );
+    ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+#[tokio::test]
+async fn a_group_that_is_missing_makes_its_class_unhealthy_and_no_other() {
+    let scratch = Scratch::new();
+    let config = thin_classes(&scratch);
+    let group = scratch.group().unwrap();
+    let images = scratch.directory("images");
+    let config = format!(
+        "{}- {{name: files, directory: {{path: {}}}}}\n",
+        config.replace("name: default,", "name: fast, default: true,"),
+        images.display()
+    );
+    lvm("vgrename", &[&group, "away"]);
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let message = refused(
+        agent.identity().probe(ProbeRequest {}).await,
+        Code::FailedPrecondition,
+    );
+    assert!(
+        message.contains("class fast") && message.contains(&group),
+        "{message}"
+    );
+    assert!(!message.contains("class files"), "{message}");
+    let answer = agent
+        .controller()
+        .create_volume(create("v", 4, &raw()))
+        .await;
+    refused(answer, Code::FailedPrecondition);
+    let request = CreateVolumeRequest {
+        parameters: [("class".to_owned(), "files".to_owned())].into(),
+        ..create("other", 4, &raw())
+    };
+    ok(agent.controller().create_volume(request).await);
+    // It comes back: nothing else has to be done.
+    lvm("vgrename", &["away", &group]);
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    volume(&agent, "v", 4, &raw()).await;
+}
+
+#[tokio::test]
+async fn a_forgotten_device_of_the_pool_is_never_handed_out_with_its_data() {
+    let agent = Agent::start().await;
+    let group = group(&agent);
+    let id = volume(&agent, "theirs", 16, &raw()).await;
+    let file = fs::File::options()
+        .write(true)
+        .open(bytes_of(&agent, &id))
+        .unwrap();
+    file.write_all_at(&vec![b'S'; 1 << 20], 0).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let path = format!("{group}/{}", name_of(&id));
+    let device: u64 = lvm("lvs", &["--noheadings", "-o", "thin_id", &path])
+        .trim()
+        .parse()
+        .unwrap();
+    // LVM gives the next volume the next number, and takes it for new when the pool has that already.
+    let mapper = format!("{}-pool-tpool", group.replace('-', "--"));
+    run(
+        "dmsetup",
+        &[
+            "message",
+            &mapper,
+            "0",
+            &format!("create_snap {} {device}", device + 1),
+        ],
+    );
+    let mut controller = agent.controller();
+    let first = controller.create_volume(create("mine", 16, &raw())).await;
+    let message = refused(first, Code::Unavailable);
+    assert!(message.contains("forgotten"), "{message}");
+    assert_eq!(volumes(&agent).await.len(), 1, "it is removed again");
+    let mine = volume(&agent, "mine", 16, &raw()).await;
+    let bytes = fs::read(bytes_of(&agent, &mine)).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "somebody else's bytes");
+}
+
+#[tokio::test]
+async fn a_pool_that_is_nearly_full_takes_nothing_new_until_it_has_room() {
+    let scratch = Scratch::new();
+    let group = scratch.volume_group(400);
+    lvm("lvcreate", &["-L", "200M", "-T", &format!("{group}/pool")]);
+    let options = Options {
+        config: Some(format!(
+            "classes: [{{name: default, thin: {{volumeGroup: {group}, pool: pool, overcommit: 10}}}}]\n"
+        )),
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let id = volume(&agent, "v", 400, &raw()).await;
+    let file = fs::File::options()
+        .write(true)
+        .open(bytes_of(&agent, &id))
+        .unwrap();
+    let bytes = vec![7; 1 << 20];
+    for step in 0..192 {
+        file.write_all_at(&bytes, step << 20).unwrap();
+    }
+    file.sync_all().unwrap();
+    let mut controller = agent.controller();
+    let more = controller.create_volume(create("more", 4, &raw())).await;
+    let message = refused(more, Code::ResourceExhausted);
+    assert!(message.contains("% of its data"), "{message}");
+    let taken = controller.create_snapshot(snapshot("s", &id)).await;
+    refused(taken, Code::ResourceExhausted);
+    let grown = controller.controller_expand_volume(expand(&id, 500)).await;
+    refused(grown, Code::ResourceExhausted);
+    let room = ok(controller.get_capacity(GetCapacityRequest::default()).await);
+    assert_eq!(room.available_capacity, 0);
+    lvm("lvextend", &["-L", "+100M", &format!("{group}/pool")]);
+    ok(controller.create_snapshot(snapshot("s", &id)).await);
+    ok(controller.controller_expand_volume(expand(&id, 500)).await);
+    // More than may be promised.
+    let huge = controller
+        .create_volume(create("huge", 1 << 20, &raw()))
+        .await;
+    let message = refused(huge, Code::ResourceExhausted);
+    assert!(message.contains("promise"), "{message}");
+}

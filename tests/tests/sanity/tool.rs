@@ -1,0 +1,194 @@
+//! The conformance tool: built, run, and read.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+};
+
+use drumlin_tests::{
+    agent::{Agent, Options},
+    programs::{program, workspace},
+    storage::Scratch,
+};
+use serde_json::Value;
+
+/// The specs that are skipped with everything switched on: those of capabilities that are not advertised yet.
+pub(crate) const NOT_OFFERED: &str = include_str!("skipped.txt");
+
+/// With everything switched on, so many specs run: all 103 but the 13 listed and the one that upstream has pending.
+pub(crate) const ALL: usize = 89;
+
+/// Builds the tool from its pinned module, once.
+pub(crate) fn tool() -> &'static Path {
+    static TOOL: OnceLock<PathBuf> = OnceLock::new();
+    TOOL.get_or_init(|| {
+        let lab = workspace().join("tests/lab");
+        let tool = lab.join(".cache/csi-sanity");
+        // The machine of the lab reaches no registry; what runs the tests has it built outside.
+        if std::env::var_os("DRUMLIN_LAB").is_some() {
+            assert!(tool.exists(), "run the tests outside of the lab first");
+            return tool;
+        }
+        let built = program("go")
+            .current_dir(lab.join("sanity"))
+            .args(["build", "-mod=readonly", "-o"])
+            .arg(&tool)
+            .arg("github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")
+            .output()
+            .expect("go is installed: the conformance tool is built with it");
+        assert!(
+            built.status.success(),
+            "{}",
+            String::from_utf8_lossy(&built.stderr)
+        );
+        tool
+    })
+}
+
+pub(crate) struct Outcome {
+    pub(crate) passed: usize,
+    pub(crate) skipped: Vec<String>,
+}
+
+/// Runs the tool against an agent; every spec that fails is an error.
+pub(crate) fn run(agent: &Agent, arguments: &[&str]) -> Outcome {
+    let report = agent.path("report.json");
+    // A leftover of an earlier run fails every spec, so the directories are the run's own.
+    let output = program(tool())
+        .arg(format!(
+            "--csi.endpoint=unix://{}",
+            agent.socket().display()
+        ))
+        .arg(format!("--csi.mountdir={}", agent.path("mnt").display()))
+        .arg(format!(
+            "--csi.stagingdir={}",
+            agent.path("stage").display()
+        ))
+        .arg(format!("--ginkgo.json-report={}", report.display()))
+        .args([
+            "--csi.testvolumesize=1073741824",
+            "--csi.testvolumeexpandsize=2147483648",
+            "--ginkgo.no-color",
+        ])
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}\n{}", agent.log());
+    let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
+    let mut outcome = Outcome {
+        passed: 0,
+        skipped: Vec::new(),
+    };
+    for spec in report[0]["SpecReports"].as_array().unwrap() {
+        if spec["LeafNodeType"] != "It" {
+            continue;
+        }
+        let containers = spec["ContainerHierarchyTexts"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let words: Vec<&str> = containers.iter().filter_map(Value::as_str).collect();
+        let name = format!(
+            "{} {}",
+            words.join(" "),
+            spec["LeafNodeText"].as_str().unwrap_or_default()
+        );
+        match spec["State"].as_str() {
+            Some("passed") => outcome.passed += 1,
+            Some("skipped") => outcome.skipped.push(name),
+            Some("pending") => assert!(name.contains("pagination"), "{name} is pending"),
+            state => panic!("{name}: {state:?}"),
+        }
+    }
+    tell(&outcome, arguments);
+    outcome
+}
+
+#[expect(clippy::print_stdout, reason = "who runs the tests sees what was run")]
+fn tell(outcome: &Outcome, arguments: &[&str]) {
+    println!(
+        "{} passed, {} skipped: {}",
+        outcome.passed,
+        outcome.skipped.len(),
+        arguments.join(" ")
+    );
+}
+
+pub(crate) fn assert_complete(outcome: &Outcome) {
+    let mut skipped: Vec<&str> = outcome.skipped.iter().map(String::as_str).collect();
+    skipped.sort_unstable();
+    let mut expected: Vec<&str> = NOT_OFFERED
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .collect();
+    expected.sort_unstable();
+    assert_eq!(skipped, expected, "what is skipped");
+    assert_eq!(outcome.passed, ALL);
+}
+
+/// An agent with everything switched on, with these classes.
+async fn full(scratch: Scratch, classes: &str) -> Agent {
+    let config = format!("attach: true\nmaxVolumesPerNode: 5\n{classes}");
+    fs::write(
+        scratch.path().join("mutable.yaml"),
+        "protected: \"false\"\nlabel.tier: gold\n",
+    )
+    .unwrap();
+    let secrets = [
+        "CreateVolume",
+        "DeleteVolume",
+        "ControllerPublishVolume",
+        "ControllerUnpublishVolume",
+        "ControllerValidateVolumeCapabilities",
+        "NodeStageVolume",
+        "NodePublishVolume",
+        "CreateSnapshot",
+        "DeleteSnapshot",
+        "ControllerExpandVolume",
+        "ControllerModifyVolume",
+        "ListSnapshots",
+        "GetSnapshot",
+    ];
+    let secrets: String = secrets
+        .iter()
+        .map(|name| format!("{name}Secret: {{key: hidden-word}}\n"))
+        .collect();
+    fs::write(scratch.path().join("secrets.yaml"), secrets).unwrap();
+    let options = Options {
+        config: Some(config),
+        arguments: vec!["--log-level=trace".to_owned()],
+        ..Options::default()
+    };
+    Agent::with(scratch, options).await
+}
+
+fn arguments(agent: &Agent) -> Vec<String> {
+    vec![
+        format!(
+            "--csi.testvolumemutableparameters={}",
+            agent.path("mutable.yaml").display()
+        ),
+        format!("--csi.secrets={}", agent.path("secrets.yaml").display()),
+        "--csi.testnodevolumeattachlimit".to_owned(),
+    ]
+}
+
+/// Runs every spec over these classes: all pass, or are of what is not offered yet.
+pub(crate) async fn check(scratch: Scratch, classes: &str, access: &str, more: &[&str]) {
+    let agent = full(scratch, classes).await;
+    let mut arguments = arguments(&agent);
+    arguments.push(format!("--csi.testvolumeaccesstype={access}"));
+    arguments.extend(more.iter().map(|&one| one.to_owned()));
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    assert_complete(&run(&agent, &arguments));
+    assert!(
+        !agent.log().contains("hidden-word"),
+        "a secret is in the log"
+    );
+    assert!(
+        agent.log().contains("CreateVolume"),
+        "the log says what was called"
+    );
+}
