@@ -3,7 +3,7 @@
 # Formatting, lints, dependencies, documentation.
 check:
     cargo fmt --all -- --check
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
     cargo deny check bans licenses sources
     RUSTDOCFLAGS="-D warnings -A rustdoc::private_intra_doc_links" cargo doc --workspace --no-deps --locked --document-private-items
 
@@ -17,7 +17,7 @@ test *ARGS:
 
 # The upstream conformance tool, as root.
 sanity:
-    tests/run --package drumlin-tests --test sanity -- --nocapture
+    cargo test --package drumlin-tests --test sanity -- --nocapture
 
 # Speed and memory beside the bare programs, as root.
 bench *ARGS:

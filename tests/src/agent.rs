@@ -100,9 +100,10 @@ impl Agent {
         self.wait_until_it_answers().await;
     }
 
-    /// Starts it with other options, and waits until it answers.
+    /// Starts it with other options, but the same configuration where they have none, and waits until it answers.
     pub async fn restart_with(&mut self, options: Options) {
-        self.options = options;
+        let config = options.config.or(self.options.config.take());
+        self.options = Options { config, ..options };
         self.restart().await;
     }
 

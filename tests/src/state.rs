@@ -8,7 +8,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::storage::{attached_images_below, mounts_below};
+use crate::{
+    programs::run,
+    storage::{attached_images_below, lvm, mounts_below},
+};
 
 /// A state, without what differs from run to run: times, device numbers, the ids of file systems.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +24,8 @@ pub struct State {
     pub mounts: Vec<String>,
     /// Mounts of frozen file systems.
     pub frozen: Vec<String>,
+    /// The logical volumes of the volume group, each with its size, its tags, and whether it has a device.
+    pub volumes: Vec<String>,
 }
 
 impl State {
@@ -59,8 +64,51 @@ impl State {
             loop_devices,
             mounts,
             frozen,
+            volumes: volumes(root),
         }
     }
+}
+
+/// What LVM says of the volumes in the group of the scratch directory at `root`, if it has one; all in order besides.
+fn volumes(root: &Path) -> Vec<String> {
+    let name = root.file_name().unwrap_or_default().to_string_lossy();
+    if std::env::var_os("DRUMLIN_LAB").is_none() {
+        return Vec::new();
+    }
+    let columns = "lv_name,lv_size,lv_active,lv_health_status,lv_suspended,lv_tags";
+    let listed = lvm(
+        "lvs",
+        &["--noheadings", "--separator", "|", "-o", columns, &name],
+    );
+    let mut volumes: Vec<String> = listed.lines().map(volume).collect();
+    volumes.sort();
+    for device in run(
+        "dmsetup",
+        &[
+            "info",
+            "-c",
+            "--noheadings",
+            "-o",
+            "name,suspended,tables_loaded",
+        ],
+    )
+    .lines()
+    {
+        let is_ours = device.trim().starts_with(&*name);
+        assert!(!is_ours || device.contains(":Active:Live"), "{device}");
+    }
+    volumes
+}
+
+/// A line without what differs from run to run.
+fn volume(line: &str) -> String {
+    let (values, tags) = line.trim().rsplit_once('|').unwrap_or_default();
+    let mut tags: Vec<&str> = tags
+        .split(',')
+        .filter(|tag| !tag.starts_with("drumlin.l.created="))
+        .collect();
+    tags.sort_unstable();
+    format!("{values} {}", tags.join(","))
 }
 
 fn collect(path: &Path, root: &Path, files: &mut BTreeMap<PathBuf, String>) {

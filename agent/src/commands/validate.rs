@@ -22,7 +22,14 @@ pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
     let mut places: HashMap<ObjectKey, String> = HashMap::new();
     let (mut files, mut objects) = (0, 0);
     for path in &arguments.paths {
-        for file in manifests(path)? {
+        let found = manifests(path)?;
+        if found.is_empty() {
+            problems.push(format!(
+                "{}: has no manifests; directories within it are not looked at",
+                path.display()
+            ));
+        }
+        for file in found {
             let text =
                 fs::read(&file).with_context(|| format!("could not read {}", file.display()))?;
             files += 1;

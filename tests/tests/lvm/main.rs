@@ -18,6 +18,9 @@ mod attach;
 mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
+mod example;
+#[path = "../black_box/interruption.rs"]
+mod interruption;
 #[path = "../black_box/kit.rs"]
 mod kit;
 #[path = "../black_box/node.rs"]

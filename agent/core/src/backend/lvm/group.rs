@@ -3,7 +3,10 @@
 use std::{
     collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use serde::Deserialize;
@@ -18,11 +21,14 @@ use crate::{Error, Kind, Result, blocking, host::device_mapper::DeviceMapper};
 /// A volume group of this machine.
 #[derive(Debug)]
 pub(super) struct Group {
-    name: String,
+    pub(super) name: String,
     reader: Mutex<Option<Reader>>,
     mapper: OnceLock<DeviceMapper>,
     waiting: Mutex<Vec<Job>>,
-    turn: tokio::sync::Mutex<()>,
+    /// Held by whoever runs programs that change the group.
+    pub(super) turn: tokio::sync::Mutex<()>,
+    /// Nothing is left half-done, as far as is known.
+    pub(super) is_repaired: AtomicBool,
 }
 
 /// What somebody wants changed, command after command.
@@ -47,6 +53,7 @@ impl Group {
             mapper: OnceLock::new(),
             waiting: Mutex::new(Vec::new()),
             turn: tokio::sync::Mutex::new(()),
+            is_repaired: AtomicBool::new(false),
         });
         groups.insert(name.to_owned(), Arc::downgrade(&group));
         group
@@ -82,7 +89,7 @@ impl Group {
     }
 
     /// Reads the disks that are known already; none when those are not the group's any more.
-    fn read_known(&self) -> Option<Arc<VolumeGroup>> {
+    pub(super) fn read_known(&self) -> Option<Arc<VolumeGroup>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let found = reader.as_mut()?;
         let group = found.read().ok().flatten()?;
@@ -173,6 +180,13 @@ impl Group {
         }
         for Job { commands, answer } in jobs {
             let result = self.one_by_one(&commands, is_tried).await;
+            if result
+                .as_ref()
+                .is_err_and(|error| error.kind() == Kind::HalfDone)
+            {
+                // Who asks again finds it repaired.
+                self.is_repaired.store(false, Ordering::Release);
+            }
             // Who asked may be gone.
             let _ = answer.send(result);
         }

@@ -101,6 +101,10 @@ impl Thin {
         }
     }
 
+    async fn ready(&self) -> Result<()> {
+        self.group.ready(&self.settings.node).await
+    }
+
     /// The device of a volume, when it has one that works.
     fn device(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<Option<Mapped>> {
         let found = self.group.mapper()?.find(&now.mapped_uuid(volume))?;
@@ -171,7 +175,7 @@ impl Backend for Thin {
     }
 
     async fn recover(&self) -> Result<()> {
-        self.repair().await
+        self.ready().await
     }
 
     async fn capacity(&self) -> Result<Capacity> {
@@ -195,14 +199,17 @@ impl Backend for Thin {
     }
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+        self.ready().await?;
         self.make(spec).await
     }
 
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
+        self.ready().await?;
         self.extend(id, to).await
     }
 
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
+        self.ready().await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         let before = image(&now, &found);
@@ -236,6 +243,7 @@ impl Backend for Thin {
     }
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
+        self.ready().await?;
         let now = self.group.now().await?;
         let Some(found) = self.find(&now, id) else {
             return Ok(Change::Already(()));
@@ -248,6 +256,7 @@ impl Backend for Thin {
     }
 
     async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {
+        self.ready().await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         if let Health::Damaged(why) = image(&now, &found).health {

@@ -1,37 +1,202 @@
 //! What a predecessor that was killed may have left, found and ended before anything else is done.
+//!
+//! The order matters: a volume's device is let go only when its pool runs, and LVM's programs come last, for they wait
+//! for devices that are held.
 
-use super::{Thin, metadata::VolumeGroup};
-use crate::{Result, host::device_mapper::Mapped};
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::MetadataExt,
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
 
-impl Thin {
-    /// Lets go of devices that are held, the pool before its volumes, and removes what was half made.
-    pub(super) async fn repair(&self) -> Result<()> {
-        let now = self.group.now().await?;
-        self.resume_all(&now)?;
-        let undone: Vec<_> = self.ours(&now).filter(|ours| ours.tags.is_undone).collect();
-        for ours in undone {
-            tracing::warn!(volume = %ours.volume.name, group = %now.name, "removes a volume that was never finished");
-            self.remove(ours.volume).await?;
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
+use super::{
+    group::Group,
+    metadata::{Message, VolumeGroup, VolumeKind},
+    program::Command,
+    tags::Tags,
+};
+use crate::{
+    Error, Kind, Result, blocking,
+    host::device_mapper::{DeviceMapper, Mapped},
+    types::NodeName,
+};
+
+/// Where LVM's programs lock each other out.
+const LOCKS: &str = "/run/lock/lvm";
+/// So long a program of LVM's may hold a group before it is said to hang.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+impl Group {
+    /// Makes sure that nothing is left half-done; looks only once, and again after something went wrong.
+    ///
+    /// # Errors
+    /// [`Kind::HalfDone`] or [`Kind::Precondition`] saying what a person must do.
+    pub(super) async fn ready(self: &Arc<Self>, node: &NodeName) -> Result<()> {
+        if self.is_repaired.load(Ordering::Acquire) {
+            return Ok(());
         }
+        let _turn = self.turn.lock().await;
+        if self.is_repaired.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let now = self.now().await?;
+        let this = Arc::clone(self);
+        let doomed = blocking(move || this.repair_devices(now)).await?;
+        for name in doomed {
+            tracing::warn!(volume = %name, group = %self.name, "removes a snapshot whose making was interrupted");
+            self.remove_broken(&name).await?;
+        }
+        let now = self.now().await?;
+        for volume in now.volumes.values() {
+            let is_undone = Tags::read(&volume.tags)
+                .is_some_and(|tags| tags.is_undone && tags.node == node.as_str());
+            if is_undone && volume.is_visible {
+                tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
+                self.remove_broken(&volume.name).await?;
+            }
+        }
+        self.is_repaired.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Devices of the group that somebody suspended and died. A table that waited is dropped first: the metadata tells
-    /// the length, and the device gets it when it is used next.
-    fn resume_all(&self, now: &VolumeGroup) -> Result<()> {
-        let mapper = self.group.mapper()?;
-        let mut devices = mapper.list(&format!("LVM-{}", now.uuid))?;
-        devices.retain(|device| device.is_suspended && device.is_live);
-        devices.sort_by_key(depth);
-        for device in devices {
-            tracing::warn!(device = %device.name, "resumes a device that was left suspended");
-            // The order is what matters: a volume is cleared only when its pool runs.
-            if device.has_waiting_table {
-                mapper.clear(&device.uuid)?;
-            }
-            mapper.resume(&device.uuid)?;
+    /// A node that was half-built is in the way the first time.
+    async fn remove_broken(&self, name: &str) -> Result<()> {
+        let path = self.path(name);
+        let remove = || Command::new("lvremove").words([path.clone()]);
+        match remove().run().await {
+            Err(error) if error.kind() == Kind::HalfDone => remove().run().await,
+            other => other,
         }
-        Ok(())
+    }
+
+    /// Lets go of what is held and drops what is half-built; the snapshots that must be removed then.
+    fn repair_devices(&self, before: Arc<VolumeGroup>) -> Result<Vec<String>> {
+        // A program of LVM's that still runs may be in the middle of just this.
+        let _lock = self.lock()?;
+        let now = self.read_known().unwrap_or(before);
+        let mapper = self.mapper()?;
+        let prefix = format!("LVM-{}", now.uuid);
+        let mut devices = mapper.list(&prefix)?;
+        devices.sort_by_key(depth);
+        for device in &devices {
+            if device.is_live && (device.is_suspended || device.has_waiting_table) {
+                tracing::warn!(device = %device.name, "resumes a device that was left suspended");
+                if device.has_waiting_table {
+                    mapper.clear(&device.uuid)?;
+                }
+                if device.is_suspended {
+                    mapper.resume(&device.uuid)?;
+                }
+            }
+        }
+        for device in devices.iter().rev() {
+            let is_known = now
+                .volumes
+                .values()
+                .any(|volume| device.uuid.starts_with(&now.mapped_uuid(volume)));
+            if device.open == 0 && (!device.is_live || !is_known) {
+                tracing::warn!(device = %device.name, "removes a device that belongs to no volume");
+                mapper.remove(&device.uuid)?;
+            }
+        }
+        Self::settle(&now, mapper)
+    }
+
+    /// Where LVM had told its pool of a snapshot and died before it knew, it can neither go on nor back by itself.
+    fn settle(now: &VolumeGroup, mapper: &DeviceMapper) -> Result<Vec<String>> {
+        let mut doomed = Vec::new();
+        for volume in now.volumes.values() {
+            let VolumeKind::Pool(pool) = &volume.kind else {
+                continue;
+            };
+            let uuid = now.pool_uuid(volume);
+            if pool.messages.is_empty() || mapper.find(&uuid)?.is_none_or(|device| !device.is_live)
+            {
+                continue;
+            }
+            let status = mapper.status(&uuid)?;
+            let words = status
+                .first()
+                .map(|line| line.words.as_str())
+                .unwrap_or_default();
+            let kernel: Option<u64> = words
+                .split_whitespace()
+                .next()
+                .and_then(|word| word.parse().ok());
+            if kernel.map(|kernel| kernel + 1) != Some(pool.transaction) {
+                continue;
+            }
+            for message in &pool.messages {
+                let Message::Create(name) = message else {
+                    continue;
+                };
+                let created = now.volumes.get(name).map(|volume| &volume.kind);
+                let Some(VolumeKind::Thin {
+                    device,
+                    origin: Some(_),
+                    ..
+                }) = created
+                else {
+                    continue;
+                };
+                // One that the pool does not have yet is no trouble, and is not there to be deleted.
+                if mapper.message(&uuid, &format!("delete {device}")).is_ok() {
+                    tracing::warn!(volume = %name, group = %now.name, "takes back a snapshot from its pool");
+                    doomed.push(name.clone());
+                }
+            }
+        }
+        Ok(doomed)
+    }
+
+    /// The lock by which LVM's programs keep each other out of the group.
+    fn lock(&self) -> Result<Flock<File>> {
+        let path = Path::new(LOCKS).join(format!("V_{}", self.name));
+        let failed =
+            |error: io::Error| Error::io(format!("could not lock {}", path.display()), error);
+        let begun = Instant::now();
+        loop {
+            std::fs::create_dir_all(LOCKS).map_err(failed)?;
+            let file = File::options()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .open(&path)
+                .map_err(failed)?;
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                // LVM removes the file when it is done: a lock on one that is gone locks nobody out.
+                Ok(lock) => {
+                    let ours = lock.metadata().map_err(failed)?.ino();
+                    if std::fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
+                        return Ok(lock);
+                    }
+                }
+                Err((_, Errno::EWOULDBLOCK)) if begun.elapsed() < PATIENCE => {
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    return Err(Error::new(
+                        Kind::Precondition,
+                        format!(
+                            "a program of LVM's has held volume group {} for {} s; find it with `fuser {}`",
+                            self.name,
+                            PATIENCE.as_secs(),
+                            path.display()
+                        ),
+                    ));
+                }
+                Err((_, error)) => return Err(failed(error.into())),
+            }
+        }
     }
 }
 

@@ -101,8 +101,17 @@ pub(super) struct Pool {
     pub(super) zeroes: bool,
     /// The name of the volume that holds its metadata.
     pub(super) metadata: String,
-    /// What LVM has not told the pool yet.
-    pub(super) messages: usize,
+    /// What LVM has not told the pool yet, or does not know that it has.
+    pub(super) messages: Vec<Message>,
+}
+
+/// What a pool is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Message {
+    /// To make the device of the volume with this name.
+    Create(String),
+    /// To delete the device with this number.
+    Delete(u64),
 }
 
 impl VolumeGroup {
@@ -284,10 +293,21 @@ impl VolumeKind {
                 messages: segment
                     .entries()
                     .filter(|(name, _)| name.starts_with("message"))
-                    .count(),
+                    .filter_map(|(_, message)| Message::parse(message))
+                    .collect(),
             })),
             _ => None,
         }
+    }
+}
+
+impl Message {
+    fn parse(message: &Value) -> Option<Self> {
+        let create = message.get("create").and_then(Value::text);
+        let delete = message.get("delete").and_then(Value::number);
+        create
+            .map(|name| Self::Create(name.to_owned()))
+            .or(delete.map(Self::Delete))
     }
 }
 

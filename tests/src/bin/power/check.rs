@@ -1,0 +1,172 @@
+//! What was acknowledged is there, what was deleted is not, and nothing is half-made.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write,
+    fs::{self, File},
+    os::unix::fs::FileExt,
+};
+
+use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest, ProbeRequest};
+use drumlin_tests::{
+    agent::Agent,
+    programs::run as run_program,
+    requests::{MIB, create, delete, raw},
+    storage::lvm,
+};
+
+use crate::{
+    BLOCK, GROUP, agent, device,
+    journal::{self, Known},
+    pattern,
+};
+
+pub(crate) async fn run(file: &str) {
+    let agent = agent().await;
+    agent.identity().probe(ProbeRequest {}).await.unwrap();
+    // One more change: it settles what LVM does not settle before, and shows that the pool takes changes.
+    let probe = create("probe", 4, &raw());
+    let made = agent.controller().create_volume(probe).await.unwrap();
+    let id = made.into_inner().volume.unwrap().volume_id;
+    agent.controller().delete_volume(delete(&id)).await.unwrap();
+
+    let known = journal::read(file);
+    let found = found(&agent).await;
+    for (name, known) in &known {
+        let found = found.get(name);
+        if known.was_deleted {
+            assert!(found.is_none(), "{name} is back");
+            continue;
+        }
+        let Some((id, size)) = found else {
+            let may_be_gone = !known.was_made || known.is_being_deleted;
+            assert!(may_be_gone, "{name} is gone: {known:?}");
+            continue;
+        };
+        check_one(name, id, *size, known);
+    }
+    for name in found.keys() {
+        assert!(known.contains_key(name), "{name} was never asked for");
+    }
+    check_group();
+    // The next load begins with what is there: what is uncertain is made certain.
+    let mut text = String::new();
+    for (name, known) in known {
+        if found.contains_key(&name) {
+            writeln!(text, "made {name}").unwrap();
+            if known.was_written {
+                writeln!(text, "written {name}").unwrap();
+            }
+        }
+    }
+    fs::write(file, text).unwrap();
+}
+
+/// Volumes and snapshots by name, each with its id and size in bytes.
+async fn found(agent: &Agent) -> BTreeMap<String, (String, i64)> {
+    let mut found = BTreeMap::new();
+    let mut controller = agent.controller();
+    let volumes = controller
+        .list_volumes(ListVolumesRequest::default())
+        .await
+        .unwrap();
+    for entry in volumes.into_inner().entries {
+        let volume = entry.volume.unwrap();
+        assert!(!entry.status.unwrap().volume_condition.unwrap().abnormal);
+        found.insert(
+            name_of(&volume.volume_id, 'v'),
+            (volume.volume_id, volume.capacity_bytes),
+        );
+    }
+    let snapshots = controller
+        .list_snapshots(ListSnapshotsRequest::default())
+        .await
+        .unwrap();
+    for entry in snapshots.into_inner().entries {
+        let snapshot = entry.snapshot.unwrap();
+        assert!(snapshot.ready_to_use);
+        found.insert(
+            name_of(&snapshot.snapshot_id, 's'),
+            (snapshot.snapshot_id, snapshot.size_bytes),
+        );
+    }
+    found
+}
+
+/// The name that was asked for, as its tag has it.
+fn name_of(id: &str, kind: char) -> String {
+    let key = id.rsplit('/').next().unwrap();
+    let volume = format!("{GROUP}/dl-{kind}-{key}");
+    let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", &volume]);
+    let name = tags.split("drumlin.l.name=").nth(1).unwrap();
+    name.split(',').next().unwrap().trim().to_owned()
+}
+
+fn check_one(name: &str, id: &str, size: i64, known: &Known) {
+    if let Some(mebibytes) = known.grown_to {
+        assert!(
+            size >= mebibytes * MIB,
+            "{name} has {size} bytes: {known:?}"
+        );
+    }
+    if name.starts_with('s') {
+        return;
+    }
+    let path = device(id);
+    lvm("lvchange", &["-ay", "-K", &path.to_string_lossy()]);
+    let file = File::open(&path).unwrap();
+    let mut bytes = vec![0; BLOCK];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    let number: u64 = name[1..].parse().unwrap();
+    let is_written = bytes == pattern(number);
+    let is_zero = bytes.iter().all(|byte| *byte == 0);
+    assert!(
+        is_written || (is_zero && !known.was_written),
+        "{name} lost its bytes: {known:?}"
+    );
+}
+
+/// Nothing undone, nothing held, and no device in the pool that the group does not know.
+fn check_group() {
+    let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", GROUP]);
+    assert!(!tags.contains("drumlin.undone"), "{tags}");
+    let devices = run_program(
+        "dmsetup",
+        &[
+            "info",
+            "-c",
+            "--noheadings",
+            "-o",
+            "name,suspended,tables_loaded",
+        ],
+    );
+    for device in devices
+        .lines()
+        .filter(|line| line.trim().starts_with(GROUP))
+    {
+        assert!(device.contains(":Active:Live"), "{device}");
+    }
+    lvm("lvchange", &["-ay", &format!("{GROUP}/pool")]);
+    let pool = format!("{GROUP}-pool-tpool");
+    run_program("dmsetup", &["message", &pool, "0", "reserve_metadata_snap"]);
+    let metadata = format!("/dev/mapper/{GROUP}-pool_tmeta");
+    let listed = run_program(
+        "thin_ls",
+        &["--metadata-snap", "--no-headers", "-o", "DEV", &metadata],
+    );
+    run_program("dmsetup", &["message", &pool, "0", "release_metadata_snap"]);
+    let numbers = |text: &str| {
+        let mut numbers: Vec<u64> = text
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    let known = lvm("lvs", &["--noheadings", "-o", "thin_id", GROUP]);
+    assert_eq!(
+        numbers(&listed),
+        numbers(&known),
+        "devices of the pool, and those that the group knows"
+    );
+}
