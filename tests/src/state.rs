@@ -80,7 +80,11 @@ fn volumes(root: &Path) -> Vec<String> {
         "lvs",
         &["--noheadings", "--separator", "|", "-o", columns, &name],
     );
-    let mut volumes: Vec<String> = listed.lines().map(volume).collect();
+    // The pool itself has a device of its own or none; what is in it works either way.
+    let listed = listed
+        .lines()
+        .filter(|line| !line.trim().starts_with("pool|"));
+    let mut volumes: Vec<String> = listed.map(volume).collect();
     volumes.sort();
     for device in run(
         "dmsetup",

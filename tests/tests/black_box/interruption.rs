@@ -285,7 +285,31 @@ fn seed() -> u64 {
     u64::from(now.subsec_nanos()) | 1
 }
 
-async fn killed_at_random(times: usize) {
+/// The programs that a process has started and that still run.
+fn programs_of(pid: i32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    tasks
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
+        .flat_map(|children| {
+            let children = children.split_whitespace();
+            children
+                .filter_map(|child| child.parse().ok())
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Who dies with the agent.
+#[derive(Clone, Copy, PartialEq)]
+enum Victims {
+    Agent,
+    AgentAndPrograms,
+}
+
+async fn killed_at_random(times: usize, victims: Victims) {
     let capability = mounted("ext4");
     let plain = |mut states: Vec<(String, State)>| {
         // Where a mounted ext4 may not be grown, the node's part of an expansion cannot be had.
@@ -302,10 +326,17 @@ async fn killed_at_random(times: usize) {
         random ^= random << 17;
         let after = length.mul_f64(f64::from(u32::try_from(random % 1000).unwrap()) / 1000.0);
         let mut subject = Subject::start(None).await;
-        let pid = nix::unistd::Pid::from_raw(subject.agent.pid());
+        let pid = subject.agent.pid();
         let killer = tokio::spawn(async move {
             tokio::time::sleep(after).await;
-            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let mut doomed = vec![pid];
+            if victims == Victims::AgentAndPrograms {
+                doomed.extend(programs_of(pid));
+            }
+            for pid in doomed {
+                let pid = nix::unistd::Pid::from_raw(pid);
+                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            }
         });
         let states = plain(short_life(&mut subject, &capability).await);
         killer.abort();
@@ -440,10 +471,11 @@ async fn short_life(subject: &mut Subject, capability: &VolumeCapability) -> Vec
 
 #[tokio::test]
 async fn killed_a_hundred_times_at_random_it_ends_where_an_uninterrupted_run_ends() {
-    killed_at_random(if is_over_thin() { 20 } else { 100 }).await;
+    killed_at_random(if is_over_thin() { 20 } else { 100 }, Victims::Agent).await;
 }
 
 #[tokio::test]
-async fn killed_another_hundred_times_at_random_it_ends_there_too() {
-    killed_at_random(if is_over_thin() { 20 } else { 100 }).await;
+async fn killed_a_hundred_times_with_its_programs_it_ends_there_too() {
+    let times = if is_over_thin() { 30 } else { 100 };
+    killed_at_random(times, Victims::AgentAndPrograms).await;
 }

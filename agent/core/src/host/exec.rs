@@ -220,7 +220,7 @@ impl Program {
             let complaint = complaint(&stderr.bytes);
             return Err(Error::new(
                 Kind::Command,
-                format!("`{line}` failed ({status}): {complaint}"),
+                format!("`{}` failed ({status}): {complaint}", shortened(&line)),
             ));
         }
         if stdout.is_cut && self.effect == Effect::Reads {
@@ -243,6 +243,15 @@ impl Program {
             line.push_str(&argument.to_string_lossy());
         }
         line
+    }
+}
+
+/// A command line that leaves room for the complaint; all of it is in the log at debug.
+fn shortened(line: &str) -> String {
+    const CHARACTERS: usize = 120;
+    match line.char_indices().nth(CHARACTERS) {
+        Some((end, _)) => format!("{}…", line.get(..end).unwrap_or_default()),
+        None => line.to_owned(),
     }
 }
 

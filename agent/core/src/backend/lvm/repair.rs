@@ -98,14 +98,21 @@ impl Group {
                 }
             }
         }
-        for device in devices.iter().rev() {
-            let is_known = now
-                .volumes
-                .values()
-                .any(|volume| device.uuid.starts_with(&now.mapped_uuid(volume)));
-            if device.open == 0 && (!device.is_live || !is_known) {
-                tracing::warn!(device = %device.name, "removes a device that belongs to no volume");
-                mapper.remove(&device.uuid)?;
+        // One that goes may free the ones below it.
+        for _ in 0..3 {
+            let mut devices = mapper.list(&prefix)?;
+            devices.sort_by_key(depth);
+            for device in devices.iter().rev().filter(|device| device.open == 0) {
+                let is_known = now
+                    .volumes
+                    .values()
+                    .any(|volume| device.uuid.starts_with(&now.mapped_uuid(volume)));
+                // LVM does not activate a pool of which a part is active already.
+                let is_loose_part = depth(device) == 0;
+                if !device.is_live || !is_known || is_loose_part {
+                    tracing::warn!(device = %device.name, "removes a device that nothing is made of");
+                    mapper.remove(&device.uuid)?;
+                }
             }
         }
         Self::settle(&now, mapper)
