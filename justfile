@@ -23,6 +23,11 @@ sanity:
 bench *ARGS:
     cargo run --release --package drumlin-tests --bin bench -- {{ARGS}}
 
+# The speed of the LVM back end beside LVM's own commands, in the lab.
+bench-lvm:
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" lvm
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

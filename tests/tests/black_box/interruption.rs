@@ -316,9 +316,11 @@ async fn killed_at_random(times: usize, victims: Victims) {
         states.retain(|(step, _)| step != "expand at the node");
         states
     };
+    let mut undisturbed = Subject::start(None).await;
     let begun = Instant::now();
-    let wanted = plain(short_life(&mut Subject::start(None).await, &capability).await);
+    let wanted = plain(short_life(&mut undisturbed, &capability).await);
     let length = begun.elapsed();
+    drop(undisturbed);
     let (mut random, mut kills) = (seed(), 0);
     for round in 0..times {
         random ^= random << 13;
