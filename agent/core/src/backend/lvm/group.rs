@@ -180,11 +180,9 @@ impl Group {
         }
         for Job { commands, answer } in jobs {
             let result = self.one_by_one(&commands, is_tried).await;
-            if result
-                .as_ref()
-                .is_err_and(|error| error.kind() == Kind::HalfDone)
-            {
-                // Who asks again finds it repaired.
+            let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);
+            if result.as_ref().is_err_and(is_unclear) {
+                // A program may have been killed. Who asks again finds it repaired.
                 self.is_repaired.store(false, Ordering::Release);
             }
             // Who asked may be gone.

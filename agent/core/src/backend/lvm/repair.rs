@@ -52,7 +52,7 @@ impl Group {
         let this = Arc::clone(self);
         let doomed = blocking(move || this.repair_devices(now)).await?;
         for name in doomed {
-            tracing::warn!(volume = %name, group = %self.name, "removes a snapshot whose making was interrupted");
+            tracing::warn!(volume = %name, group = %self.name, "removes a volume whose making was interrupted");
             self.remove_broken(&name).await?;
         }
         let now = self.now().await?;
@@ -118,7 +118,8 @@ impl Group {
         Self::settle(&now, mapper)
     }
 
-    /// Where LVM had told its pool of a snapshot and died before it knew, it can neither go on nor back by itself.
+    /// Volumes of ours that LVM had begun to make when it was killed: it has noted what to tell the pool, and nobody was
+    /// told that they are made. They go; where the pool has a snapshot already, LVM cannot do that by itself.
     fn settle(now: &VolumeGroup, mapper: &DeviceMapper) -> Result<Vec<String>> {
         let mut doomed = Vec::new();
         for volume in now.volumes.values() {
@@ -126,40 +127,36 @@ impl Group {
                 continue;
             };
             let uuid = now.pool_uuid(volume);
-            if pool.messages.is_empty() || mapper.find(&uuid)?.is_none_or(|device| !device.is_live)
-            {
-                continue;
-            }
-            let status = mapper.status(&uuid)?;
-            let words = status
-                .first()
-                .map(|line| line.words.as_str())
-                .unwrap_or_default();
-            let kernel: Option<u64> = words
-                .split_whitespace()
-                .next()
-                .and_then(|word| word.parse().ok());
-            if kernel.map(|kernel| kernel + 1) != Some(pool.transaction) {
+            let is_live = mapper.find(&uuid)?.is_some_and(|device| device.is_live);
+            let kernel: Option<u64> = if is_live && !pool.messages.is_empty() {
+                let status = mapper.status(&uuid)?;
+                let words = status.first().map(|line| line.words.as_str());
+                let first = words.and_then(|words| words.split_whitespace().next());
+                first.and_then(|word| word.parse().ok())
+            } else {
+                None
+            };
+            // The pool has done what it was told; only the note was left.
+            if kernel == Some(pool.transaction) {
                 continue;
             }
             for message in &pool.messages {
                 let Message::Create(name) = message else {
                     continue;
                 };
-                let created = now.volumes.get(name).map(|volume| &volume.kind);
-                let Some(VolumeKind::Thin {
-                    device,
-                    origin: Some(_),
-                    ..
-                }) = created
-                else {
+                let Some(begun) = now.volumes.get(name) else {
                     continue;
                 };
-                // One that the pool does not have yet is no trouble, and is not there to be deleted.
-                if mapper.message(&uuid, &format!("delete {device}")).is_ok() {
-                    tracing::warn!(volume = %name, group = %now.name, "takes back a snapshot from its pool");
-                    doomed.push(name.clone());
+                if Tags::read(&begun.tags).is_none() {
+                    continue;
                 }
+                if let (true, VolumeKind::Thin { device, origin: Some(_), .. }) = (is_live, &begun.kind)
+                    // One that the pool does not have yet is no trouble, and is not there to be deleted.
+                    && mapper.message(&uuid, &format!("delete {device}")).is_ok()
+                {
+                    tracing::warn!(volume = %name, group = %now.name, "takes back a snapshot from its pool");
+                }
+                doomed.push(name.clone());
             }
         }
         Ok(doomed)
