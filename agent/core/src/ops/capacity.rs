@@ -1,9 +1,10 @@
 //! How much room there is.
 
-use super::{Operations, volume::minimum_size};
+use super::Operations;
 use crate::{
     Error, Result,
     backend::Capacity,
+    host::FileSystem,
     types::{Capability, ClassName, Map, Size, Topology},
 };
 
@@ -49,4 +50,9 @@ impl Operations {
         }
         Ok((class.backend.capacity().await?, minimum))
     }
+}
+
+/// The smallest volume that can have this file system.
+pub(super) fn minimum_size(kind: FileSystem) -> Size {
+    Size::try_from(kind.minimum_bytes()).unwrap_or_default()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{
     Class, Listing, Operations, PageRequest,
+    capacity::minimum_size,
     labels::{self, Read},
     locks::Hold,
     mutable,
@@ -538,11 +539,6 @@ fn wanted_file_system(features: Features, capabilities: &[Capability]) -> Option
     mounts.clone().next()?;
     let named = mounts.find_map(Capability::file_system);
     Some(named.unwrap_or(features.file_system))
-}
-
-/// The smallest volume that can have this file system.
-pub(super) fn minimum_size(kind: FileSystem) -> Size {
-    Size::try_from(kind.minimum_bytes()).unwrap_or_default()
 }
 
 fn choose_size(features: Features, request: &CreateVolume, source: Option<&Image>) -> Result<Size> {
