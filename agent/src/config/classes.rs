@@ -10,7 +10,7 @@ use drumlin_core::{
     backend::{
         Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
-        lvm::{Thin, ThinSettings},
+        lvm::{Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe},
     },
     host::FileSystem,
     ops::Class,
@@ -26,6 +26,7 @@ pub(super) struct FileClass {
     default: bool,
     directory: Option<FileDirectory>,
     thin: Option<FileThin>,
+    thick: Option<FileThick>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -48,6 +49,49 @@ struct FileThin {
     #[serde(default)]
     fs_type: Option<String>,
 }
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileThick {
+    volume_group: String,
+    #[serde(default)]
+    layout: FileLayout,
+    #[serde(default)]
+    stripes: Option<u32>,
+    #[serde(default)]
+    mirrors: Option<u32>,
+    #[serde(default)]
+    reserve: Option<String>,
+    #[serde(default)]
+    snapshot_size: Option<String>,
+    #[serde(default)]
+    wipe: FileWipe,
+    #[serde(default)]
+    deletes_snapshots: bool,
+    #[serde(default)]
+    fs_type: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FileLayout {
+    #[default]
+    Linear,
+    Striped,
+    Raid1,
+}
+
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum FileWipe {
+    #[default]
+    Zero,
+    Discard,
+    None,
+}
+
+/// What an exception store has of its volume's size, in hundredths, unless the class says otherwise.
+const SNAPSHOT_SIZE: u32 = 20;
 
 fn nothing_twice() -> f64 {
     1.0
@@ -121,15 +165,16 @@ fn check_directories(file: &[FileClass]) -> anyhow::Result<()> {
 
 fn one_class(class: &FileClass, node: &NodeName) -> anyhow::Result<Class> {
     let name: ClassName = class.name.parse().context("name")?;
-    let backend: Arc<dyn Backend> = match (&class.directory, &class.thin) {
-        (Some(directory), None) => Arc::new(Directory::new(directory.settings()?)),
-        (None, Some(thin)) => Arc::new(Thin::new(thin.settings(&name, node)?)),
-        (None, None) => {
+    let backend: Arc<dyn Backend> = match (&class.directory, &class.thin, &class.thick) {
+        (Some(directory), None, None) => Arc::new(Directory::new(directory.settings()?)),
+        (None, Some(thin), None) => Arc::new(Lvm::new(thin.settings(&name, node)?)),
+        (None, None, Some(thick)) => Arc::new(Lvm::new(thick.settings(&name, node)?)),
+        (None, None, None) => {
             bail!(
-                "has no back end; add `directory: {{path: …}}` or `thin: {{volumeGroup: …, pool: …}}`"
+                "has no back end; add `directory: {{path: …}}`, `thin: {{volumeGroup: …, pool: …}}` or `thick: {{volumeGroup: …}}`"
             )
         }
-        _ => bail!("has more than one back end; keep one of directory and thin"),
+        _ => bail!("has more than one back end; keep one of directory, thin and thick"),
     };
     Ok(Class { name, backend })
 }
@@ -152,7 +197,7 @@ impl FileDirectory {
 }
 
 impl FileThin {
-    fn settings(&self, class: &ClassName, node: &NodeName) -> anyhow::Result<ThinSettings> {
+    fn settings(&self, class: &ClassName, node: &NodeName) -> anyhow::Result<LvmSettings> {
         check_lvm_name(&self.volume_group).context("thin.volumeGroup")?;
         check_lvm_name(&self.pool).context("thin.pool")?;
         if !(1.0..=1000.0).contains(&self.overcommit) {
@@ -161,15 +206,88 @@ impl FileThin {
                 self.overcommit
             );
         }
-        Ok(ThinSettings {
+        Ok(LvmSettings {
             volume_group: self.volume_group.clone(),
-            pool: self.pool.clone(),
-            overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
+            volumes: Volumes::Thin(ThinPool {
+                name: self.pool.clone(),
+                overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
+            }),
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
         })
     }
+}
+
+impl FileThick {
+    fn settings(&self, class: &ClassName, node: &NodeName) -> anyhow::Result<LvmSettings> {
+        check_lvm_name(&self.volume_group).context("thick.volumeGroup")?;
+        let reserve = self.reserve.as_deref().map(|text| percent(text, 0..=99));
+        let snapshot_size = self
+            .snapshot_size
+            .as_deref()
+            .map(|text| percent(text, 1..=100));
+        Ok(LvmSettings {
+            volume_group: self.volume_group.clone(),
+            volumes: Volumes::Thick(Thick {
+                layout: self.layout()?,
+                reserve: reserve.transpose().context("thick.reserve")?.unwrap_or(0),
+                snapshot_size: snapshot_size
+                    .transpose()
+                    .context("thick.snapshotSize")?
+                    .unwrap_or(SNAPSHOT_SIZE),
+                wipe: match self.wipe {
+                    FileWipe::Zero => Wipe::Zero,
+                    FileWipe::Discard => Wipe::Discard,
+                    FileWipe::None => Wipe::None,
+                },
+                deletes_snapshots: self.deletes_snapshots,
+            }),
+            class: class.clone(),
+            node: node.clone(),
+            file_system: file_system(self.fs_type.as_deref()).context("thick.fsType")?,
+        })
+    }
+
+    fn layout(&self) -> anyhow::Result<Layout> {
+        // LVM has no volume of more.
+        const MOST: u32 = 128;
+        const MOST_MIRRORS: u32 = 9;
+        // What an example spells out in full is no contradiction: one stripe, no mirror.
+        let (stripes, mirrors) = (self.stripes, self.mirrors.filter(|mirrors| *mirrors > 0));
+        let stripes = stripes.filter(|stripes| *stripes != 1);
+        match (self.layout, stripes, mirrors) {
+            (FileLayout::Linear, None, None) => Ok(Layout::Linear),
+            (FileLayout::Striped, Some(stripes @ 2..=MOST), None) => Ok(Layout::Striped(stripes)),
+            (FileLayout::Raid1, None, None) => Ok(Layout::Mirrored(1)),
+            (FileLayout::Raid1, None, Some(mirrors @ 1..=MOST_MIRRORS)) => {
+                Ok(Layout::Mirrored(mirrors))
+            }
+            (FileLayout::Striped, _, None) => {
+                bail!("thick.stripes: a striped volume needs 2 to {MOST} stripes")
+            }
+            (FileLayout::Raid1, None, _) => {
+                bail!(
+                    "thick.mirrors: a raid1 volume has 1 to {MOST_MIRRORS} mirrors besides the first leg"
+                )
+            }
+            (_, Some(_), _) => bail!("thick.stripes is for layout striped only"),
+            (_, None, Some(_)) => bail!("thick.mirrors is for layout raid1 only"),
+        }
+    }
+}
+
+/// Reads `5%` as 5.
+fn percent(text: &str, allowed: std::ops::RangeInclusive<u32>) -> anyhow::Result<u32> {
+    let number = text.strip_suffix('%').and_then(|text| text.parse().ok());
+    let number = number.filter(|number| allowed.contains(number));
+    number.with_context(|| {
+        format!(
+            "{text:?} is no percentage from {}% to {}%",
+            allowed.start(),
+            allowed.end()
+        )
+    })
 }
 
 fn file_system(name: Option<&str>) -> anyhow::Result<FileSystem> {

@@ -25,6 +25,8 @@ pub struct Image {
 pub enum Health {
     /// All is well.
     Good,
+    /// It can be used, but has lost what protects it; the text says what, and what to do.
+    Degraded(String),
     /// The record is there, but the bytes are not as it says; the text says how.
     Damaged(String),
     /// The record cannot be read, or is of a newer version; nothing may be changed.

@@ -40,7 +40,7 @@ pub struct Capacity {
     pub largest: Size,
 }
 
-/// One value per device class: a directory of image files, later a volume group or a thin pool.
+/// One value per device class: a directory of image files, a volume group or a thin pool.
 ///
 /// Every method may be repeated and interrupted; a repeat finds what the first call made.
 /// The caller holds the lock of the image's key for every method that changes something.
@@ -69,9 +69,28 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 
     /// Makes an image, blank or a copy of another; one that exists already is returned as it is.
     ///
+    /// When it returns the moment of a copy is held. Its bytes may still be missing, and then nobody sees it until
+    /// [`Backend::finish`] has brought them.
+    ///
     /// # Errors
     /// `NoSpace` when there is no room, and then nothing is left behind.
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>>;
+
+    /// Does what [`Backend::create`] has left, however long that takes. The origin may be used meanwhile.
+    ///
+    /// # Errors
+    /// `HalfDone` when it goes on with the next call; after any other nothing is left behind.
+    async fn finish(&self, _: &ImageSpec) -> Result<()> {
+        Ok(())
+    }
+
+    /// How far something is that takes long, for people; none when nothing of the image does.
+    fn progress(&self, _: ImageId) -> Option<String> {
+        None
+    }
+
+    /// The agent ends: what takes long stops where it can go on.
+    fn stop(&self) {}
 
     /// Makes an image at least `to` bytes large, and its device with it. Never makes it smaller.
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>>;

@@ -51,7 +51,7 @@ impl Subject {
             #[cfg(feature = "lab")]
             Storage::Lab { .. } => {
                 let spec = blank("filler", u32::try_from(bytes >> 20).unwrap());
-                self.backend.create(&spec).await.unwrap();
+                create(&*self.backend, &spec).await.unwrap();
             }
         }
     }
@@ -95,6 +95,23 @@ fn thin(disks: usize) -> Subject {
         backend: Arc::new(lab.thin("pool", 100)),
         storage: Storage::Lab { _lab: lab },
     }
+}
+
+/// A thick class on disks of its own.
+#[cfg(feature = "lab")]
+fn thick(disks: usize, layout: super::lvm::Layout) -> Subject {
+    let lab = super::lvm::testing::Lab::new(disks, 1000);
+    Subject {
+        backend: Arc::new(lab.thick(layout)),
+        storage: Storage::Lab { _lab: lab },
+    }
+}
+
+/// Makes an image whole.
+async fn create(backend: &dyn Backend, spec: &ImageSpec) -> crate::Result<Change<super::Image>> {
+    let made = backend.create(spec).await?;
+    backend.finish(spec).await?;
+    Ok(made)
 }
 
 /// A directory class on a fresh file system.
@@ -170,7 +187,7 @@ async fn read(subject: &Subject, id: ImageId, length: usize, offset: u64) -> Vec
 
 async fn a_new_image_reads_as_zeros_and_keeps_its_labels(subject: Subject) {
     let spec = blank("a", 16);
-    let made = subject.backend.create(&spec).await.unwrap();
+    let made = create(&*subject.backend, &spec).await.unwrap();
     assert!(made.is_made());
     let image = made.into_inner();
     assert_eq!((image.id, image.size), (spec.id, spec.size));
@@ -193,13 +210,13 @@ async fn a_new_image_reads_as_zeros_and_keeps_its_labels(subject: Subject) {
 
 async fn a_repeated_create_finds_the_first_image_as_it_is(subject: Subject) {
     let spec = blank("a", 16);
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     write(&subject, spec.id, b"precious", 4096).await;
     let larger = ImageSpec {
         size: Size::from_mebibytes(32),
         ..spec.clone()
     };
-    let again = subject.backend.create(&larger).await.unwrap();
+    let again = create(&*subject.backend, &larger).await.unwrap();
     assert!(!again.is_made());
     assert_eq!(again.into_inner().size, spec.size);
     assert_eq!(read(&subject, spec.id, 8, 4096).await, b"precious");
@@ -207,13 +224,13 @@ async fn a_repeated_create_finds_the_first_image_as_it_is(subject: Subject) {
 
 async fn a_copy_has_the_bytes_of_its_moment(subject: Subject) {
     let source = blank("source", 16);
-    subject.backend.create(&source).await.unwrap();
+    create(&*subject.backend, &source).await.unwrap();
     write(&subject, source.id, b"before", 5 * MIB).await;
     let snapshot = copy(ImageKind::Snapshot, "snapshot", &source, 16);
-    subject.backend.create(&snapshot).await.unwrap();
+    create(&*subject.backend, &snapshot).await.unwrap();
     write(&subject, source.id, b"after!", 5 * MIB).await;
     let restored = copy(ImageKind::Volume, "restored", &snapshot, 24);
-    subject.backend.create(&restored).await.unwrap();
+    create(&*subject.backend, &restored).await.unwrap();
     assert_eq!(read(&subject, snapshot.id, 6, 5 * MIB).await, b"before");
     assert_eq!(read(&subject, restored.id, 6, 5 * MIB).await, b"before");
     assert_eq!(read(&subject, restored.id, 8, 20 * MIB).await, [0; 8]);
@@ -224,7 +241,7 @@ async fn a_copy_has_the_bytes_of_its_moment(subject: Subject) {
 
 async fn a_copy_of_an_attached_image_has_what_was_written_to_its_device(subject: Subject) {
     let source = blank("source", 16);
-    subject.backend.create(&source).await.unwrap();
+    create(&*subject.backend, &source).await.unwrap();
     let device = subject
         .backend
         .attach(source.id, Access::ReadWrite)
@@ -233,14 +250,14 @@ async fn a_copy_of_an_attached_image_has_what_was_written_to_its_device(subject:
     let file = File::options().write(true).open(&device).unwrap();
     file.write_all_at(b"unsynced", MIB).unwrap();
     let snapshot = copy(ImageKind::Snapshot, "snapshot", &source, 16);
-    subject.backend.create(&snapshot).await.unwrap();
+    create(&*subject.backend, &snapshot).await.unwrap();
     drop(file);
     assert_eq!(read(&subject, snapshot.id, 8, MIB).await, b"unsynced");
 }
 
 async fn growth_keeps_the_bytes_and_reaches_the_device(subject: Subject) {
     let spec = blank("a", 16);
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     write(&subject, spec.id, b"kept", MIB).await;
     let device = subject
         .backend
@@ -263,7 +280,7 @@ async fn growth_keeps_the_bytes_and_reaches_the_device(subject: Subject) {
 
 async fn labels_change_in_one_step_and_a_change_that_changes_nothing_is_none(subject: Subject) {
     let spec = blank("a", 1);
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     let mut change = LabelChange::set("größe", "日本\n\"\\");
     change.remove.push("name".to_owned());
     assert!(
@@ -291,7 +308,7 @@ async fn labels_change_in_one_step_and_a_change_that_changes_nothing_is_none(sub
 
 async fn attaching_twice_gives_one_device_and_detaching_twice_is_no_error(subject: Subject) {
     let spec = blank("a", 4);
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     let first = subject
         .backend
         .attach(spec.id, Access::ReadWrite)
@@ -317,7 +334,7 @@ async fn attaching_twice_gives_one_device_and_detaching_twice_is_no_error(subjec
 
 async fn deleting_frees_the_device_and_the_room_and_twice_is_no_error(subject: Subject) {
     let spec = blank("a", 64);
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     subject
         .backend
         .attach(spec.id, Access::ReadWrite)
@@ -328,13 +345,13 @@ async fn deleting_frees_the_device_and_the_room_and_twice_is_no_error(subject: S
     assert_eq!(subject.backend.get(spec.id).await.unwrap(), None);
     assert_eq!(subject.backend.list(ImageKind::Volume).await.unwrap(), []);
     // The name is free again, and shows nothing of what was there.
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     assert_eq!(read(&subject, spec.id, 4096, 0).await, vec![0; 4096]);
 }
 
 async fn an_open_device_keeps_its_image(subject: Subject) {
     let spec = blank("a", 4);
-    subject.backend.create(&spec).await.unwrap();
+    create(&*subject.backend, &spec).await.unwrap();
     let device = subject
         .backend
         .attach(spec.id, Access::ReadWrite)
@@ -350,15 +367,13 @@ async fn an_open_device_keeps_its_image(subject: Subject) {
 
 async fn without_room_nothing_is_left_behind(subject: Subject) {
     let before = subject.backend.capacity().await.unwrap();
-    let error = subject
-        .backend
-        .create(&blank("huge", 1 << 20))
+    let error = create(&*subject.backend, &blank("huge", 1 << 20))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::NoSpace, "{error:?}");
     // A copy that runs out of room half-way: what it wrote goes with it.
     let source = blank("source", 350);
-    subject.backend.create(&source).await.unwrap();
+    create(&*subject.backend, &source).await.unwrap();
     let bytes: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
     let device = subject
         .backend
@@ -374,7 +389,7 @@ async fn without_room_nothing_is_left_behind(subject: Subject) {
     subject.backend.detach(source.id).await.unwrap();
     subject.fill(20 * MIB).await;
     let clone = copy(ImageKind::Volume, "clone", &source, 350);
-    match subject.backend.create(&clone).await {
+    match create(&*subject.backend, &clone).await {
         // Blocks that are shared need no room.
         Ok(_) => drop(subject.backend.delete(clone.id).await.unwrap()),
         Err(error) => assert_eq!(error.kind(), Kind::NoSpace, "{error:?}"),
@@ -402,9 +417,7 @@ async fn the_largest_volume_that_is_offered_can_be_made(subject: Subject) {
         ..blank("largest", 1)
     };
     assert_eq!(
-        subject
-            .backend
-            .create(&spec)
+        create(&*subject.backend, &spec)
             .await
             .unwrap()
             .into_inner()
@@ -423,6 +436,12 @@ macro_rules! suite {
         mod lvm_thin_on_one_disk { suite!(= super::thin(1), $($behaviour),*); }
         #[cfg(feature = "lab")]
         mod lvm_thin_on_three_disks { suite!(= super::thin(3), $($behaviour),*); }
+        #[cfg(feature = "lab")]
+        mod lvm_linear { suite!(= super::thick(1, crate::backend::lvm::Layout::Linear), $($behaviour),*); }
+        #[cfg(feature = "lab")]
+        mod lvm_striped { suite!(= super::thick(2, crate::backend::lvm::Layout::Striped(2)), $($behaviour),*); }
+        #[cfg(feature = "lab")]
+        mod lvm_raid1 { suite!(= super::thick(2, crate::backend::lvm::Layout::Mirrored(1)), $($behaviour),*); }
     };
     (@ $storage:expr, $allocation:expr, $($behaviour:ident),*) => {
         use super::{Allocation, FileSystem};

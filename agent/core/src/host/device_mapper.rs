@@ -15,6 +15,7 @@ use crate::{Error, Kind, Result};
 const CONTROL: &str = "/dev/mapper/control";
 
 // linux/dm-ioctl.h
+const DEV_CREATE: u8 = 3;
 const DEV_REMOVE: u8 = 4;
 const DEV_SUSPEND: u8 = 6;
 const DEV_STATUS: u8 = 7;
@@ -149,6 +150,18 @@ impl DeviceMapper {
             .call(TABLE_STATUS, uuid, NO_FLUSH, &[])
             .map_err(|error| failed("read the status of", uuid, error))?;
         Ok(answer.lines())
+    }
+
+    /// Makes a device with this table. A device that cannot have it is not left behind.
+    pub fn create(&self, name: &str, uuid: &str, lines: &[Line]) -> Result<Mapped> {
+        let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
+        let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
+        let started = self.load(uuid, lines).and_then(|()| self.resume(uuid));
+        if let Err(error) = started {
+            let _ = self.remove(uuid);
+            return Err(error);
+        }
+        Ok(made)
     }
 
     /// Gives a device a table that its next resume puts in force.

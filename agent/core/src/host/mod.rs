@@ -6,9 +6,11 @@
 mod access;
 pub mod copy;
 pub mod device_mapper;
+mod direct;
 pub mod disk;
 pub mod exec;
 mod filesystem;
+pub mod fill;
 pub mod format;
 pub mod freeze;
 mod growth;
@@ -25,6 +27,7 @@ mod system;
 pub(crate) mod testing;
 
 pub use access::Access;
+pub(crate) use direct::DirectBuffer;
 pub use disk::Disk;
 pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;

@@ -22,6 +22,8 @@ use libc::{Ioctl, c_int, c_long, c_uint};
 const FICLONE: Ioctl = nix::request_code_write!(0x94, 9, size_of::<c_int>());
 const FIFREEZE: Ioctl = nix::request_code_readwrite!(b'X', 119, size_of::<c_int>());
 const FITHAW: Ioctl = nix::request_code_readwrite!(b'X', 120, size_of::<c_int>());
+const BLKDISCARD: Ioctl = nix::request_code_none!(0x12, 119);
+const BLKZEROOUT: Ioctl = nix::request_code_none!(0x12, 127);
 const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>());
 
 // linux/fs/xfs/libxfs/xfs_fs.h and linux/btrfs.h
@@ -150,6 +152,18 @@ pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
 /// Lets the writers of a frozen file system go on (`FITHAW`); `EINVAL` when it is not frozen.
 pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
     ioctl_number(directory, FITHAW, 0).map(drop)
+}
+
+/// Makes a stretch of a block device read as zeros (`BLKZEROOUT`): start and length in bytes, multiples of 512.
+pub(crate) fn zero_range(device: impl AsFd, start: u64, length: u64) -> io::Result<()> {
+    // SAFETY: BLKZEROOUT reads two u64 from its argument.
+    unsafe { ioctl_value(device, BLKZEROOUT, &mut [start, length]) }.map(drop)
+}
+
+/// Tells a block device to forget a stretch (`BLKDISCARD`): start and length in bytes, multiples of 512.
+pub(crate) fn discard_range(device: impl AsFd, start: u64, length: u64) -> io::Result<()> {
+    // SAFETY: BLKDISCARD reads two u64 from its argument.
+    unsafe { ioctl_value(device, BLKDISCARD, &mut [start, length]) }.map(drop)
 }
 
 /// The bytes that a block device holds.

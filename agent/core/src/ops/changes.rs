@@ -1,39 +1,109 @@
 //! Changes run to their end, whatever becomes of their caller.
 
-use std::{future::Future, panic};
+use std::{future::Future, panic, time::Duration};
 
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use super::locks::{Hold, Locks};
-use crate::{Error, Kind, Result};
+use super::{
+    class::Class,
+    locks::{Guard, Hold, Locks},
+};
+use crate::{Error, Kind, Result, types::ImageId};
+
+/// So long a caller waits for what runs already: shorter than the deadlines that callers are known to set, so that they
+/// hear how far it is.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Runs changes: each in a task of its own that owns its locks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Changes {
+    classes: Vec<Class>,
     locks: Locks,
     tasks: TaskTracker,
 }
 
 impl Changes {
+    /// Changes of what is in these classes.
+    pub(super) fn new(classes: Vec<Class>) -> Self {
+        Self {
+            classes,
+            locks: Locks::default(),
+            tasks: TaskTracker::new(),
+        }
+    }
+
     /// Takes `holds` and runs `change` to its end. A caller that goes away neither stops it nor frees its locks.
     ///
     /// # Errors
     /// [`Kind::Busy`] when an object is held, or when the agent is shutting down; else what `change` returns.
-    pub(super) async fn run<T, F>(&self, holds: Vec<Hold>, change: F) -> Result<T>
+    pub(super) fn run<T, F>(
+        &self,
+        holds: Vec<Hold>,
+        change: F,
+    ) -> impl Future<Output = Result<T>> + Send
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        if self.tasks.is_closed() {
-            return Err(Error::new(Kind::HalfDone, "the agent is shutting down"));
-        }
-        let guard = self.locks.take(holds)?;
-        let task = self.tasks.spawn(async move {
+        // The futures of the callers stay small.
+        let change = Box::pin(change);
+        let holding = |guard: Guard| async move {
             let result = change.await;
             drop(guard);
             result
-        });
-        match task.await {
+        };
+        self.run_holding(holds, holding)
+    }
+
+    /// The same for a change that lets go itself of what it needs no longer.
+    pub(super) async fn run_holding<T, F>(
+        &self,
+        holds: Vec<Hold>,
+        change: impl FnOnce(Guard) -> F + Send,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let guard = self.locks.take(holds).map_err(|id| self.busy(id))?;
+        self.spawn(Box::pin(change(guard))).await
+    }
+
+    /// The same for what may take long: a repeat waits a while for the first call to be done.
+    pub(super) async fn join<T, F>(
+        &self,
+        holds: Vec<Hold>,
+        change: impl FnOnce(Guard) -> F + Send,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let deadline = Instant::now() + PATIENCE;
+        let joined = self.locks.join(holds, deadline).await;
+        let guard = joined.map_err(|id| self.busy(id))?;
+        self.spawn(Box::pin(change(guard))).await
+    }
+
+    fn busy(&self, id: ImageId) -> Error {
+        let mut classes = self.classes.iter();
+        let progress = classes.find_map(|class| class.backend.progress(id));
+        let progress = progress.map_or_else(String::new, |progress| format!(" ({progress})"));
+        Error::new(
+            Kind::Busy,
+            format!("another change of {id} is running{progress}; ask again"),
+        )
+    }
+
+    async fn spawn<T: Send + 'static>(
+        &self,
+        change: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        if self.tasks.is_closed() {
+            return Err(Error::new(Kind::HalfDone, "the agent is shutting down"));
+        }
+        match self.tasks.spawn(change).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(cause) => panic::resume_unwind(cause),
@@ -42,9 +112,12 @@ impl Changes {
         }
     }
 
-    /// Takes no new changes and waits for the running ones.
+    /// Takes no new changes and waits for the running ones; those that take long end where they can go on.
     pub(super) async fn shut_down(&self) {
         self.tasks.close();
+        for class in &self.classes {
+            class.backend.stop();
+        }
         self.tasks.wait().await;
     }
 }

@@ -1,11 +1,13 @@
-//! Locks on objects: all or none at once, never waited for.
+//! Locks on objects: all or none at once, waited for only by who wants to join what runs.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use crate::{Error, Kind, Result, types::ImageId};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::types::ImageId;
 
 /// How an object is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +22,7 @@ pub(super) enum Hold {
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
+    freed: Arc<Notify>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -32,15 +35,13 @@ enum Holders {
 #[derive(Debug)]
 pub(super) struct Guard {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
+    freed: Arc<Notify>,
     holds: Vec<Hold>,
 }
 
 impl Locks {
-    /// Takes all of `holds`, or none.
-    ///
-    /// # Errors
-    /// [`Kind::Busy`] naming the object that another change holds.
-    pub(super) fn take(&self, holds: Vec<Hold>) -> Result<Guard> {
+    /// Takes all of `holds`, or none; else the object that another change holds.
+    pub(super) fn take(&self, holds: Vec<Hold>) -> Result<Guard, ImageId> {
         let mut held = lock(&self.held);
         for hold in &holds {
             let (id, free) = match hold {
@@ -48,10 +49,7 @@ impl Locks {
                 Hold::Shared(id) => (id, !matches!(held.get(id), Some(Holders::One))),
             };
             if !free {
-                return Err(Error::new(
-                    Kind::Busy,
-                    format!("another change of {id} is running; ask again"),
-                ));
+                return Err(*id);
             }
         }
         for hold in &holds {
@@ -69,15 +67,43 @@ impl Locks {
         }
         Ok(Guard {
             held: Arc::clone(&self.held),
+            freed: Arc::clone(&self.freed),
             holds,
         })
     }
+
+    /// The same, waiting until `deadline` for others to be done.
+    pub(super) async fn join(&self, holds: Vec<Hold>, deadline: Instant) -> Result<Guard, ImageId> {
+        loop {
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            // From here on nothing that is freed is missed.
+            freed.as_mut().enable();
+            match self.take(holds.clone()) {
+                Err(id) if tokio::time::timeout_at(deadline, freed).await.is_err() => {
+                    return Err(id);
+                }
+                Err(_) => {}
+                Ok(guard) => return Ok(guard),
+            }
+        }
+    }
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
+impl Guard {
+    /// Lets go of all that was held but for `id`.
+    pub(super) fn keep_only(&mut self, kept: ImageId) {
+        let is_kept = |hold: &Hold| *hold == Hold::Exclusive(kept);
+        let (kept, gone) = std::mem::take(&mut self.holds)
+            .into_iter()
+            .partition(is_kept);
+        self.holds = kept;
+        self.free(&gone);
+    }
+
+    fn free(&self, holds: &[Hold]) {
         let mut held = lock(&self.held);
-        for hold in &self.holds {
+        for hold in holds {
             match hold {
                 Hold::Exclusive(id) => {
                     held.remove(id);
@@ -90,6 +116,14 @@ impl Drop for Guard {
                 },
             }
         }
+        drop(held);
+        self.freed.notify_waiters();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.free(&self.holds);
     }
 }
 
@@ -115,10 +149,8 @@ mod tests {
         let locks = Locks::default();
         let guard = locks.take(vec![Hold::Exclusive(id("a"))]).unwrap();
         for hold in [Hold::Exclusive(id("a")), Hold::Shared(id("a"))] {
-            let error = locks
-                .take(vec![Hold::Exclusive(id("b")), hold])
-                .unwrap_err();
-            assert_eq!(error.kind(), Kind::Busy);
+            let taken = locks.take(vec![Hold::Exclusive(id("b")), hold]);
+            assert_eq!(taken.unwrap_err(), id("a"));
         }
         locks.take(vec![Hold::Exclusive(id("b"))]).unwrap();
         drop(guard);
@@ -135,5 +167,31 @@ mod tests {
         assert!(locks.take(vec![Hold::Exclusive(id("a"))]).is_err());
         drop(second);
         assert!(locks.take(vec![Hold::Exclusive(id("a"))]).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_joins_waits_until_all_is_free_or_the_time_is_over() {
+        let locks = Arc::new(Locks::default());
+        let mut first = locks
+            .take(vec![
+                Hold::Exclusive(id("a")),
+                Hold::Exclusive(id("source")),
+            ])
+            .unwrap();
+        let deadline = Instant::now() + std::time::Duration::from_secs(10);
+        let wanted = vec![Hold::Exclusive(id("a"))];
+        let late = locks.join(wanted.clone(), deadline).await;
+        assert_eq!(late.unwrap_err(), id("a"));
+        first.keep_only(id("a"));
+        locks.take(vec![Hold::Exclusive(id("source"))]).unwrap();
+        assert!(locks.take(wanted.clone()).is_err());
+        let waiting = tokio::spawn({
+            let locks = Arc::clone(&locks);
+            let deadline = Instant::now() + std::time::Duration::from_secs(10);
+            async move { locks.join(wanted, deadline).await.is_ok() }
+        });
+        tokio::task::yield_now().await;
+        drop(first);
+        assert!(waiting.await.unwrap());
     }
 }

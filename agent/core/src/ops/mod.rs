@@ -61,8 +61,8 @@ impl Operations {
     pub fn new(settings: Settings, classes: Classes) -> Arc<Self> {
         Arc::new(Self {
             settings,
+            changes: Changes::new(classes.iter().cloned().collect()),
             classes,
-            changes: Changes::default(),
             publishing: tokio::sync::Mutex::default(),
         })
     }

@@ -95,7 +95,7 @@ impl Found {
     /// [`Kind::Precondition`] saying what is wrong with it.
     pub(super) fn healthy(&self) -> Result<&Image> {
         match &self.image.health {
-            Health::Good => Ok(&self.image),
+            Health::Good | Health::Degraded(_) => Ok(&self.image),
             Health::Damaged(why) | Health::Unreadable(why) => Err(Error::new(
                 Kind::Precondition,
                 format!(
@@ -113,7 +113,7 @@ impl Found {
     /// [`Kind::Precondition`] saying what is wrong with the record.
     pub(super) fn readable(&self) -> Result<&Image> {
         match &self.image.health {
-            Health::Good | Health::Damaged(_) => Ok(&self.image),
+            Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(&self.image),
             Health::Unreadable(_) => self.healthy(),
         }
     }

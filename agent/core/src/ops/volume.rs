@@ -6,7 +6,7 @@ use super::{
     Class, Listing, Operations, PageRequest,
     capacity::minimum_size,
     labels::{self, Read},
-    locks::Hold,
+    locks::{Guard, Hold},
     mutable,
     resolve::{Found, not_here},
 };
@@ -80,7 +80,7 @@ impl Condition {
                 abnormal: false,
                 message: "volume is healthy".to_owned(),
             },
-            Health::Damaged(why) | Health::Unreadable(why) => Self {
+            Health::Degraded(why) | Health::Damaged(why) | Health::Unreadable(why) => Self {
                 abnormal: true,
                 message: why.clone(),
             },
@@ -157,12 +157,13 @@ impl Operations {
             });
         }
         let this = Arc::clone(self);
-        self.changes
-            .run(
-                holds,
-                async move { this.make_volume(class, id, request).await },
-            )
-            .await
+        let is_copy = request.source.is_some();
+        let make = move |guard| async move { this.make_volume(class, id, request, guard).await };
+        if is_copy {
+            self.changes.join(holds, make).await
+        } else {
+            self.changes.run_holding(holds, make).await
+        }
     }
 
     async fn make_volume(
@@ -170,6 +171,7 @@ impl Operations {
         class: Class,
         id: ImageId,
         request: CreateVolume,
+        mut guard: Guard,
     ) -> Result<Volume> {
         // Before the source is looked at: it may be gone since, and a repeat must still find its volume.
         if let Some(found) = self.named(&class, id).await? {
@@ -197,6 +199,11 @@ impl Operations {
         };
         let image = class.backend.create(&spec).await?.into_inner();
         fail::point("create-volume.made");
+        if let Some(Source::Volume(_)) = &request.source {
+            // Its moment is held; whoever uses it need not wait for the bytes.
+            guard.keep_only(id);
+        }
+        class.backend.finish(&spec).await?;
         tracing::info!(volume.id = %handle, volume.name = %request.name, bytes = image.size.bytes(), "volume created");
         Ok(Found {
             handle,
@@ -288,9 +295,13 @@ impl Operations {
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
+                let (backend, id) = (Arc::clone(&place.class.backend), place.id);
                 let found = match place.find().await {
                     Ok(found) => found,
-                    Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+                    // What was begun and never finished nobody sees, but it takes room.
+                    Err(error) if error.kind() == Kind::NotFound => {
+                        return backend.delete(id).await.map(drop);
+                    }
                     Err(error) => return Err(error),
                 };
                 let image = found.readable()?;

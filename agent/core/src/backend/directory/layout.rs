@@ -171,7 +171,7 @@ impl Layout {
                 Kind::Precondition,
                 format!("{id} cannot be changed: {why}"),
             )),
-            Health::Good | Health::Damaged(_) => Ok(image),
+            Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(image),
         }
     }
 

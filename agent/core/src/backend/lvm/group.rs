@@ -97,6 +97,12 @@ impl Group {
         is_ours.then_some(group)
     }
 
+    /// Where the disk with this uuid is, as it was last seen.
+    pub(super) fn disk(&self, uuid: &str) -> Option<PathBuf> {
+        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        reader.as_ref()?.path_of(uuid)
+    }
+
     fn read_these(&self, disks: Vec<PathBuf>) -> Result<Arc<VolumeGroup>> {
         let mut reader = Reader::new(disks)?;
         let group = reader.read()?.filter(|group| group.name == self.name);

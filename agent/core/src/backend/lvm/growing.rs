@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use super::{
-    Change, Image, Thin, image,
+    Change, Image, Lvm, Volumes,
     metadata::{LogicalVolume, VolumeGroup},
     path_of,
     program::Command,
+    tags::Tags,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -16,7 +17,7 @@ use crate::{
 
 const SECTOR: u64 = 512;
 
-impl Thin {
+impl Lvm {
     /// The device of a volume, as long as the volume is; LVM makes it when there is none.
     pub(super) async fn activate(
         &self,
@@ -42,8 +43,7 @@ impl Thin {
         Ok(path_of(&device))
     }
 
-    /// Makes a volume longer. LVM would stop the whole pool for a volume that is active, so there it changes only the
-    /// metadata, and the device gets its longer table from us: it alone stops, for a moment.
+    /// Makes a volume longer.
     pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
@@ -52,44 +52,74 @@ impl Thin {
         if to.bytes() <= before {
             // An earlier growth may have ended between the metadata and the device.
             if let Some(device) = device {
-                self.lengthen(&now, found.volume, &device).await?;
+                if found.tags.clean.is_some_and(|from| from > 0) {
+                    self.clean(id).await?;
+                } else {
+                    self.lengthen(&now, found.volume, &device).await?;
+                }
             }
-            return Ok(Change::Already(image(&now, &found)));
+            return Ok(Change::Already(self.image(&now, &found)?));
         }
         self.check_room(&now, to.bytes() - before)?;
-        let command = match device {
-            Some(_) => Command::on_disk("lvextend"),
-            None => Command::new("lvextend"),
-        };
-        let (bytes, uuid) = (to.bytes(), found.volume.uuid.clone());
-        let command = command
-            .words([
-                "-L".to_owned(),
-                format!("{bytes}b"),
-                self.group.path(&found.volume.name),
-            ])
-            .done_when(move |now| {
-                let mut volumes = now.volumes.values();
-                volumes.any(|volume| volume.uuid == uuid && now.bytes(volume) >= bytes)
-            });
-        self.group.change(vec![command]).await?;
+        match &self.settings.volumes {
+            Volumes::Thin(_) => {
+                let command = match device {
+                    Some(_) => Command::on_disk("lvextend"),
+                    None => Command::new("lvextend"),
+                };
+                let command = self.extension(command, found.volume, to);
+                self.group.change(vec![command]).await?;
+            }
+            Volumes::Thick(thick) => {
+                let commands = self.extend_thick(&now, thick, &found, to)?;
+                self.group.change(commands).await?;
+            }
+        }
         fail::point("lvm.grow.recorded");
+        // What nobody was given yet is wiped when somebody is.
+        if device.is_some() && found.tags.clean.is_none() {
+            self.clean(id).await?;
+        }
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         if let Some(device) = self.device(&now, found.volume)? {
             self.lengthen(&now, found.volume, &device).await?;
         }
         fail::point("lvm.grow.lengthened");
-        Ok(Change::Made(image(&now, &found)))
+        Ok(Change::Made(self.image(&now, &found)?))
     }
 
-    /// Gives a device the length that the metadata says, if it is shorter.
+    /// The command that makes a volume as long as asked.
+    pub(super) fn extension(&self, command: Command, volume: &LogicalVolume, to: Size) -> Command {
+        let (bytes, uuid) = (to.bytes(), volume.uuid.clone());
+        command
+            .words([
+                "-L".to_owned(),
+                format!("{bytes}b"),
+                self.group.path(&volume.name),
+            ])
+            .done_when(move |now| {
+                let mut volumes = now.volumes.values();
+                volumes.any(|volume| volume.uuid == uuid && now.bytes(volume) >= bytes)
+            })
+    }
+
+    /// Gives a device the length that the metadata says, if it is shorter. For one that is active LVM would stop the
+    /// whole pool, so a thin one gets its longer table from us: it alone stops, for a moment.
     async fn lengthen(
         &self,
         now: &VolumeGroup,
         volume: &LogicalVolume,
         device: &Mapped,
     ) -> Result<()> {
+        if let Volumes::Thick(_) = self.settings.volumes {
+            let is_dirty = Tags::read(&volume.tags).is_some_and(|tags| tags.clean.is_some());
+            let refresh = self.refresh_if_short(now, volume)?.filter(|_| !is_dirty);
+            return match refresh {
+                Some(refresh) => self.group.change(vec![refresh]).await,
+                None => Ok(()),
+            };
+        }
         let sectors = now.bytes(volume) / SECTOR;
         let (group, uuid, is_suspended) =
             (self.group.clone(), device.uuid.clone(), device.is_suspended);

@@ -1,57 +1,52 @@
-//! Logical volumes: a thin pool of a volume group.
+//! Logical volumes: thin ones in a pool, and thick ones of a volume group's own extents.
 //!
 //! The disks are the record: names, labels and sizes are tags of LVM's, born with the volume in one change of the
 //! metadata. They are read from the disks without a program; every change is made by LVM's own programs, but for the
 //! tables of devices that must not be held up.
 
+mod filling;
 mod group;
 mod growing;
+mod making;
 mod metadata;
 mod program;
 mod repair;
+mod settings;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;
+mod thick;
 mod thin;
+mod wiping;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 
+pub use self::settings::{Layout, LvmSettings, Thick, ThinPool, Volumes, Wipe};
 use self::{
+    filling::Running,
     group::Group,
-    metadata::{LogicalVolume, VolumeGroup},
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::Tags,
+    thick::check_group_room,
 };
 use super::{Backend, Capacity, Change, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result,
-    host::{Access, FileSystem, device_mapper::Mapped, holders},
-    types::{ClassName, ImageId, ImageKind, NodeName, Size, SizeRules},
+    host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders},
+    types::{Handle, ImageId, ImageKind, Size, SizeRules},
 };
 
-/// A thin pool as a class is configured with it.
-#[derive(Debug, Clone)]
-pub struct ThinSettings {
-    /// The volume group.
-    pub volume_group: String,
-    /// The thin pool in it.
-    pub pool: String,
-    /// So many times the size of the pool may be promised, in hundredths.
-    pub overcommit: u32,
-    /// The class, and the node, whose volumes these are.
-    pub class: ClassName,
-    /// This node.
-    pub node: NodeName,
-    /// The file system of a volume whose creator named none.
-    pub file_system: FileSystem,
-}
-
-/// A class over a thin pool.
+/// A class over logical volumes.
 #[derive(Debug)]
-pub struct Thin {
-    settings: ThinSettings,
-    group: std::sync::Arc<Group>,
+pub struct Lvm {
+    settings: LvmSettings,
+    group: Arc<Group>,
+    running: Running,
 }
 
 /// A volume of a class, and what its tags say.
@@ -61,30 +56,41 @@ struct Ours<'a> {
     tags: Tags,
 }
 
-impl Thin {
-    /// A class over a pool, which need not be there yet.
-    pub fn new(settings: ThinSettings) -> Self {
+impl Lvm {
+    /// A class over a volume group, which need not be there yet.
+    pub fn new(settings: LvmSettings) -> Self {
         Self {
             group: Group::of(&settings.volume_group),
             settings,
+            running: Running::default(),
         }
     }
 
     /// The volumes of this class, half-made ones too.
     fn ours<'a>(&'a self, now: &'a VolumeGroup) -> impl Iterator<Item = Ours<'a>> {
-        let visible = now.volumes.values().filter(|volume| volume.is_visible);
+        // The notes of a mirror's legs have its tags, and are seen while it is made.
+        let visible = now
+            .volumes
+            .values()
+            .filter(|volume| volume.is_visible && !volume.name.contains("_rmeta_"));
         visible.filter_map(|volume| {
-            let tags = Tags::read(&volume.tags)?;
-            let is_ours = tags.class == self.settings.class.as_str()
-                && tags.node == self.settings.node.as_str();
-            is_ours.then_some(Ours { volume, tags })
+            let tags = self.tags_of(volume)?;
+            Some(Ours { volume, tags })
         })
+    }
+
+    /// What the tags of a volume say, if it is of this class.
+    fn tags_of(&self, volume: &LogicalVolume) -> Option<Tags> {
+        let tags = Tags::read(&volume.tags)?;
+        let is_ours =
+            tags.class == self.settings.class.as_str() && tags.node == self.settings.node.as_str();
+        is_ours.then_some(tags)
     }
 
     /// The volume of an image. LVM's own tools may have made two of one; then the one with our name counts.
     fn find<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Option<Ours<'a>> {
         let mut found: Vec<Ours<'a>> = self.ours(now).filter(|ours| ours.tags.id == id).collect();
-        found.sort_by_key(|ours| ours.volume.name != name_of(id));
+        found.sort_by_key(|ours| (ours.tags.is_undone, ours.volume.name != name_of(id)));
         found.into_iter().next()
     }
 
@@ -92,12 +98,65 @@ impl Thin {
     fn finished<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<Ours<'a>> {
         let found = self.find(now, id).filter(|ours| !ours.tags.is_undone);
         let found = found.ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
-        match image(now, &found).health {
+        match self.image(now, &found)?.health {
             Health::Unreadable(why) => Err(Error::new(
                 Kind::Precondition,
                 format!("{id} cannot be changed: {why}"),
             )),
-            Health::Good | Health::Damaged(_) => Ok(found),
+            Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(found),
+        }
+    }
+
+    /// What the callers of a back end see of a volume.
+    fn image(&self, now: &VolumeGroup, ours: &Ours<'_>) -> Result<Image> {
+        let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
+        let health = if ours.tags.is_newer {
+            Health::Unreadable("its tags are of a newer agent; use that".to_owned())
+        } else if !ours.volume.is_complete {
+            Health::Damaged(format!("a disk of volume group {} is missing", now.name))
+        } else {
+            match ours.volume.kind {
+                VolumeKind::Snapshot { .. } => self.snapshot_health(now, ours.volume)?,
+                VolumeKind::Mirrored => self.mirror_health(now, ours.volume)?,
+                _ => Health::Good,
+            }
+        };
+        Ok(Image {
+            id: ours.tags.id,
+            size: Size::try_from(bytes).unwrap_or_default(),
+            labels: ours.tags.labels.clone(),
+            health,
+        })
+    }
+
+    /// What the class says of sizes.
+    fn sizes(&self, now: &VolumeGroup) -> Result<SizeRules> {
+        let extents = match &self.settings.volumes {
+            Volumes::Thin(_) => 1,
+            Volumes::Thick(thick) => u64::from(thick.layout.unit()),
+        };
+        let unit = Size::try_from(now.extent.saturating_mul(extents))?;
+        Ok(SizeRules {
+            unit,
+            minimum: unit,
+            default: Size::from_mebibytes(1024).round_up(unit).unwrap_or(unit),
+        })
+    }
+
+    /// Refuses what there is no room for.
+    fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
+        match &self.settings.volumes {
+            Volumes::Thin(pool) => self.check_pool_room(now, pool, more),
+            Volumes::Thick(thick) => check_group_room(now, thick, thick.layout, more),
+        }
+    }
+
+    /// The id by which the callers know an image.
+    fn handle(&self, id: ImageId) -> Handle {
+        Handle {
+            node: self.settings.node.clone(),
+            class: self.settings.class.clone(),
+            key: id.key,
         }
     }
 
@@ -112,12 +171,18 @@ impl Thin {
     }
 }
 
-/// Refuses what somebody has open, saying who.
+/// Refuses what somebody has open or can open, saying who.
 fn check_unused(device: &Mapped) -> Result<()> {
-    if device.open == 0 {
+    let path = path_of(device);
+    // A raw volume is used by whoever was given its device node, open or not.
+    let is_used = device.open != 0 || {
+        let table = MountTable::read()?;
+        let number = DeviceNumber::of_block_device(&path).unwrap_or(device.number);
+        table.of_block_device(&path, number).next().is_some()
+    };
+    if !is_used {
         return Ok(());
     }
-    let path = path_of(device);
     let users = holders::users_of_device(&path);
     Err(holders::device_in_use(&path, &users))
 }
@@ -131,39 +196,21 @@ fn name_of(id: ImageId) -> String {
     format!("dl-{kind}-{}", id.key)
 }
 
+/// The name of the snapshot that an image which is being copied is filled from.
+fn moment_of(id: ImageId) -> String {
+    format!("dl-t-{}", id.key)
+}
+
 fn path_of(device: &Mapped) -> PathBuf {
     Path::new("/dev/mapper").join(&device.name)
 }
 
-/// What the callers of a back end see of a volume.
-fn image(now: &VolumeGroup, ours: &Ours<'_>) -> Image {
-    let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
-    let health = if ours.tags.is_newer {
-        Health::Unreadable("its tags are of a newer agent; use that".to_owned())
-    } else if !ours.volume.is_complete {
-        Health::Damaged(format!("a disk of volume group {} is missing", now.name))
-    } else {
-        Health::Good
-    };
-    Image {
-        id: ours.tags.id,
-        size: Size::try_from(bytes).unwrap_or_default(),
-        labels: ours.tags.labels.clone(),
-        health,
-    }
-}
-
 #[async_trait]
-impl Backend for Thin {
+impl Backend for Lvm {
     async fn features(&self) -> Result<Features> {
         let now = self.group.now().await?;
-        let extent = Size::try_from(now.extent)?;
         Ok(Features {
-            sizes: SizeRules {
-                unit: extent,
-                minimum: extent,
-                default: Size::from_mebibytes(1024),
-            },
+            sizes: self.sizes(&now)?,
             file_system: self.settings.file_system,
             keeps_devices: true,
         })
@@ -171,7 +218,10 @@ impl Backend for Thin {
 
     async fn check(&self) -> Result<()> {
         let now = self.group.now().await?;
-        self.pool_state(&now).map(drop)
+        match &self.settings.volumes {
+            Volumes::Thin(pool) => self.pool_state(&now, pool).map(drop),
+            Volumes::Thick(thick) => thick::check_disks(&now, thick),
+        }
     }
 
     async fn recover(&self) -> Result<()> {
@@ -180,27 +230,41 @@ impl Backend for Thin {
 
     async fn capacity(&self) -> Result<Capacity> {
         let now = self.group.now().await?;
-        self.room(&now)
+        match &self.settings.volumes {
+            Volumes::Thin(pool) => self.thin_capacity(&now, pool),
+            Volumes::Thick(thick) => thick::capacity(&now, thick),
+        }
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
         let now = self.group.now().await?;
-        Ok(self
-            .ours(&now)
+        self.ours(&now)
             .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_undone)
-            .map(|ours| image(&now, &ours))
-            .collect())
+            .map(|ours| self.image(&now, &ours))
+            .collect()
     }
 
     async fn get(&self, id: ImageId) -> Result<Option<Image>> {
         let now = self.group.now().await?;
         let found = self.find(&now, id).filter(|ours| !ours.tags.is_undone);
-        Ok(found.map(|ours| image(&now, &ours)))
+        found.map(|ours| self.image(&now, &ours)).transpose()
     }
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         self.ready().await?;
         self.make(spec).await
+    }
+
+    async fn finish(&self, spec: &ImageSpec) -> Result<()> {
+        self.fill(spec).await
+    }
+
+    fn progress(&self, id: ImageId) -> Option<String> {
+        self.running.describe(id)
+    }
+
+    fn stop(&self) {
+        self.running.stop();
     }
 
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
@@ -212,7 +276,7 @@ impl Backend for Thin {
         self.ready().await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
-        let before = image(&now, &found);
+        let before = self.image(&now, &found)?;
         let Some(labels) = change.apply(&before.labels) else {
             return Ok(Change::Already(before));
         };
@@ -239,7 +303,7 @@ impl Backend for Thin {
         });
         self.group.change(vec![command]).await?;
         let now = self.group.now().await?;
-        Ok(Change::Made(image(&now, &self.finished(&now, id)?)))
+        Ok(Change::Made(self.image(&now, &self.finished(&now, id)?)?))
     }
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
@@ -251,7 +315,17 @@ impl Backend for Thin {
         if let Some(device) = self.device(&now, found.volume)? {
             check_unused(&device)?;
         }
-        self.remove(found.volume).await?;
+        if found.tags.is_undone {
+            self.discard(id).await?;
+            return Ok(Change::Already(()));
+        }
+        match &self.settings.volumes {
+            Volumes::Thin(_) => {
+                let removal = self.removal(found.volume);
+                self.group.change(vec![removal]).await?;
+            }
+            Volumes::Thick(thick) => self.remove_thick(thick, id).await?,
+        }
         Ok(Change::Made(()))
     }
 
@@ -259,11 +333,17 @@ impl Backend for Thin {
         self.ready().await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
-        if let Health::Damaged(why) = image(&now, &found).health {
+        if let Health::Damaged(why) = self.image(&now, &found)?.health {
             return Err(Error::new(
                 Kind::Precondition,
                 format!("{id} cannot be used: {why}"),
             ));
+        }
+        if found.tags.clean.is_some() {
+            self.clean(id).await?;
+            let now = self.group.now().await?;
+            let found = self.finished(&now, id)?;
+            return self.activate(&now, found.volume).await;
         }
         self.activate(&now, found.volume).await
     }

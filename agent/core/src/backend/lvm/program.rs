@@ -13,6 +13,9 @@ const CONFIG: &str = "backup{backup=0 archive=0}";
 /// The same for what is to be changed on the disks and not in the kernel.
 const CONFIG_ON_DISK: &str = "global{activation=0} backup{backup=0 archive=0}";
 
+/// The same for what frees extents that nobody may read any more.
+const CONFIG_FORGETTING: &str = "devices{issue_discards=1} backup{backup=0 archive=0}";
+
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
 
 /// One command of LVM's that changes something.
@@ -44,6 +47,11 @@ impl Command {
             words: words.map(str::to_owned).into(),
             is_done: None,
         }
+    }
+
+    /// The same, which has the disks forget what it frees.
+    pub(super) fn discarding(self) -> Self {
+        self.words(["--config", CONFIG_FORGETTING])
     }
 
     /// With more words.

@@ -20,14 +20,16 @@ use nix::{
 
 use super::{
     group::Group,
-    metadata::{Message, VolumeGroup, VolumeKind},
+    metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
+    moment_of, name_of,
     program::Command,
     tags::Tags,
+    wiping::HIDDEN,
 };
 use crate::{
     Error, Kind, Result, blocking,
     host::device_mapper::{DeviceMapper, Mapped},
-    types::NodeName,
+    types::{ImageId, ImageKind, NodeName},
 };
 
 /// Where LVM's programs lock each other out.
@@ -48,21 +50,30 @@ impl Group {
         if self.is_repaired.load(Ordering::Acquire) {
             return Ok(());
         }
-        let now = self.now().await?;
-        let this = Arc::clone(self);
-        let doomed = blocking(move || this.repair_devices(now)).await?;
-        for name in doomed {
-            tracing::warn!(volume = %name, group = %self.name, "removes a volume whose making was interrupted");
-            self.remove_broken(&name).await?;
+        // What LVM's programs remove and refresh can leave devices behind in its turn.
+        for _ in 0..3 {
+            let now = self.now().await?;
+            let (this, of) = (Arc::clone(self), node.clone());
+            let left = blocking(move || this.repair_devices(now, &of)).await?;
+            for name in &left.stale {
+                tracing::warn!(volume = %name, group = %self.name, "brings a volume's devices in step with its record");
+                let refresh = Command::new("lvchange").words(["--refresh", &self.path(name)]);
+                if let Err(error) = refresh.run().await {
+                    tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "could not refresh a volume");
+                }
+            }
+            for name in &left.doomed {
+                tracing::warn!(volume = %name, group = %self.name, "removes a volume whose making was interrupted");
+                self.remove_broken(name).await?;
+            }
+            if left.stale.is_empty() && left.doomed.is_empty() {
+                break;
+            }
         }
         let now = self.now().await?;
-        for volume in now.volumes.values() {
-            let is_undone = Tags::read(&volume.tags)
-                .is_some_and(|tags| tags.is_undone && tags.node == node.as_str());
-            if is_undone && volume.is_visible {
-                tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
-                self.remove_broken(&volume.name).await?;
-            }
+        for volume in never_finished(&now, node) {
+            tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
+            self.remove_broken(&volume.name).await?;
         }
         self.is_repaired.store(true, Ordering::Release);
         Ok(())
@@ -78,13 +89,18 @@ impl Group {
         }
     }
 
-    /// Lets go of what is held and drops what is half-built; the snapshots that must be removed then.
-    fn repair_devices(&self, before: Arc<VolumeGroup>) -> Result<Vec<String>> {
+    /// Lets go of what is held and drops what is half-built; what LVM's programs must do then.
+    fn repair_devices(&self, before: Arc<VolumeGroup>, node: &NodeName) -> Result<Left> {
         // A program of LVM's that still runs may be in the middle of just this.
         let _lock = self.lock()?;
         let now = self.read_known().unwrap_or(before);
         let mapper = self.mapper()?;
         let prefix = format!("LVM-{}", now.uuid);
+        for device in mapper.list(&format!("{HIDDEN}{}", now.uuid))? {
+            tracing::warn!(device = %device.name, "removes a device that nothing is made of");
+            mapper.remove(&device.uuid)?;
+        }
+        let depth = |device: &Mapped| depth(&now, device);
         let mut devices = mapper.list(&prefix)?;
         devices.sort_by_key(depth);
         for device in &devices {
@@ -115,7 +131,9 @@ impl Group {
                 }
             }
         }
-        Self::settle(&now, mapper)
+        let mut left = half_done(&now, mapper, node)?;
+        left.doomed.extend(Self::settle(&now, mapper)?);
+        Ok(left)
     }
 
     /// Volumes of ours that LVM had begun to make when it was killed: it has noted what to tell the pool, and nobody was
@@ -204,10 +222,96 @@ impl Group {
     }
 }
 
+/// What LVM's programs must do after the devices are let go.
+#[derive(Debug, Default)]
+struct Left {
+    /// To be removed: their making, or their removal, was interrupted.
+    doomed: Vec<String>,
+    /// To be refreshed: their devices are not as their record says.
+    stale: Vec<String>,
+}
+
+/// Thick volumes and snapshots that LVM had begun to make or to remove.
+fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Result<Left> {
+    let mut left = Left::default();
+    for volume in now.volumes.values().filter(|volume| volume.is_visible) {
+        let live = mapper.find(&now.mapped_uuid(volume))?;
+        let live = live.filter(|device| device.is_live);
+        let shows_snapshots = match &live {
+            Some(device) => mapper
+                .table(&device.uuid)?
+                .iter()
+                .any(|line| line.kind == "snapshot-origin"),
+            None => false,
+        };
+        let is_part = |part: &String| now.volumes.get(part).is_some_and(|part| part.is_visible);
+        let ours = Tags::read(&volume.tags).filter(|tags| tags.node == node.as_str());
+        match &volume.kind {
+            // A snapshot is born as a plain volume, and dies as one.
+            VolumeKind::Plain
+                if ours
+                    .as_ref()
+                    .is_some_and(|tags| tags.id.kind == ImageKind::Snapshot) =>
+            {
+                left.doomed.push(volume.name.clone());
+            }
+            // The notes of its legs are seen until it is finished.
+            VolumeKind::Mirrored if ours.is_some() && volume.parts.iter().any(is_part) => {
+                left.doomed.push(volume.name.clone());
+            }
+            VolumeKind::Plain | VolumeKind::Mirrored => {
+                let snapshots: Vec<_> = now.snapshots_of(volume).collect();
+                if shows_snapshots && snapshots.is_empty() {
+                    left.stale.push(volume.name.clone());
+                }
+                if live.is_some() && !shows_snapshots {
+                    // What was written since has gone past them: they are of no moment.
+                    let lost = snapshots
+                        .iter()
+                        .filter(|snapshot| Tags::read(&snapshot.tags).is_some());
+                    left.doomed
+                        .extend(lost.map(|snapshot| snapshot.name.clone()));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(left)
+}
+
+/// Volumes of this node that nobody was told of, and that cannot become what was asked for any more.
+fn never_finished<'a>(
+    now: &'a VolumeGroup,
+    node: &'a NodeName,
+) -> impl Iterator<Item = &'a LogicalVolume> {
+    let is_snapshot = |volume: &&LogicalVolume| matches!(volume.kind, VolumeKind::Snapshot { .. });
+    let goes_on = move |id: ImageId| {
+        let target = now.volumes.get(&name_of(id));
+        let tags = target.and_then(|target| Tags::read(&target.tags));
+        let Some(tags) = tags.filter(|tags| tags.is_undone && tags.copied.is_some()) else {
+            return false;
+        };
+        let moment = now.volumes.get(&moment_of(id)).filter(is_snapshot);
+        let mut given = now.volumes.values().filter(is_snapshot);
+        moment.is_some()
+            || given.any(|given| {
+                Tags::read(&given.tags).is_some_and(|given| Some(given.id) == tags.source)
+            })
+    };
+    now.volumes.values().filter(move |volume| {
+        let tags = Tags::read(&volume.tags);
+        let undone = tags.filter(|tags| tags.is_undone && tags.node == node.as_str());
+        volume.is_visible && undone.is_some_and(|tags| !goes_on(tags.id))
+    })
+}
+
 /// How far below the volumes a device is: parts, then pools, then the rest.
-fn depth(device: &Mapped) -> u8 {
+fn depth(now: &VolumeGroup, device: &Mapped) -> u8 {
     let ends = |ends: &[&str]| ends.iter().any(|end| device.uuid.ends_with(end));
-    if ends(&["-tmeta", "-tdata", "-real", "-cow"]) {
+    let mut volumes = now.volumes.values();
+    let is_part =
+        volumes.any(|volume| !volume.is_visible && now.mapped_uuid(volume) == device.uuid);
+    if is_part || ends(&["-tmeta", "-tdata", "-real", "-cow"]) {
         0
     } else {
         u8::from(!ends(&["-tpool"])) + 1

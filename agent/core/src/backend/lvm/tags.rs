@@ -19,6 +19,9 @@ const NODE: &str = "node";
 const SCHEMA: &str = "schema";
 const SIZE: &str = "size";
 const UNDONE: &str = "undone";
+const SOURCE: &str = "source";
+const COPIED: &str = "copied";
+const CLEAN: &str = "clean";
 /// Labels have this before their key, so that no key of theirs is one of the above.
 const LABEL: &str = "l.";
 /// The form that this agent writes. A higher one is left alone.
@@ -39,25 +42,40 @@ pub(super) struct Tags {
     pub(super) size: Option<u64>,
     /// It is being made: nobody may see it yet.
     pub(super) is_undone: bool,
+    /// The image whose bytes it is being filled with.
+    pub(super) source: Option<ImageId>,
+    /// So many of those, in bytes, are there.
+    pub(super) copied: Option<u64>,
+    /// Bytes from here on are those of former volumes, and go before anybody sees them.
+    pub(super) clean: Option<u64>,
     /// Written by a newer agent.
     pub(super) is_newer: bool,
 }
 
 impl Tags {
-    /// Reads the tags of a volume; none when it is not ours.
-    pub(super) fn read(tags: &[String]) -> Option<Self> {
-        let mut read = Self {
-            id: ImageId {
-                kind: ImageKind::Volume,
-                key: Key::parse("00000000-0000-0000-0000-000000000000")?,
-            },
-            class: String::new(),
-            node: String::new(),
+    /// The tags of an image without labels.
+    pub(super) fn new(id: ImageId, class: &str, node: &str) -> Self {
+        Self {
+            id,
+            class: class.to_owned(),
+            node: node.to_owned(),
             labels: Labels::new(),
             size: None,
             is_undone: false,
+            source: None,
+            copied: None,
+            clean: None,
             is_newer: false,
+        }
+    }
+
+    /// Reads the tags of a volume; none when it is not ours.
+    pub(super) fn read(tags: &[String]) -> Option<Self> {
+        let nothing = ImageId {
+            kind: ImageKind::Volume,
+            key: Key::parse("00000000-0000-0000-0000-000000000000")?,
         };
+        let mut read = Self::new(nothing, "", "");
         let mut has_id = false;
         for tag in tags {
             let Some((key, value)) = tag.strip_prefix(OURS).and_then(|rest| rest.split_once('='))
@@ -79,6 +97,9 @@ impl Tags {
                 (NODE, _) => read.node = value,
                 (SIZE, _) => read.size = value.parse().ok(),
                 (UNDONE, _) => read.is_undone = true,
+                (SOURCE, _) => read.source = parse_id(&value),
+                (COPIED, _) => read.copied = value.parse().ok(),
+                (CLEAN, _) => read.clean = value.parse().ok(),
                 (SCHEMA, _) => read.is_newer = value != FORM,
                 _ => {}
             }
@@ -96,6 +117,9 @@ impl Tags {
         ];
         tags.extend(self.size.map(|bytes| tag(SIZE, &bytes.to_string())));
         tags.extend(self.is_undone.then(undone));
+        tags.extend(self.source.map(source));
+        tags.extend(self.copied.map(copied));
+        tags.extend(self.clean.map(clean));
         tags.extend(self.labels.iter().map(|(key, value)| label(key, value)));
         tags
     }
@@ -109,6 +133,21 @@ pub(super) fn label(key: &str, value: &str) -> String {
 /// The tag of what is being made.
 pub(super) fn undone() -> String {
     tag(UNDONE, "yes")
+}
+
+/// The tag of what is filled with the bytes of another image.
+pub(super) fn source(id: ImageId) -> String {
+    tag(SOURCE, &id_text(id))
+}
+
+/// The tag of what is filled so far.
+pub(super) fn copied(bytes: u64) -> String {
+    tag(COPIED, &bytes.to_string())
+}
+
+/// The tag of what shows bytes of former volumes from here on.
+pub(super) fn clean(bytes: u64) -> String {
+    tag(CLEAN, &bytes.to_string())
 }
 
 fn tag(key: &str, value: &str) -> String {
@@ -164,17 +203,18 @@ mod tests {
 
     fn tags(labels: Labels) -> Tags {
         let kind = ImageKind::Snapshot;
+        let id = ImageId {
+            kind,
+            key: Key::of(kind, &Name::parse("name", "größe").unwrap()),
+        };
         Tags {
-            id: ImageId {
-                kind,
-                key: Key::of(kind, &Name::parse("name", "größe").unwrap()),
-            },
-            class: "fast".to_owned(),
-            node: "node-a".to_owned(),
             labels,
             size: Some(5 << 20),
             is_undone: true,
-            is_newer: false,
+            source: Some(id),
+            copied: Some(1 << 40),
+            clean: Some(0),
+            ..Tags::new(id, "fast", "node-a")
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Thin, ThinSettings};
+use super::{Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe};
 use crate::host::{
     Access, FileSystem, LoopDevice, loop_device,
     testing::{Scratch, run},
@@ -57,11 +57,29 @@ impl Lab {
     }
 
     /// A class over a pool of it.
-    pub(crate) fn thin(&self, pool: &str, overcommit: u32) -> Thin {
-        Thin::new(ThinSettings {
-            volume_group: self.group.clone(),
-            pool: pool.to_owned(),
+    pub(crate) fn thin(&self, pool: &str, overcommit: u32) -> Lvm {
+        self.class(Volumes::Thin(ThinPool {
+            name: pool.to_owned(),
             overcommit,
+        }))
+    }
+
+    /// A class of thick volumes of it.
+    pub(crate) fn thick(&self, layout: Layout) -> Lvm {
+        self.class(Volumes::Thick(Thick {
+            layout,
+            reserve: 0,
+            snapshot_size: 20,
+            wipe: Wipe::Zero,
+            deletes_snapshots: false,
+        }))
+    }
+
+    /// A class over it.
+    pub(crate) fn class(&self, volumes: Volumes) -> Lvm {
+        Lvm::new(LvmSettings {
+            volume_group: self.group.clone(),
+            volumes,
             class: "fast".parse().unwrap(),
             node: "node-a".parse().unwrap(),
             file_system: FileSystem::Ext4,

@@ -1,7 +1,8 @@
 //! What a thin pool does: making volumes and copies in it, and how much it can still promise.
 
 use super::{
-    Capacity, Change, Image, ImageSpec, Ours, Thin, image,
+    Capacity, ImageSpec, Lvm, Ours, ThinPool,
+    making::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind},
     name_of,
     program::Command,
@@ -9,8 +10,6 @@ use super::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::Origin,
-    fail,
     types::{ImageKind, Size},
 };
 
@@ -74,43 +73,22 @@ impl PoolState {
     }
 }
 
-impl Thin {
-    fn pool<'a>(&self, now: &'a VolumeGroup) -> Result<(&'a LogicalVolume, &'a Pool)> {
-        let name = &self.settings.pool;
-        let (volume, pool) = now.pool(name).ok_or_else(|| {
-            Error::new(
-                Kind::Precondition,
-                format!("volume group {} has no thin pool {name}; make it with lvcreate --type thin-pool", now.name),
-            )
-        })?;
-        if !volume.is_complete {
-            return Err(Error::new(
-                Kind::Precondition,
-                format!("thin pool {}/{name} is on a disk that is missing", now.name),
-            ));
-        }
-        if !pool.zeroes {
-            return Err(Error::new(
-                Kind::Precondition,
-                format!(
-                    "thin pool {}/{name} does not zero new chunks, so volumes could show what others deleted; switch it on with lvchange --zero y",
-                    now.name
-                ),
-            ));
-        }
-        Ok((volume, pool))
-    }
-
+impl Lvm {
     /// How the pool is; none when nothing in it is active, so that the kernel does not know it.
     ///
     /// # Errors
     /// [`Kind::Precondition`] when it is missing or does not work.
-    pub(super) fn pool_state(&self, now: &VolumeGroup) -> Result<Option<PoolState>> {
-        let (volume, _) = self.pool(now)?;
+    pub(super) fn pool_state(
+        &self,
+        now: &VolumeGroup,
+        wanted: &ThinPool,
+    ) -> Result<(u64, Option<PoolState>)> {
+        let (volume, _) = find_pool(now, wanted)?;
+        let bytes = now.bytes(volume);
         let mapper = self.group.mapper()?;
         let uuid = now.pool_uuid(volume);
         if mapper.find(&uuid)?.is_none_or(|device| !device.is_live) {
-            return Ok(None);
+            return Ok((bytes, None));
         }
         let lines = mapper.status(&uuid)?;
         let words = lines
@@ -120,25 +98,27 @@ impl Thin {
         let state = PoolState::parse(words).map_err(|why| {
             Error::new(
                 Kind::Precondition,
-                format!("thin pool {}/{} {why}", now.name, self.settings.pool),
+                format!("thin pool {}/{} {why}", now.name, wanted.name),
             )
         })?;
-        Ok(Some(state))
+        Ok((bytes, Some(state)))
+    }
+
+    /// What the pool can still promise in bytes, or why it can promise nothing.
+    fn promise(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Result<u64, String>> {
+        let (bytes, state) = self.pool_state(now, wanted)?;
+        if let Some(why) = state.and_then(|state| state.refusal()) {
+            return Ok(Err(why));
+        }
+        let most = u128::from(bytes) * u128::from(wanted.overcommit) / 100;
+        let left = most.saturating_sub(u128::from(promised(now, wanted)));
+        let left = u64::try_from(left).unwrap_or(u64::MAX);
+        Ok(Ok(left.min(Size::MAX.bytes())))
     }
 
     /// What the pool can still promise.
-    pub(super) fn room(&self, now: &VolumeGroup) -> Result<Capacity> {
-        let (pool, _) = self.pool(now)?;
-        if let Some(state) = self.pool_state(now)?
-            && state.refusal().is_some()
-        {
-            return Ok(Capacity::default());
-        }
-        let most = u128::from(now.bytes(pool)) * u128::from(self.settings.overcommit) / 100;
-        let left = most.saturating_sub(u128::from(self.promised(now)));
-        let left = u64::try_from(left)
-            .unwrap_or(u64::MAX)
-            .min(Size::MAX.bytes());
+    pub(super) fn thin_capacity(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Capacity> {
+        let left = self.promise(now, wanted)?.unwrap_or(0);
         let available = Size::try_from(left)?.round_down(Size::try_from(now.extent)?);
         Ok(Capacity {
             available,
@@ -146,115 +126,57 @@ impl Thin {
         })
     }
 
-    /// What the volumes of the pool may become, whoever made them. Snapshots are not written to.
-    fn promised(&self, now: &VolumeGroup) -> u64 {
-        let in_pool = now.volumes.values().filter(|volume| {
-            let is_snapshot =
-                Tags::read(&volume.tags).is_some_and(|tags| tags.id.kind == ImageKind::Snapshot);
-            matches!(&volume.kind, VolumeKind::Thin { pool, .. } if *pool == self.settings.pool)
-                && !is_snapshot
-        });
-        in_pool.map(|volume| now.bytes(volume)).sum()
-    }
-
     /// Refuses what the pool cannot promise.
-    pub(super) fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
-        let refused = |why: String| {
-            Err(Error::new(
-                Kind::NoSpace,
-                format!("thin pool {}/{}: {why}", now.name, self.settings.pool),
-            ))
+    pub(super) fn check_pool_room(
+        &self,
+        now: &VolumeGroup,
+        wanted: &ThinPool,
+        more: u64,
+    ) -> Result<()> {
+        let why = match self.promise(now, wanted)? {
+            Err(why) => why,
+            Ok(left) if more > left => {
+                format!("{more} bytes are more than the {left} that it may still promise")
+            }
+            Ok(_) => return Ok(()),
         };
-        if let Some(why) = self.pool_state(now)?.and_then(|state| state.refusal()) {
-            return refused(why);
-        }
-        let room = self.room(now)?.available;
-        if more > room.bytes() {
-            return refused(format!(
-                "{more} bytes are more than the {room} that it may still promise"
-            ));
-        }
-        Ok(())
+        Err(Error::new(
+            Kind::NoSpace,
+            format!("thin pool {}/{}: {why}", now.name, wanted.name),
+        ))
     }
 
-    pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
-        let now = self.group.now().await?;
-        if let Some(found) = self.find(&now, spec.id) {
-            if !found.tags.is_undone {
-                return Ok(Change::Already(image(&now, &found)));
-            }
-            self.remove(found.volume).await?;
-        }
-        let unit = Size::try_from(now.extent)?;
-        let size = spec.size.round_up(unit).unwrap_or(spec.size);
-        match spec.id.kind {
-            ImageKind::Volume => self.check_room(&now, size.bytes())?,
-            ImageKind::Snapshot => self.check_room(&now, 0)?,
-        }
-        let result = match spec.origin {
-            Origin::Blank => self.make_blank(spec, size).await,
-            Origin::CopyOf(origin) => {
-                let source = self.finished(&now, origin)?;
-                self.make_copy(&now, spec, size, &source).await
-            }
-        };
-        let now = self.group.now().await?;
-        let found = self.find(&now, spec.id);
-        if let Err(error) = result {
-            if let Some(found) = found {
-                self.undo(&error, found.volume).await?;
-            }
-            return Err(error);
-        }
-        let found = found.filter(|found| !found.tags.is_undone).ok_or_else(|| {
-            Error::new(
-                Kind::HalfDone,
-                format!("{} was made and is gone again", spec.id),
-            )
-        })?;
-        fail::point("lvm.create.made");
-        Ok(Change::Made(image(&now, &found)))
-    }
-
-    async fn undo(&self, error: &Error, volume: &LogicalVolume) -> Result<()> {
-        self.remove(volume).await.map_err(|second| {
-            Error::new(
-                Kind::HalfDone,
-                format!("{error}; what was made of it could not be removed: {second}"),
-            )
-        })
-    }
-
-    fn tags(&self, spec: &ImageSpec) -> Tags {
-        Tags {
-            id: spec.id,
-            class: self.settings.class.to_string(),
-            node: self.settings.node.to_string(),
-            labels: spec.labels.clone(),
-            size: None,
-            is_undone: false,
-            is_newer: false,
-        }
-    }
-
-    async fn make_blank(&self, spec: &ImageSpec, size: Size) -> Result<()> {
+    /// Makes a volume that reads as zeros.
+    pub(super) async fn make_thin(
+        &self,
+        now: &VolumeGroup,
+        pool: &ThinPool,
+        spec: &ImageSpec,
+        size: Size,
+    ) -> Result<()> {
+        self.check_pool_room(now, pool, size.bytes())?;
         let name = name_of(spec.id);
         let command = Command::new("lvcreate")
             .words(["-V".to_owned(), format!("{}b", size.bytes())])
-            .words(["-T".to_owned(), self.group.path(&self.settings.pool)])
+            .words(["-T".to_owned(), self.group.path(&pool.name)])
             .words(["-n".to_owned(), name.clone()])
             .add_tags(self.tags(spec).write())
             .done_when(exists(name.clone()));
         self.group.change(vec![command]).await?;
         let now = self.group.now().await?;
         match now.volumes.get(&name) {
-            Some(volume) => self.check_empty(&now, volume).await,
+            Some(volume) => self.check_empty(&now, pool, volume).await,
             None => Ok(()),
         }
     }
 
     /// A pool can have a device of this number from before, with somebody's bytes, that LVM takes for the new one.
-    async fn check_empty(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
+    async fn check_empty(
+        &self,
+        now: &VolumeGroup,
+        pool: &ThinPool,
+        volume: &LogicalVolume,
+    ) -> Result<()> {
         let uuid = now.mapped_uuid(volume);
         if self.device(now, volume)?.is_none() {
             self.activate(now, volume).await?;
@@ -277,19 +199,26 @@ impl Thin {
             Kind::HalfDone,
             format!(
                 "thin pool {}/{} had a forgotten device with data under the number of the new volume; it is removed, ask again",
-                now.name, self.settings.pool
+                now.name, pool.name
             ),
         ))
     }
 
-    /// A copy shares everything with its source, and is of the moment at which it is made.
-    async fn make_copy(
+    /// The commands that make a copy: it shares everything with its source, and is of the moment at which it is made.
+    pub(super) fn copy_thin(
         &self,
         now: &VolumeGroup,
+        pool: &ThinPool,
         spec: &ImageSpec,
         size: Size,
         source: &Ours<'_>,
-    ) -> Result<()> {
+    ) -> Result<Vec<Command>> {
+        let promised = match spec.id.kind {
+            ImageKind::Volume => size.bytes(),
+            // It is not written to.
+            ImageKind::Snapshot => 0,
+        };
+        self.check_pool_room(now, pool, promised)?;
         let name = name_of(spec.id);
         let path = self.group.path(&name);
         let is_larger = size.bytes() > now.bytes(source.volume);
@@ -325,21 +254,49 @@ impl Thin {
                     }),
             );
         }
-        self.group.change(commands).await
-    }
-
-    /// Removes a volume, whatever it is.
-    pub(super) async fn remove(&self, volume: &LogicalVolume) -> Result<()> {
-        let uuid = volume.uuid.clone();
-        let command = Command::new("lvremove")
-            .words([self.group.path(&volume.name)])
-            .done_when(move |now| now.volumes.values().all(|volume| volume.uuid != uuid));
-        self.group.change(vec![command]).await
+        Ok(commands)
     }
 }
 
-fn exists(name: String) -> impl Fn(&VolumeGroup) -> bool {
-    move |now| now.volumes.contains_key(&name)
+/// The pool, if volumes may be made in it.
+fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a LogicalVolume, &'a Pool)> {
+    let name = &wanted.name;
+    let (volume, pool) = now.pool(name).ok_or_else(|| {
+        Error::new(
+            Kind::Precondition,
+            format!(
+                "volume group {} has no thin pool {name}; make it with lvcreate --type thin-pool",
+                now.name
+            ),
+        )
+    })?;
+    if !volume.is_complete {
+        return Err(Error::new(
+            Kind::Precondition,
+            format!("thin pool {}/{name} is on a disk that is missing", now.name),
+        ));
+    }
+    if !pool.zeroes {
+        return Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "thin pool {}/{name} does not zero new chunks, so volumes could show what others deleted; switch it on with lvchange --zero y",
+                now.name
+            ),
+        ));
+    }
+    Ok((volume, pool))
+}
+
+/// What the volumes of the pool may become, whoever made them. Snapshots are not written to.
+fn promised(now: &VolumeGroup, wanted: &ThinPool) -> u64 {
+    let in_pool = now.volumes.values().filter(|volume| {
+        let is_snapshot =
+            Tags::read(&volume.tags).is_some_and(|tags| tags.id.kind == ImageKind::Snapshot);
+        matches!(&volume.kind, VolumeKind::Thin { pool, .. } if *pool == wanted.name)
+            && !is_snapshot
+    });
+    in_pool.map(|volume| now.bytes(volume)).sum()
 }
 
 #[cfg(test)]

@@ -11,13 +11,13 @@ use std::{
     path::Path,
 };
 
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, host::DirectBuffer};
 
 const SECTOR: usize = 512;
 /// The label is in one of the first four sectors.
 const LABEL_SECTORS: usize = 4;
 /// Direct reads begin and end at multiples of this.
-const BLOCK: usize = 4096;
+const BLOCK: usize = DirectBuffer::BLOCK;
 /// The sums are those of zlib with this before the first byte.
 const SUM_START: u32 = 0xf597_a6cf;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
@@ -176,13 +176,7 @@ fn read_any(file: &File, at: u64, length: u64) -> io::Result<Vec<u8>> {
 
 /// Reads whole blocks into memory that begins where direct reads want it.
 fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
-    let mut memory = vec![0; length + BLOCK];
-    let skip = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
-    let place = memory
-        .get_mut(skip..skip + length)
-        .ok_or(io::ErrorKind::InvalidInput)?;
-    file.read_exact_at(place, at)?;
-    memory.drain(..skip);
-    memory.truncate(length);
-    Ok(memory)
+    let mut buffer = DirectBuffer::new(length);
+    file.read_exact_at(buffer.bytes_mut(), at)?;
+    Ok(buffer.bytes().to_vec())
 }

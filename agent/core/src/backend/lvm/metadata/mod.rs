@@ -38,6 +38,8 @@ pub(super) struct VolumeGroup {
 pub(super) struct PhysicalVolume {
     /// Its uuid, without dashes.
     pub(super) uuid: String,
+    /// Where its first extent begins, in bytes.
+    pub(super) start: u64,
     /// It was missing when the text was written.
     pub(super) is_missing: bool,
     /// New logical volumes may be put there.
@@ -61,17 +63,53 @@ pub(super) struct LogicalVolume {
     pub(super) is_visible: bool,
     /// It has nobody's data on a disk that is missing.
     pub(super) is_complete: bool,
+    /// It has everything, but not as often as it should.
+    pub(super) is_degraded: bool,
     /// Its length in extents.
     pub(super) extents: u64,
+    /// The extents of disks that it is made of itself.
+    pub(super) areas: Vec<Area>,
+    /// The names of the volumes that it is made of.
+    pub(super) parts: Vec<String>,
     /// What it is.
     pub(super) kind: VolumeKind,
+}
+
+/// Extents of one disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Area {
+    /// The name of the disk within the text.
+    pub(super) disk: String,
+    /// The first one.
+    pub(super) start: u64,
+    /// How many.
+    pub(super) count: u64,
+    /// The extent of the volume that is on the first one, or behind whose place in a stripe that is.
+    place: u64,
+    /// How many disks take turns.
+    stripes: u64,
+}
+
+impl Area {
+    /// What of it is behind so many extents of the volume.
+    fn behind(&self, extents: u64) -> Option<Self> {
+        let skipped = extents.saturating_sub(self.place).div_ceil(self.stripes);
+        let count = self.count.checked_sub(skipped).filter(|count| *count > 0)?;
+        Some(Self {
+            start: self.start + skipped,
+            count,
+            ..self.clone()
+        })
+    }
 }
 
 /// What a logical volume is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum VolumeKind {
-    /// Extents of disks: linear, striped, raid.
+    /// Extents of disks: linear, striped.
     Plain,
+    /// Volumes of extents of disks, several times the same.
+    Mirrored,
     /// A volume in a thin pool.
     Thin {
         /// The pool's name.
@@ -144,8 +182,8 @@ impl VolumeGroup {
         }
         let volumes = group.get("logical_volumes");
         for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
-            group_read.take(volume);
             let parsed = LogicalVolume::parse(name, volume, &group_read.disks)?;
+            group_read.take(&parsed.areas);
             group_read.volumes.insert(name.to_owned(), parsed);
         }
         group_read.join_snapshots(volumes);
@@ -154,18 +192,10 @@ impl VolumeGroup {
     }
 
     /// Takes the extents that a volume has from those that its disks have free.
-    fn take(&mut self, volume: &Value) {
-        for segment in segments(volume) {
-            let count = segment
-                .get("extent_count")
-                .and_then(Value::number)
-                .unwrap_or(0);
-            let areas: Vec<&str> = segment.get("stripes").map(area_names).unwrap_or_default();
-            let each = count / u64::try_from(areas.len().max(1)).unwrap_or(1);
-            for area in areas {
-                if let Some(disk) = self.disks.get_mut(area) {
-                    disk.free = disk.free.saturating_sub(each);
-                }
+    fn take(&mut self, areas: &[Area]) {
+        for area in areas {
+            if let Some(disk) = self.disks.get_mut(&area.disk) {
+                disk.free = disk.free.saturating_sub(area.count);
             }
         }
     }
@@ -178,6 +208,8 @@ impl VolumeGroup {
                 if let (Some(origin), Some(store)) = (word("origin"), word("cow_store"))
                     && let Some(snapshot) = self.volumes.get_mut(store)
                 {
+                    // LVM itself shows it, whatever its mark says.
+                    snapshot.is_visible = true;
                     snapshot.kind = VolumeKind::Snapshot {
                         origin: origin.to_owned(),
                     };
@@ -196,14 +228,14 @@ impl VolumeGroup {
                         .get("type")
                         .and_then(Value::text)
                         .unwrap_or_default();
-                    kind.starts_with("raid") && kind != "raid0" || kind == "mirror"
+                    is_redundant(kind)
                 });
                 let mut parts = segments(volume).flat_map(parts);
-                let is_broken = !is_redundant
-                    && parts
-                        .any(|part| self.volumes.get(part).is_some_and(|part| !part.is_complete));
+                let is_broken =
+                    parts.any(|part| self.volumes.get(part).is_some_and(|part| !part.is_complete));
                 if is_broken && let Some(volume) = self.volumes.get_mut(name) {
-                    volume.is_complete = false;
+                    volume.is_degraded |= is_redundant;
+                    volume.is_complete &= is_redundant;
                 }
             }
         }
@@ -217,6 +249,38 @@ impl VolumeGroup {
     /// The uuid by which device-mapper knows the pool that does the work.
     pub(super) fn pool_uuid(&self, pool: &LogicalVolume) -> String {
         format!("LVM-{}{}-tpool", self.uuid, pool.uuid)
+    }
+
+    /// How many extents are free on each disk that can be used, those with most first.
+    pub(super) fn free(&self) -> Vec<u64> {
+        let usable = self
+            .disks
+            .values()
+            .filter(|disk| disk.is_allocatable && !disk.is_missing);
+        let mut free: Vec<u64> = usable.map(|disk| disk.free).collect();
+        free.sort_unstable_by(|a, b| b.cmp(a));
+        free
+    }
+
+    /// The old-style snapshots of a volume.
+    pub(super) fn snapshots_of<'a>(
+        &'a self,
+        volume: &'a LogicalVolume,
+    ) -> impl Iterator<Item = &'a LogicalVolume> {
+        self.volumes.values().filter(|snapshot| {
+            matches!(&snapshot.kind, VolumeKind::Snapshot { origin } if *origin == volume.name)
+        })
+    }
+
+    /// The extents of disks that a volume has behind its first so many extents, on all its legs.
+    pub(super) fn areas_behind(&self, volume: &LogicalVolume, extents: u64) -> Vec<Area> {
+        let parts = volume
+            .parts
+            .iter()
+            .filter_map(|part| self.volumes.get(part));
+        let below = parts.flat_map(|part| self.areas_behind(part, extents));
+        let own = volume.areas.iter().filter_map(|area| area.behind(extents));
+        own.chain(below).collect()
     }
 
     /// The size of a volume in bytes.
@@ -241,8 +305,10 @@ impl PhysicalVolume {
         let status = disk.texts("status");
         let flags = disk.texts("flags");
         let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
+        let start = disk.get("pe_start").and_then(Value::number);
         Ok(Self {
             uuid: uuid(disk)?,
+            start: start.ok_or("pe_start is missing")? * 512,
             is_missing: has("MISSING"),
             is_allocatable: has("ALLOCATABLE"),
             extents,
@@ -258,16 +324,28 @@ impl LogicalVolume {
         disks: &BTreeMap<String, PhysicalVolume>,
     ) -> Result<Self, String> {
         let number = |segment: &Value, name| segment.get(name).and_then(Value::number).unwrap_or(0);
-        let mut parts = segments(volume).flat_map(parts);
+        let parts: Vec<&str> = segments(volume).flat_map(parts).collect();
+        let areas = segments(volume)
+            .flat_map(areas)
+            .filter(|area| disks.contains_key(&area.disk));
         Ok(Self {
             name: name.to_owned(),
             uuid: uuid(volume)?,
             tags: volume.texts("tags"),
             is_visible: volume.texts("status").iter().any(|word| word == "VISIBLE"),
-            is_complete: !parts.any(|part| disks.get(part).is_some_and(|disk| disk.is_missing)),
+            is_complete: !parts
+                .iter()
+                .any(|part| disks.get(*part).is_some_and(|disk| disk.is_missing)),
+            is_degraded: false,
             extents: segments(volume)
                 .map(|segment| number(segment, "extent_count"))
                 .sum(),
+            areas: areas.collect(),
+            parts: parts
+                .into_iter()
+                .filter(|part| !disks.contains_key(*part))
+                .map(str::to_owned)
+                .collect(),
             kind: segments(volume)
                 .find_map(VolumeKind::parse)
                 .unwrap_or(VolumeKind::Plain),
@@ -296,9 +374,15 @@ impl VolumeKind {
                     .filter_map(|(_, message)| Message::parse(message))
                     .collect(),
             })),
+            kind if is_redundant(kind) => Some(Self::Mirrored),
             _ => None,
         }
     }
+}
+
+/// Whether segments of this type have everything more than once.
+fn is_redundant(kind: &str) -> bool {
+    kind.starts_with("raid") && !kind.starts_with("raid0") || kind == "mirror"
 }
 
 impl Message {
@@ -326,6 +410,25 @@ fn segments(volume: &Value) -> impl Iterator<Item = &Value> {
 /// The names in a list of names and numbers.
 fn area_names(list: &Value) -> Vec<&str> {
     list.items().iter().filter_map(Value::text).collect()
+}
+
+/// The extents that a segment has on disks.
+fn areas(segment: &Value) -> Vec<Area> {
+    let list = segment.get("stripes").map(Value::items).unwrap_or_default();
+    let number = |name| segment.get(name).and_then(Value::number).unwrap_or(0);
+    let stripes = u64::try_from(list.len() / 2).unwrap_or(1).max(1);
+    list.chunks_exact(2)
+        .filter_map(|pair| {
+            let [disk, start] = pair else { return None };
+            Some(Area {
+                disk: disk.text()?.to_owned(),
+                start: start.number()?,
+                count: number("extent_count") / stripes,
+                place: number("start_extent"),
+                stripes,
+            })
+        })
+        .collect()
 }
 
 /// All disks and volumes that a segment is made of.
@@ -432,6 +535,13 @@ impl Reader {
             }
         }
         Ok(newest.filter(|_| !is_moving))
+    }
+
+    /// Where the disk with this uuid is.
+    pub(super) fn path_of(&self, uuid: &str) -> Option<PathBuf> {
+        let mut disks = self.disks.iter();
+        let found = disks.find(|(_, disk)| disk.uuid == uuid);
+        found.map(|(path, _)| path.clone())
     }
 
     /// The paths of the disks, for people.

@@ -23,6 +23,7 @@ pv1 {
 id = "pppppp-1111-0000-0000-0000-0000-000000"
 status = ["ALLOCATABLE"]
 flags = ["MISSING"]
+pe_start = 4096
 pe_count = 50
 }
 }
@@ -88,7 +89,7 @@ segment1 { extent_count = 10 type = "striped" stripe_count = 1 stripes = ["pv0",
 }
 cow {
 id = "llllll-0000-0000-0000-0000-0000-cooooo"
-status = ["READ", "WRITE", "VISIBLE"]
+status = ["READ", "WRITE"]
 segment1 { extent_count = 3 type = "striped" stripe_count = 1 stripes = ["pv0", 30] }
 }
 snapshot0 {
@@ -128,6 +129,34 @@ fn volumes_pools_snapshots_and_free_extents_are_read() {
     assert_eq!(x.kind, thin);
     assert_eq!(group.mapped_uuid(x).len(), 4 + 64);
     assert!(group.volumes["lin"].is_complete);
+    assert!(group.volumes["cow"].is_visible, "LVM shows it, too");
+    let lin = &group.volumes["lin"];
+    let names: Vec<_> = group.snapshots_of(lin).map(|one| &one.name).collect();
+    assert_eq!(names, ["cow"]);
+    assert_eq!(
+        group.free(),
+        [71],
+        "a disk that is missing has nothing to give"
+    );
+    let behind = |extents| -> Vec<(String, u64, u64)> {
+        let areas = group.areas_behind(&group.volumes["pool_tdata"], extents);
+        areas
+            .into_iter()
+            .map(|area| (area.disk, area.start, area.count))
+            .collect()
+    };
+    let (one, other) = (
+        |start, count| ("pv0".to_owned(), start, count),
+        |start, count| ("pv1".to_owned(), start, count),
+    );
+    assert_eq!(behind(0), [one(1, 10), other(0, 10), one(11, 5)]);
+    assert_eq!(behind(4), [one(3, 8), other(2, 8), one(11, 5)]);
+    assert_eq!(behind(22), [one(13, 3)]);
+    assert_eq!(behind(25), []);
+    assert_eq!(
+        (group.disks["pv0"].start, group.disks["pv1"].start),
+        (1 << 20, 2 << 20)
+    );
     assert_eq!(
         group.volumes["cow"].kind,
         VolumeKind::Snapshot {

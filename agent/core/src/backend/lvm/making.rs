@@ -1,0 +1,126 @@
+//! Making images: what all kinds of volumes have in common.
+
+use super::{
+    Change, Image, ImageSpec, Lvm, Volumes,
+    metadata::{LogicalVolume, VolumeGroup},
+    name_of,
+    program::Command,
+    tags::Tags,
+};
+use crate::{
+    Error, Kind, Result,
+    backend::Origin,
+    fail,
+    types::{ImageId, ImageKind, Size},
+};
+
+impl Lvm {
+    /// Makes an image, or what must be there before [`Lvm::fill`] can do the rest.
+    pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+        let now = self.group.now().await?;
+        if let Some(found) = self.find(&now, spec.id) {
+            if !found.tags.is_undone {
+                return Ok(Change::Already(self.image(&now, &found)?));
+            }
+            if self.can_go_on(&now, &found, spec) {
+                return Ok(Change::Made(self.image(&now, &found)?));
+            }
+            self.discard(spec.id).await?;
+        }
+        if let Origin::CopyOf(origin) = spec.origin {
+            // What it would show of former volumes must not be copied.
+            self.clean(origin).await?;
+        }
+        let now = self.group.now().await?;
+        let unit = self.sizes(&now)?.unit;
+        let size = spec.size.round_up(unit).unwrap_or(spec.size);
+        let result = self.make_with(&now, spec, size).await;
+        let now = self.group.now().await?;
+        if let Err(error) = result {
+            self.discard(spec.id).await.map_err(|second| {
+                Error::new(
+                    Kind::HalfDone,
+                    format!("{error}; what was made of it could not be removed: {second}"),
+                )
+            })?;
+            return Err(error);
+        }
+        let found = self.find(&now, spec.id).ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("{} was made and is gone again", spec.id),
+            )
+        })?;
+        fail::point("lvm.create.made");
+        Ok(Change::Made(self.image(&now, &found)?))
+    }
+
+    /// Makes what is not there.
+    async fn make_with(&self, now: &VolumeGroup, spec: &ImageSpec, size: Size) -> Result<()> {
+        match (&self.settings.volumes, spec.origin) {
+            (Volumes::Thin(pool), Origin::Blank) => {
+                self.make_thin(now, pool, spec, size).await?;
+            }
+            (Volumes::Thin(pool), Origin::CopyOf(origin)) => {
+                let source = self.finished(now, origin)?;
+                let commands = self.copy_thin(now, pool, spec, size, &source)?;
+                self.group.change(commands).await?;
+            }
+            (Volumes::Thick(thick), Origin::Blank) => {
+                let command = self.new_thick(now, thick, spec, size)?;
+                self.group.change(vec![command]).await?;
+            }
+            (Volumes::Thick(thick), Origin::CopyOf(origin)) => {
+                let source = self.finished(now, origin)?;
+                let commands = match spec.id.kind {
+                    ImageKind::Snapshot => vec![self.new_snapshot(now, thick, spec, &source)?],
+                    ImageKind::Volume => self.begin_copy(now, thick, spec, size, &source)?,
+                };
+                self.group.change(commands).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The tags that an image is born with.
+    pub(super) fn tags(&self, spec: &ImageSpec) -> Tags {
+        Tags {
+            labels: spec.labels.clone(),
+            ..Tags::new(
+                spec.id,
+                self.settings.class.as_str(),
+                self.settings.node.as_str(),
+            )
+        }
+    }
+
+    /// Removes all that was made of an image that is not finished.
+    pub(super) async fn discard(&self, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let parts = self.ours(&now).filter(|ours| ours.tags.id == id);
+        // A volume that is made of another one goes before what that one was held by.
+        let mut names: Vec<&LogicalVolume> = parts.map(|ours| ours.volume).collect();
+        names.sort_by_key(|volume| volume.name != name_of(id));
+        let commands: Vec<Command> = names
+            .into_iter()
+            .map(|volume| self.removal(volume))
+            .collect();
+        if commands.is_empty() {
+            return Ok(());
+        }
+        self.group.change(commands).await
+    }
+
+    /// The command that removes a volume, whatever it is.
+    pub(super) fn removal(&self, volume: &LogicalVolume) -> Command {
+        let uuid = volume.uuid.clone();
+        Command::new("lvremove")
+            .words([self.group.path(&volume.name)])
+            .done_when(move |now| now.volumes.values().all(|volume| volume.uuid != uuid))
+    }
+}
+
+/// Whether there is a volume with this name.
+pub(super) fn exists(name: String) -> impl Fn(&VolumeGroup) -> bool {
+    move |now| now.volumes.contains_key(&name)
+}

@@ -1,0 +1,202 @@
+//! What a class over logical volumes is told.
+
+use crate::{
+    host::FileSystem,
+    types::{ClassName, NodeName},
+};
+
+/// What a class over logical volumes is told.
+#[derive(Debug, Clone)]
+pub struct LvmSettings {
+    /// The volume group.
+    pub volume_group: String,
+    /// What kind of volumes it makes.
+    pub volumes: Volumes,
+    /// The class whose volumes these are.
+    pub class: ClassName,
+    /// This node.
+    pub node: NodeName,
+    /// The file system of a volume whose creator named none.
+    pub file_system: FileSystem,
+}
+
+/// The kinds of volumes.
+#[derive(Debug, Clone)]
+pub enum Volumes {
+    /// They take from a pool what is written to them.
+    Thin(ThinPool),
+    /// They have all their extents from the start.
+    Thick(Thick),
+}
+
+/// A thin pool.
+#[derive(Debug, Clone)]
+pub struct ThinPool {
+    /// Its name.
+    pub name: String,
+    /// So many times its size may be promised, in hundredths.
+    pub overcommit: u32,
+}
+
+/// Volumes that have all their extents from the start.
+#[derive(Debug, Clone)]
+pub struct Thick {
+    /// How they lie on the disks.
+    pub layout: Layout,
+    /// So much of the group is left free, in hundredths of its size.
+    pub reserve: u32,
+    /// The exception store of a snapshot, in hundredths of its volume's size; a hundred can never overflow.
+    pub snapshot_size: u32,
+    /// What becomes of the bytes of former volumes, and of those of a volume that is deleted.
+    pub wipe: Wipe,
+    /// A volume that is deleted takes its snapshots with it; else it is not deleted while it has some.
+    pub deletes_snapshots: bool,
+}
+
+/// How the extents of a volume lie on the disks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layout {
+    /// Wherever there is room.
+    Linear,
+    /// In turns on so many disks.
+    Striped(u32),
+    /// On so many disks besides the first, the same on each (raid1).
+    Mirrored(u32),
+}
+
+/// What becomes of the bytes of former volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wipe {
+    /// Zeros are written over them.
+    Zero,
+    /// The disk is told to forget them; what it reads afterwards is its business.
+    Discard,
+    /// They stay.
+    None,
+}
+
+impl Layout {
+    /// How many disks a volume needs.
+    pub(super) fn disks(self) -> u32 {
+        match self {
+            Self::Linear => 1,
+            Self::Striped(stripes) => stripes,
+            Self::Mirrored(mirrors) => mirrors + 1,
+        }
+    }
+
+    /// The extents that a volume's length is a multiple of.
+    pub(super) fn unit(self) -> u32 {
+        match self {
+            Self::Striped(stripes) => stripes,
+            Self::Linear | Self::Mirrored(_) => 1,
+        }
+    }
+
+    /// The largest volume for which there is room, in extents, given the free extents of each disk of which `kept` in
+    /// all are to stay free.
+    ///
+    /// A striped one has a part of every stripe on a disk of its own; a mirrored one has besides an extent of LVM's own
+    /// notes on each of its disks.
+    pub(super) fn largest(self, free: &[u64], kept: u64) -> u64 {
+        let usable = free.iter().sum::<u64>().saturating_sub(kept);
+        match self {
+            Self::Linear => usable,
+            Self::Striped(stripes) => {
+                let stripes = u64::from(stripes.max(1));
+                rows(free, stripes).min(usable / stripes) * stripes
+            }
+            Self::Mirrored(mirrors) => {
+                let copies = u64::from(mirrors) + 1;
+                let free: Vec<u64> = free.iter().map(|free| free.saturating_sub(1)).collect();
+                rows(&free, copies).min((usable / copies).saturating_sub(1))
+            }
+        }
+    }
+
+    /// The words that `lvcreate` wants for it.
+    pub(super) fn words(self) -> Vec<String> {
+        let words: &[&str] = match self {
+            Self::Linear => &[],
+            Self::Striped(_) => &["-I", "64k", "-i"],
+            Self::Mirrored(_) => &["--type", "raid1", "-m"],
+        };
+        let number = match self {
+            Self::Linear => None,
+            Self::Striped(number) | Self::Mirrored(number) => Some(number.to_string()),
+        };
+        let words = words.iter().map(|word| (*word).to_owned());
+        words.chain(number).collect()
+    }
+}
+
+/// How many rows of `parts` extents fit, each on another disk.
+///
+/// LVM takes the disks with the most room for the first segment and goes on with others for the next; so the rows are as
+/// many as can be dealt out when no row may have two parts on one disk.
+fn rows(free: &[u64], parts: u64) -> u64 {
+    let fit = |rows: u64| free.iter().map(|free| (*free).min(rows)).sum::<u64>() >= rows * parts;
+    let (mut low, mut high) = (0, free.iter().sum::<u64>() / parts);
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fit(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low
+}
+
+impl Thick {
+    /// The exception store of a snapshot of a volume of so many bytes, in bytes.
+    pub(super) fn store(&self, volume: u64) -> u64 {
+        /// A chunk of the store, and the entries of the table that one holds (`dm-snap-persistent.c`).
+        const CHUNK: u64 = 4096;
+        const ENTRIES: u64 = CHUNK / 16;
+        let part = u128::from(volume) * u128::from(self.snapshot_size) / 100;
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        // All chunks, a table for each so many of them, the head, and one that is never used.
+        let chunks = volume.div_ceil(CHUNK);
+        let most = (chunks + chunks.div_ceil(ENTRIES) + 2).saturating_mul(CHUNK);
+        if self.snapshot_size >= 100 {
+            most
+        } else {
+            part.min(most)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_disk_has_left_is_nothing_to_stripes_and_mirrors() {
+        assert_eq!(Layout::Linear.largest(&[100, 40, 1], 0), 141);
+        assert_eq!(Layout::Linear.largest(&[100, 40, 1], 41), 100);
+        assert_eq!(Layout::Linear.largest(&[100, 40], 141), 0);
+        assert_eq!(Layout::Striped(2).largest(&[100, 40], 0), 80);
+        assert_eq!(Layout::Striped(2).largest(&[100, 40, 30], 0), 140);
+        assert_eq!(Layout::Striped(2).largest(&[100, 100], 101), 98);
+        assert_eq!(Layout::Striped(3).largest(&[100, 40], 0), 0);
+        assert_eq!(Layout::Mirrored(1).largest(&[101, 41], 0), 40);
+        assert_eq!(Layout::Mirrored(1).largest(&[101, 101], 2), 99);
+        assert_eq!(Layout::Mirrored(1).largest(&[100], 0), 0);
+        assert_eq!(Layout::Mirrored(1).largest(&[], 0), 0);
+    }
+
+    #[test]
+    fn a_store_of_a_hundred_percent_holds_every_chunk_and_its_table() {
+        let thick = |snapshot_size| Thick {
+            layout: Layout::Linear,
+            reserve: 0,
+            snapshot_size,
+            wipe: Wipe::Zero,
+            deletes_snapshots: false,
+        };
+        assert_eq!(thick(20).store(100 << 20), 20 << 20);
+        assert_eq!(thick(100).store(100 << 20), (100 << 20) + 102 * 4096);
+        assert_eq!(thick(300).store(100 << 20), thick(100).store(100 << 20));
+    }
+}

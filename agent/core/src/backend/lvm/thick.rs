@@ -1,0 +1,380 @@
+//! Thick volumes and their snapshots, which keep what is written over in a store of their own.
+
+use super::{
+    Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe, check_unused,
+    making::exists,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    moment_of, name_of,
+    program::Command,
+    tags::{self, Tags},
+};
+use crate::{
+    Error, Kind, Result, fail,
+    types::{ImageId, ImageKind, Size},
+};
+
+/// The extents that are to stay free.
+fn kept(now: &VolumeGroup, thick: &Thick) -> u64 {
+    let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
+    all * u64::from(thick.reserve) / 100
+}
+
+/// What the group has room for.
+pub(super) fn capacity(now: &VolumeGroup, thick: &Thick) -> Result<Capacity> {
+    let extents = thick.layout.largest(&now.free(), kept(now, thick));
+    let bytes = extents.saturating_mul(now.extent).min(Size::MAX.bytes());
+    let unit = now.extent * u64::from(thick.layout.unit());
+    let largest = Size::try_from(bytes)?.round_down(Size::try_from(unit)?);
+    Ok(Capacity {
+        available: largest,
+        largest,
+    })
+}
+
+/// Whether a volume can be made at all.
+pub(super) fn check_disks(now: &VolumeGroup, thick: &Thick) -> Result<()> {
+    let disks = now.disks.values().filter(|disk| !disk.is_missing).count();
+    if u32::try_from(disks).unwrap_or(u32::MAX) >= thick.layout.disks() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Precondition,
+        format!(
+            "volume group {} has {disks} disks, and a volume of this class needs {}; add some with vgextend",
+            now.name,
+            thick.layout.disks()
+        ),
+    ))
+}
+
+/// Refuses what the group has no room for.
+pub(super) fn check_group_room(
+    now: &VolumeGroup,
+    thick: &Thick,
+    layout: Layout,
+    bytes: u64,
+) -> Result<()> {
+    let extents = layout.largest(&now.free(), kept(now, thick));
+    let room = extents.saturating_mul(now.extent);
+    if bytes <= room {
+        return Ok(());
+    }
+    let reserved = match thick.reserve {
+        0 => String::new(),
+        reserve => format!(", {reserve} % of it being kept free"),
+    };
+    Err(Error::new(
+        Kind::NoSpace,
+        format!(
+            "volume group {} has room for {room} bytes{reserved}, not for {bytes}",
+            now.name
+        ),
+    ))
+}
+
+impl Lvm {
+    /// The command that makes a volume which shows nothing yet that anybody may see.
+    pub(super) fn new_thick(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        spec: &ImageSpec,
+        size: Size,
+    ) -> Result<Command> {
+        let tags = Tags {
+            clean: (thick.wipe != Wipe::None).then_some(0),
+            ..self.tags(spec)
+        };
+        self.thick_with(now, thick, &tags, size)
+    }
+
+    fn thick_with(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        tags: &Tags,
+        size: Size,
+    ) -> Result<Command> {
+        check_disks(now, thick)?;
+        check_group_room(now, thick, thick.layout, size.bytes())?;
+        let name = name_of(tags.id);
+        // Marks of former file systems go at once, whatever becomes of the rest.
+        Ok(Command::new("lvcreate")
+            .words(["-Wy", "-Zy", "-n", &name])
+            .words(["-L".to_owned(), format!("{}b", size.bytes())])
+            .words(thick.layout.words())
+            .add_tags(tags.write())
+            .words([&self.group.name])
+            .done_when(exists(name)))
+    }
+
+    /// The command that makes a snapshot.
+    pub(super) fn new_snapshot(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        spec: &ImageSpec,
+        source: &Ours<'_>,
+    ) -> Result<Command> {
+        let tags = self.tags(spec);
+        self.snapshot_with(now, thick, &name_of(spec.id), tags, source.volume)
+    }
+
+    fn snapshot_with(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        name: &str,
+        tags: Tags,
+        origin: &LogicalVolume,
+    ) -> Result<Command> {
+        if !matches!(origin.kind, VolumeKind::Plain | VolumeKind::Mirrored) {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "{} is no thick volume any more, and has no snapshots",
+                    self.group.path(&origin.name)
+                ),
+            ));
+        }
+        let shown = now.bytes(origin);
+        let store = thick.store(shown).next_multiple_of(now.extent);
+        check_group_room(now, thick, Layout::Linear, store)?;
+        let tags = Tags {
+            size: Some(shown),
+            ..tags
+        };
+        let made = name.to_owned();
+        Ok(Command::new("lvcreate")
+            .words(["-s", "-n", name])
+            .words(["-L".to_owned(), format!("{store}b")])
+            .add_tags(tags.write())
+            .words([self.group.path(&origin.name)])
+            .done_when(move |now| {
+                let made = now.volumes.get(&made);
+                made.is_some_and(|made| matches!(made.kind, VolumeKind::Snapshot { .. }))
+            }))
+    }
+
+    /// The commands that hold the moment of a copy, and make the volume that is to be filled from it.
+    pub(super) fn begin_copy(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        spec: &ImageSpec,
+        size: Size,
+        source: &Ours<'_>,
+    ) -> Result<Vec<Command>> {
+        let unfinished = Tags {
+            is_undone: true,
+            ..self.tags(spec)
+        };
+        let mut commands = Vec::new();
+        if source.tags.id.kind == ImageKind::Volume {
+            // Both must have room, or nothing is begun.
+            let store = thick.store(now.bytes(source.volume));
+            check_group_room(now, thick, thick.layout, size.bytes() + store)?;
+            let tags = Tags {
+                labels: crate::backend::Labels::new(),
+                ..unfinished.clone()
+            };
+            let name = moment_of(spec.id);
+            commands.push(self.snapshot_with(now, thick, &name, tags, source.volume)?);
+        }
+        let target = Tags {
+            source: Some(source.tags.id),
+            copied: Some(0),
+            ..unfinished
+        };
+        commands.push(self.thick_with(now, thick, &target, size)?);
+        Ok(commands)
+    }
+
+    /// Whether a snapshot still shows what it should; unknown, and taken for good, while it has no device.
+    pub(super) fn snapshot_health(
+        &self,
+        now: &VolumeGroup,
+        snapshot: &LogicalVolume,
+    ) -> Result<Health> {
+        let status = self.status(now, snapshot)?;
+        // "<used>/<all> <metadata>", or a word.
+        Ok(match status.as_deref() {
+            Some("Invalid" | "Overflow") => Health::Damaged(
+                "its exception store was too small for what has been written since; delete it, and give the class a larger snapshotSize".to_owned(),
+            ),
+            _ => Health::Good,
+        })
+    }
+
+    /// Whether a mirrored volume has all its legs.
+    pub(super) fn mirror_health(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+    ) -> Result<Health> {
+        let status = self.status(now, volume)?.unwrap_or_default();
+        // "raid1 2 AA …": a leg that is dead has a D.
+        let legs = status.split_whitespace().nth(2).unwrap_or_default();
+        if legs.contains('D') || volume.is_degraded {
+            return Ok(Health::Degraded(format!(
+                "a leg of its mirror is lost; bring the disk back and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
+                path = self.group.path(&volume.name)
+            )));
+        }
+        Ok(Health::Good)
+    }
+
+    fn status(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<Option<String>> {
+        let Some(device) = self.device(now, volume)? else {
+            return Ok(None);
+        };
+        let lines = self.group.mapper()?.status(&device.uuid)?;
+        Ok(lines.into_iter().next().map(|line| line.words))
+    }
+
+    /// The commands that make a volume longer. With snapshots LVM can do that only while nobody uses it.
+    pub(super) fn extend_thick(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        found: &Ours<'_>,
+        to: Size,
+    ) -> Result<Vec<Command>> {
+        let volume = found.volume;
+        let path = self.group.path(&volume.name);
+        let device = self.device(now, volume)?;
+        let mut commands = Vec::new();
+        let mut is_live = device.is_some();
+        let snapshots: Vec<&LogicalVolume> = now.snapshots_of(volume).collect();
+        if let Some(device) = &device
+            && !snapshots.is_empty()
+        {
+            let users = snapshots
+                .iter()
+                .map(|snapshot| self.device(now, snapshot))
+                .collect::<Result<Vec<_>>>()?;
+            for used in users.iter().flatten().chain([device]) {
+                check_unused(used).map_err(|error| {
+                    Error::new(
+                        Kind::Precondition,
+                        format!(
+                            "volume {} has snapshots ({}), and cannot grow while it or one of them is used; delete them, or grow it while it is not staged: {error}",
+                            self.handle(found.tags.id),
+                            self.names(&snapshots)
+                        ),
+                    )
+                })?;
+            }
+            commands.push(Command::new("lvchange").words(["-an", &path]));
+            is_live = false;
+        }
+        if thick.wipe != Wipe::None && found.tags.clean.is_none() {
+            let before = now.bytes(volume);
+            commands.push(
+                Command::new("lvchange")
+                    .add_tags([tags::clean(before)])
+                    .words([path]),
+            );
+            // The device stays as it is until its end is wiped.
+            let extend = if is_live {
+                Command::on_disk("lvextend")
+            } else {
+                Command::new("lvextend")
+            };
+            commands.push(self.extension(extend, volume, to));
+        } else {
+            commands.push(self.extension(Command::new("lvextend"), volume, to));
+        }
+        Ok(commands)
+    }
+
+    /// Removes a volume or a snapshot. A volume that has snapshots goes only if the class says so.
+    pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
+        self.end_copies_of(id).await?;
+        let now = self.group.now().await?;
+        let found = self.finished(&now, id)?;
+        let mut commands = Vec::new();
+        let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
+        if !snapshots.is_empty() {
+            self.check_snapshots(&now, thick, id, &snapshots)?;
+            let removals = snapshots.iter().map(|snapshot| self.removal(snapshot));
+            commands.extend(removals.map(|command| forgetting(thick, command)));
+        }
+        let is_blank = found.tags.clean == Some(0);
+        if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume && !is_blank {
+            // Before it is wiped: what the wiping writes over would go to the snapshots' stores.
+            self.group.change(std::mem::take(&mut commands)).await?;
+            let device = self.activate(&now, found.volume).await?;
+            let end = now.bytes(found.volume);
+            self.wipe(id, Wipe::Zero, device, 0..end).await?;
+            fail::point("lvm.remove.wiped");
+        }
+        commands.push(forgetting(thick, self.removal(found.volume)));
+        self.group.change(commands).await
+    }
+
+    /// Removes what was to become a copy of an image and was never finished: nobody was told of it.
+    async fn end_copies_of(&self, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let copies = self
+            .ours(&now)
+            .filter(|ours| ours.tags.is_undone && ours.tags.source == Some(id));
+        for copy in copies.map(|ours| ours.tags.id) {
+            if self.running.has(copy) {
+                return Err(Error::new(
+                    Kind::InUse,
+                    format!("{} is being copied; wait for that to end", self.handle(id)),
+                ));
+            }
+            self.discard(copy).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the snapshots of a volume may go with it.
+    fn check_snapshots(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        id: ImageId,
+        snapshots: &[&LogicalVolume],
+    ) -> Result<()> {
+        let is_ours = |snapshot: &&LogicalVolume| self.tags_of(snapshot).is_some();
+        if !thick.deletes_snapshots || !snapshots.iter().all(is_ours) {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "volume {} has snapshots that would go with it: {}; delete them first",
+                    self.handle(id),
+                    self.names(snapshots)
+                ),
+            ));
+        }
+        for snapshot in snapshots {
+            if let Some(device) = self.device(now, snapshot)? {
+                check_unused(&device)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Volumes by the ids that the callers know, or by LVM's names where they know none.
+    fn names(&self, volumes: &[&LogicalVolume]) -> String {
+        let names = volumes.iter().map(|volume| {
+            self.tags_of(volume).map_or_else(
+                || self.group.path(&volume.name),
+                |tags| self.handle(tags.id).to_string(),
+            )
+        });
+        names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A command that removes something, and has the disks forget what was there if the class wants that.
+fn forgetting(thick: &Thick, command: Command) -> Command {
+    if thick.wipe == Wipe::Discard {
+        command.discarding()
+    } else {
+        command
+    }
+}

@@ -1,0 +1,193 @@
+//! Bytes of former volumes: gone before anybody sees them.
+//!
+//! A tag says from where on a volume still shows some. It is there before the extents are, and is taken away only when
+//! they are wiped; nobody gets the device of a volume that has it.
+
+use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+
+use super::{
+    Lvm, Volumes, Wipe,
+    filling::What,
+    metadata::{LogicalVolume, VolumeGroup},
+    path_of,
+    program::Command,
+    tags::{self, Tags},
+};
+use crate::{
+    Error, Kind, Result, blocking, fail,
+    host::{device_mapper::Line, fill},
+    types::ImageId,
+};
+
+const SECTOR: u64 = 512;
+
+/// What the devices are called through which extents are reached that no volume's device has yet.
+pub(super) const HIDDEN: &str = "DRUMLIN-";
+
+impl Lvm {
+    /// Wipes what an image shows of former volumes, if it shows any.
+    pub(super) async fn clean(&self, id: ImageId) -> Result<()> {
+        let Volumes::Thick(thick) = &self.settings.volumes else {
+            return Ok(());
+        };
+        let now = self.group.now().await?;
+        let Some(found) = self.find(&now, id).filter(|found| !found.tags.is_undone) else {
+            return Ok(());
+        };
+        let Some(from) = found.tags.clean else {
+            return Ok(());
+        };
+        let volume = found.volume;
+        let end = now.bytes(volume);
+        if thick.wipe != Wipe::None && from < end {
+            let (device, seen) = match self.device(&now, volume)? {
+                Some(device) => (path_of(&device), self.length(&device.uuid)?),
+                None => (self.activate(&now, volume).await?, end),
+            };
+            if from < seen {
+                self.wipe(id, thick.wipe, device, from..seen.min(end))
+                    .await?;
+            }
+            if seen < end {
+                self.wipe_hidden(id, thick.wipe, &now, volume, from.max(seen))
+                    .await?;
+            }
+        }
+        fail::point("lvm.clean.wiped");
+        let uuid = volume.uuid.clone();
+        let path = self.group.path(&volume.name);
+        let mut commands = vec![
+            Command::new("lvchange")
+                .words(["--deltag", &tags::clean(from), &path])
+                .done_when(move |now| {
+                    let mut volumes = now.volumes.values();
+                    let volume = volumes.find(|volume| volume.uuid == uuid);
+                    let tags = volume.and_then(|volume| Tags::read(&volume.tags));
+                    tags.is_none_or(|tags| tags.clean.is_none())
+                }),
+        ];
+        commands.extend(self.refresh_if_short(&now, volume)?);
+        self.group.change(commands).await
+    }
+
+    /// The command that gives a device the length that the metadata says, when it is shorter.
+    pub(super) fn refresh_if_short(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+    ) -> Result<Option<Command>> {
+        let Some(device) = self.device(now, volume)? else {
+            return Ok(None);
+        };
+        let is_short = self.length(&device.uuid)? < now.bytes(volume);
+        Ok(is_short
+            .then(|| Command::new("lvchange").words(["--refresh", &self.group.path(&volume.name)])))
+    }
+
+    /// The length of a device, in bytes.
+    fn length(&self, uuid: &str) -> Result<u64> {
+        let table = self.group.mapper()?.table(uuid)?;
+        let sectors: u64 = table.iter().map(|line| line.length).sum();
+        Ok(sectors * SECTOR)
+    }
+
+    /// Wipes a stretch of a device, in bytes.
+    pub(super) async fn wipe(
+        &self,
+        id: ImageId,
+        wipe: Wipe,
+        device: PathBuf,
+        span: std::ops::Range<u64>,
+    ) -> Result<()> {
+        let progress = self.running.begin(id, What::Wiping, span.end);
+        let end = span.end;
+        let reached = blocking(move || {
+            let mut step = |at| {
+                progress.tell(at);
+                if progress.must_stop() {
+                    ControlFlow::Break(())
+                } else {
+                    ControlFlow::Continue(())
+                }
+            };
+            match wipe {
+                Wipe::Zero => fill::zero(&device, span, &mut step),
+                Wipe::Discard => fill::discard(&device, span, &mut step),
+                Wipe::None => Ok(span.end),
+            }
+        })
+        .await?;
+        if reached < end {
+            return Err(stopped(id));
+        }
+        Ok(())
+    }
+
+    /// Wipes the extents that a volume has from so many bytes on, and that its device does not have yet.
+    async fn wipe_hidden(
+        &self,
+        id: ImageId,
+        wipe: Wipe,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+        from: u64,
+    ) -> Result<()> {
+        let lines = self.hidden(now, volume, from)?;
+        let length: u64 = lines.iter().map(|line| line.length * SECTOR).sum();
+        let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
+        let group = Arc::clone(&self.group);
+        let name = format!("drumlin-{}", volume.uuid);
+        let (known, made) = (uuid.clone(), lines);
+        let device = blocking(move || {
+            let mapper = group.mapper()?;
+            if mapper.find(&known)?.is_some() {
+                mapper.remove(&known)?;
+            }
+            mapper.create(&name, &known, &made)
+        })
+        .await?;
+        fail::point("lvm.clean.hidden");
+        let path = PathBuf::from(format!("/dev/dm-{}", device.number.minor));
+        let wiped = self.wipe(id, wipe, path, 0..length).await;
+        let group = Arc::clone(&self.group);
+        let removed = blocking(move || group.mapper()?.remove(&uuid)).await;
+        wiped.and(removed)
+    }
+
+    /// The extents of disks that the end of a volume lies on, one line each.
+    fn hidden(&self, now: &VolumeGroup, volume: &LogicalVolume, from: u64) -> Result<Vec<Line>> {
+        let mut lines: Vec<Line> = Vec::new();
+        let mut start = 0;
+        for area in now.areas_behind(volume, from / now.extent) {
+            let known = now.disks.get(&area.disk);
+            let path = known.and_then(|disk| self.group.disk(&disk.uuid));
+            let (Some(known), Some(path)) = (known, path) else {
+                return Err(Error::new(
+                    Kind::Precondition,
+                    format!("a disk of volume group {} is missing", now.name),
+                ));
+            };
+            let length = area.count * now.extent / SECTOR;
+            lines.push(Line {
+                start,
+                length,
+                kind: "linear".to_owned(),
+                words: format!(
+                    "{} {}",
+                    path.display(),
+                    (known.start + area.start * now.extent) / SECTOR
+                ),
+            });
+            start += length;
+        }
+        Ok(lines)
+    }
+}
+
+/// The error of what ends because the agent does.
+pub(super) fn stopped(id: ImageId) -> Error {
+    Error::new(
+        Kind::HalfDone,
+        format!("the agent is shutting down; {id} goes on when it is asked for again"),
+    )
+}

@@ -1,0 +1,35 @@
+//! Memory for input and output past the page cache.
+
+/// Bytes that begin where direct reads and writes want them.
+#[derive(Debug)]
+pub(crate) struct DirectBuffer {
+    memory: Vec<u8>,
+    skip: usize,
+    length: usize,
+}
+
+impl DirectBuffer {
+    /// Direct reads and writes begin and end at multiples of this, in memory and on the disk.
+    pub(crate) const BLOCK: usize = 4096;
+
+    /// So many bytes, all zero.
+    pub(crate) fn new(length: usize) -> Self {
+        let memory = vec![0; length + Self::BLOCK];
+        let skip = memory.as_ptr().align_offset(Self::BLOCK).min(Self::BLOCK);
+        Self {
+            memory,
+            skip,
+            length,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let all = self.skip..self.skip + self.length;
+        self.memory.get(all).unwrap_or_default()
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        let all = self.skip..self.skip + self.length;
+        self.memory.get_mut(all).unwrap_or_default()
+    }
+}
