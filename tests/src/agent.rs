@@ -38,33 +38,67 @@ pub struct Options {
 }
 
 impl Options {
-    /// The same tests run over other back ends: in the lab a test that asks for no class gets a thin pool.
+    /// The same tests run over other back ends: in the lab a test that asks for no class gets a volume group.
     fn over(mut self, scratch: &Scratch) -> Self {
         let asked = self.config.as_deref().unwrap_or_default();
-        if is_over_thin() && !asked.contains("classes:") {
-            self.config = Some(format!("{asked}{}", thin_classes(scratch)));
+        if is_over_lvm() && !asked.contains("classes:") {
+            self.config = Some(format!("{asked}{}", Volumes::asked().classes(scratch)));
         }
         self
     }
 }
 
-/// Whether the tests that ask for no class run over a thin pool.
-pub fn is_over_thin() -> bool {
+/// The kinds of logical volumes that the tests run over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Volumes {
+    /// In a pool.
+    Thin,
+    /// Of extents of their own.
+    Linear,
+    /// The same, on two disks.
+    Raid1,
+}
+
+impl Volumes {
+    /// What `DRUMLIN_VOLUMES` asks for: `thin`, `linear` or `raid1`.
+    ///
+    /// # Panics
+    /// When it asks for something else.
+    pub fn asked() -> Self {
+        match std::env::var("DRUMLIN_VOLUMES").as_deref() {
+            Err(_) | Ok("thin") => Self::Thin,
+            Ok("linear") => Self::Linear,
+            Ok("raid1") => Self::Raid1,
+            Ok(other) => panic!("DRUMLIN_VOLUMES={other} is not thin, linear or raid1"),
+        }
+    }
+
+    /// The configuration of one class of them over a new volume group.
+    pub fn classes(self, scratch: &Scratch) -> String {
+        let class = match self {
+            Self::Thin => {
+                let group = scratch.volume_group(1 << 10);
+                lvm("lvcreate", &["-L", "1900M", "-T", &format!("{group}/pool")]);
+                format!("thin: {{volumeGroup: {group}, pool: pool, overcommit: 20}}")
+            }
+            Self::Linear => format!("thick: {{volumeGroup: {}}}", scratch.volume_group(16 << 10)),
+            Self::Raid1 => format!(
+                "thick: {{volumeGroup: {}, layout: raid1}}",
+                scratch.volume_group(16 << 10)
+            ),
+        };
+        format!("classes:\n- {{name: default, {class}}}\n")
+    }
+}
+
+/// Whether the tests that ask for no class run over a volume group.
+pub fn is_over_lvm() -> bool {
     std::env::var_os("DRUMLIN_LAB").is_some()
 }
 
 /// Every size of a volume is a multiple of this, in bytes.
 pub fn unit() -> i64 {
-    if is_over_thin() { 1 << 20 } else { 4096 }
-}
-
-/// The configuration of one class over a new thin pool.
-pub fn thin_classes(scratch: &Scratch) -> String {
-    let group = scratch.volume_group(1 << 10);
-    lvm("lvcreate", &["-L", "1900M", "-T", &format!("{group}/pool")]);
-    format!(
-        "classes:\n- {{name: default, thin: {{volumeGroup: {group}, pool: pool, overcommit: 20}}}}\n"
-    )
+    if is_over_lvm() { 1 << 20 } else { 4096 }
 }
 
 /// An agent that runs, or ran.

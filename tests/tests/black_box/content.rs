@@ -7,7 +7,7 @@ use drumlin_proto::csi::v1::{
     volume_usage::Unit,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, is_over_thin},
+    agent::{Agent, Options, is_over_lvm},
     requests::{MIB, create, delete, expand, from_snapshot, from_volume, mounted, raw, snapshot},
     storage::{Kind, Scratch},
 };
@@ -17,7 +17,7 @@ use crate::kit::{bytes_of, get, mount, ok, put, refused, unmount, volume};
 
 /// An agent whose images are on a file system with or without reflinks.
 async fn on(storage: Kind) -> Agent {
-    if is_over_thin() {
+    if is_over_lvm() {
         return Agent::start().await;
     }
     let scratch = Scratch::new();

@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1::{
     DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, is_over_thin},
+    agent::{Agent, Options, is_over_lvm},
     requests::{
         create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot, stage,
         unpublish, unstage,
@@ -184,6 +184,15 @@ async fn life(
         .controller()
         .controller_unpublish_volume(detach(&restored))
         .await);
+    // A thick volume that is used cannot grow while it has snapshots.
+    let forget = DeleteSnapshotRequest {
+        snapshot_id: taken.snapshot_id.clone(),
+        ..DeleteSnapshotRequest::default()
+    };
+    step!("delete the snapshot", async |agent: &Agent| agent
+        .controller()
+        .delete_snapshot(forget.clone())
+        .await);
     step!("expand", async |agent: &Agent| agent
         .controller()
         .controller_expand_volume(expand(&id, mebibytes + 32))
@@ -222,14 +231,6 @@ async fn life(
         .controller()
         .controller_unpublish_volume(detach(&id))
         .await);
-    let forget = DeleteSnapshotRequest {
-        snapshot_id: taken.snapshot_id.clone(),
-        ..DeleteSnapshotRequest::default()
-    };
-    step!("delete the snapshot", async |agent: &Agent| agent
-        .controller()
-        .delete_snapshot(forget.clone())
-        .await);
     for id in [&id, &restored, &cloned] {
         step!("delete", async |agent: &Agent| agent
             .controller()
@@ -259,7 +260,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     }
     let mut points = points("agent/core/src", &["fail::point(\"", "fail::point(\n"]);
     assert!(points.len() > 30, "{points:?}");
-    let others = if is_over_thin() { "directory." } else { "lvm." };
+    let others = if is_over_lvm() { "directory." } else { "lvm." };
     points.retain(|point| !point.starts_with(others));
     for point in points {
         let mut kills = 0;
@@ -269,7 +270,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
             kills += subject.kills;
             assert_same(&states, wanted, &point, &subject.agent.log());
             // The lab is slow; there, one life that comes to the point is enough.
-            if kills > 0 && is_over_thin() {
+            if kills > 0 && is_over_lvm() {
                 break;
             }
         }
@@ -288,7 +289,7 @@ fn seed() -> u64 {
 /// How often each test kills: `DRUMLIN_KILLS`, else a hundred times, or six in the lab, which is slow.
 fn times() -> usize {
     let asked = std::env::var("DRUMLIN_KILLS").ok();
-    let usual = if is_over_thin() { 6 } else { 100 };
+    let usual = if is_over_lvm() { 6 } else { 100 };
     asked.map_or(usual, |times| times.parse().unwrap())
 }
 
@@ -424,6 +425,15 @@ async fn short_life(subject: &mut Subject, capability: &VolumeCapability) -> Vec
         .volume
         .unwrap()
         .volume_id;
+    let forget = DeleteSnapshotRequest {
+        snapshot_id: taken.snapshot_id,
+        ..DeleteSnapshotRequest::default()
+    };
+    subject
+        .call("delete", async |agent: &Agent| {
+            agent.controller().delete_snapshot(forget.clone()).await
+        })
+        .await;
     subject
         .call("expand", async |agent: &Agent| {
             agent
@@ -466,15 +476,6 @@ async fn short_life(subject: &mut Subject, capability: &VolumeCapability) -> Vec
     subject
         .call("delete", async |agent: &Agent| {
             agent.controller().delete_volume(delete(&restored)).await
-        })
-        .await;
-    let forget = DeleteSnapshotRequest {
-        snapshot_id: taken.snapshot_id,
-        ..DeleteSnapshotRequest::default()
-    };
-    subject
-        .call("delete", async |agent: &Agent| {
-            agent.controller().delete_snapshot(forget.clone()).await
         })
         .await;
     states.push(("end".to_owned(), subject.state()));

@@ -1,25 +1,38 @@
-//! The upstream conformance tool over thin pools.
+//! The upstream conformance tool over logical volumes.
 
-use drumlin_tests::{agent::thin_classes, storage::Scratch};
+use drumlin_tests::{agent::Volumes, storage::Scratch};
 
 use crate::tool::check;
 
-async fn over_thin(access: &str, more: &[&str]) {
+const MIXED: [&str; 2] = ["--ginkgo.randomize-all", "--ginkgo.seed=20261121"];
+
+async fn over(volumes: Volumes, access: &str, more: &[&str]) {
     let scratch = Scratch::new();
-    let classes = thin_classes(&scratch);
+    let classes = volumes.classes(&scratch);
     check(scratch, &classes, access, more).await;
 }
 
 #[tokio::test]
 async fn mounted_thin_volumes() {
-    over_thin("mount", &[]).await;
+    over(Volumes::Thin, "mount", &[]).await;
 }
 
 #[tokio::test]
 async fn raw_thin_volumes() {
-    over_thin(
-        "block",
-        &["--ginkgo.randomize-all", "--ginkgo.seed=20261121"],
-    )
-    .await;
+    over(Volumes::Thin, "block", &MIXED).await;
+}
+
+#[tokio::test]
+async fn mounted_thick_volumes() {
+    over(Volumes::Linear, "mount", &MIXED).await;
+}
+
+#[tokio::test]
+async fn raw_thick_volumes() {
+    over(Volumes::Linear, "block", &[]).await;
+}
+
+#[tokio::test]
+async fn raw_mirrored_volumes() {
+    over(Volumes::Raid1, "block", &MIXED).await;
 }

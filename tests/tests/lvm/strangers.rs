@@ -7,7 +7,7 @@ use drumlin_proto::csi::v1::{
     ProbeRequest,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, thin_classes},
+    agent::{Agent, Options, Volumes},
     programs::run,
     requests::{MIB, create, delete, expand, mounted, raw, snapshot},
     storage::{Scratch, lvm},
@@ -108,7 +108,7 @@ async fn what_is_done_by_hand_is_seen_at_once() {
 #[tokio::test]
 async fn a_group_that_is_missing_makes_its_class_unhealthy_and_no_other() {
     let scratch = Scratch::new();
-    let config = thin_classes(&scratch);
+    let config = Volumes::Thin.classes(&scratch);
     let group = scratch.group().unwrap();
     let images = scratch.directory("images");
     let config = format!(
