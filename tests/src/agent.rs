@@ -96,6 +96,11 @@ pub fn is_over_lvm() -> bool {
     std::env::var_os("DRUMLIN_LAB").is_some()
 }
 
+/// Whether a volume that has snapshots cannot be deleted, and not grown while it is used: that of thick volumes.
+pub fn snapshots_bind_their_volume() -> bool {
+    is_over_lvm() && Volumes::asked() != Volumes::Thin
+}
+
 /// Every size of a volume is a multiple of this, in bytes.
 pub fn unit() -> i64 {
     if is_over_lvm() { 1 << 20 } else { 4096 }

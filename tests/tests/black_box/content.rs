@@ -13,7 +13,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{bytes_of, get, mount, ok, put, refused, unmount, volume};
+use crate::kit::{bytes_of, get, mount, ok, put, refused, unbind, unmount, volume};
 
 /// An agent whose images are on a file system with or without reflinks.
 async fn on(storage: Kind) -> Agent {
@@ -105,6 +105,7 @@ async fn everything_comes_back(storage: Kind, capability: VolumeCapability, mebi
     put(&at_restored.1, "file", b"mine");
     assert_eq!(get(&at.1, "file"), b"after!");
 
+    unbind(&agent, &taken.snapshot_id).await;
     // A kill takes nothing away, and everything can be unmounted and mounted again afterwards.
     agent.kill();
     assert_eq!(get(&at_restored.1, "file"), b"mine");
@@ -174,6 +175,7 @@ async fn raw_bytes_come_back() {
         device.read_exact_at(&mut bytes, 20 << 20).unwrap();
         assert_eq!(bytes, [0; 9]);
         drop(device);
+        unbind(&agent, &taken.snapshot_id).await;
         // Growth reaches whoever has the device.
         ok(agent
             .controller()

@@ -7,9 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use drumlin_proto::csi::v1::{ControllerUnpublishVolumeRequest, VolumeCapability};
+use drumlin_proto::csi::v1::{
+    ControllerUnpublishVolumeRequest, DeleteSnapshotRequest, VolumeCapability,
+};
 use drumlin_tests::{
-    agent::Agent,
+    agent::{Agent, snapshots_bind_their_volume},
     programs::{output, workspace},
     requests::{create, publish, stage, unpublish, unstage},
     storage::lvm,
@@ -80,6 +82,17 @@ pub(crate) async fn unmount(agent: &Agent, id: &str, (staging, target): &(String
     ok(agent.node().node_unstage_volume(unstage(id, staging)).await);
 }
 
+/// Deletes a snapshot where its volume can do nothing while it has one.
+pub(crate) async fn unbind(agent: &Agent, snapshot: &str) {
+    if snapshots_bind_their_volume() {
+        let request = DeleteSnapshotRequest {
+            snapshot_id: snapshot.to_owned(),
+            ..DeleteSnapshotRequest::default()
+        };
+        ok(agent.controller().delete_snapshot(request).await);
+    }
+}
+
 /// Takes a publication of the controller back.
 pub(crate) fn detach(id: &str) -> ControllerUnpublishVolumeRequest {
     ControllerUnpublishVolumeRequest {
@@ -121,7 +134,7 @@ pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
             .into_iter()
             .find(|name| output("lvs", &[name]).status.success())
             .unwrap();
-        lvm("lvchange", &["-ay", "-K", &name]);
+        lvm("lvchange", &["-y", "-ay", "-K", &name]);
         return Path::new("/dev").join(name);
     }
     let images = ["state/images/volumes", "images/volumes", "images/snapshots"];
