@@ -1,6 +1,6 @@
 //! Many callers at once, on one object and on many.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use drumlin_proto::csi::v1::ListVolumesRequest;
 use drumlin_tests::{
@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{mount, ok, unmount, volume};
+use crate::kit::{mount, ok, unbind, unmount, volume};
 
 const CLIENTS: usize = 64;
 
@@ -50,9 +50,10 @@ async fn sixty_four_callers_make_one_volume_of_one_name() {
 
 #[tokio::test]
 async fn sixty_four_callers_with_names_of_their_own_do_not_meet() {
-    let agent = Agent::start().await;
+    let agent = Arc::new(Agent::start().await);
     let calls: Vec<_> = (0..CLIENTS)
         .map(|index| {
+            let agent = Arc::clone(&agent);
             let mut controller = agent.controller();
             tokio::spawn(async move {
                 let name = format!("v{index}");
@@ -64,6 +65,7 @@ async fn sixty_four_callers_with_names_of_their_own_do_not_meet() {
                     .snapshot
                     .unwrap();
                 if index % 2 == 0 {
+                    unbind(&agent, &taken.snapshot_id).await;
                     ok(controller.delete_volume(delete(&id)).await);
                 }
                 (id, taken.snapshot_id)
@@ -85,10 +87,10 @@ async fn sixty_four_callers_with_names_of_their_own_do_not_meet() {
 
 #[tokio::test]
 async fn many_volumes_are_mounted_at_once() {
-    let agent = std::sync::Arc::new(Agent::start().await);
+    let agent = Arc::new(Agent::start().await);
     let calls: Vec<_> = (0..16)
         .map(|index| {
-            let agent = std::sync::Arc::clone(&agent);
+            let agent = Arc::clone(&agent);
             tokio::spawn(async move {
                 let (name, plain) = (format!("v{index}"), mounted("ext4"));
                 let id = volume(&agent, &name, 16, &plain).await;

@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1::{
     DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, is_over_lvm},
+    agent::{Agent, Options, Volumes, is_over_lvm},
     requests::{
         create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot, stage,
         unpublish, unstage,
@@ -260,8 +260,12 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     }
     let mut points = points("agent/core/src", &["fail::point(\"", "fail::point(\n"]);
     assert!(points.len() > 30, "{points:?}");
-    let others = if is_over_lvm() { "directory." } else { "lvm." };
-    points.retain(|point| !point.starts_with(others));
+    let others: &[&str] = match Volumes::asked() {
+        _ if !is_over_lvm() => &["lvm.", "thick."],
+        Volumes::Thin => &["directory.", "thick."],
+        Volumes::Linear | Volumes::Raid1 => &["directory."],
+    };
+    points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
     for point in points {
         let mut kills = 0;
         for (capability, mebibytes, wanted) in &wanted {

@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1::{
     volume_capability::access_mode::Mode,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, unit},
+    agent::{Agent, Options, snapshots_bind_their_volume, unit},
     requests::{
         MIB, create, delete, expand, for_mode, from_snapshot, from_volume, mounted, raw, snapshot,
     },
@@ -459,7 +459,13 @@ async fn snapshots_are_listed_by_id_and_by_source_and_outlive_their_volume() {
         let found = ok(controller.list_snapshots(list(source, id)).await);
         assert_eq!(found.entries.len(), expected, "{source} {id}");
     }
-    ok(controller.delete_volume(delete(&a)).await);
+    let deleted = controller.delete_volume(delete(&a)).await;
+    if snapshots_bind_their_volume() {
+        let message = refused(deleted, Code::FailedPrecondition);
+        assert!(message.contains(&one.snapshot_id), "{message}");
+        return;
+    }
+    ok(deleted);
     assert_eq!(
         one,
         take("one", &a).await,

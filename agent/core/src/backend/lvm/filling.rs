@@ -1,11 +1,12 @@
-//! Copies of thick volumes: bytes go from a moment that is held, a snapshot, to a volume that nobody sees yet.
+//! Filling thick volumes while nobody sees them: with the bytes of a moment that is held, a snapshot, and behind those
+//! with nothing, so that they never show what was on their extents before.
 //!
-//! The tags of the volume say what it is filled with and how far. A copy goes on whatever becomes of its caller; one that
-//! ended with its agent goes on where it was when it is asked for again.
+//! The tags of the volume say what it is filled with and how far. It goes on whatever becomes of its caller; what ended
+//! with its agent goes on where it was when it is asked for again.
 
 use std::{
     collections::HashMap,
-    ops::ControlFlow,
+    ops::{ControlFlow, Range},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -23,22 +24,25 @@ use super::{
 };
 use crate::{Error, Kind, Result, backend::Origin, blocking, fail, host::fill, types::ImageId};
 
-/// So often it is noted on the disk how far a copy is.
+/// So often it is noted on the disk how far it is.
 const NOTED: Duration = Duration::from_secs(30);
 
 impl Lvm {
     /// Whether an unfinished image is on its way to being what is asked for.
     pub(super) fn can_go_on(&self, now: &VolumeGroup, found: &Ours<'_>, spec: &ImageSpec) -> bool {
-        let is_same = found
-            .tags
-            .source
-            .is_some_and(|source| spec.origin == Origin::CopyOf(source));
+        let (is_same, has_source) = match (found.tags.source, spec.origin) {
+            (None, Origin::Blank) => (true, true),
+            (Some(source), Origin::CopyOf(origin)) => {
+                (source == origin, self.moment(now, found).is_ok())
+            }
+            _ => (false, false),
+        };
         let unit = self.sizes(now).map(|sizes| sizes.unit).unwrap_or_default();
         let size = spec.size.round_up(unit).unwrap_or(spec.size);
         is_same
+            && has_source
             && found.tags.copied.is_some()
             && now.bytes(found.volume) == size.bytes()
-            && self.moment(now, found).is_ok()
     }
 
     /// The snapshot that an unfinished image is filled from, and how many bytes it shows.
@@ -87,55 +91,75 @@ impl Lvm {
     }
 
     async fn fill_with(&self, spec: &ImageSpec, wipe: Wipe) -> Result<()> {
+        let now = self.group.now().await?;
+        let mut at = match self.find(&now, spec.id) {
+            Some(found) if found.tags.is_undone => found.tags.copied.unwrap_or(0),
+            _ => return Ok(()),
+        };
         loop {
             let now = self.group.now().await?;
             let found = self
                 .find(&now, spec.id)
                 .ok_or_else(|| Error::new(Kind::HalfDone, format!("{} was removed", spec.id)))?;
-            if !found.tags.is_undone {
-                return Ok(());
-            }
-            let at = found.tags.copied.unwrap_or(0);
-            let (moment, size) = self.moment(&now, &found)?;
-            if at < size {
-                let source = self.activate(&now, moment).await?;
-                let target = self.activate(&now, found.volume).await?;
-                let progress = self.running.begin(spec.id, What::Copying, size);
-                let until = Instant::now() + NOTED;
-                let reached = blocking(move || {
-                    fill::copy(&source, &target, at..size, &mut |at| {
-                        progress.tell(at);
-                        fail::point("lvm.copy.step");
-                        if progress.must_stop() || Instant::now() > until {
-                            ControlFlow::Break(())
-                        } else {
-                            ControlFlow::Continue(())
-                        }
-                    })
-                })
-                .await?;
-                // It may have overflowed behind the last byte that was read.
-                self.moment(&now, &found)?;
-                if reached < size {
-                    self.note(&found, at, reached).await?;
-                    if self.running.is_stopping() {
-                        return Err(stopped(spec.id));
-                    }
-                    continue;
+            let end = now.bytes(found.volume);
+            let moment = match found.tags.source {
+                Some(_) => Some(self.moment(&now, &found)?),
+                None => None,
+            };
+            let size = moment.map_or(0, |(_, size)| size.min(end));
+            let until = Instant::now() + NOTED;
+            let done = match moment {
+                Some((moment, _)) if at < size => {
+                    at = self.copy(&now, &found, moment, at..size, until).await?;
+                    // It may have overflowed behind the last byte that was read.
+                    self.moment(&now, &found)?;
+                    at >= size
+                }
+                _ if at < end && wipe != Wipe::None => {
+                    let target = self.activate(&now, found.volume).await?;
+                    at = self
+                        .wipe_until(spec.id, wipe, target, at..end, until)
+                        .await?;
+                    at >= end
+                }
+                _ => {
+                    fail::point("thick.fill.filled");
+                    return self.show(&now, &found, spec).await;
+                }
+            };
+            if !done {
+                self.note(&found, at).await?;
+                if self.running.is_stopping() {
+                    return Err(stopped(spec.id));
                 }
             }
-            let end = now.bytes(found.volume);
-            if size < end {
-                let target = self.activate(&now, found.volume).await?;
-                self.wipe(spec.id, wipe, target, size..end).await?;
-            }
-            fail::point("lvm.copy.copied");
-            return self.show(&now, &found, spec).await;
         }
     }
 
-    /// Notes how far a copy is.
-    async fn note(&self, found: &Ours<'_>, before: u64, reached: u64) -> Result<()> {
+    /// Copies until it is done, the time is over or the agent ends; says how far it came.
+    async fn copy(
+        &self,
+        now: &VolumeGroup,
+        found: &Ours<'_>,
+        moment: &LogicalVolume,
+        span: Range<u64>,
+        until: Instant,
+    ) -> Result<u64> {
+        let source = self.activate(now, moment).await?;
+        let target = self.activate(now, found.volume).await?;
+        let progress = self.running.begin(found.tags.id, What::Copying, span.end);
+        blocking(move || {
+            fill::copy(&source, &target, span, &mut |at| {
+                fail::point("thick.fill.step");
+                progress.tell(at, until)
+            })
+        })
+        .await
+    }
+
+    /// Notes how far it is.
+    async fn note(&self, found: &Ours<'_>, reached: u64) -> Result<()> {
+        let before = found.tags.copied.unwrap_or(0);
         if before == reached {
             return Ok(());
         }
@@ -239,17 +263,17 @@ impl Running {
 }
 
 impl Progress {
-    /// So far it is, in bytes.
-    pub(super) fn tell(&self, at: u64) {
+    /// So far it is, in bytes; whether to go on, which is not so when the time is over or the agent ends.
+    pub(super) fn tell(&self, at: u64, until: Instant) -> ControlFlow<()> {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, done, _)) = all.get_mut(&self.id) {
             *done = at;
         }
-    }
-
-    /// The agent ends.
-    pub(super) fn must_stop(&self) -> bool {
-        self.is_stopping.load(Ordering::Acquire)
+        if self.is_stopping.load(Ordering::Acquire) || Instant::now() >= until {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
     }
 }
 

@@ -51,13 +51,12 @@ impl Lvm {
         let before = now.bytes(found.volume);
         if to.bytes() <= before {
             // An earlier growth may have ended between the metadata and the device.
-            if let Some(device) = device {
-                if found.tags.clean.is_some_and(|from| from > 0) {
-                    self.clean(id).await?;
-                } else {
-                    self.lengthen(&now, found.volume, &device).await?;
-                }
+            if let Some(device) = device
+                && found.tags.clean.is_none()
+            {
+                self.lengthen(&now, found.volume, &device).await?;
             }
+            self.clean(id).await?;
             return Ok(Change::Already(self.image(&now, &found)?));
         }
         self.check_room(&now, to.bytes() - before)?;
@@ -76,10 +75,7 @@ impl Lvm {
             }
         }
         fail::point("lvm.grow.recorded");
-        // What nobody was given yet is wiped when somebody is.
-        if device.is_some() && found.tags.clean.is_none() {
-            self.clean(id).await?;
-        }
+        self.clean(id).await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         if let Some(device) = self.device(&now, found.volume)? {

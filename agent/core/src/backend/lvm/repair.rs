@@ -288,15 +288,18 @@ fn never_finished<'a>(
     let goes_on = move |id: ImageId| {
         let target = now.volumes.get(&name_of(id));
         let tags = target.and_then(|target| Tags::read(&target.tags));
-        let Some(tags) = tags.filter(|tags| tags.is_undone && tags.copied.is_some()) else {
+        // What had hardly begun begins anew; who asked for it may never come back.
+        let has_begun = |tags: &Tags| tags.is_undone && tags.copied.is_some_and(|bytes| bytes > 0);
+        let Some(tags) = tags.filter(has_begun) else {
             return false;
+        };
+        let Some(source) = tags.source else {
+            return true;
         };
         let moment = now.volumes.get(&moment_of(id)).filter(is_snapshot);
         let mut given = now.volumes.values().filter(is_snapshot);
         moment.is_some()
-            || given.any(|given| {
-                Tags::read(&given.tags).is_some_and(|given| Some(given.id) == tags.source)
-            })
+            || given.any(|given| Tags::read(&given.tags).is_some_and(|given| given.id == source))
     };
     now.volumes.values().filter(move |volume| {
         let tags = Tags::read(&volume.tags);

@@ -73,7 +73,7 @@ pub(super) fn check_group_room(
 }
 
 impl Lvm {
-    /// The command that makes a volume which shows nothing yet that anybody may see.
+    /// The command that makes a volume; one that must be wiped nobody sees before that is done.
     pub(super) fn new_thick(
         &self,
         now: &VolumeGroup,
@@ -81,8 +81,10 @@ impl Lvm {
         spec: &ImageSpec,
         size: Size,
     ) -> Result<Command> {
+        let is_undone = thick.wipe != Wipe::None;
         let tags = Tags {
-            clean: (thick.wipe != Wipe::None).then_some(0),
+            is_undone,
+            copied: is_undone.then_some(0),
             ..self.tags(spec)
         };
         self.thick_with(now, thick, &tags, size)
@@ -300,14 +302,13 @@ impl Lvm {
             let removals = snapshots.iter().map(|snapshot| self.removal(snapshot));
             commands.extend(removals.map(|command| forgetting(thick, command)));
         }
-        let is_blank = found.tags.clean == Some(0);
-        if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume && !is_blank {
+        if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume {
             // Before it is wiped: what the wiping writes over would go to the snapshots' stores.
             self.group.change(std::mem::take(&mut commands)).await?;
             let device = self.activate(&now, found.volume).await?;
             let end = now.bytes(found.volume);
             self.wipe(id, Wipe::Zero, device, 0..end).await?;
-            fail::point("lvm.remove.wiped");
+            fail::point("thick.remove.wiped");
         }
         commands.push(forgetting(thick, self.removal(found.volume)));
         self.group.change(commands).await

@@ -1,9 +1,15 @@
 //! Bytes of former volumes: gone before anybody sees them.
 //!
-//! A tag says from where on a volume still shows some. It is there before the extents are, and is taken away only when
-//! they are wiped; nobody gets the device of a volume that has it.
+//! A new volume is wiped before it is shown (see [`super::filling`]). The end of one that grows has a tag that says from
+//! where on it is not clean yet: the tag is there before the extents are, and is taken away only when they are wiped;
+//! nobody gets their device before.
 
-use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+use std::{
+    ops::Range,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     Lvm, Volumes, Wipe,
@@ -20,6 +26,9 @@ use crate::{
 };
 
 const SECTOR: u64 = 512;
+
+/// Longer than any disk takes.
+const FOREVER: Duration = Duration::from_hours(10_000);
 
 /// What the devices are called through which extents are reached that no volume's device has yet.
 pub(super) const HIDDEN: &str = "DRUMLIN-";
@@ -53,7 +62,7 @@ impl Lvm {
                     .await?;
             }
         }
-        fail::point("lvm.clean.wiped");
+        fail::point("thick.clean.wiped");
         let uuid = volume.uuid.clone();
         let path = self.group.path(&volume.name);
         let mut commands = vec![
@@ -97,18 +106,30 @@ impl Lvm {
         id: ImageId,
         wipe: Wipe,
         device: PathBuf,
-        span: std::ops::Range<u64>,
+        span: Range<u64>,
     ) -> Result<()> {
+        let (end, until) = (span.end, Instant::now() + FOREVER);
+        let reached = self.wipe_until(id, wipe, device, span, until).await?;
+        if reached < end {
+            return Err(stopped(id));
+        }
+        Ok(())
+    }
+
+    /// The same until it is done, the time is over or the agent ends; says how far it came.
+    pub(super) async fn wipe_until(
+        &self,
+        id: ImageId,
+        wipe: Wipe,
+        device: PathBuf,
+        span: Range<u64>,
+        until: Instant,
+    ) -> Result<u64> {
         let progress = self.running.begin(id, What::Wiping, span.end);
-        let end = span.end;
-        let reached = blocking(move || {
+        blocking(move || {
             let mut step = |at| {
-                progress.tell(at);
-                if progress.must_stop() {
-                    ControlFlow::Break(())
-                } else {
-                    ControlFlow::Continue(())
-                }
+                fail::point("thick.wipe.step");
+                progress.tell(at, until)
             };
             match wipe {
                 Wipe::Zero => fill::zero(&device, span, &mut step),
@@ -116,11 +137,7 @@ impl Lvm {
                 Wipe::None => Ok(span.end),
             }
         })
-        .await?;
-        if reached < end {
-            return Err(stopped(id));
-        }
-        Ok(())
+        .await
     }
 
     /// Wipes the extents that a volume has from so many bytes on, and that its device does not have yet.
@@ -146,7 +163,7 @@ impl Lvm {
             mapper.create(&name, &known, &made)
         })
         .await?;
-        fail::point("lvm.clean.hidden");
+        fail::point("thick.clean.hidden");
         let path = PathBuf::from(format!("/dev/dm-{}", device.number.minor));
         let wiped = self.wipe(id, wipe, path, 0..length).await;
         let group = Arc::clone(&self.group);
