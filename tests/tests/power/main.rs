@@ -18,19 +18,20 @@ use nix::{
 };
 
 /// A machine on these disks.
-fn machine(disks: &Path, command: &[&str]) -> Command {
+fn machine(disks: &Path, volumes: &str, command: &[&str]) -> Command {
     let mut machine = program(workspace().join("tests/lab/vm/run"));
     machine
         .args(["-d", "512M", "-d", "512M", "-t", "120", "-k"])
         .arg(disks)
         .arg("--")
         .args(command)
+        .env("DRUMLIN_VOLUMES", volumes)
         .env("DRUMLIN_BIN", drumlin());
     machine
 }
 
-fn run(disks: &Path, command: &[&str], what: &str) {
-    let output = machine(disks, command).output().unwrap();
+fn run(disks: &Path, volumes: &str, command: &[&str], what: &str) {
+    let output = machine(disks, volumes, command).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{what}: {text}\n{complaint}");
@@ -45,19 +46,34 @@ fn acknowledged(journal: &Path) -> usize {
 }
 
 #[test]
-fn what_was_acknowledged_survives_every_cut() {
+fn thin_volumes_survive_every_cut() {
+    let pool = "&& lvcreate -q -L 900M -T power/pool";
+    what_was_acknowledged_survives("thin", pool);
+}
+
+#[test]
+fn thick_volumes_survive_every_cut() {
+    what_was_acknowledged_survives("linear", "");
+}
+
+#[test]
+fn mirrored_volumes_survive_every_cut() {
+    what_was_acknowledged_survives("raid1", "");
+}
+
+fn what_was_acknowledged_survives(volumes: &str, pool: &str) {
     let cuts: u32 = std::env::var("POWER_CUTS").map_or(10, |cuts| cuts.parse().unwrap());
     let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let disks = directory.path();
     let journal = disks.join("journal");
     let power = PathBuf::from(env!("CARGO_BIN_EXE_power"));
     let (power, file) = (power.to_str().unwrap(), journal.to_str().unwrap());
-    let make = "vgcreate -q -s 1M power /dev/ubdb /dev/ubdc && lvcreate -q -L 900M -T power/pool";
-    run(disks, &["sh", "-c", make], "the group");
+    let make = format!("vgcreate -q -s 1M power /dev/ubdb /dev/ubdc {pool}");
+    run(disks, volumes, &["sh", "-c", &make], "the group");
     let mut changes = 0;
     for cut in 0..cuts {
         let begun = acknowledged(&journal);
-        let mut load = machine(disks, &[power, "load", file]);
+        let mut load = machine(disks, volumes, &[power, "load", file]);
         let mut load = load
             .process_group(0)
             .stdout(Stdio::null())
@@ -80,7 +96,8 @@ fn what_was_acknowledged_survives_every_cut() {
         .unwrap();
         load.wait().unwrap();
         changes += acknowledged(&journal) - begun;
-        run(disks, &[power, "check", file], &format!("after cut {cut}"));
+        let what = format!("{volumes}, after cut {cut}");
+        run(disks, volumes, &[power, "check", file], &what);
     }
     assert!(
         changes > usize::try_from(cuts).unwrap() * 4,

@@ -2,9 +2,18 @@
 //!
 //! A device is named by its uuid: names of LVM's devices are ambiguous to take apart and change with a rename.
 
-use std::{fs::File, io};
+use std::{
+    fs::File,
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
 
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    sys::stat::{Mode, SFlag, mknod},
+};
 
 use super::{
     DeviceNumber,
@@ -56,6 +65,52 @@ pub struct Mapped {
     pub is_live: bool,
     /// A table waits for its next resume.
     pub has_waiting_table: bool,
+}
+
+/// Where udev listens, on a machine that has it.
+const UDEV: &str = "/run/udev/control";
+/// So long udev may take to make a node.
+const UDEV_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Mapped {
+    /// Where its node should be.
+    pub fn path(&self) -> PathBuf {
+        Path::new("/dev/mapper").join(&self.name)
+    }
+
+    /// Whether its node is there and is its own.
+    pub fn has_node(&self) -> bool {
+        DeviceNumber::of_block_device(&self.path()).is_ok_and(|number| number == self.number)
+    }
+
+    /// Its node. Who made the device may have been killed before it made that, or before it removed the node of an
+    /// earlier device of this name, which can be somebody else's by now.
+    ///
+    /// # Errors
+    /// `Io` when there is none and it cannot be made.
+    pub fn node(&self) -> Result<PathBuf> {
+        let path = self.path();
+        let deadline = Instant::now() + UDEV_PATIENCE;
+        while !self.has_node() && Path::new(UDEV).exists() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        if self.has_node() {
+            return Ok(path);
+        }
+        tracing::warn!(device = %self.name, "makes the node of a device that has none, or that of another one");
+        let made = match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => mknod(
+                &path,
+                SFlag::S_IFBLK,
+                Mode::S_IRUSR | Mode::S_IWUSR,
+                libc::makedev(self.number.major, self.number.minor),
+            )
+            .map_err(io::Error::from),
+        };
+        made.map_err(|error| Error::io(format!("could not make node {}", path.display()), error))?;
+        Ok(path)
+    }
 }
 
 /// One line of a table: which sectors, of what kind, and its words.

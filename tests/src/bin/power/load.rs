@@ -46,11 +46,17 @@ pub(crate) async fn run(file: &str) {
         node.node_stage_volume(stage(&id, &staging, &raw()))
             .await
             .unwrap();
-        let bytes = File::options().write(true).open(device(&id)).unwrap();
+        let bytes = File::options().write(true).open(device(&id, 'v')).unwrap();
         bytes.write_all_at(&pattern(number), 0).unwrap();
         bytes.sync_all().unwrap();
         drop(bytes);
         journal.note("written", &name);
+
+        controller
+            .controller_expand_volume(expand(&id, size + 8))
+            .await
+            .unwrap();
+        journal.note("grown", &format!("{name} {}", size + 8));
 
         journal.note("making", &taken);
         let answer = controller
@@ -59,12 +65,6 @@ pub(crate) async fn run(file: &str) {
             .unwrap();
         let snapshot = answer.into_inner().snapshot.unwrap().snapshot_id;
         journal.note("made", &taken);
-
-        controller
-            .controller_expand_volume(expand(&id, size + 8))
-            .await
-            .unwrap();
-        journal.note("grown", &format!("{name} {}", size + 8));
 
         let restore = CreateVolumeRequest {
             volume_content_source: from_snapshot(&snapshot),
@@ -81,12 +81,8 @@ pub(crate) async fn run(file: &str) {
 
         living.push(([(name, id), (copy, restored)], (taken, snapshot)));
         if living.len() > ROUNDS {
+            // A thick volume cannot go before its snapshots.
             let (volumes, (taken, snapshot)) = living.remove(0);
-            for (name, id) in volumes {
-                journal.note("deleting", &name);
-                controller.delete_volume(delete(&id)).await.unwrap();
-                journal.note("deleted", &name);
-            }
             journal.note("deleting", &taken);
             let request = DeleteSnapshotRequest {
                 snapshot_id: snapshot,
@@ -94,6 +90,11 @@ pub(crate) async fn run(file: &str) {
             };
             controller.delete_snapshot(request).await.unwrap();
             journal.note("deleted", &taken);
+            for (name, id) in volumes {
+                journal.note("deleting", &name);
+                controller.delete_volume(delete(&id)).await.unwrap();
+                journal.note("deleted", &name);
+            }
         }
     }
 }

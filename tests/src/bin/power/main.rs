@@ -16,11 +16,11 @@ mod load;
 use std::path::PathBuf;
 
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::{Agent, Options, Volumes},
     storage::Scratch,
 };
 
-/// The group, and in it `pool`, is made by who starts the machine.
+/// The group, and in it `pool` for thin volumes, is made by who starts the machine.
 const GROUP: &str = "power";
 /// What is written and synced at a time, in bytes.
 const BLOCK: usize = 64 << 10;
@@ -35,11 +35,14 @@ async fn main() {
     }
 }
 
-/// An agent over the pool, whose own files are gone after a cut: the disks are the record.
+/// An agent over the group, whose own files are gone after a cut: the disks are the record.
 async fn agent() -> Agent {
-    let config = format!(
-        "classes: [{{name: default, thin: {{volumeGroup: {GROUP}, pool: pool, overcommit: 100}}}}]\n"
-    );
+    let class = match Volumes::asked() {
+        Volumes::Thin => format!("thin: {{volumeGroup: {GROUP}, pool: pool, overcommit: 100}}"),
+        Volumes::Linear => format!("thick: {{volumeGroup: {GROUP}}}"),
+        Volumes::Raid1 => format!("thick: {{volumeGroup: {GROUP}, layout: raid1}}"),
+    };
+    let config = format!("classes: [{{name: default, {class}}}]\n");
     let options = Options {
         config: Some(config),
         ..Options::default()
@@ -47,10 +50,10 @@ async fn agent() -> Agent {
     Agent::with(Scratch::new(), options).await
 }
 
-/// Where the bytes of a volume are.
-fn device(id: &str) -> PathBuf {
+/// Where the bytes of a volume (`v`) or a snapshot (`s`) are.
+fn device(id: &str, kind: char) -> PathBuf {
     let key = id.rsplit('/').next().unwrap();
-    PathBuf::from(format!("/dev/{GROUP}/dl-v-{key}"))
+    PathBuf::from(format!("/dev/{GROUP}/dl-{kind}-{key}"))
 }
 
 /// The bytes that are written for a number.

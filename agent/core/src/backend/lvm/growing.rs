@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::{
     Change, Image, Lvm, Volumes,
     metadata::{LogicalVolume, VolumeGroup},
-    path_of,
+    node,
     program::Command,
     tags::Tags,
 };
@@ -26,7 +26,7 @@ impl Lvm {
     ) -> Result<PathBuf> {
         if let Some(device) = self.device(now, volume)? {
             self.lengthen(now, volume, &device).await?;
-            return Ok(path_of(&device));
+            return node(device).await;
         }
         // Snapshots have a mark that keeps them from being activated with all others.
         let command = Command::new("lvchange").words(["-ay", "-K", &self.group.path(&volume.name)]);
@@ -40,7 +40,7 @@ impl Lvm {
                 ),
             )
         })?;
-        Ok(path_of(&device))
+        node(device).await
     }
 
     /// Makes a volume longer.

@@ -19,10 +19,7 @@ mod thick;
 mod thin;
 mod wiping;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -36,7 +33,7 @@ use self::{
 };
 use super::{Backend, Capacity, Change, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
-    Error, Kind, Result,
+    Error, Kind, Result, blocking,
     host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders},
     types::{Handle, ImageId, ImageKind, Size, SizeRules},
 };
@@ -173,7 +170,7 @@ impl Lvm {
 
 /// Refuses what somebody has open or can open, saying who.
 fn check_unused(device: &Mapped) -> Result<()> {
-    let path = path_of(device);
+    let path = device.path();
     // A raw volume is used by whoever was given its device node, open or not.
     let is_used = device.open != 0 || {
         let table = MountTable::read()?;
@@ -201,8 +198,12 @@ fn moment_of(id: ImageId) -> String {
     format!("dl-t-{}", id.key)
 }
 
-fn path_of(device: &Mapped) -> PathBuf {
-    Path::new("/dev/mapper").join(&device.name)
+/// The node of a device; only one that is not there yet is waited for.
+async fn node(device: Mapped) -> Result<PathBuf> {
+    if device.has_node() {
+        return Ok(device.path());
+    }
+    blocking(move || device.node()).await
 }
 
 #[async_trait]
@@ -352,7 +353,10 @@ impl Backend for Lvm {
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         let device = self.device(&now, found.volume)?;
-        Ok(device.iter().map(path_of).collect())
+        match device {
+            Some(device) => Ok(vec![node(device).await?]),
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Leaves the device where it is: making it again costs a program, and it costs nothing while nobody uses it.

@@ -15,7 +15,7 @@ use super::{
     Lvm, Volumes, Wipe,
     filling::What,
     metadata::{LogicalVolume, VolumeGroup},
-    path_of,
+    node,
     program::Command,
     tags::{self, Tags},
 };
@@ -50,7 +50,10 @@ impl Lvm {
         let end = now.bytes(volume);
         if thick.wipe != Wipe::None && from < end {
             let (device, seen) = match self.device(&now, volume)? {
-                Some(device) => (path_of(&device), self.length(&device.uuid)?),
+                Some(device) => {
+                    let length = self.length(&device.uuid)?;
+                    (node(device).await?, length)
+                }
                 None => (self.activate(&now, volume).await?, end),
             };
             if from < seen {
