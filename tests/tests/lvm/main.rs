@@ -19,6 +19,7 @@ mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
 mod example;
+mod filling;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
 #[path = "../black_box/kit.rs"]
