@@ -308,3 +308,68 @@ fn check_lvm_name(name: &str) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(class: &str) -> anyhow::Result<Vec<Class>> {
+        let text = format!("[{{name: a, {class}}}]");
+        let file: Vec<FileClass> = drumlin_crd::yaml::from_str(&text)?;
+        classes(file, &"n".parse()?, Path::new("/state"))
+    }
+
+    fn thick(rest: &str) -> anyhow::Result<Thick> {
+        let file: FileThick = drumlin_crd::yaml::from_str(&format!("{{volumeGroup: vg0{rest}}}"))?;
+        match file.settings(&"a".parse()?, &"n".parse()?)?.volumes {
+            Volumes::Thick(thick) => Ok(thick),
+            other @ Volumes::Thin(_) => bail!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn thick_classes_are_read_and_their_contradictions_refused() {
+        let plain = thick("").unwrap();
+        assert_eq!((plain.layout, plain.wipe), (Layout::Linear, Wipe::Zero));
+        assert_eq!((plain.reserve, plain.snapshot_size), (0, 20));
+        let full = ", layout: striped, stripes: 3, reserve: 5%, snapshotSize: 100%, wipe: none, deletesSnapshots: true";
+        let full = thick(full).unwrap();
+        assert_eq!((full.layout, full.wipe), (Layout::Striped(3), Wipe::None));
+        assert_eq!((full.reserve, full.snapshot_size), (5, 100));
+        assert!(full.deletes_snapshots);
+        let spelled_out = thick(", layout: linear, stripes: 1, mirrors: 0").unwrap();
+        assert_eq!(spelled_out.layout, Layout::Linear);
+        let mirrored = thick(", layout: raid1").unwrap();
+        assert_eq!(mirrored.layout, Layout::Mirrored(1));
+        for (rest, field) in [
+            (", layout: striped", "thick.stripes"),
+            (", layout: striped, stripes: 1", "thick.stripes"),
+            (", layout: raid1, mirrors: 10", "thick.mirrors"),
+            (", layout: raid1, stripes: 2", "thick.stripes"),
+            (", mirrors: 1", "thick.mirrors"),
+            (", reserve: 5", "5"),
+            (", reserve: 100%", "thick.reserve"),
+            (", snapshotSize: 0%", "thick.snapshotSize"),
+            (", wipe: maybe", "wipe"),
+            (", strips: 2", "strips"),
+        ] {
+            let error = format!("{:#}", thick(rest).unwrap_err());
+            assert!(error.contains(field), "{rest}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_class_has_one_back_end() {
+        assert_eq!(load("thick: {volumeGroup: vg0}").unwrap().len(), 1);
+        assert_eq!(load("thin: {volumeGroup: vg0, pool: p}").unwrap().len(), 1);
+        for wrong in [
+            "thick: {volumeGroup: vg0}, directory: {path: /a}",
+            "thick: {volumeGroup: vg0}, thin: {volumeGroup: vg0, pool: p}",
+            "thick: {volumeGroup: -vg0}",
+            "thin: {volumeGroup: vg0, pool: a/b}",
+            "thin: {volumeGroup: vg0, pool: p, overcommit: 0.5}",
+        ] {
+            assert!(load(wrong).is_err(), "{wrong}");
+        }
+    }
+}
