@@ -27,6 +27,7 @@ mod kit;
 #[path = "../black_box/node.rs"]
 mod node;
 mod processes;
+mod repairs;
 mod sanity;
 mod strangers;
 #[path = "../sanity/tool.rs"]

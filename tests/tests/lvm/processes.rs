@@ -1,8 +1,8 @@
 //! How many of LVM's programs a call costs.
 
 use drumlin_proto::csi::v1::{
-    ControllerModifyVolumeRequest, CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest,
-    NodeExpandVolumeRequest, ProbeRequest,
+    ControllerModifyVolumeRequest, CreateVolumeRequest, DeleteSnapshotRequest, GetCapacityRequest,
+    ListVolumesRequest, NodeExpandVolumeRequest, ProbeRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options},
@@ -96,6 +96,59 @@ async fn a_change_costs_one_program_and_an_answer_none() {
     costs("DeleteVolume", 1);
     ok(controller.delete_volume(delete(&id)).await);
     costs("DeleteVolume again", 0);
+}
+
+#[tokio::test]
+async fn a_thick_change_costs_one_program_and_wiping_one_more() {
+    // Marks that it is made, and that it is clean: the second only where something is wiped.
+    for (wipe, extra) in [("none", 0), ("zero", 1)] {
+        let scratch = Scratch::new();
+        let group = scratch.volume_group(1 << 10);
+        let options = Options {
+            config: Some(format!(
+                "classes: [{{name: default, thick: {{volumeGroup: {group}, wipe: {wipe}}}}}]\n"
+            )),
+            arguments: vec!["--log-level=debug".to_owned()],
+            ..Options::default()
+        };
+        let agent = Agent::with(scratch, options).await;
+        let mut controller = agent.controller();
+        let mut programs = Programs(0);
+        programs.since(&agent);
+        let mut costs = |what: &str, most: usize| {
+            let started = programs.since(&agent);
+            assert_eq!(started.len(), most, "{what}, wipe {wipe}: {started:#?}");
+        };
+        let made = ok(controller.create_volume(create("v", 16, &raw())).await);
+        let id = made.volume.unwrap().volume_id;
+        costs("CreateVolume", 1 + extra);
+        let at = mount(&agent, "v", &id, &raw()).await;
+        costs("NodeStageVolume and NodePublishVolume", 0);
+        ok(controller.controller_expand_volume(expand(&id, 32)).await);
+        costs("ControllerExpandVolume of a staged volume", 1 + extra);
+        let taken = ok(controller.create_snapshot(snapshot("s", &id)).await);
+        let taken = taken.snapshot.unwrap().snapshot_id;
+        costs("CreateSnapshot", 1);
+        let request = CreateVolumeRequest {
+            volume_content_source: from_snapshot(&taken),
+            ..create("copy", 40, &raw())
+        };
+        ok(controller.create_volume(request).await);
+        costs("a restore, which is begun and shown", 2);
+        ok(controller.list_volumes(ListVolumesRequest::default()).await);
+        ok(controller.get_capacity(GetCapacityRequest::default()).await);
+        ok(agent.identity().probe(ProbeRequest {}).await);
+        costs("ListVolumes, GetCapacity and Probe", 0);
+        unmount(&agent, &id, &at).await;
+        let request = DeleteSnapshotRequest {
+            snapshot_id: taken,
+            ..DeleteSnapshotRequest::default()
+        };
+        ok(controller.delete_snapshot(request).await);
+        costs("DeleteSnapshot", 1);
+        ok(controller.delete_volume(delete(&id)).await);
+        costs("DeleteVolume", 1);
+    }
 }
 
 #[tokio::test]

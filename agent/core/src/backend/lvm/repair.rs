@@ -20,7 +20,7 @@ use nix::{
 
 use super::{
     group::Group,
-    metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
+    metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
     moment_of, name_of,
     program::Command,
     tags::Tags,
@@ -34,6 +34,7 @@ use crate::{
 
 /// Where LVM's programs lock each other out.
 const LOCKS: &str = "/run/lock/lvm";
+const SECTOR: u64 = 512;
 /// So long a program of LVM's may hold a group before it is said to hang.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -55,6 +56,15 @@ impl Group {
             let now = self.now().await?;
             let (this, of) = (Arc::clone(self), node.clone());
             let left = blocking(move || this.repair_devices(now, &of)).await?;
+            for (name, bytes) in &left.grown {
+                tracing::warn!(pool = %name, group = %self.name, bytes, "finishes the growth of a pool's metadata");
+                let words = [
+                    "--poolmetadatasize".to_owned(),
+                    format!("{bytes}b"),
+                    self.path(name),
+                ];
+                Command::new("lvextend").words(words).run().await?;
+            }
             for name in &left.stale {
                 tracing::warn!(volume = %name, group = %self.name, "brings a volume's devices in step with its record");
                 let refresh = Command::new("lvchange").words(["--refresh", &self.path(name)]);
@@ -66,7 +76,7 @@ impl Group {
                 tracing::warn!(volume = %name, group = %self.name, "removes a volume whose making was interrupted");
                 self.remove_broken(name).await?;
             }
-            if left.stale.is_empty() && left.doomed.is_empty() {
+            if left.is_nothing() {
                 break;
             }
         }
@@ -225,10 +235,33 @@ impl Group {
 /// What LVM's programs must do after the devices are let go.
 #[derive(Debug, Default)]
 struct Left {
+    /// Pools whose metadata is larger in the kernel than in the record, and how large, in bytes. The pool has taken the
+    /// larger size, so there is no way back.
+    grown: Vec<(String, u64)>,
     /// To be removed: their making, or their removal, was interrupted.
     doomed: Vec<String>,
     /// To be refreshed: their devices are not as their record says.
     stale: Vec<String>,
+}
+
+impl Left {
+    fn is_nothing(&self) -> bool {
+        self.grown.is_empty() && self.stale.is_empty() && self.doomed.is_empty()
+    }
+}
+
+/// How large the kernel has the metadata of a pool, when that is larger than the record says, in bytes.
+fn grown_metadata(now: &VolumeGroup, pool: &Pool, mapper: &DeviceMapper) -> Result<Option<u64>> {
+    let Some(metadata) = now.volumes.get(&pool.metadata) else {
+        return Ok(None);
+    };
+    let uuid = format!("{}-tmeta", now.mapped_uuid(metadata));
+    if mapper.find(&uuid)?.is_none_or(|device| !device.is_live) {
+        return Ok(None);
+    }
+    let sectors: u64 = mapper.table(&uuid)?.iter().map(|line| line.length).sum();
+    let bytes = sectors * SECTOR;
+    Ok((bytes > now.bytes(metadata)).then_some(bytes))
 }
 
 /// Thick volumes and snapshots that LVM had begun to make or to remove.
@@ -272,6 +305,11 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
                     left.doomed
                         .extend(lost.map(|snapshot| snapshot.name.clone()));
                 }
+            }
+            VolumeKind::Pool(pool) => {
+                let grown = grown_metadata(now, pool, mapper)?;
+                left.grown
+                    .extend(grown.map(|bytes| (volume.name.clone(), bytes)));
             }
             _ => {}
         }

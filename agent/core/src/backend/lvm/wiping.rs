@@ -14,6 +14,7 @@ use std::{
 use super::{
     Lvm, Volumes, Wipe,
     filling::What,
+    group::Group,
     metadata::{LogicalVolume, VolumeGroup},
     node,
     program::Command,
@@ -33,6 +34,15 @@ const FOREVER: Duration = Duration::from_hours(10_000);
 /// What the devices are called through which extents are reached that no volume's device has yet.
 pub(super) const HIDDEN: &str = "DRUMLIN-";
 
+impl Group {
+    /// The length of a device, in bytes.
+    fn length(&self, uuid: &str) -> Result<u64> {
+        let table = self.mapper()?.table(uuid)?;
+        let sectors: u64 = table.iter().map(|line| line.length).sum();
+        Ok(sectors * SECTOR)
+    }
+}
+
 impl Lvm {
     /// Wipes what an image shows of former volumes, if it shows any.
     pub(super) async fn clean(&self, id: ImageId) -> Result<()> {
@@ -51,7 +61,7 @@ impl Lvm {
         if thick.wipe != Wipe::None && from < end {
             let (device, seen) = match self.device(&now, volume)? {
                 Some(device) => {
-                    let length = self.length(&device.uuid)?;
+                    let length = self.group.length(&device.uuid)?;
                     (node(device).await?, length)
                 }
                 None => (self.activate(&now, volume).await?, end),
@@ -91,16 +101,17 @@ impl Lvm {
         let Some(device) = self.device(now, volume)? else {
             return Ok(None);
         };
-        let is_short = self.length(&device.uuid)? < now.bytes(volume);
-        Ok(is_short
-            .then(|| Command::new("lvchange").words(["--refresh", &self.group.path(&volume.name)])))
-    }
-
-    /// The length of a device, in bytes.
-    fn length(&self, uuid: &str) -> Result<u64> {
-        let table = self.group.mapper()?.table(uuid)?;
-        let sectors: u64 = table.iter().map(|line| line.length).sum();
-        Ok(sectors * SECTOR)
+        if self.group.length(&device.uuid)? >= now.bytes(volume) {
+            return Ok(None);
+        }
+        let (group, wanted) = (Arc::clone(&self.group), now.bytes(volume));
+        let command = Command::new("lvchange")
+            .words(["--refresh", &self.group.path(&volume.name)])
+            .done_when(move |_| {
+                let length = group.length(&device.uuid);
+                length.is_ok_and(|length| length >= wanted)
+            });
+        Ok(Some(command))
     }
 
     /// Wipes a stretch of a device, in bytes.

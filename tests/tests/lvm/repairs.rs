@@ -1,0 +1,143 @@
+//! Programs of LVM's that an administrator started and that were killed: the next start of the agent mends what they left.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use drumlin_proto::csi::v1::{DeleteSnapshotRequest, ProbeRequest};
+use drumlin_tests::{
+    agent::{Agent, Options},
+    programs::{output, program, run},
+    requests::{create, delete, raw, snapshot},
+    storage::{Scratch, lvm},
+};
+
+use crate::kit::{bytes_of, ok, volume};
+
+/// How often each program is killed, each time a little later.
+const KILLS: u32 = 12;
+
+/// Starts a program of LVM's and kills it.
+fn killed(arguments: &[String], after: Duration) {
+    let mut program = program("lvm").args(arguments).spawn().unwrap();
+    thread::sleep(after);
+    let _ = program.kill();
+    program.wait().unwrap();
+}
+
+/// Every device of the group runs, and has the length that LVM's record says.
+fn check(group: &str) {
+    let name = group.replace('-', "--");
+    let devices = run(
+        "dmsetup",
+        &[
+            "info",
+            "-c",
+            "--noheadings",
+            "-o",
+            "name,suspended,tables_loaded",
+        ],
+    );
+    for device in devices
+        .lines()
+        .filter(|line| line.trim().starts_with(&name))
+    {
+        assert!(device.contains(":Active:Live"), "{device}");
+    }
+    let told = output("lvs", &["-a", group]);
+    let complaints = String::from_utf8_lossy(&told.stderr);
+    assert!(
+        told.status.success() && !complaints.contains("thin segment"),
+        "{complaints}"
+    );
+    let sectors = run("dmsetup", &["table", &format!("{name}-pool_tmeta")]);
+    let sectors: u64 = sectors
+        .lines()
+        .map(|line| line.split(' ').nth(1).unwrap().parse::<u64>().unwrap())
+        .sum();
+    let columns = [
+        "-a",
+        "--noheadings",
+        "--units",
+        "s",
+        "--nosuffix",
+        "-o",
+        "lv_size",
+    ];
+    let recorded = lvm(
+        "lvs",
+        &[&columns[..], &[&format!("{group}/pool_tmeta")]].concat(),
+    );
+    assert_eq!(sectors.to_string(), recorded.trim());
+}
+
+async fn mends(grow: impl Fn(u32, &str) -> Vec<String>) {
+    let scratch = Scratch::new();
+    let group = scratch.volume_group(2 << 10);
+    let pool = format!("{group}/pool");
+    lvm(
+        "lvcreate",
+        &["-L", "400M", "--poolmetadatasize", "4M", "-T", &pool],
+    );
+    let options = Options {
+        config: Some(format!(
+            "classes: [{{name: default, thin: {{volumeGroup: {group}, pool: pool, overcommit: 5}}}}]\n"
+        )),
+        ..Options::default()
+    };
+    let mut agent = Agent::with(scratch, options).await;
+    let id = volume(&agent, "v", 16, &raw()).await;
+    let device = bytes_of(&agent, &id);
+    std::fs::write(&device, b"kept").unwrap();
+    let begun = Instant::now();
+    let first = grow(0, &pool);
+    let first: Vec<&str> = first.iter().map(String::as_str).collect();
+    run("lvm", &first);
+    let length = begun.elapsed();
+    for kill in 1..=KILLS {
+        agent.kill();
+        let after = length.mul_f64(f64::from(kill) / f64::from(KILLS + 1));
+        killed(&grow(kill, &pool), after);
+        agent.restart().await;
+        ok(agent.identity().probe(ProbeRequest {}).await);
+        let other = ok(agent
+            .controller()
+            .create_volume(create("other", 16, &raw()))
+            .await);
+        let taken = ok(agent.controller().create_snapshot(snapshot("s", &id)).await);
+        let request = DeleteSnapshotRequest {
+            snapshot_id: taken.snapshot.unwrap().snapshot_id,
+            ..DeleteSnapshotRequest::default()
+        };
+        ok(agent.controller().delete_snapshot(request).await);
+        let other = other.volume.unwrap().volume_id;
+        ok(agent.controller().delete_volume(delete(&other)).await);
+        assert_eq!(&std::fs::read(&device).unwrap()[..4], b"kept");
+        check(&group);
+    }
+    let mended = agent.log().matches("WARN").count();
+    assert!(mended > 0, "no kill met anything in {length:?}");
+}
+
+#[tokio::test]
+async fn the_growth_of_a_pool() {
+    mends(|kill, pool| {
+        let size = format!("{}M", 410 + 10 * kill);
+        ["lvextend", "-q", "-L", &size, pool]
+            .map(str::to_owned)
+            .into()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_growth_of_a_pools_metadata() {
+    mends(|kill, pool| {
+        let size = format!("{}M", 5 + kill);
+        ["lvextend", "-q", "--poolmetadatasize", &size, pool]
+            .map(str::to_owned)
+            .into()
+    })
+    .await;
+}
