@@ -31,6 +31,8 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Options {
     /// Its configuration file, if it has one.
     pub config: Option<String>,
+    /// What it calls its node; `node-a` when nothing is said.
+    pub node: Option<String>,
     /// More arguments.
     pub arguments: Vec<String>,
     /// More of the environment.
@@ -158,7 +160,7 @@ impl Agent {
             .arg("agent")
             .args(["--state-dir", &self.path("state").to_string_lossy()])
             .args(["--endpoint", &self.socket().to_string_lossy()])
-            .args(["--node", "node-a"])
+            .args(["--node", self.options.node.as_deref().unwrap_or("node-a")])
             .args(&self.options.arguments)
             .envs(self.options.environment.iter().cloned())
             .stdout(Stdio::null())

@@ -10,10 +10,10 @@ use drumlin_core::{
     backend::{
         Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
-        lvm::{Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe},
+        lvm::{Adoption, Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe},
     },
     host::FileSystem,
-    ops::Class,
+    ops::{Class, adopted_labels},
     types::{ClassName, NodeName},
 };
 use serde::Deserialize;
@@ -44,6 +44,8 @@ struct FileDirectory {
 struct FileThin {
     volume_group: String,
     pool: String,
+    #[serde(default)]
+    adopt_node: FileNodes,
     #[serde(default = "nothing_twice")]
     overcommit: f64,
     #[serde(default)]
@@ -54,6 +56,8 @@ struct FileThin {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct FileThick {
     volume_group: String,
+    #[serde(default)]
+    adopt_node: FileNodes,
     #[serde(default)]
     layout: FileLayout,
     #[serde(default)]
@@ -70,6 +74,20 @@ struct FileThick {
     deletes_snapshots: bool,
     #[serde(default)]
     fs_type: Option<String>,
+}
+
+/// One name, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum FileNodes {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Default for FileNodes {
+    fn default() -> Self {
+        Self::Several(Vec::new())
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
@@ -215,6 +233,7 @@ impl FileThin {
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
+            adoption: self.adopt_node.adoption(node).context("thin.adoptNode")?,
         })
     }
 }
@@ -246,6 +265,7 @@ impl FileThick {
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thick.fsType")?,
+            adoption: self.adopt_node.adoption(node).context("thick.adoptNode")?,
         })
     }
 
@@ -274,6 +294,26 @@ impl FileThick {
             (_, Some(_), _) => bail!("thick.stripes is for layout striped only"),
             (_, None, Some(_)) => bail!("thick.mirrors is for layout raid1 only"),
         }
+    }
+}
+
+impl FileNodes {
+    fn adoption(&self, here: &NodeName) -> anyhow::Result<Option<Adoption>> {
+        let names = match self {
+            Self::One(name) => std::slice::from_ref(name),
+            Self::Several(names) => names.as_slice(),
+        };
+        let nodes: Vec<NodeName> = names
+            .iter()
+            .map(|name| name.parse())
+            .collect::<Result<_, _>>()?;
+        if nodes.contains(here) {
+            bail!("{here} is this node itself; name the one that the disks came from");
+        }
+        Ok((!nodes.is_empty()).then_some(Adoption {
+            nodes,
+            labels: adopted_labels,
+        }))
     }
 }
 

@@ -228,6 +228,22 @@ mod tests {
     }
 
     #[test]
+    fn other_nodes_to_adopt_are_one_or_several_and_never_this_one() {
+        let class = |adopt: &str| {
+            format!(
+                "node: n\nclasses: [{{name: a, thin: {{volumeGroup: g, pool: p, adoptNode: {adopt}}}}}]\n"
+            )
+        };
+        for fine in ["old", "[old, older]", "[]"] {
+            load(&class(fine), &[]).unwrap();
+        }
+        for bad in ["n", "[old, n]", "a/b"] {
+            let error = wrong(&class(bad));
+            assert!(error.contains("thin.adoptNode"), "{error}");
+        }
+    }
+
+    #[test]
     fn there_is_one_default_class() {
         let two = |first: &str, second: &str| {
             format!(

@@ -12,6 +12,7 @@
     reason = "tests fail by panicking, and are read more than they are run"
 )]
 
+mod adoption;
 #[path = "../black_box/attach.rs"]
 mod attach;
 #[path = "../black_box/concurrency.rs"]

@@ -3,6 +3,7 @@
 //! To find an RPC: `csi.v1.Controller/CreateVolume` → `agent/src/rpc/csi_v1/controller.rs: create_volume`
 //! → `ops/volume.rs: create_volume`.
 
+mod adoption;
 mod capacity;
 mod changes;
 mod class;
@@ -23,6 +24,7 @@ mod volume;
 
 use std::sync::Arc;
 
+pub use adoption::adopted_labels;
 pub use capacity::CapacityQuery;
 pub use class::{Class, Classes};
 pub use node::PublishVolume;

@@ -32,6 +32,7 @@ impl Lvm {
             self.clean(origin).await?;
         }
         let now = self.group.now().await?;
+        self.check_names(&now, spec.id)?;
         let unit = self.sizes(&now)?.unit;
         let size = spec.size.round_up(unit).unwrap_or(spec.size);
         let result = self.make_with(&now, spec, size).await;

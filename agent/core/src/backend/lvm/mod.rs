@@ -4,6 +4,7 @@
 //! metadata. They are read from the disks without a program; every change is made by LVM's own programs, but for the
 //! tables of devices that must not be held up.
 
+mod adopting;
 mod filling;
 mod group;
 mod growing;
@@ -22,8 +23,9 @@ mod wiping;
 use std::{path::PathBuf, sync::Arc};
 
 use async_trait::async_trait;
+use tokio::sync::OnceCell;
 
-pub use self::settings::{Layout, LvmSettings, Thick, ThinPool, Volumes, Wipe};
+pub use self::settings::{Adoption, Layout, LvmSettings, Thick, ThinPool, Volumes, Wipe};
 use self::{
     filling::Running,
     group::Group,
@@ -44,6 +46,8 @@ pub struct Lvm {
     settings: LvmSettings,
     group: Arc<Group>,
     running: Running,
+    /// What was to be taken over from other nodes is.
+    adopted: OnceCell<()>,
 }
 
 /// A volume of a class, and what its tags say.
@@ -60,17 +64,13 @@ impl Lvm {
             group: Group::of(&settings.volume_group),
             settings,
             running: Running::default(),
+            adopted: OnceCell::new(),
         }
     }
 
     /// The volumes of this class, half-made ones too.
     fn ours<'a>(&'a self, now: &'a VolumeGroup) -> impl Iterator<Item = Ours<'a>> {
-        // The notes of a mirror's legs have its tags, and are seen while it is made.
-        let visible = now
-            .volumes
-            .values()
-            .filter(|volume| volume.is_visible && !volume.name.contains("_rmeta_"));
-        visible.filter_map(|volume| {
+        visible(now).filter_map(|volume| {
             let tags = self.tags_of(volume)?;
             Some(Ours { volume, tags })
         })
@@ -158,7 +158,8 @@ impl Lvm {
     }
 
     async fn ready(&self) -> Result<()> {
-        self.group.ready(&self.settings.node).await
+        self.group.ready(&self.settings.node).await?;
+        self.adopt().await
     }
 
     /// The device of a volume, when it has one that works.
@@ -166,6 +167,14 @@ impl Lvm {
         let found = self.group.mapper()?.find(&now.mapped_uuid(volume))?;
         Ok(found.filter(|device| device.is_live))
     }
+}
+
+/// The volumes that are no parts of others.
+fn visible(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
+    // The notes of a mirror's legs have its tags, and are seen while it is made.
+    now.volumes
+        .values()
+        .filter(|volume| volume.is_visible && !volume.name.contains("_rmeta_"))
 }
 
 /// Refuses what somebody has open or can open, saying who.
@@ -238,6 +247,7 @@ impl Backend for Lvm {
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
+        self.adopt_first().await?;
         let now = self.group.now().await?;
         self.ours(&now)
             .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_undone)
@@ -246,6 +256,7 @@ impl Backend for Lvm {
     }
 
     async fn get(&self, id: ImageId) -> Result<Option<Image>> {
+        self.adopt_first().await?;
         let now = self.group.now().await?;
         let found = self.find(&now, id).filter(|ours| !ours.tags.is_undone);
         found.map(|ours| self.image(&now, &ours)).transpose()

@@ -1,6 +1,7 @@
 //! What a class over logical volumes is told.
 
 use crate::{
+    backend::{LabelChange, Labels},
     host::FileSystem,
     types::{ClassName, NodeName},
 };
@@ -18,6 +19,17 @@ pub struct LvmSettings {
     pub node: NodeName,
     /// The file system of a volume whose creator named none.
     pub file_system: FileSystem,
+    /// Whose volumes it takes over, if anybody's.
+    pub adoption: Option<Adoption>,
+}
+
+/// The nodes whose volumes become this one's: their disks were moved here.
+#[derive(Debug, Clone)]
+pub struct Adoption {
+    /// What those nodes called themselves.
+    pub nodes: Vec<NodeName>,
+    /// What changes in the labels of an image that comes from one node to another.
+    pub labels: fn(&Labels, &NodeName, &NodeName) -> LabelChange,
 }
 
 /// The kinds of volumes.

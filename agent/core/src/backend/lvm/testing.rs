@@ -83,6 +83,7 @@ impl Lab {
             class: "fast".parse().unwrap(),
             node: "node-a".parse().unwrap(),
             file_system: FileSystem::Ext4,
+            adoption: None,
         })
     }
 

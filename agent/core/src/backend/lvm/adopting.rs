@@ -1,0 +1,169 @@
+//! Disks that came from another node: their volumes become this node's when the administrator says so.
+
+use std::{collections::HashSet, sync::atomic::Ordering};
+
+use super::{
+    Lvm,
+    metadata::{LogicalVolume, VolumeGroup},
+    moment_of, name_of,
+    program::Command,
+    tags::Tags,
+    visible,
+};
+use crate::{Error, Kind, Result, types::ImageId};
+
+/// A volume of another node, and what its tags are to say.
+struct Foreign<'a> {
+    volume: &'a LogicalVolume,
+    before: Tags,
+    after: Tags,
+}
+
+impl Lvm {
+    /// Takes over the volumes of the nodes that this class was told of, once in the life of this process.
+    ///
+    /// Each volume changes hands in one change of the metadata, so one that was interrupted goes on with the rest.
+    ///
+    /// # Errors
+    /// That of LVM's; what was taken over stays so.
+    pub(super) async fn adopt(&self) -> Result<()> {
+        if self.settings.adoption.is_none() {
+            return Ok(());
+        }
+        let adopted = self.adopted.get_or_try_init(|| self.adopt_now());
+        adopted.await.copied()
+    }
+
+    /// The same for callers that change nothing.
+    pub(super) async fn adopt_first(&self) -> Result<()> {
+        if self.settings.adoption.is_none() || self.adopted.initialized() {
+            return Ok(());
+        }
+        self.ready().await
+    }
+
+    async fn adopt_now(&self) -> Result<()> {
+        let now = self.group.now().await?;
+        let foreign = self.foreign(&now);
+        if foreign.is_empty() {
+            return Ok(());
+        }
+        let commands = foreign.iter().map(|one| self.adoption(one)).collect();
+        self.group.change(commands).await?;
+        for Foreign { volume, before, .. } in &foreign {
+            tracing::info!(
+                volume = %volume.name,
+                group = %now.name,
+                from = %before.node,
+                "volume of another node taken over"
+            );
+        }
+        // Whatever that node left half-made is ours to end now.
+        self.group.is_repaired.store(false, Ordering::Release);
+        self.group.ready(&self.settings.node).await
+    }
+
+    /// The volumes that are to be taken over.
+    fn foreign<'a>(&self, now: &'a VolumeGroup) -> Vec<Foreign<'a>> {
+        let Some(adoption) = &self.settings.adoption else {
+            return Vec::new();
+        };
+        let here = &self.settings.node;
+        let finished = self.ours(now).filter(|ours| !ours.tags.is_undone);
+        let taken: HashSet<ImageId> = finished.map(|ours| ours.tags.id).collect();
+        let mut found = Vec::new();
+        for volume in visible(now) {
+            let Some(before) = Tags::read(&volume.tags) else {
+                continue;
+            };
+            let from = adoption
+                .nodes
+                .iter()
+                .find(|node| node.as_str() == before.node);
+            let Some(from) = from.filter(|_| before.class == self.settings.class.as_str()) else {
+                continue;
+            };
+            let why_not = if before.is_newer {
+                Some("its tags are of a newer agent")
+            } else if taken.contains(&before.id) && !before.is_undone {
+                Some("this node has one of that id")
+            } else {
+                None
+            };
+            if let Some(reason) = why_not {
+                tracing::warn!(volume = %volume.name, group = %now.name, from = %from, reason, "volume of another node not taken over");
+                continue;
+            }
+            let mut after = Tags {
+                node: here.as_str().to_owned(),
+                ..before.clone()
+            };
+            let change = (adoption.labels)(&before.labels, from, here);
+            if let Some(labels) = change.apply(&before.labels) {
+                after.labels = labels;
+            }
+            found.push(Foreign {
+                volume,
+                before,
+                after,
+            });
+        }
+        found
+    }
+
+    /// The command by which a volume changes hands, with all that its labels say of the node.
+    fn adoption(
+        &self,
+        Foreign {
+            volume,
+            before,
+            after,
+        }: &Foreign<'_>,
+    ) -> Command {
+        let (old, new) = (before.write(), after.write());
+        let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
+        let removed = old.iter().filter(|tag| !new.contains(tag));
+        let (uuid, node) = (volume.uuid.clone(), after.node.clone());
+        Command::new("lvchange")
+            .add_tags(added)
+            .words(removed.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
+            .words([self.group.path(&volume.name)])
+            .done_when(move |now| {
+                let volume = now.volumes.values().find(|volume| volume.uuid == uuid);
+                let tags = volume.and_then(|volume| Tags::read(&volume.tags));
+                tags.is_some_and(|tags| tags.node == node)
+            })
+    }
+
+    /// Refuses to make an image whose names in the group are somebody else's.
+    pub(super) fn check_names(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
+        for name in [name_of(id), moment_of(id)] {
+            let Some(volume) = now.volumes.get(&name) else {
+                continue;
+            };
+            let why = match Tags::read(&volume.tags) {
+                Some(tags) if tags.id == id && self.tags_of(volume).is_some() => continue,
+                Some(tags) if tags.class != self.settings.class.as_str() => {
+                    format!(
+                        "of class {} on node {}; choose another name, or lvrename that volume",
+                        tags.class, tags.node
+                    )
+                }
+                Some(tags) => format!(
+                    "of node {node}; set `adoptNode: {node}` in class {class} to take that node's volumes over, or lvrename that volume",
+                    node = tags.node,
+                    class = self.settings.class
+                ),
+                None => "none that this agent made; lvrename or lvremove it".to_owned(),
+            };
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "{id} cannot be made: volume {} is there, and is {why}",
+                    self.group.path(&name)
+                ),
+            ));
+        }
+        Ok(())
+    }
+}

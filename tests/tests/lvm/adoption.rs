@@ -1,0 +1,204 @@
+//! Disks that were moved here from another node.
+
+use drumlin_proto::csi::v1::{
+    ControllerPublishVolumeRequest, CreateVolumeRequest, ListSnapshotsRequest, ListVolumesRequest,
+};
+use drumlin_tests::{
+    agent::{Agent, Options},
+    requests::{create, delete, from_snapshot, mounted, raw, snapshot},
+    storage::{Scratch, lvm},
+};
+use tonic::Code;
+
+use crate::kit::{get, mount, ok, put, refused, unmount, volume};
+
+/// The configuration of a class of this kind, with more words in it.
+fn class(scratch: &Scratch, kind: &str, more: &str) -> String {
+    let group = scratch.group().unwrap_or_else(|| {
+        let group = scratch.volume_group(512);
+        if kind == "thin" {
+            lvm("lvcreate", &["-L", "900M", "-T", &format!("{group}/pool")]);
+        }
+        group
+    });
+    let pool = if kind == "thin" { ", pool: pool" } else { "" };
+    format!(
+        "attach: true\nclasses: [{{name: fast, {kind}: {{volumeGroup: {group}{pool}{more}}}}}]\n"
+    )
+}
+
+async fn as_node(agent: &mut Agent, node: &str, kind: &str, more: &str) {
+    let options = Options {
+        config: Some(class(&agent.scratch, kind, more)),
+        node: Some(node.to_owned()),
+        ..Options::default()
+    };
+    agent.kill();
+    agent.restart_with(options).await;
+}
+
+async fn start(kind: &str) -> Agent {
+    let scratch = Scratch::new();
+    let options = Options {
+        config: Some(class(&scratch, kind, "")),
+        ..Options::default()
+    };
+    Agent::with(scratch, options).await
+}
+
+async fn attach(agent: &Agent, id: &str) {
+    let request = ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: id.split('/').next().unwrap().to_owned(),
+        volume_capability: Some(mounted("ext4")),
+        ..ControllerPublishVolumeRequest::default()
+    };
+    ok(agent.controller().controller_publish_volume(request).await);
+}
+
+/// Ids of all volumes, with the nodes that each is published to.
+async fn volumes(agent: &Agent) -> Vec<(String, Vec<String>)> {
+    let list = ok(agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await);
+    let entries = list.entries.into_iter().map(|entry| {
+        let nodes = entry.status.map(|status| status.published_node_ids);
+        (entry.volume.unwrap().volume_id, nodes.unwrap_or_default())
+    });
+    entries.collect()
+}
+
+/// Ids of the snapshots of a volume, or of all.
+async fn snapshots(agent: &Agent, of: &str) -> Vec<String> {
+    let request = ListSnapshotsRequest {
+        source_volume_id: of.to_owned(),
+        ..ListSnapshotsRequest::default()
+    };
+    let list = ok(agent.controller().list_snapshots(request).await);
+    let entries = list.entries.into_iter();
+    entries
+        .map(|entry| entry.snapshot.unwrap().snapshot_id)
+        .collect()
+}
+
+fn here(id: &str) -> String {
+    id.replace("node-a", "node-b")
+}
+
+async fn disks_of_another_node_are_adopted(kind: &str) {
+    let mut agent = start(kind).await;
+    let capability = mounted("ext4");
+    let id = volume(&agent, "v", 64, &capability).await;
+    attach(&agent, &id).await;
+    let at = mount(&agent, "v", &id, &capability).await;
+    put(&at.1, "file", b"precious");
+    let taken = ok(agent.controller().create_snapshot(snapshot("s", &id)).await);
+    let taken = taken.snapshot.unwrap().snapshot_id;
+    unmount(&agent, &id, &at).await;
+    assert_eq!(
+        volumes(&agent).await,
+        [(id.clone(), vec!["node-a".to_owned()])]
+    );
+
+    // Not asked for: they are another node's, and nothing is made over them.
+    as_node(&mut agent, "node-b", kind, "").await;
+    assert_eq!(volumes(&agent).await, []);
+    assert_eq!(snapshots(&agent, "").await, [""; 0]);
+    let again = create("v", 64, &capability);
+    let message = refused(
+        agent.controller().create_volume(again.clone()).await,
+        Code::FailedPrecondition,
+    );
+    assert!(message.contains("adoptNode: node-a"), "{message}");
+    assert_eq!(volumes(&agent).await, []);
+    ok(agent.controller().delete_volume(delete(&here(&id))).await);
+    let theirs = volume(&agent, "mine", 16, &raw()).await;
+    ok(agent.controller().delete_volume(delete(&theirs)).await);
+
+    // Half of it was done when the machine went down: the snapshot says so, the volume does not.
+    let group = agent.scratch.group().unwrap();
+    let key = taken.rsplit('/').next().unwrap();
+    let change = [
+        "--deltag",
+        "drumlin.node=node-a",
+        "--addtag",
+        "drumlin.node=node-b",
+        "--deltag",
+        &format!("drumlin.l.of={id}"),
+        "--addtag",
+        &format!("drumlin.l.of={}", here(&id)),
+        &format!("{group}/dl-s-{key}"),
+    ];
+    lvm("lvchange", &change);
+    for adopts in [", adoptNode: node-a", ", adoptNode: [node-x, node-a]", ""] {
+        as_node(&mut agent, "node-b", kind, adopts).await;
+        let of = here(&id);
+        assert_eq!(volumes(&agent).await, [(of.clone(), vec![])]);
+        assert_eq!(snapshots(&agent, &of).await, [here(&taken)]);
+        assert_eq!(snapshots(&agent, &id).await, [""; 0]);
+    }
+    assert_eq!(
+        agent.log().matches("taken over").count(),
+        1,
+        "one is logged once"
+    );
+    // The calls that made them find them.
+    let id = here(&id);
+    let found = ok(agent.controller().create_volume(again).await);
+    assert_eq!(found.volume.unwrap().volume_id, id);
+    let found = ok(agent.controller().create_snapshot(snapshot("s", &id)).await);
+    assert_eq!(found.snapshot.unwrap().snapshot_id, here(&taken));
+    attach(&agent, &id).await;
+    let at = mount(&agent, "v", &id, &capability).await;
+    assert_eq!(get(&at.1, "file"), b"precious");
+    unmount(&agent, &id, &at).await;
+    let request = CreateVolumeRequest {
+        volume_content_source: from_snapshot(&here(&taken)),
+        ..create("restored", 64, &capability)
+    };
+    let restored = ok(agent.controller().create_volume(request).await);
+    let restored = restored.volume.unwrap().volume_id;
+    attach(&agent, &restored).await;
+    let at = mount(&agent, "restored", &restored, &capability).await;
+    assert_eq!(get(&at.1, "file"), b"precious");
+    unmount(&agent, &restored, &at).await;
+}
+
+#[tokio::test]
+async fn thin_volumes_and_snapshots_of_another_node_are_there_once_they_are_adopted() {
+    disks_of_another_node_are_adopted("thin").await;
+}
+
+#[tokio::test]
+async fn thick_volumes_and_snapshots_of_another_node_are_there_once_they_are_adopted() {
+    disks_of_another_node_are_adopted("thick").await;
+}
+
+#[tokio::test]
+async fn a_volume_whose_id_this_node_has_already_is_left_to_the_other() {
+    let mut agent = start("thin").await;
+    let group = agent.scratch.group().unwrap();
+    let id = volume(&agent, "v", 16, &raw()).await;
+    let key = id.rsplit('/').next().unwrap().to_owned();
+    lvm("lvrename", &[&group, &format!("dl-v-{key}"), "theirs"]);
+    as_node(&mut agent, "node-b", "thin", "").await;
+    let mine = volume(&agent, "v", 32, &raw()).await;
+    as_node(&mut agent, "node-b", "thin", ", adoptNode: node-a").await;
+    assert_eq!(volumes(&agent).await, [(mine, vec![])]);
+    assert!(agent.log().contains("not taken over"), "{}", agent.log());
+}
+
+#[tokio::test]
+async fn what_was_half_made_on_the_other_node_is_ended_here() {
+    let mut agent = start("thin").await;
+    let group = agent.scratch.group().unwrap();
+    let id = volume(&agent, "v", 16, &raw()).await;
+    let key = id.rsplit('/').next().unwrap();
+    let path = format!("{group}/dl-v-{key}");
+    lvm("lvchange", &["--addtag", "drumlin.undone=yes", &path]);
+    as_node(&mut agent, "node-b", "thin", ", adoptNode: node-a").await;
+    assert_eq!(volumes(&agent).await, []);
+    assert!(!lvm("lvs", &["--noheadings", "-o", "name", &group]).contains(key));
+    volume(&agent, "v", 16, &raw()).await;
+}
