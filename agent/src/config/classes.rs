@@ -10,12 +10,16 @@ use drumlin_core::{
     backend::{
         Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
-        lvm::{Adoption, Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe},
+        lvm::{
+            Adoption, Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolSize, Thick, ThinPool,
+            Volumes, Wipe,
+        },
     },
     host::FileSystem,
     ops::{Class, adopted_labels},
     types::{ClassName, NodeName},
 };
+use drumlin_crd::Quantity;
 use serde::Deserialize;
 
 #[derive(Debug, Deserialize)]
@@ -46,6 +50,8 @@ struct FileThin {
     pool: String,
     #[serde(default)]
     adopt_node: FileNodes,
+    #[serde(default)]
+    create: Option<FileCreate>,
     #[serde(default = "nothing_twice")]
     overcommit: f64,
     #[serde(default)]
@@ -74,6 +80,17 @@ struct FileThick {
     deletes_snapshots: bool,
     #[serde(default)]
     fs_type: Option<String>,
+}
+
+/// A pool that is made when it is first needed.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileCreate {
+    size: String,
+    #[serde(default)]
+    chunk: Option<String>,
+    #[serde(default)]
+    metadata: Option<String>,
 }
 
 /// One name, or several.
@@ -229,6 +246,7 @@ impl FileThin {
             volumes: Volumes::Thin(ThinPool {
                 name: self.pool.clone(),
                 overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
+                create: self.create.as_ref().map(FileCreate::pool).transpose()?,
             }),
             class: class.clone(),
             node: node.clone(),
@@ -236,6 +254,57 @@ impl FileThin {
             adoption: self.adopt_node.adoption(node).context("thin.adoptNode")?,
         })
     }
+}
+
+impl FileCreate {
+    fn pool(&self) -> anyhow::Result<NewPool> {
+        const CHUNKS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 30);
+        let chunk = match &self.chunk {
+            Some(text) => bytes(text).context("thin.create.chunk")?,
+            None => *CHUNKS.start(),
+        };
+        if !CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
+            bail!("thin.create.chunk {chunk} bytes: it is a power of two from 64KiB to 1GiB");
+        }
+        let metadata = match self.metadata.as_deref() {
+            None | Some("auto") => None,
+            Some(text) => Some(bytes(text).context("thin.create.metadata")?),
+        };
+        if let Some(wrong) = metadata.filter(|metadata| !POOL_METADATA.contains(metadata)) {
+            bail!(
+                "thin.create.metadata {wrong} bytes: it is `auto`, or from {} to {} bytes",
+                POOL_METADATA.start(),
+                POOL_METADATA.end()
+            );
+        }
+        Ok(NewPool {
+            size: pool_size(&self.size).context("thin.create.size")?,
+            chunk,
+            metadata,
+        })
+    }
+}
+
+/// Reads `80%VG`, `100%FREE` or `400GiB`.
+fn pool_size(text: &str) -> anyhow::Result<PoolSize> {
+    let part = |text: &str| percent(&format!("{text}%"), 1..=100);
+    if let Some(number) = text.strip_suffix("%VG") {
+        return Ok(PoolSize::OfGroup(part(number)?));
+    }
+    if let Some(number) = text.strip_suffix("%FREE") {
+        return Ok(PoolSize::OfFree(part(number)?));
+    }
+    let bytes = bytes(text).context("it is such as 80%VG, 100%FREE or 400GiB")?;
+    if bytes == 0 {
+        bail!("nothing fits into a pool of no size");
+    }
+    Ok(PoolSize::Data(bytes))
+}
+
+/// Reads `64KiB`, and what Kubernetes writes for it, `64Ki`.
+fn bytes(text: &str) -> anyhow::Result<u64> {
+    let binary = text.strip_suffix('B').filter(|rest| rest.ends_with('i'));
+    Ok(Quantity(binary.unwrap_or(text).to_owned()).bytes()?)
 }
 
 impl FileThick {

@@ -244,6 +244,38 @@ mod tests {
     }
 
     #[test]
+    fn what_is_wrong_with_a_pool_to_be_made_is_named() {
+        let class = |create: &str| {
+            format!(
+                "node: n\nclasses: [{{name: a, thin: {{volumeGroup: g, pool: p, create: {create}}}}}]\n"
+            )
+        };
+        for fine in [
+            "{size: 80%VG, chunk: 64KiB, metadata: auto}",
+            "{size: 100%FREE, chunk: 1GiB, metadata: 1Gi}",
+            "{size: 400GiB}",
+        ] {
+            load(&class(fine), &[]).unwrap();
+        }
+        for (bad, field) in [
+            ("{size: 0%VG}", "thin.create.size"),
+            ("{size: 101%FREE}", "thin.create.size"),
+            ("{size: 80%}", "thin.create.size"),
+            ("{size: '0'}", "thin.create.size"),
+            ("{size: 400GB}", "thin.create.size"),
+            ("{size: 80%VG, chunk: 96KiB}", "thin.create.chunk"),
+            ("{size: 80%VG, chunk: 32KiB}", "thin.create.chunk"),
+            ("{size: 80%VG, chunk: 2GiB}", "thin.create.chunk"),
+            ("{size: 80%VG, metadata: 1MiB}", "thin.create.metadata"),
+            ("{size: 80%VG, metadata: 17GiB}", "thin.create.metadata"),
+            ("{chunk: 64KiB}", "size"),
+        ] {
+            let error = wrong(&class(bad));
+            assert!(error.contains(field), "{bad}: {error}");
+        }
+    }
+
+    #[test]
     fn there_is_one_default_class() {
         let two = |first: &str, second: &str| {
             format!(

@@ -15,10 +15,6 @@ async fn the_database_host_has_its_volumes() {
     let example = workspace().join("examples/database-host");
     let scratch = Scratch::new();
     let group = scratch.volume_group(2 << 10);
-    lvm(
-        "lvcreate",
-        &["--type", "thin-pool", "-L", "1G", "-n", "pool0", &group],
-    );
     let config = fs::read_to_string(example.join("config.yaml")).unwrap();
     let manifests = scratch.directory("manifests");
     let manifest = fs::read_to_string(example.join("manifests/database.yaml")).unwrap();

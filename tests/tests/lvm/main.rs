@@ -27,6 +27,7 @@ mod interruption;
 mod kit;
 #[path = "../black_box/node.rs"]
 mod node;
+mod pools;
 mod processes;
 mod repairs;
 mod sanity;

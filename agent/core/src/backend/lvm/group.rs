@@ -29,6 +29,8 @@ pub(super) struct Group {
     pub(super) turn: tokio::sync::Mutex<()>,
     /// Nothing is left half-done, as far as is known.
     pub(super) is_repaired: AtomicBool,
+    /// Held by whoever makes a pool in it: several classes may want the same one.
+    pub(super) making_pool: tokio::sync::Mutex<()>,
 }
 
 /// What somebody wants changed, command after command.
@@ -54,6 +56,7 @@ impl Group {
             waiting: Mutex::new(Vec::new()),
             turn: tokio::sync::Mutex::new(()),
             is_repaired: AtomicBool::new(false),
+            making_pool: tokio::sync::Mutex::new(()),
         });
         groups.insert(name.to_owned(), Arc::downgrade(&group));
         group

@@ -10,6 +10,7 @@ mod group;
 mod growing;
 mod making;
 mod metadata;
+mod new_pool;
 mod program;
 mod repair;
 mod settings;
@@ -25,7 +26,10 @@ use std::{path::PathBuf, sync::Arc};
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
-pub use self::settings::{Adoption, Layout, LvmSettings, Thick, ThinPool, Volumes, Wipe};
+pub use self::new_pool::POOL_METADATA;
+pub use self::settings::{
+    Adoption, Layout, LvmSettings, NewPool, PoolSize, Thick, ThinPool, Volumes, Wipe,
+};
 use self::{
     filling::Running,
     group::Group,
@@ -48,6 +52,8 @@ pub struct Lvm {
     running: Running,
     /// What was to be taken over from other nodes is.
     adopted: OnceCell<()>,
+    /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
+    has_pool: OnceCell<()>,
 }
 
 /// A volume of a class, and what its tags say.
@@ -65,6 +71,7 @@ impl Lvm {
             settings,
             running: Running::default(),
             adopted: OnceCell::new(),
+            has_pool: OnceCell::new(),
         }
     }
 
@@ -229,7 +236,7 @@ impl Backend for Lvm {
     async fn check(&self) -> Result<()> {
         let now = self.group.now().await?;
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.pool_state(&now, pool).map(drop),
+            Volumes::Thin(pool) => self.check_pool(&now, pool),
             Volumes::Thick(thick) => thick::check_disks(&now, thick),
         }
     }
@@ -264,6 +271,9 @@ impl Backend for Lvm {
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         self.ready().await?;
+        if let Volumes::Thin(pool) = &self.settings.volumes {
+            self.make_pool(pool).await?;
+        }
         self.make(spec).await
     }
 

@@ -48,6 +48,30 @@ pub struct ThinPool {
     pub name: String,
     /// So many times its size may be promised, in hundredths.
     pub overcommit: u32,
+    /// How it is made when it is not there; never, if nothing is said.
+    pub create: Option<NewPool>,
+}
+
+/// A thin pool that is made when it is first needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewPool {
+    /// How large it is.
+    pub size: PoolSize,
+    /// What it gives to volumes at a time, in bytes.
+    pub chunk: u64,
+    /// The bytes of its metadata; as many as its chunks need, if nothing is said.
+    pub metadata: Option<u64>,
+}
+
+/// How large a new pool is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolSize {
+    /// Its data, in bytes.
+    Data(u64),
+    /// All that is made for it, in hundredths of the whole volume group.
+    OfGroup(u32),
+    /// All that is made for it, in hundredths of what the volume group has free.
+    OfFree(u32),
 }
 
 /// Volumes that have all their extents from the start.

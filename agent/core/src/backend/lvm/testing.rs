@@ -61,6 +61,7 @@ impl Lab {
         self.class(Volumes::Thin(ThinPool {
             name: pool.to_owned(),
             overcommit,
+            create: None,
         }))
     }
 

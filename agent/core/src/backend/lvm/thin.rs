@@ -110,15 +110,17 @@ impl Lvm {
         if let Some(why) = state.and_then(|state| state.refusal()) {
             return Ok(Err(why));
         }
-        let most = u128::from(bytes) * u128::from(wanted.overcommit) / 100;
-        let left = most.saturating_sub(u128::from(promised(now, wanted)));
-        let left = u64::try_from(left).unwrap_or(u64::MAX);
-        Ok(Ok(left.min(Size::MAX.bytes())))
+        Ok(Ok(promisable(bytes, wanted, promised(now, wanted))))
     }
 
     /// What the pool can still promise.
     pub(super) fn thin_capacity(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Capacity> {
-        let left = self.promise(now, wanted)?.unwrap_or(0);
+        let left = match self.planned(now, wanted) {
+            Ok(Some(plan)) => promisable(plan.bytes(now), wanted, 0),
+            Ok(None) => self.promise(now, wanted)?.unwrap_or(0),
+            Err(error) if error.kind() == Kind::NoSpace => 0,
+            Err(error) => return Err(error),
+        };
         let available = Size::try_from(left)?.round_down(Size::try_from(now.extent)?);
         Ok(Capacity {
             available,
@@ -286,6 +288,15 @@ fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a Logical
         ));
     }
     Ok((volume, pool))
+}
+
+/// What a pool of so many bytes, of which some are promised, can still promise.
+fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
+    let most = u128::from(bytes) * u128::from(wanted.overcommit) / 100;
+    let left = most.saturating_sub(u128::from(promised));
+    u64::try_from(left)
+        .unwrap_or(u64::MAX)
+        .min(Size::MAX.bytes())
 }
 
 /// What the volumes of the pool may become, whoever made them. Snapshots are not written to.

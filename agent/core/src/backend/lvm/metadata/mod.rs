@@ -25,6 +25,8 @@ pub(super) struct VolumeGroup {
     pub(super) uuid: String,
     /// Grows with every change.
     pub(super) sequence: u64,
+    /// Its tags.
+    pub(super) tags: Vec<String>,
     /// The size of an extent in bytes.
     pub(super) extent: u64,
     /// Its physical volumes, by their names within the text.
@@ -167,6 +169,7 @@ impl VolumeGroup {
             name: name.to_owned(),
             uuid: uuid(group)?,
             sequence: number("seqno")?,
+            tags: group.texts("tags"),
             extent: number("extent_size")? * 512,
             disks: BTreeMap::new(),
             volumes: BTreeMap::new(),
