@@ -29,6 +29,7 @@ mod kit;
 mod node;
 mod pools;
 mod processes;
+mod refusals;
 mod repairs;
 mod sanity;
 mod strangers;

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::{
+    installation,
     metadata::{Reader, VolumeGroup},
     program::{Command, report, run_together},
 };
@@ -38,6 +39,14 @@ pub(super) struct Group {
 struct Job {
     commands: Vec<Command>,
     answer: oneshot::Sender<Result<()>>,
+}
+
+/// A disk as LVM reports it.
+#[derive(Deserialize)]
+struct DiskRow {
+    pv_name: PathBuf,
+    vg_name: String,
+    vg_systemid: String,
 }
 
 impl Group {
@@ -83,12 +92,21 @@ impl Group {
     /// [`Kind::Precondition`] when there is no such group, `Io` when its disks cannot be read.
     pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
         let this = Arc::clone(self);
-        if let Some(group) = blocking(move || Ok(this.read_known())).await? {
-            return Ok(group);
+        let known = blocking(move || Ok(this.read_known())).await?;
+        let group = if let Some(group) = known {
+            group
+        } else {
+            let disks = self.find_disks().await?;
+            let this = Arc::clone(self);
+            blocking(move || this.read_these(disks)).await?
+        };
+        match &group.refusal {
+            None => Ok(group),
+            Some(why) => Err(Error::new(
+                Kind::Precondition,
+                format!("volume group {} {why}", group.name),
+            )),
         }
-        let disks = self.find_disks().await?;
-        let this = Arc::clone(self);
-        blocking(move || this.read_these(disks)).await
     }
 
     /// Reads the disks that are known already; none when those are not the group's any more.
@@ -120,40 +138,52 @@ impl Group {
     }
 
     async fn find_disks(&self) -> Result<Vec<PathBuf>> {
+        installation::check().await?;
+        let rows = self.report_disks(&[]).await?;
+        let disks: Vec<PathBuf> = rows
+            .into_iter()
+            .map(|row| row.pv_name)
+            // A disk that is away is called [unknown].
+            .filter(|path| path.is_absolute())
+            .collect();
+        if !disks.is_empty() {
+            return Ok(disks);
+        }
+        // LVM keeps quiet of groups that are others'.
+        let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
+        let why = match hidden.into_iter().next() {
+            Some(row) if !row.vg_systemid.is_empty() => format!(
+                "belongs to the host with the system id {}; run vgchange --systemid there before its disks are moved (lvmsystemid(7))",
+                row.vg_systemid
+            ),
+            Some(_) => {
+                "is shared with other hosts; give the class a group of this host alone".to_owned()
+            }
+            None => "is missing; make it, or bring its disks back".to_owned(),
+        };
+        Err(Error::new(
+            Kind::Precondition,
+            format!("volume group {} {why}", self.name),
+        ))
+    }
+
+    /// The group's disks as LVM reports them.
+    async fn report_disks(&self, options: &[&str]) -> Result<Vec<DiskRow>> {
         #[derive(Deserialize)]
         struct Answer {
             report: Vec<Report>,
         }
         #[derive(Deserialize)]
         struct Report {
-            pv: Vec<Row>,
+            pv: Vec<DiskRow>,
         }
-        #[derive(Deserialize)]
-        struct Row {
-            pv_name: PathBuf,
-            vg_name: String,
-        }
-        let output = report(&["pvs", "-o", "pv_name,vg_name"]).await?;
+        let words = ["pvs", "-o", "pv_name,vg_name,vg_systemid"];
+        let output = report(&[&words[..], options].concat()).await?;
         let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
             Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
         })?;
         let rows = answer.report.into_iter().flat_map(|report| report.pv);
-        let disks: Vec<PathBuf> = rows
-            .filter(|row| row.vg_name == self.name)
-            .map(|row| row.pv_name)
-            // A disk that is away is called [unknown].
-            .filter(|path| path.is_absolute())
-            .collect();
-        if disks.is_empty() {
-            return Err(Error::new(
-                Kind::Precondition,
-                format!(
-                    "volume group {} is missing; make it, or bring its disks back",
-                    self.name
-                ),
-            ));
-        }
-        Ok(disks)
+        Ok(rows.filter(|row| row.vg_name == self.name).collect())
     }
 
     /// Carries out commands, one after the other until one fails. What several callers want at a time is done by one

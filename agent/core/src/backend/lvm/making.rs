@@ -33,6 +33,7 @@ impl Lvm {
         }
         let now = self.group.now().await?;
         self.check_names(&now, spec.id)?;
+        Self::check_records(&now)?;
         let unit = self.sizes(&now)?.unit;
         let size = spec.size.round_up(unit).unwrap_or(spec.size);
         let result = self.make_with(&now, spec, size).await;

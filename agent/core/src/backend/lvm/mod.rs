@@ -8,6 +8,7 @@ mod adopting;
 mod filling;
 mod group;
 mod growing;
+mod installation;
 mod making;
 mod metadata;
 mod new_pool;
@@ -153,6 +154,28 @@ impl Lvm {
             Volumes::Thin(pool) => self.check_pool_room(now, pool, more),
             Volumes::Thick(thick) => check_group_room(now, thick, thick.layout, more),
         }
+    }
+
+    /// Refuses what LVM would soon have no room for in its own records.
+    ///
+    /// A copy of them must fit beside the one that counts, and what is there must still get labels: LVM itself goes on
+    /// to the last byte, and then nothing can be published any more.
+    fn check_records(now: &VolumeGroup) -> Result<()> {
+        /// In hundredths.
+        const FULL: u64 = 90;
+        let part = now.text.saturating_mul(100) / now.largest_text.max(1);
+        if part < FULL {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::NoSpace,
+            format!(
+                "{part} % of LVM's metadata area on volume group {name} is used ({} of {} bytes); delete something, or add a disk with a larger one (pvcreate --metadatasize 64m DISK; vgextend {name} DISK) and pvchange --metadataignore y the others",
+                now.text,
+                now.largest_text,
+                name = now.name
+            ),
+        ))
     }
 
     /// The id by which the callers know an image.

@@ -2,56 +2,67 @@
 
 use std::fmt;
 
-use super::metadata::VolumeGroup;
+use super::{installation::has_udev, metadata::VolumeGroup};
 use crate::{
     Error, Kind, Result,
     host::exec::{Output, Program},
 };
 
 /// Where its own backups go is nobody's business on this path: each change would write two more files.
-const CONFIG: &str = "backup{backup=0 archive=0}";
-/// The same for what is to be changed on the disks and not in the kernel.
-const CONFIG_ON_DISK: &str = "global{activation=0} backup{backup=0 archive=0}";
+const NO_BACKUP: &str = "backup{backup=0 archive=0}";
+/// What is to be changed on the disks and not in the kernel.
+const ON_DISK: &str = "global{activation=0}";
+/// What frees extents that nobody may read any more.
+const FORGETTING: &str = "devices{issue_discards=1}";
+/// Nobody would answer.
+const NO_UDEV: &str = "activation{udev_sync=0 udev_rules=0}";
 
-/// The same for what frees extents that nobody may read any more.
-const CONFIG_FORGETTING: &str = "devices{issue_discards=1} backup{backup=0 archive=0}";
+/// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
+fn settings(more: &[&'static str]) -> String {
+    let udev = (!has_udev()).then_some(NO_UDEV);
+    let all = [NO_BACKUP].into_iter().chain(udev);
+    let all: Vec<&str> = all.chain(more.iter().copied()).collect();
+    all.join(" ")
+}
 
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
 
 /// One command of LVM's that changes something.
 pub(super) struct Command {
+    name: String,
+    settings: Vec<&'static str>,
     words: Vec<String>,
     is_done: Option<IsDone>,
 }
 
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(&self.words).finish()
+        f.debug_list().entries(self.all()).finish()
     }
 }
 
 impl Command {
     /// The command `name`, such as `lvcreate`.
     pub(super) fn new(name: &str) -> Self {
-        Self::with_config(name, CONFIG)
-    }
-
-    /// The same, which leaves the kernel's devices as they are.
-    pub(super) fn on_disk(name: &str) -> Self {
-        Self::with_config(name, CONFIG_ON_DISK)
-    }
-
-    fn with_config(name: &str, config: &str) -> Self {
-        let words = [name, "-q", "-y", "--config", config];
         Self {
-            words: words.map(str::to_owned).into(),
+            name: name.to_owned(),
+            settings: Vec::new(),
+            words: Vec::new(),
             is_done: None,
         }
     }
 
+    /// The same, which leaves the kernel's devices as they are.
+    pub(super) fn on_disk(name: &str) -> Self {
+        let mut command = Self::new(name);
+        command.settings.push(ON_DISK);
+        command
+    }
+
     /// The same, which has the disks forget what it frees.
-    pub(super) fn discarding(self) -> Self {
-        self.words(["--config", CONFIG_FORGETTING])
+    pub(super) fn discarding(mut self) -> Self {
+        self.settings.push(FORGETTING);
+        self
     }
 
     /// With more words.
@@ -87,13 +98,22 @@ impl Command {
     /// # Errors
     /// By what LVM complains about.
     pub(super) async fn run(&self) -> Result<()> {
-        let program = Program::changing("lvm").args(&self.words);
+        let program = Program::changing("lvm").args(self.all());
         program.run().await.map(drop).map_err(classify)
+    }
+
+    /// All its words.
+    fn all(&self) -> Vec<String> {
+        let (name, settings) = (self.name.clone(), settings(&self.settings));
+        let first = [name, "-q".to_owned(), "-y".to_owned()];
+        let first = first.into_iter().chain(["--config".to_owned(), settings]);
+        first.chain(self.words.iter().cloned()).collect()
     }
 
     /// What a running `lvm` reads; no word of ours has a quote in it.
     fn line(&self) -> String {
-        let quoted: Vec<String> = self.words.iter().map(|word| format!("'{word}'")).collect();
+        let words = self.all();
+        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
         quoted.join(" ")
     }
 }
@@ -107,13 +127,20 @@ pub(super) async fn run_together(commands: impl IntoIterator<Item = &Command>) -
 
 /// Runs a command of LVM's that only reports, as JSON.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
-    let common = ["--config", CONFIG, "--reportformat", "json"];
+    let settings = settings(&[]);
+    let common = ["--config", &settings, "--reportformat", "json"];
     Program::reading("lvm")
         .args(words)
         .args(common)
         .run()
         .await
         .map_err(classify)
+}
+
+/// Runs the command that tells LVM's version.
+pub(super) async fn version() -> Result<Output> {
+    let program = Program::reading("lvm").args(["version"]);
+    program.run().await.map_err(classify)
 }
 
 /// What should be done about an LVM program that failed, by its complaint (in the C locale).
@@ -146,5 +173,22 @@ fn classify(error: Error) -> Error {
     match known {
         Some((_, kind)) => Error::new(*kind, text),
         None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_settings_are_in_one_option() {
+        let command = Command::on_disk("lvremove").discarding().words(["vg/x"]);
+        let words = command.all();
+        assert_eq!(words.iter().filter(|word| *word == "--config").count(), 1);
+        for setting in [NO_BACKUP, ON_DISK, FORGETTING] {
+            assert!(command.line().contains(setting), "{command:?}");
+        }
+        assert_eq!(command.line().contains(NO_UDEV), !has_udev());
+        assert_eq!(words.last().unwrap(), "vg/x");
     }
 }

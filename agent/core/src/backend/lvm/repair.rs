@@ -20,6 +20,7 @@ use nix::{
 
 use super::{
     group::Group,
+    installation::LOCKS,
     metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
     moment_of, name_of,
     program::Command,
@@ -32,8 +33,6 @@ use crate::{
     types::{ImageId, ImageKind, NodeName},
 };
 
-/// Where LVM's programs lock each other out.
-const LOCKS: &str = "/run/lock/lvm";
 const SECTOR: u64 = 512;
 /// So long a program of LVM's may hold a group before it is said to hang.
 const PATIENCE: Duration = Duration::from_mins(1);

@@ -45,6 +45,14 @@ pub(super) struct Spot {
     sum: u32,
 }
 
+impl Spot {
+    /// The largest text that fits beside another one, by LVM's own rule (`_vg_write_raw`).
+    pub(super) fn largest(self) -> u64 {
+        let head = u64::try_from(SECTOR).unwrap_or_default();
+        (self.area_size.saturating_sub(head) / 2).saturating_sub(head)
+    }
+}
+
 impl Disk {
     /// Opens the physical volume at `path`, past the page cache, which knows nothing of LVM's own writes.
     ///

@@ -29,6 +29,12 @@ pub(super) struct VolumeGroup {
     pub(super) tags: Vec<String>,
     /// The size of an extent in bytes.
     pub(super) extent: u64,
+    /// How long the text is, in bytes.
+    pub(super) text: u64,
+    /// How long it may become on each disk that has it.
+    pub(super) largest_text: u64,
+    /// Why it may not be used, if so; reads after its name.
+    pub(super) refusal: Option<String>,
     /// Its physical volumes, by their names within the text.
     pub(super) disks: BTreeMap<String, PhysicalVolume>,
     /// Its logical volumes, the hidden ones too, by name.
@@ -171,6 +177,9 @@ impl VolumeGroup {
             sequence: number("seqno")?,
             tags: group.texts("tags"),
             extent: number("extent_size")? * 512,
+            text: u64::try_from(text.len()).unwrap_or(u64::MAX),
+            largest_text: u64::MAX,
+            refusal: refusal(name, group),
             disks: BTreeMap::new(),
             volumes: BTreeMap::new(),
         };
@@ -383,6 +392,24 @@ impl VolumeKind {
     }
 }
 
+/// Why a group may not be used by this agent, if so.
+fn refusal(name: &str, group: &Value) -> Option<String> {
+    let lock = group.get("lock_type").and_then(Value::text);
+    let (status, flags) = (group.texts("status"), group.texts("flags"));
+    let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
+    if let Some(lock) = lock.filter(|lock| !["", "none"].contains(lock)) {
+        return Some(format!(
+            "is shared with other hosts by lvmlockd ({lock}), and this agent knows of no others; give the class a group of this host alone"
+        ));
+    }
+    if has("CLUSTERED") {
+        return Some(
+            "is clustered, and this agent knows of no other hosts; give the class a group of this host alone".to_owned(),
+        );
+    }
+    has("EXPORTED").then(|| format!("is exported; run vgimport {name}"))
+}
+
 /// Whether segments of this type have everything more than once.
 fn is_redundant(kind: &str) -> bool {
     kind.starts_with("raid") && !kind.starts_with("raid0") || kind == "mirror"
@@ -536,6 +563,10 @@ impl Reader {
             {
                 newest = Some(group);
             }
+        }
+        let largest = spots.iter().flatten().map(|spot| spot.largest()).min();
+        if let (Some(newest), Some(largest)) = (&mut newest, largest) {
+            newest.largest_text = largest;
         }
         Ok(newest.filter(|_| !is_moving))
     }

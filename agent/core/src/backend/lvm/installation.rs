@@ -1,0 +1,120 @@
+//! The LVM of this host, looked at once in the life of the process: whether it can be used without harm.
+
+use std::{fs, path::Path, sync::LazyLock};
+
+use nix::unistd::{AccessFlags, access};
+use tokio::sync::OnceCell;
+
+use super::program;
+use crate::{Error, Kind, Result, host::device_mapper::DeviceMapper};
+
+/// Where LVM's programs lock each other out.
+pub(super) const LOCKS: &str = "/run/lock/lvm";
+/// Where udevd listens (`udev_ctrl_new`).
+const UDEV: &str = "/run/udev/control";
+/// The oldest of a distribution that is still looked after (Debian 11); what older ones do was never looked at.
+const OLDEST: Version = Version(2, 3, 11);
+
+/// A version of LVM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Version(u32, u32, u32);
+
+impl Version {
+    /// Reads what `lvm version` prints: `LVM version:     2.03.16(2) (2022-05-18)`.
+    fn parse(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.trim().strip_prefix("LVM version:"))?;
+        let is_part = |character: char| character.is_ascii_digit() || character == '.';
+        let end = line.trim().find(|character| !is_part(character));
+        let (numbers, _) = line
+            .trim()
+            .split_at_checked(end.unwrap_or(line.trim().len()))?;
+        let mut numbers = numbers.split('.').map(str::parse);
+        let mut next = || numbers.next()?.ok();
+        Some(Self(next()?, next()?, next()?))
+    }
+}
+
+/// Makes sure that LVM can be used; looks until it is so, and then never again. Costs a program.
+///
+/// # Errors
+/// [`Kind::Precondition`] saying what is missing, and how to bring it.
+pub(super) async fn check() -> Result<()> {
+    static CHECKED: OnceCell<()> = OnceCell::const_new();
+    let checked = CHECKED.get_or_try_init(|| async {
+        DeviceMapper::open()?;
+        check_locks(Path::new(LOCKS))?;
+        let output = program::version().await?;
+        check_version(&String::from_utf8_lossy(&output.stdout))
+    });
+    checked.await.copied()
+}
+
+/// Whether udevd makes the device nodes. LVM waits for its answer to every change; without one it makes them itself.
+pub(super) fn has_udev() -> bool {
+    static FOUND: LazyLock<bool> = LazyLock::new(|| Path::new(UDEV).exists());
+    *FOUND
+}
+
+fn check_version(text: &str) -> Result<()> {
+    let refused = |why: String| Err(Error::new(Kind::Precondition, why));
+    match Version::parse(text) {
+        Some(version) if version >= OLDEST => Ok(()),
+        Some(Version(major, minor, patch)) => refused(format!(
+            "lvm is {major}.{minor:02}.{patch:02}, and must be {}.{:02}.{:02} or newer; update lvm2",
+            OLDEST.0, OLDEST.1, OLDEST.2
+        )),
+        None => refused("`lvm version` does not tell its version; install lvm2".to_owned()),
+    }
+}
+
+/// Without the locks of the host's own LVM both would change a group at a time, and one of the changes would be lost.
+fn check_locks(locks: &Path) -> Result<()> {
+    let made = fs::create_dir_all(locks);
+    let written = made.and_then(|()| Ok(access(locks, AccessFlags::W_OK)?));
+    written.map_err(|error| {
+        Error::new(
+            Kind::Precondition,
+            format!(
+                "the directory of LVM's locks, {}, cannot be written, so changes of others could not be kept out; give a container the host's",
+                locks.display()
+            ),
+        )
+        .because(error)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_is_too_old_or_none_is_refused() {
+        let of = |version: &str| {
+            format!("  LVM version:     {version}\n  Library version: 1.02.185 (2022-05-18)\n")
+        };
+        for fine in [
+            "2.03.16(2) (2022-05-18)",
+            "2.03.11(2)",
+            "2.04.0",
+            "3.0.0-git",
+        ] {
+            check_version(&of(fine)).unwrap();
+        }
+        for old in ["2.03.10(2) (2020-08-09)", "2.02.188(2)"] {
+            let error = check_version(&of(old)).unwrap_err();
+            assert_eq!(error.kind(), Kind::Precondition);
+            assert!(error.to_string().contains("2.03.11 or newer"), "{error}");
+        }
+        check_version("usage: lvm").unwrap_err();
+    }
+
+    #[test]
+    fn locks_that_cannot_be_written_are_refused() {
+        let scratch = tempfile::tempdir().unwrap();
+        check_locks(&scratch.path().join("a/b")).unwrap();
+        // Where even root cannot write.
+        let error = check_locks(Path::new("/proc/lvm")).unwrap_err();
+        assert_eq!(error.kind(), Kind::Precondition);
+    }
+}

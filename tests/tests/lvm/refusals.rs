@@ -1,0 +1,184 @@
+//! What would do harm is refused with a reason, and served as soon as that is gone.
+
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+
+use drumlin_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
+use drumlin_tests::{
+    agent::{Agent, Options, Volumes},
+    programs::run,
+    requests::{create, delete, raw},
+    storage::{Scratch, lvm},
+};
+use tonic::Code;
+
+use crate::kit::{ok, refused, volume};
+
+async fn start() -> (Agent, String) {
+    let scratch = Scratch::new();
+    let options = Options {
+        config: Some(Volumes::Thin.classes(&scratch)),
+        arguments: vec!["--log-level=debug".to_owned()],
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let group = agent.scratch.group().unwrap();
+    (agent, group)
+}
+
+/// No call is served, and each says this.
+async fn refuses(agent: &Agent, why: &str) {
+    let (mut controller, mut identity) = (agent.controller(), agent.identity());
+    let answers = [
+        refused(
+            identity.probe(ProbeRequest {}).await,
+            Code::FailedPrecondition,
+        ),
+        refused(
+            controller.create_volume(create("v", 4, &raw())).await,
+            Code::FailedPrecondition,
+        ),
+        refused(
+            controller.list_volumes(ListVolumesRequest::default()).await,
+            Code::FailedPrecondition,
+        ),
+    ];
+    for answer in answers {
+        assert!(answer.contains(why), "{answer}");
+    }
+}
+
+async fn serves(agent: &Agent) {
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    let id = volume(agent, "v", 4, &raw()).await;
+    ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+/// Writes the group's record anew, with this before its flags.
+fn rewrite(agent: &Agent, group: &str, line: &str) {
+    let path = agent.path("record");
+    let path = path.to_str().unwrap();
+    lvm("vgchange", &["-an", group]);
+    lvm("vgcfgbackup", &["-f", path, group]);
+    let record = fs::read_to_string(path).unwrap();
+    let record = record.replacen("\tflags = [", &format!("\t{line}\n\tflags = ["), 1);
+    fs::write(path, record).unwrap();
+    lvm("vgcfgrestore", &["-y", "--force", "-f", path, group]);
+}
+
+#[tokio::test]
+async fn a_group_that_is_shared_with_other_hosts_is_refused() {
+    let (mut agent, group) = start().await;
+    serves(&agent).await;
+    rewrite(
+        &agent,
+        &group,
+        "lock_type = \"dlm\"\n\tlock_args = \"1.0.0:cluster\"",
+    );
+    refuses(&agent, "shared with other hosts").await;
+    agent.kill();
+    agent.restart().await;
+    refuses(&agent, "shared with other hosts").await;
+}
+
+#[tokio::test]
+async fn a_group_of_another_host_is_refused_until_it_is_given_away() {
+    let (mut agent, group) = start().await;
+    lvm("vgchange", &["-an", &group]);
+    lvm("vgchange", &["-y", "--systemid", "other-host", &group]);
+    agent.kill();
+    agent.restart().await;
+    refuses(&agent, "system id other-host").await;
+    let ours = "local{system_id=\"other-host\"} global{system_id_source=\"lvmlocal\"}";
+    run(
+        "vgchange",
+        &["-q", "-y", "--config", ours, "--systemid", "", &group],
+    );
+    serves(&agent).await;
+}
+
+#[tokio::test]
+async fn an_exported_group_is_refused_until_it_is_imported() {
+    let (agent, group) = start().await;
+    lvm("vgchange", &["-an", &group]);
+    lvm("vgexport", &[&group]);
+    refuses(&agent, &format!("vgimport {group}")).await;
+    lvm("vgimport", &[&group]);
+    serves(&agent).await;
+}
+
+#[tokio::test]
+async fn nothing_is_made_when_the_records_of_lvm_are_nearly_full() {
+    let (agent, group) = start().await;
+    let id = volume(&agent, "v", 4, &raw()).await;
+    let tags: Vec<String> = ["a", "b", "c", "d", "e"]
+        .map(|letter| letter.repeat(95_000))
+        .into();
+    for tag in &tags {
+        lvm("vgchange", &["--addtag", tag, &group]);
+    }
+    let mut controller = agent.controller();
+    let more = controller.create_volume(create("w", 4, &raw())).await;
+    let message = refused(more, Code::ResourceExhausted);
+    // 1020 KiB, as LVM makes it: `vg_mda_size`.
+    assert!(
+        message.contains("of 521472 bytes") && message.contains("--metadatasize"),
+        "{message}"
+    );
+    ok(controller.delete_volume(delete(&id)).await);
+    lvm("vgchange", &["--deltag", &tags[0], &group]);
+    serves(&agent).await;
+}
+
+#[tokio::test]
+async fn locks_that_cannot_be_written_are_refused() {
+    let (mut agent, _) = start().await;
+    run(
+        "mount",
+        &["-t", "tmpfs", "-o", "ro", "none", "/run/lock/lvm"],
+    );
+    agent.kill();
+    agent.restart().await;
+    let answer = agent.identity().probe(ProbeRequest {}).await;
+    run("umount", &["/run/lock/lvm"]);
+    let message = refused(answer, Code::FailedPrecondition);
+    assert!(message.contains("/run/lock/lvm"), "{message}");
+    serves(&agent).await;
+}
+
+#[tokio::test]
+async fn an_lvm_that_is_too_old_is_refused() {
+    let (mut agent, _) = start().await;
+    let old = agent.path("lvm");
+    fs::write(&old, "#!/bin/sh\necho '  LVM version:     2.02.98(2)'\n").unwrap();
+    fs::set_permissions(&old, fs::Permissions::from_mode(0o755)).unwrap();
+    let lvm = ["/usr/sbin/lvm", "/usr/bin/lvm", "/sbin/lvm"];
+    let lvm = lvm.into_iter().find(|path| Path::new(path).exists());
+    run("mount", &["--bind", old.to_str().unwrap(), lvm.unwrap()]);
+    agent.kill();
+    agent.restart().await;
+    let answer = agent.identity().probe(ProbeRequest {}).await;
+    run("umount", &[lvm.unwrap()]);
+    let message = refused(answer, Code::FailedPrecondition);
+    assert!(message.contains("lvm is 2.02.98"), "{message}");
+    serves(&agent).await;
+}
+
+#[tokio::test]
+async fn nobody_waits_for_a_udevd_that_does_not_run() {
+    let (mut agent, _) = start().await;
+    serves(&agent).await;
+    assert!(agent.log().contains("udev_sync=0"), "{}", agent.log());
+    fs::create_dir_all("/run/udev").unwrap();
+    fs::write("/run/udev/control", "").unwrap();
+    agent.kill();
+    let before = agent.log().len();
+    agent.restart().await;
+    volume(&agent, "w", 4, &raw()).await;
+    fs::remove_file("/run/udev/control").unwrap();
+    let log = agent.log();
+    let log = log.get(before..).unwrap();
+    assert!(
+        log.contains("lvcreate") && !log.contains("udev_sync"),
+        "{log}"
+    );
+}
