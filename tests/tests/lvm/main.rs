@@ -19,6 +19,7 @@ mod attach;
 mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
+mod discard;
 mod example;
 mod filling;
 #[path = "../black_box/interruption.rs"]

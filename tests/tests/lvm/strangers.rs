@@ -8,7 +8,7 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, Volumes},
-    programs::run,
+    programs::{output, run},
     requests::{MIB, create, delete, expand, mounted, raw, snapshot},
     storage::{Scratch, lvm},
 };
@@ -103,6 +103,32 @@ async fn what_is_done_by_hand_is_seen_at_once() {
         Code::NotFound,
     );
     ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_added_meanwhile_has_part_in_the_next_change() {
+    let agent = Agent::start().await;
+    let group = group(&agent);
+    let id = volume(&agent, "v", 4, &raw()).await;
+    for (number, disk) in ["disk-c", "disk-d", "disk-e"].into_iter().enumerate() {
+        let image = agent.path(disk);
+        fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+        let disk = run("losetup", &["--find", "--show", image.to_str().unwrap()]);
+        lvm("vgextend", &[&group, disk.trim()]);
+        match number {
+            0 => drop(volume(&agent, "w", 4, &raw()).await),
+            1 => drop(ok(agent
+                .controller()
+                .controller_expand_volume(expand(&id, 8))
+                .await)),
+            _ => drop(ok(agent.controller().delete_volume(delete(&id)).await)),
+        }
+        // LVM complains of records that differ from disk to disk.
+        let looked = output("vgs", &["-o", "vg_missing_pv_count,pv_count", &group]);
+        let complaint = String::from_utf8_lossy(&looked.stderr);
+        assert_eq!(complaint, "", "{disk}");
+    }
+    assert_eq!(volumes(&agent).await.len(), 1);
 }
 
 #[tokio::test]
