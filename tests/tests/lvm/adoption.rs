@@ -1,12 +1,21 @@
 //! Disks that were moved here from another node.
 
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
 use drumlin_proto::csi::v1::{
     ControllerPublishVolumeRequest, CreateVolumeRequest, ListSnapshotsRequest, ListVolumesRequest,
 };
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::{Agent, Options, PATIENCE},
     requests::{create, delete, from_snapshot, mounted, raw, snapshot},
     storage::{Scratch, lvm},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use tonic::Code;
 
@@ -201,4 +210,46 @@ async fn what_was_half_made_on_the_other_node_is_ended_here() {
     assert_eq!(volumes(&agent).await, []);
     assert!(!lvm("lvs", &["--noheadings", "-o", "name", &group]).contains(key));
     volume(&agent, "v", 16, &raw()).await;
+}
+
+/// Kills the first `lvm` that reads commands, so long after it was seen; says whether it met one.
+fn kill_lvm(after: Duration) -> thread::JoinHandle<bool> {
+    thread::spawn(move || {
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            for process in fs::read_dir("/proc").unwrap().flatten() {
+                let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+                let pid = process.file_name().to_string_lossy().parse();
+                if let (true, Ok(pid)) = (line.ends_with(b"/lvm\0"), pid) {
+                    thread::sleep(after);
+                    return kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
+                }
+            }
+            thread::sleep(Duration::from_micros(200));
+        }
+        false
+    })
+}
+
+#[tokio::test]
+async fn an_adoption_whose_program_is_killed_loses_nothing() {
+    let mut agent = start("thin").await;
+    for number in 0..12 {
+        volume(&agent, &format!("v{number}"), 4, &raw()).await;
+    }
+    let mut kills = 0;
+    for round in 0..8 {
+        let (from, to) = if round % 2 == 0 {
+            ("node-a", "node-b")
+        } else {
+            ("node-b", "node-a")
+        };
+        let killer = kill_lvm(Duration::from_millis(5 + 15 * round));
+        as_node(&mut agent, to, "thin", &format!(", adoptNode: {from}")).await;
+        kills += usize::from(killer.join().unwrap());
+        let volumes = volumes(&agent).await;
+        assert_eq!(volumes.len(), 12, "round {round}\n{}", agent.log());
+        assert!(volumes.iter().all(|(id, _)| id.starts_with(to)));
+    }
+    assert!(kills > 4, "only {kills} kills met a program");
 }
