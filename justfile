@@ -26,7 +26,7 @@ bench *ARGS:
 # The speed of the LVM back end beside LVM's own commands, in the lab.
 bench-lvm:
     cargo build --release --package drumlin --package drumlin-tests --bins
-    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" lvm
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" lvm
 
 # Writes the committed custom resource definitions anew.
 crds:

@@ -86,23 +86,28 @@ pub(crate) async fn manifests(table: &mut Table) {
         100.0,
         "ms",
     );
-    let before = done(&agent);
+    minute(table, &agent, "idle with 1,000 manifests").await;
+}
+
+/// What an agent does in a minute in which nobody asks anything.
+pub(crate) async fn minute(table: &mut Table, agent: &Agent, what: &str) {
+    let before = done(agent);
     tokio::time::sleep(Duration::from_mins(1)).await;
-    let after = done(&agent);
+    let after = done(agent);
     table.most(
-        "idle with 1,000 manifests, 60 s: processor time",
+        &format!("{what}, 60 s: processor time"),
         millis(after.ticks - before.ticks),
         50.0,
         "ms",
     );
     table.most(
-        "idle with 1,000 manifests, 60 s: written",
+        &format!("{what}, 60 s: written"),
         (after.written - before.written) as f64,
         0.0,
         "bytes",
     );
     table.most(
-        "idle with 1,000 manifests, 60 s: programs started",
+        &format!("{what}, 60 s: programs started"),
         (after.children - before.children) as f64,
         0.0,
         "",

@@ -20,7 +20,10 @@ use drumlin_tests::{
     storage::{Scratch, lvm},
 };
 
-use crate::measure::{Table, median, timed};
+use crate::{
+    idle,
+    measure::{Table, median, timed},
+};
 
 /// How often each pair is measured.
 const PAIRS: usize = 9;
@@ -116,6 +119,7 @@ pub(crate) async fn thin(table: &mut Table) {
         changes(table, &agent, &group, many).await;
         lists(table, &agent, &group, many).await;
     }
+    idle::minute(table, &agent, "idle with 1,000 thin volumes").await;
 }
 
 async fn changes(table: &mut Table, agent: &Agent, group: &str, many: usize) {
