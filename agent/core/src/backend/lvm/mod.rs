@@ -5,6 +5,7 @@
 //! tables of devices that must not be held up.
 
 mod filling;
+mod gate;
 mod group;
 mod growing;
 mod making;
@@ -158,6 +159,7 @@ impl Lvm {
     }
 
     async fn ready(&self) -> Result<()> {
+        self.group.check_answers()?;
         self.group.ready(&self.settings.node).await
     }
 
