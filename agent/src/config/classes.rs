@@ -10,7 +10,7 @@ use drumlin_core::{
     backend::{
         Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
-        lvm::{Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe},
+        lvm::{Layout, Lvm, LvmSettings, PoolGuard, Thick, ThinPool, Volumes, Wipe},
     },
     host::FileSystem,
     ops::Class,
@@ -46,6 +46,12 @@ struct FileThin {
     pool: String,
     #[serde(default = "nothing_twice")]
     overcommit: f64,
+    #[serde(default)]
+    data_limit: Option<String>,
+    #[serde(default)]
+    metadata_limit: Option<String>,
+    #[serde(default)]
+    warn_at: Option<String>,
     #[serde(default)]
     fs_type: Option<String>,
 }
@@ -211,11 +217,35 @@ impl FileThin {
             volumes: Volumes::Thin(ThinPool {
                 name: self.pool.clone(),
                 overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
+                guard: self.guard()?,
             }),
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
         })
+    }
+
+    fn guard(&self) -> anyhow::Result<PoolGuard> {
+        let usual = PoolGuard::default();
+        let read = |text: &Option<String>, usual: u32| {
+            let read = text.as_deref().map(|text| percent(text, 1..=100));
+            read.unwrap_or(Ok(usual))
+        };
+        let data_limit = read(&self.data_limit, usual.data_limit).context("thin.dataLimit")?;
+        let guard = PoolGuard {
+            data_limit,
+            metadata_limit: read(&self.metadata_limit, usual.metadata_limit)
+                .context("thin.metadataLimit")?,
+            warn_at: read(&self.warn_at, usual.warn_at.min(data_limit)).context("thin.warnAt")?,
+        };
+        if guard.warn_at > guard.data_limit {
+            bail!(
+                "thin.warnAt {}% is more than thin.dataLimit {}%: nobody would be warned in time",
+                guard.warn_at,
+                guard.data_limit
+            );
+        }
+        Ok(guard)
     }
 }
 

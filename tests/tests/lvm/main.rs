@@ -20,6 +20,8 @@ mod concurrency;
 mod content;
 mod example;
 mod filling;
+mod full;
+mod groups;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
 #[path = "../black_box/kit.rs"]

@@ -20,11 +20,14 @@ mod thick;
 mod thin;
 mod wiping;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use async_trait::async_trait;
 
-pub use self::settings::{Layout, LvmSettings, Thick, ThinPool, Volumes, Wipe};
+pub use self::settings::{Layout, LvmSettings, PoolGuard, Thick, ThinPool, Volumes, Wipe};
 use self::{
     filling::Running,
     group::Group,
@@ -45,6 +48,8 @@ pub struct Lvm {
     settings: LvmSettings,
     group: Arc<Group>,
     running: Running,
+    /// It was said that the pool becomes full.
+    is_warned: AtomicBool,
 }
 
 /// A volume of a class, and what its tags say.
@@ -61,6 +66,7 @@ impl Lvm {
             group: Group::of(&settings.volume_group),
             settings,
             running: Running::default(),
+            is_warned: AtomicBool::new(false),
         }
     }
 
@@ -142,9 +148,9 @@ impl Lvm {
     }
 
     /// Refuses what there is no room for.
-    fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
+    async fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool_room(now, pool, more),
+            Volumes::Thin(pool) => self.check_pool_room(now, pool, more).await,
             Volumes::Thick(thick) => check_group_room(now, thick, thick.layout, more),
         }
     }
@@ -186,6 +192,17 @@ fn check_unused(device: &Mapped) -> Result<()> {
     Err(holders::device_in_use(&path, &users))
 }
 
+/// A volume in a pool that is full can be used, but may not be able to go on. A snapshot is not written to.
+fn endangered(image: Image, danger: Option<&str>) -> Image {
+    match danger {
+        Some(why) if image.id.kind == ImageKind::Volume && image.health == Health::Good => Image {
+            health: Health::Degraded(why.to_owned()),
+            ..image
+        },
+        _ => image,
+    }
+}
+
 /// The name that we give to the volume of an image.
 fn name_of(id: ImageId) -> String {
     let kind = match id.kind {
@@ -222,7 +239,7 @@ impl Backend for Lvm {
     async fn check(&self) -> Result<()> {
         let now = self.group.now().await?;
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.pool_state(&now, pool).map(drop),
+            Volumes::Thin(pool) => self.pool_state(&now, pool).await.map(drop),
             Volumes::Thick(thick) => thick::check_disks(&now, thick),
         }
     }
@@ -234,23 +251,27 @@ impl Backend for Lvm {
     async fn capacity(&self) -> Result<Capacity> {
         let now = self.group.now().await?;
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.thin_capacity(&now, pool),
+            Volumes::Thin(pool) => self.thin_capacity(&now, pool).await,
             Volumes::Thick(thick) => thick::capacity(&now, thick),
         }
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
         let now = self.group.now().await?;
+        let danger = self.danger(&now).await;
         self.ours(&now)
             .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_undone)
-            .map(|ours| self.image(&now, &ours))
+            .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_deref())))
             .collect()
     }
 
     async fn get(&self, id: ImageId) -> Result<Option<Image>> {
         let now = self.group.now().await?;
         let found = self.find(&now, id).filter(|ours| !ours.tags.is_undone);
-        found.map(|ours| self.image(&now, &ours)).transpose()
+        let Some(found) = found else { return Ok(None) };
+        let danger = self.danger(&now).await;
+        let image = self.image(&now, &found)?;
+        Ok(Some(endangered(image, danger.as_deref())))
     }
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {

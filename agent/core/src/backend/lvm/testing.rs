@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe};
+use super::{Layout, Lvm, LvmSettings, PoolGuard, Thick, ThinPool, Volumes, Wipe};
 use crate::host::{
     Access, FileSystem, LoopDevice, loop_device,
     testing::{Scratch, run},
@@ -61,6 +61,7 @@ impl Lab {
         self.class(Volumes::Thin(ThinPool {
             name: pool.to_owned(),
             overcommit,
+            guard: PoolGuard::default(),
         }))
     }
 
