@@ -86,8 +86,6 @@ pub(crate) async fn soon<T>(what: &str, answer: impl Future<Output = T>) -> T {
 
 /// What comes within some time, or the test fails.
 pub(crate) async fn within<T>(time: Duration, what: &str, answer: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(time, answer).await {
-        Ok(answer) => answer,
-        Err(_) => panic!("{what} does not come within {time:?}"),
-    }
+    let answer = tokio::time::timeout(time, answer).await;
+    answer.unwrap_or_else(|_| panic!("{what} does not come within {time:?}"))
 }

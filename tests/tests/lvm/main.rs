@@ -18,6 +18,7 @@ mod attach;
 mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
+mod disks;
 mod example;
 mod filling;
 mod full;
@@ -26,6 +27,7 @@ mod groups;
 mod interruption;
 #[path = "../black_box/kit.rs"]
 mod kit;
+mod mapped;
 #[path = "../black_box/node.rs"]
 mod node;
 mod processes;
