@@ -32,6 +32,7 @@ mod mapped;
 mod node;
 mod processes;
 mod sanity;
+mod stalls;
 mod strangers;
 #[path = "../sanity/tool.rs"]
 mod tool;
