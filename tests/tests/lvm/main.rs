@@ -18,6 +18,7 @@ mod attach;
 mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
+mod copies;
 mod disks;
 mod example;
 mod filling;
