@@ -283,6 +283,20 @@ fn leave_bytes(agent: &Agent) {
     lvm("lvremove", &["-y", &path]);
 }
 
+/// Whether the free extents of the group have bytes of a volume that was ours.
+fn is_left(agent: &Agent) -> bool {
+    let path = format!("{}/all", group(agent));
+    let make = ["-y", "-Wn", "-Zn", "-l", "100%FREE", "-n", "all"];
+    lvm(
+        "lvcreate",
+        &[&make, [group(agent).as_str()].as_slice()].concat(),
+    );
+    let bytes = fs::read(format!("/dev/{path}")).unwrap();
+    lvm("lvremove", &["-y", &path]);
+    // LVM's own notes begin with that letter.
+    bytes.windows(8).step_by(512).any(|part| part == [b'D'; 8])
+}
+
 /// Whether a published raw volume shows any of them; it must be so long.
 fn shows_bytes(path: &str, mebibytes: usize) -> bool {
     let bytes = fs::read(path).unwrap();
@@ -297,40 +311,41 @@ async fn nobody_sees_the_bytes_of_a_former_thick_volume() {
         "layout: striped, stripes: 2",
         "layout: raid1",
     ] {
-        let agent = thick(96, layout).await;
+        let agent = thick(64, layout).await;
         let mut controller = agent.controller();
         leave_bytes(&agent);
-        let id = volume(&agent, "v", 32, &raw()).await;
+        let id = volume(&agent, "v", 16, &raw()).await;
         let at = mount(&agent, "v", &id, &raw()).await;
-        assert!(!shows_bytes(&at.1, 32), "{layout}: a new volume");
+        assert!(!shows_bytes(&at.1, 16), "{layout}: a new volume");
         // In use while it grows, over what was there.
         let held = File::options().read(true).write(true).open(&at.1).unwrap();
         held.write_all_at(b"precious", 0).unwrap();
         leave_bytes(&agent);
-        ok(controller.controller_expand_volume(expand(&id, 64)).await);
-        assert!(!shows_bytes(&at.1, 64), "{layout}: the end of a grown one");
+        ok(controller.controller_expand_volume(expand(&id, 32)).await);
+        assert!(!shows_bytes(&at.1, 32), "{layout}: the end of a grown one");
         held.sync_all().unwrap();
         drop(held);
         assert!(fs::read(&at.1).unwrap().starts_with(b"precious"));
         unmount(&agent, &id, &at).await;
         // Not in use.
         leave_bytes(&agent);
-        ok(controller.controller_expand_volume(expand(&id, 72)).await);
+        ok(controller.controller_expand_volume(expand(&id, 40)).await);
         let at = mount(&agent, "v", &id, &raw()).await;
         assert!(
-            !shows_bytes(&at.1, 72),
+            !shows_bytes(&at.1, 40),
             "{layout}: the end of one grown at rest"
         );
         unmount(&agent, &id, &at).await;
-        // Nor does what an administrator makes where one was that we have deleted.
-        let device = File::options()
+        // Nor is anything left of what we delete.
+        let held = File::options()
             .write(true)
             .open(bytes_of(&agent, &id))
             .unwrap();
-        device.write_all_at(&vec![b'S'; 72 << 20], 0).unwrap();
-        device.sync_all().unwrap();
-        drop(device);
+        held.write_all_at(&vec![b'D'; 40 << 20], 0).unwrap();
+        held.sync_all().unwrap();
+        drop(held);
         ok(controller.delete_volume(delete(&id)).await);
+        assert!(!is_left(&agent), "{layout}: a deleted one");
     }
 }
 
