@@ -338,3 +338,35 @@ fn check_lvm_name(name: &str) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard(options: &str) -> anyhow::Result<PoolGuard> {
+        let text = format!("{{volumeGroup: vg0, pool: pool0{options}}}");
+        drumlin_crd::yaml::from_str::<FileThin>(&text)?.guard()
+    }
+
+    #[test]
+    fn a_pool_is_full_when_its_class_says_so() {
+        assert_eq!(guard("").unwrap(), PoolGuard::default());
+        let asked = PoolGuard {
+            data_limit: 90,
+            metadata_limit: 50,
+            warn_at: 70,
+        };
+        let options = ", dataLimit: 90%, metadataLimit: 50%, warnAt: 70%";
+        assert_eq!(guard(options).unwrap(), asked);
+        // The usual warning must not come too late.
+        assert_eq!(guard(", dataLimit: 60%").unwrap().warn_at, 60);
+        for wrong in [
+            ", dataLimit: 0%",
+            ", metadataLimit: 101%",
+            ", warnAt: 80",
+            ", dataLimit: 70%, warnAt: 71%",
+        ] {
+            assert!(guard(wrong).is_err(), "{wrong}");
+        }
+    }
+}
