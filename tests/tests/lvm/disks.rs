@@ -368,6 +368,18 @@ async fn disks_that_do_not_answer_hold_up_nobody_else() {
 }
 
 #[tokio::test]
+async fn an_agent_starts_beside_disks_that_do_not_answer() {
+    let mut bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
+    volume(&bench.agent, "v", 4, &raw()).await;
+    bench.agent.kill();
+    bench.disk(0).stalls();
+    bench.agent.restart().await;
+    only_one_is_bad(&bench.agent).await;
+    bench.disk(0).works();
+    all_is_well(&bench.agent).await;
+}
+
+#[tokio::test]
 async fn a_change_that_stalls_goes_on_when_it_can_and_is_never_killed() {
     let bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
     let agent = &bench.agent;

@@ -185,7 +185,8 @@ impl Group {
         Ok(group)
     }
 
-    fn disks(&self) -> Disks {
+    /// What LVM's programs need to look at, as far as it is known.
+    pub(super) fn disks(&self) -> Disks {
         let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
         disks.clone()
     }
@@ -299,7 +300,7 @@ impl Group {
                     continue;
                 }
             }
-            command.run_on(&self.disks()).await?;
+            command.run(&self.disks()).await?;
         }
         Ok(())
     }

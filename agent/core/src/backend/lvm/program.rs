@@ -90,16 +90,11 @@ impl Command {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
-    /// Runs it in a process of its own.
+    /// Runs it in a process of its own, which looks at these disks.
     ///
     /// # Errors
     /// By what LVM complains about.
-    pub(super) async fn run(&self) -> Result<()> {
-        self.run_on(&Disks::default()).await
-    }
-
-    /// The same, which looks at no other disks.
-    pub(super) async fn run_on(&self, disks: &Disks) -> Result<()> {
+    pub(super) async fn run(&self, disks: &Disks) -> Result<()> {
         let program = Program::changing("lvm").args(self.words_on(disks));
         program.run().await.map(drop).map_err(classify)
     }
