@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::{
     gate::Gate,
     metadata::{Reader, VolumeGroup},
-    program::{Command, Disks, report, run_together},
+    program::{Command, report, run_together},
 };
 use crate::{Error, Kind, Result, blocking, host::device_mapper::DeviceMapper};
 
@@ -30,8 +30,6 @@ const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 pub(super) struct Group {
     pub(super) name: String,
     reader: Mutex<Option<Reader>>,
-    /// What LVM's programs need to look at, as far as it is known.
-    disks: Mutex<Disks>,
     mapper: OnceLock<DeviceMapper>,
     looks: Gate,
     changes: Gate,
@@ -61,7 +59,6 @@ impl Group {
         let group = Arc::new(Self {
             name: name.to_owned(),
             reader: Mutex::new(None),
-            disks: Mutex::default(),
             mapper: OnceLock::new(),
             looks: Gate::new(SLOW_TO_READ),
             changes: Gate::new(SLOW_TO_CHANGE),
@@ -157,9 +154,6 @@ impl Group {
         let found = reader.as_mut()?;
         let group = found.read().ok().flatten()?;
         let is_ours = group.name == self.name && found.has_all_of(&group);
-        if !is_ours {
-            self.look_at(Disks::default());
-        }
         is_ours.then_some(group)
     }
 
@@ -178,21 +172,8 @@ impl Group {
                 format!("volume group {} is not on {}", self.name, reader.names()),
             )
         })?;
-        if reader.has_all_of(&group) {
-            self.look_at(Disks::only(reader.paths()));
-        }
         *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
         Ok(group)
-    }
-
-    /// What LVM's programs need to look at, as far as it is known.
-    pub(super) fn disks(&self) -> Disks {
-        let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
-        disks.clone()
-    }
-
-    fn look_at(&self, disks: Disks) {
-        *self.disks.lock().unwrap_or_else(PoisonError::into_inner) = disks;
     }
 
     async fn find_disks(&self) -> Result<Vec<PathBuf>> {
@@ -257,7 +238,7 @@ impl Group {
     }
 
     async fn carry_out(self: &Arc<Self>, jobs: Vec<Job>) {
-        // The programs are told which disks there are; and none is started that would only wait for them.
+        // No program is started that would only wait for the disks.
         if let Err(error) = self.now().await {
             for job in jobs {
                 let error = Error::new(error.kind(), error.chain());
@@ -269,7 +250,7 @@ impl Group {
         let mut is_tried = false;
         if all().count() > 1 {
             // Its own status says nothing; a program that could not even start is told by the next one.
-            let _ = run_together(all(), &self.disks()).await;
+            let _ = run_together(all()).await;
             is_tried = true;
         }
         for Job { commands, answer } in jobs {
@@ -300,7 +281,7 @@ impl Group {
                     continue;
                 }
             }
-            command.run(&self.disks()).await?;
+            command.run().await?;
         }
         Ok(())
     }

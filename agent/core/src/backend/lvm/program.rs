@@ -1,6 +1,6 @@
 //! LVM's programs: what is said to them, and what their complaints mean.
 
-use std::{fmt, path::Path};
+use std::fmt;
 
 use super::metadata::VolumeGroup;
 use crate::{
@@ -15,9 +15,6 @@ const CONFIG_ON_DISK: &str = "global{activation=0} backup{backup=0 archive=0}";
 
 /// The same for what frees extents that nobody may read any more.
 const CONFIG_FORGETTING: &str = "devices{issue_discards=1} backup{backup=0 archive=0}";
-
-/// Which of a command's words is its configuration.
-const CONFIG_WORD: usize = 4;
 
 /// A disk that somebody holds makes whoever looks for disks wait as long. LVM's hints are of no use to who looks for
 /// what has changed, and what was seen by us alone must not become one for others.
@@ -90,67 +87,25 @@ impl Command {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
-    /// Runs it in a process of its own, which looks at these disks.
+    /// Runs it in a process of its own.
     ///
     /// # Errors
     /// By what LVM complains about.
-    pub(super) async fn run(&self, disks: &Disks) -> Result<()> {
-        let program = Program::changing("lvm").args(self.words_on(disks));
+    pub(super) async fn run(&self) -> Result<()> {
+        let program = Program::changing("lvm").args(&self.words);
         program.run().await.map(drop).map_err(classify)
     }
 
-    /// What a running `lvm` reads; no word of ours has a single quote in it.
-    fn line(&self, disks: &Disks) -> String {
-        let words = self.words_on(disks);
-        let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
+    /// What a running `lvm` reads; no word of ours has a quote in it.
+    fn line(&self) -> String {
+        let quoted: Vec<String> = self.words.iter().map(|word| format!("'{word}'")).collect();
         quoted.join(" ")
-    }
-
-    fn words_on(&self, disks: &Disks) -> Vec<String> {
-        let mut words = self.words.clone();
-        if let Some(config) = words.get_mut(CONFIG_WORD) {
-            config.push_str(&disks.0);
-        }
-        words
-    }
-}
-
-/// The disks that LVM's programs look at, as a part of their configuration. A filter and not `--devices`, which a
-/// running `lvm` dies of at its second command (2.03.16).
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Disks(String);
-
-impl Disks {
-    /// These and no others, so that others which do not answer hold nobody up. They must be all that the group has:
-    /// LVM would take the rest for missing.
-    pub(super) fn only<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
-        /// What stands for itself in a filter.
-        fn is_plain(path: &str) -> bool {
-            let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/_-:.".contains(&byte);
-            path.bytes().all(plain)
-        }
-        let one = |path: &'a Path| {
-            let path = path.to_str().filter(|path| is_plain(path))?;
-            Some(format!("\"a|^{path}$|\""))
-        };
-        let accepted: Option<Vec<String>> = paths.into_iter().map(one).collect();
-        let Some(accepted) = accepted else {
-            return Self::default();
-        };
-        Self(format!(
-            " devices{{hints=\"none\" filter=[{},\"r|.*|\"]}}",
-            accepted.join(",")
-        ))
     }
 }
 
 /// Runs several commands in one process. It ends well whatever became of them: look at the metadata.
-pub(super) async fn run_together(
-    commands: impl IntoIterator<Item = &Command>,
-    disks: &Disks,
-) -> Result<()> {
-    let lines = commands.into_iter().map(|command| command.line(disks));
-    let lines: Vec<String> = lines.collect();
+pub(super) async fn run_together(commands: impl IntoIterator<Item = &Command>) -> Result<()> {
+    let lines: Vec<String> = commands.into_iter().map(Command::line).collect();
     let program = Program::changing("lvm").stdin(format!("{}\n", lines.join("\n")));
     program.run().await.map(drop).map_err(classify)
 }
@@ -196,23 +151,5 @@ fn classify(error: Error) -> Error {
     match known {
         Some((_, kind)) => Error::new(*kind, text),
         None => error,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_command_looks_at_the_disks_of_its_group_only() {
-        let command = Command::new("lvs").words(["vg0"]);
-        let disks = Disks::only([Path::new("/dev/sda"), Path::new("/dev/mapper/b-1")]);
-        assert_eq!(
-            command.line(&disks),
-            "'lvs' '-q' '-y' '--config' 'backup{backup=0 archive=0} devices{hints=\"none\" filter=[\"a|^/dev/sda$|\",\"a|^/dev/mapper/b-1$|\",\"r|.*|\"]}' 'vg0'"
-        );
-        let all = "'lvs' '-q' '-y' '--config' 'backup{backup=0 archive=0}' 'vg0'";
-        assert_eq!(command.line(&Disks::default()), all);
-        assert_eq!(command.line(&Disks::only([Path::new("/dev/a+b")])), all);
     }
 }

@@ -58,7 +58,7 @@ impl Group {
             for name in &left.stale {
                 tracing::warn!(volume = %name, group = %self.name, "brings a volume's devices in step with its record");
                 let refresh = Command::new("lvchange").words(["--refresh", &self.path(name)]);
-                if let Err(error) = refresh.run(&self.disks()).await {
+                if let Err(error) = refresh.run().await {
                     tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "could not refresh a volume");
                 }
             }
@@ -83,8 +83,8 @@ impl Group {
     async fn remove_broken(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         let remove = || Command::new("lvremove").words([path.clone()]);
-        match remove().run(&self.disks()).await {
-            Err(error) if error.kind() == Kind::HalfDone => remove().run(&self.disks()).await,
+        match remove().run().await {
+            Err(error) if error.kind() == Kind::HalfDone => remove().run().await,
             other => other,
         }
     }

@@ -7,7 +7,7 @@ mod text;
 
 use std::{
     collections::{BTreeMap, HashSet},
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
 };
 
@@ -561,11 +561,6 @@ impl Reader {
         let mut disks = self.disks.iter();
         let found = disks.find(|(_, disk)| disk.uuid == uuid);
         found.map(|(path, _)| path.clone())
-    }
-
-    /// The paths of the disks.
-    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.disks.iter().map(|(path, _)| path.as_path())
     }
 
     /// The paths of the disks, for people.
