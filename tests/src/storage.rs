@@ -66,16 +66,28 @@ impl Scratch {
             std::env::var_os("DRUMLIN_LAB").is_some(),
             "this runs in tests/lab/vm/run, or with DRUMLIN_LAB=host on a machine of its own"
         );
+        let disks = ["disk-a", "disk-b"].map(|disk| self.disk(disk, mebibytes));
+        self.volume_group_over(&disks)
+    }
+
+    /// A new loop device of so many mebibytes.
+    pub fn disk(&self, name: &str, mebibytes: u64) -> String {
+        let image = self.path().join(name);
+        let file = File::create(&image).expect("a disk can be made");
+        file.set_len(mebibytes << 20).expect("a disk can grow");
+        let found = run("losetup", &["--find", "--show", &image.to_string_lossy()]);
+        found.trim().to_owned()
+    }
+
+    /// A new volume group over these disks, with extents of a mebibyte.
+    pub fn volume_group_over(&self, disks: &[String]) -> String {
         let name = self.path().file_name().unwrap_or_default();
         let name = name.to_string_lossy().replace('.', "");
-        let mut disks = Vec::new();
-        for disk in ["a", "b"] {
-            let image = self.path().join(format!("disk-{disk}"));
-            let file = File::create(&image).expect("a disk can be made");
-            file.set_len(mebibytes << 20).expect("a disk can grow");
-            let found = run("losetup", &["--find", "--show", &image.to_string_lossy()]);
-            disks.push(found.trim().to_owned());
-        }
+        let number = self.groups.lock().map_or(0, |groups| groups.len());
+        let name = match number {
+            0 => name,
+            number => format!("{name}-{number}"),
+        };
         let disks: Vec<&str> = disks.iter().map(String::as_str).collect();
         lvm(
             "vgcreate",

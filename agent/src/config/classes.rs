@@ -11,8 +11,8 @@ use drumlin_core::{
         Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
         lvm::{
-            Adoption, Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolSize, Thick, ThinPool,
-            Volumes, Wipe,
+            Adoption, Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolGuard, PoolSize, Thick,
+            ThinPool, Volumes, Wipe,
         },
     },
     host::FileSystem,
@@ -54,6 +54,12 @@ struct FileThin {
     create: Option<FileCreate>,
     #[serde(default = "nothing_twice")]
     overcommit: f64,
+    #[serde(default)]
+    data_limit: Option<String>,
+    #[serde(default)]
+    metadata_limit: Option<String>,
+    #[serde(default)]
+    warn_at: Option<String>,
     #[serde(default)]
     fs_type: Option<String>,
 }
@@ -247,12 +253,36 @@ impl FileThin {
                 name: self.pool.clone(),
                 overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
                 create: self.create.as_ref().map(FileCreate::pool).transpose()?,
+                guard: self.guard()?,
             }),
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
             adoption: self.adopt_node.adoption(node).context("thin.adoptNode")?,
         })
+    }
+
+    fn guard(&self) -> anyhow::Result<PoolGuard> {
+        let usual = PoolGuard::default();
+        let read = |text: &Option<String>, usual: u32| {
+            let read = text.as_deref().map(|text| percent(text, 1..=100));
+            read.unwrap_or(Ok(usual))
+        };
+        let data_limit = read(&self.data_limit, usual.data_limit).context("thin.dataLimit")?;
+        let guard = PoolGuard {
+            data_limit,
+            metadata_limit: read(&self.metadata_limit, usual.metadata_limit)
+                .context("thin.metadataLimit")?,
+            warn_at: read(&self.warn_at, usual.warn_at.min(data_limit)).context("thin.warnAt")?,
+        };
+        if guard.warn_at > guard.data_limit {
+            bail!(
+                "thin.warnAt {}% is more than thin.dataLimit {}%: nobody would be warned in time",
+                guard.warn_at,
+                guard.data_limit
+            );
+        }
+        Ok(guard)
     }
 }
 
@@ -479,6 +509,33 @@ mod tests {
             "thin: {volumeGroup: vg0, pool: p, overcommit: 0.5}",
         ] {
             assert!(load(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    fn guard(options: &str) -> anyhow::Result<PoolGuard> {
+        let text = format!("{{volumeGroup: vg0, pool: pool0{options}}}");
+        drumlin_crd::yaml::from_str::<FileThin>(&text)?.guard()
+    }
+
+    #[test]
+    fn a_pool_is_full_when_its_class_says_so() {
+        assert_eq!(guard("").unwrap(), PoolGuard::default());
+        let asked = PoolGuard {
+            data_limit: 90,
+            metadata_limit: 50,
+            warn_at: 70,
+        };
+        let options = ", dataLimit: 90%, metadataLimit: 50%, warnAt: 70%";
+        assert_eq!(guard(options).unwrap(), asked);
+        // The usual warning must not come too late.
+        assert_eq!(guard(", dataLimit: 60%").unwrap().warn_at, 60);
+        for wrong in [
+            ", dataLimit: 0%",
+            ", metadataLimit: 101%",
+            ", warnAt: 80",
+            ", dataLimit: 70%, warnAt: 71%",
+        ] {
+            assert!(guard(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -19,13 +19,18 @@ mod attach;
 mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
+mod copies;
 mod discard;
+mod disks;
 mod example;
 mod filling;
+mod full;
+mod groups;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
 #[path = "../black_box/kit.rs"]
 mod kit;
+mod mapped;
 #[path = "../black_box/node.rs"]
 mod node;
 mod pools;
@@ -33,6 +38,7 @@ mod processes;
 mod refusals;
 mod repairs;
 mod sanity;
+mod stalls;
 mod strangers;
 #[path = "../sanity/tool.rs"]
 mod tool;

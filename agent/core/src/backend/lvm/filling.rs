@@ -110,9 +110,10 @@ impl Lvm {
             let until = Instant::now() + NOTED;
             let done = match moment {
                 Some((moment, _)) if at < size => {
-                    at = self.copy(&now, &found, moment, at..size, until).await?;
-                    // It may have overflowed behind the last byte that was read.
+                    let reached = self.copy(&now, &found, moment, at..size, until).await;
+                    // It may have overflowed behind the last byte that was read, and that is why others cannot be read.
                     self.moment(&now, &found)?;
+                    at = reached?;
                     at >= size
                 }
                 _ if at < end && wipe != Wipe::None => {

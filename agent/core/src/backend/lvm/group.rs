@@ -7,17 +7,24 @@ use std::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::{
+    gate::Gate,
     installation,
     metadata::{Reader, VolumeGroup},
     program::{Command, report, run_together},
 };
 use crate::{Error, Kind, Result, blocking, host::device_mapper::DeviceMapper};
+
+/// So long disks that work take at the very most to be read.
+const SLOW_TO_READ: Duration = Duration::from_secs(5);
+/// So long a change keeps others waiting before they are told to come again.
+const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 
 /// A volume group of this machine.
 #[derive(Debug)]
@@ -25,6 +32,8 @@ pub(super) struct Group {
     pub(super) name: String,
     reader: Mutex<Option<Reader>>,
     mapper: OnceLock<DeviceMapper>,
+    looks: Gate,
+    changes: Gate,
     waiting: Mutex<Vec<Job>>,
     /// Held by whoever runs programs that change the group.
     pub(super) turn: tokio::sync::Mutex<()>,
@@ -62,6 +71,8 @@ impl Group {
             name: name.to_owned(),
             reader: Mutex::new(None),
             mapper: OnceLock::new(),
+            looks: Gate::new(SLOW_TO_READ),
+            changes: Gate::new(SLOW_TO_CHANGE),
             waiting: Mutex::new(Vec::new()),
             turn: tokio::sync::Mutex::new(()),
             is_repaired: AtomicBool::new(false),
@@ -89,17 +100,19 @@ impl Group {
     /// What the disks say now. Starts a program only to find the disks: the first time, and when they changed.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when there is no such group, `Io` when its disks cannot be read.
+    /// [`Kind::Precondition`] when there is no such group, `Io` when its disks cannot be read, `Busy` when they do not
+    /// answer.
     pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
         let this = Arc::clone(self);
-        let known = blocking(move || Ok(this.read_known())).await?;
-        let group = if let Some(group) = known {
-            group
-        } else {
-            let disks = self.find_disks().await?;
-            let this = Arc::clone(self);
-            blocking(move || this.read_these(disks)).await?
+        let look = async move {
+            let known = Arc::clone(&this);
+            if let Some(group) = blocking(move || Ok(known.read_known())).await? {
+                return Ok(group);
+            }
+            let disks = this.find_disks().await?;
+            blocking(move || this.read_these(disks)).await
         };
+        let group = self.look(look).await?;
         match &group.refusal {
             None => Ok(group),
             Some(why) => Err(Error::new(
@@ -107,6 +120,51 @@ impl Group {
                 format!("volume group {} {why}", group.name),
             )),
         }
+    }
+
+    /// Looks at the disks, or at what the kernel can tell only when they answer. One look at a time: disks that do not
+    /// answer hold up one thread, and nobody for long.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when they do not answer.
+    pub(super) async fn look<T: Send + 'static>(
+        self: &Arc<Self>,
+        look: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
+        let found = self.looks.pass(look).await;
+        found.unwrap_or_else(|| Err(self.does_not_answer()))
+    }
+
+    /// Refuses what would only wait.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when the disks do not answer, or a change takes very long.
+    pub(super) fn check_answers(&self) -> Result<()> {
+        if self.looks.is_stuck() {
+            return Err(self.does_not_answer());
+        }
+        if self.changes.is_stuck() {
+            return Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "a change of volume group {} has taken {} s and goes on; ask again later",
+                    self.name,
+                    SLOW_TO_CHANGE.as_secs()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn does_not_answer(&self) -> Error {
+        Error::new(
+            Kind::Busy,
+            format!(
+                "the disks of volume group {} have not answered for {} s; look for suspended devices with dmsetup info, and at the kernel's log",
+                self.name,
+                SLOW_TO_READ.as_secs()
+            ),
+        )
     }
 
     /// Reads the disks that are known already; none when those are not the group's any more.
@@ -200,6 +258,7 @@ impl Group {
         let this = Arc::clone(self);
         tokio::spawn(async move {
             let _turn = this.turn.lock().await;
+            let _begun = this.changes.begin();
             let jobs =
                 std::mem::take(&mut *this.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             this.carry_out(jobs).await;
@@ -210,6 +269,14 @@ impl Group {
     }
 
     async fn carry_out(self: &Arc<Self>, jobs: Vec<Job>) {
+        // No program is started that would only wait for the disks.
+        if let Err(error) = self.now().await {
+            for job in jobs {
+                let error = Error::new(error.kind(), error.chain());
+                let _ = job.answer.send(Err(error));
+            }
+            return;
+        }
         let all = || jobs.iter().flat_map(|job| &job.commands);
         let mut is_tried = false;
         if all().count() > 1 {

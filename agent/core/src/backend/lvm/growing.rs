@@ -59,7 +59,7 @@ impl Lvm {
             self.clean(id).await?;
             return Ok(Change::Already(self.image(&now, &found)?));
         }
-        self.check_room(&now, to.bytes() - before)?;
+        self.check_room(&now, to.bytes() - before).await?;
         match &self.settings.volumes {
             Volumes::Thin(_) => {
                 let command = match device {

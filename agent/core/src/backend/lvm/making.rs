@@ -65,7 +65,7 @@ impl Lvm {
             }
             (Volumes::Thin(pool), Origin::CopyOf(origin)) => {
                 let source = self.finished(now, origin)?;
-                let commands = self.copy_thin(now, pool, spec, size, &source)?;
+                let commands = self.copy_thin(now, pool, spec, size, &source).await?;
                 self.group.change(commands).await?;
             }
             (Volumes::Thick(thick), Origin::Blank) => {

@@ -6,6 +6,7 @@
 
 mod adopting;
 mod filling;
+mod gate;
 mod group;
 mod growing;
 mod installation;
@@ -22,14 +23,17 @@ mod thick;
 mod thin;
 mod wiping;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
 pub use self::new_pool::POOL_METADATA;
 pub use self::settings::{
-    Adoption, Layout, LvmSettings, NewPool, PoolSize, Thick, ThinPool, Volumes, Wipe,
+    Adoption, Layout, LvmSettings, NewPool, PoolGuard, PoolSize, Thick, ThinPool, Volumes, Wipe,
 };
 use self::{
     filling::Running,
@@ -55,6 +59,8 @@ pub struct Lvm {
     adopted: OnceCell<()>,
     /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
     has_pool: OnceCell<()>,
+    /// It was said that the pool becomes full.
+    is_warned: AtomicBool,
 }
 
 /// A volume of a class, and what its tags say.
@@ -73,6 +79,7 @@ impl Lvm {
             running: Running::default(),
             adopted: OnceCell::new(),
             has_pool: OnceCell::new(),
+            is_warned: AtomicBool::new(false),
         }
     }
 
@@ -149,9 +156,9 @@ impl Lvm {
     }
 
     /// Refuses what there is no room for.
-    fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
+    async fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool_room(now, pool, more),
+            Volumes::Thin(pool) => self.check_pool_room(now, pool, more).await,
             Volumes::Thick(thick) => check_group_room(now, thick, thick.layout, more),
         }
     }
@@ -188,6 +195,7 @@ impl Lvm {
     }
 
     async fn ready(&self) -> Result<()> {
+        self.group.check_answers()?;
         self.group.ready(&self.settings.node).await?;
         self.adopt().await
     }
@@ -221,6 +229,17 @@ fn check_unused(device: &Mapped) -> Result<()> {
     }
     let users = holders::users_of_device(&path);
     Err(holders::device_in_use(&path, &users))
+}
+
+/// A volume in a pool that is full can be used, but may not be able to go on. A snapshot is not written to.
+fn endangered(image: Image, danger: Option<&str>) -> Image {
+    match danger {
+        Some(why) if image.id.kind == ImageKind::Volume && image.health == Health::Good => Image {
+            health: Health::Degraded(why.to_owned()),
+            ..image
+        },
+        _ => image,
+    }
 }
 
 /// The name that we give to the volume of an image.
@@ -259,7 +278,7 @@ impl Backend for Lvm {
     async fn check(&self) -> Result<()> {
         let now = self.group.now().await?;
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool(&now, pool),
+            Volumes::Thin(pool) => self.check_pool(&now, pool).await,
             Volumes::Thick(thick) => thick::check_disks(&now, thick),
         }
     }
@@ -271,7 +290,7 @@ impl Backend for Lvm {
     async fn capacity(&self) -> Result<Capacity> {
         let now = self.group.now().await?;
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.thin_capacity(&now, pool),
+            Volumes::Thin(pool) => self.thin_capacity(&now, pool).await,
             Volumes::Thick(thick) => thick::capacity(&now, thick),
         }
     }
@@ -279,9 +298,10 @@ impl Backend for Lvm {
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
         self.adopt_first().await?;
         let now = self.group.now().await?;
+        let danger = self.danger(&now).await;
         self.ours(&now)
             .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_undone)
-            .map(|ours| self.image(&now, &ours))
+            .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_deref())))
             .collect()
     }
 
@@ -289,7 +309,10 @@ impl Backend for Lvm {
         self.adopt_first().await?;
         let now = self.group.now().await?;
         let found = self.find(&now, id).filter(|ours| !ours.tags.is_undone);
-        found.map(|ours| self.image(&now, &ours)).transpose()
+        let Some(found) = found else { return Ok(None) };
+        let danger = self.danger(&now).await;
+        let image = self.image(&now, &found)?;
+        Ok(Some(endangered(image, danger.as_deref())))
     }
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {

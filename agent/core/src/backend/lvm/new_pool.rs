@@ -90,10 +90,10 @@ impl Plan {
 
 impl Lvm {
     /// Whether volumes can be made in the pool, which may be one that is yet to be made.
-    pub(super) fn check_pool(&self, now: &VolumeGroup, pool: &ThinPool) -> Result<()> {
+    pub(super) async fn check_pool(&self, now: &VolumeGroup, pool: &ThinPool) -> Result<()> {
         match self.planned(now, pool)? {
             Some(_) => Ok(()),
-            None => self.pool_state(now, pool).map(drop),
+            None => self.pool_state(now, pool).await.map(drop),
         }
     }
 

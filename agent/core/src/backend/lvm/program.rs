@@ -25,6 +25,10 @@ fn settings(more: &[&'static str]) -> String {
     all.join(" ")
 }
 
+/// A disk that somebody holds makes whoever looks for disks wait as long. LVM's hints are of no use to who looks for
+/// what has changed, and what was seen by us alone must not become one for others.
+const LOOKING: &str = "devices{ignore_suspended_devices=1 hints=\"none\"}";
+
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
 
 /// One command of LVM's that changes something.
@@ -127,7 +131,7 @@ pub(super) async fn run_together(commands: impl IntoIterator<Item = &Command>) -
 
 /// Runs a command of LVM's that only reports, as JSON.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
-    let settings = settings(&[]);
+    let settings = settings(&[LOOKING]);
     let common = ["--config", &settings, "--reportformat", "json"];
     Program::reading("lvm")
         .args(words)

@@ -48,6 +48,8 @@ pub struct ThinPool {
     pub name: String,
     /// So many times its size may be promised, in hundredths.
     pub overcommit: u32,
+    /// How full it may become.
+    pub guard: PoolGuard,
     /// How it is made when it is not there; never, if nothing is said.
     pub create: Option<NewPool>,
 }
@@ -72,6 +74,28 @@ pub enum PoolSize {
     OfGroup(u32),
     /// All that is made for it, in hundredths of what the volume group has free.
     OfFree(u32),
+}
+
+/// How full a pool may become, in hundredths of what it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolGuard {
+    /// With so much of its data used it takes nothing new: what is in it must be able to go on.
+    pub data_limit: u32,
+    /// The same for its metadata.
+    pub metadata_limit: u32,
+    /// With so much of its data used there is a warning.
+    pub warn_at: u32,
+}
+
+impl Default for PoolGuard {
+    fn default() -> Self {
+        Self {
+            data_limit: 95,
+            // LVM itself refuses at three quarters of small metadata; before that we do, with a reason.
+            metadata_limit: 75,
+            warn_at: 80,
+        }
+    }
 }
 
 /// Volumes that have all their extents from the start.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Layout, Lvm, LvmSettings, Thick, ThinPool, Volumes, Wipe};
+use super::{Layout, Lvm, LvmSettings, PoolGuard, Thick, ThinPool, Volumes, Wipe};
 use crate::host::{
     Access, FileSystem, LoopDevice, loop_device,
     testing::{Scratch, run},
@@ -62,6 +62,7 @@ impl Lab {
             name: pool.to_owned(),
             overcommit,
             create: None,
+            guard: PoolGuard::default(),
         }))
     }
 

@@ -1,7 +1,9 @@
 //! What a thin pool does: making volumes and copies in it, and how much it can still promise.
 
+use std::sync::{Arc, atomic::Ordering};
+
 use super::{
-    Capacity, ImageSpec, Lvm, Ours, ThinPool,
+    Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
     making::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind},
     name_of,
@@ -9,14 +11,9 @@ use super::{
     tags::{self, Tags},
 };
 use crate::{
-    Error, Kind, Result,
+    Error, Kind, Result, blocking,
     types::{ImageKind, Size},
 };
-
-/// So full, in hundredths, a pool takes nothing new: what is in it must be able to go on.
-const DATA_FULL: u64 = 95;
-/// LVM itself refuses at three quarters of the metadata; before that we do, with a reason.
-const METADATA_FULL: u64 = 75;
 
 /// What the kernel says of a pool (`Documentation/admin-guide/device-mapper/thin-provisioning.rst`).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +22,8 @@ pub(super) struct PoolState {
     metadata: (u64, u64),
     /// Chunks of data: used, of how many.
     data: (u64, u64),
+    /// What is written where nothing was before waits or fails.
+    is_out_of_space: bool,
 }
 
 impl PoolState {
@@ -52,19 +51,27 @@ impl PoolState {
         if rest.contains(&"ro") {
             return Err("is read-only, its metadata is full or damaged; give it more with lvextend --poolmetadatasize".to_owned());
         }
-        Ok(Self { metadata, data })
+        Ok(Self {
+            metadata,
+            data,
+            is_out_of_space: rest.contains(&"out_of_data_space"),
+        })
     }
 
-    /// Why nothing new may be put into the pool.
-    fn refusal(&self) -> Option<String> {
-        let part = |(used, total): (u64, u64)| used * 100 / total.max(1);
+    /// Why nothing new may be put into the pool, and what is in it may not be able to go on.
+    fn refusal(&self, guard: PoolGuard) -> Option<String> {
         let (data, metadata) = (part(self.data), part(self.metadata));
-        if data >= DATA_FULL {
+        if self.is_out_of_space {
+            return Some(
+                "is out of data space, and what is written to its volumes waits or fails; give it more with lvextend, or delete something and run fstrim".to_owned(),
+            );
+        }
+        if data >= u64::from(guard.data_limit) {
             return Some(format!(
                 "{data} % of its data is used; give it more with lvextend, or delete something"
             ));
         }
-        if metadata >= METADATA_FULL {
+        if metadata >= u64::from(guard.metadata_limit) {
             return Some(format!(
                 "{metadata} % of its metadata is used; give it more with lvextend --poolmetadatasize"
             ));
@@ -73,51 +80,103 @@ impl PoolState {
     }
 }
 
+/// In hundredths.
+fn part((used, total): (u64, u64)) -> u64 {
+    used.saturating_mul(100) / total.max(1)
+}
+
 impl Lvm {
     /// How the pool is; none when nothing in it is active, so that the kernel does not know it.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when it is missing or does not work.
-    pub(super) fn pool_state(
+    /// [`Kind::Precondition`] when it is missing or does not work, `Busy` when it does not answer.
+    pub(super) async fn pool_state(
         &self,
         now: &VolumeGroup,
         wanted: &ThinPool,
     ) -> Result<(u64, Option<PoolState>)> {
         let (volume, _) = find_pool(now, wanted)?;
         let bytes = now.bytes(volume);
-        let mapper = self.group.mapper()?;
         let uuid = now.pool_uuid(volume);
-        if mapper.find(&uuid)?.is_none_or(|device| !device.is_live) {
+        let words = self.status_words(uuid).await?;
+        let Some(words) = words else {
             return Ok((bytes, None));
-        }
-        let lines = mapper.status(&uuid)?;
-        let words = lines
-            .first()
-            .map(|line| line.words.as_str())
-            .unwrap_or_default();
-        let state = PoolState::parse(words).map_err(|why| {
+        };
+        let state = PoolState::parse(&words).map_err(|why| {
             Error::new(
                 Kind::Precondition,
                 format!("thin pool {}/{} {why}", now.name, wanted.name),
             )
         })?;
+        self.warn(wanted, &state);
         Ok((bytes, Some(state)))
     }
 
+    /// What a device of the pool's says of itself, if there is one that works. The kernel looks into the pool's
+    /// metadata for that, and waits while that is written.
+    async fn status_words(&self, uuid: String) -> Result<Option<String>> {
+        let group = Arc::clone(&self.group);
+        let look = blocking(move || {
+            let mapper = group.mapper()?;
+            if mapper.find(&uuid)?.is_none_or(|device| !device.is_live) {
+                return Ok(None);
+            }
+            let lines = mapper.status(&uuid)?;
+            let words = lines.into_iter().next().map(|line| line.words);
+            Ok(Some(words.unwrap_or_default()))
+        });
+        self.group.look(look).await
+    }
+
+    /// Says once that the pool becomes full, and again only after it had room in between.
+    fn warn(&self, wanted: &ThinPool, state: &PoolState) {
+        let data = part(state.data);
+        let is_high = data >= u64::from(wanted.guard.warn_at);
+        if is_high && !self.is_warned.swap(is_high, Ordering::Relaxed) {
+            tracing::warn!(
+                class = %self.settings.class,
+                pool = %self.group.path(&wanted.name),
+                data_percent = data,
+                "thin pool becomes full; give it more with lvextend, or delete something"
+            );
+        }
+        if !is_high {
+            self.is_warned.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Why the volumes of the class may not be able to go on, though each by itself is as it should be.
+    pub(super) async fn danger(&self, now: &VolumeGroup) -> Option<String> {
+        let Volumes::Thin(pool) = &self.settings.volumes else {
+            return None;
+        };
+        match self.pool_state(now, pool).await {
+            Ok((_, state)) => {
+                let why = state?.refusal(pool.guard)?;
+                Some(format!("thin pool {}/{}: {why}", now.name, pool.name))
+            }
+            Err(error) => Some(error.chain()),
+        }
+    }
+
     /// What the pool can still promise in bytes, or why it can promise nothing.
-    fn promise(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Result<u64, String>> {
-        let (bytes, state) = self.pool_state(now, wanted)?;
-        if let Some(why) = state.and_then(|state| state.refusal()) {
+    async fn promise(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Result<u64, String>> {
+        let (bytes, state) = self.pool_state(now, wanted).await?;
+        if let Some(why) = state.and_then(|state| state.refusal(wanted.guard)) {
             return Ok(Err(why));
         }
         Ok(Ok(promisable(bytes, wanted, promised(now, wanted))))
     }
 
     /// What the pool can still promise.
-    pub(super) fn thin_capacity(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Capacity> {
+    pub(super) async fn thin_capacity(
+        &self,
+        now: &VolumeGroup,
+        wanted: &ThinPool,
+    ) -> Result<Capacity> {
         let left = match self.planned(now, wanted) {
             Ok(Some(plan)) => promisable(plan.bytes(now), wanted, 0),
-            Ok(None) => self.promise(now, wanted)?.unwrap_or(0),
+            Ok(None) => self.promise(now, wanted).await?.unwrap_or(0),
             Err(error) if error.kind() == Kind::NoSpace => 0,
             Err(error) => return Err(error),
         };
@@ -129,13 +188,13 @@ impl Lvm {
     }
 
     /// Refuses what the pool cannot promise.
-    pub(super) fn check_pool_room(
+    pub(super) async fn check_pool_room(
         &self,
         now: &VolumeGroup,
         wanted: &ThinPool,
         more: u64,
     ) -> Result<()> {
-        let why = match self.promise(now, wanted)? {
+        let why = match self.promise(now, wanted).await? {
             Err(why) => why,
             Ok(left) if more > left => {
                 format!("{more} bytes are more than the {left} that it may still promise")
@@ -156,7 +215,7 @@ impl Lvm {
         spec: &ImageSpec,
         size: Size,
     ) -> Result<()> {
-        self.check_pool_room(now, pool, size.bytes())?;
+        self.check_pool_room(now, pool, size.bytes()).await?;
         let name = name_of(spec.id);
         let command = Command::new("lvcreate")
             .words(["-V".to_owned(), format!("{}b", size.bytes())])
@@ -183,12 +242,8 @@ impl Lvm {
         if self.device(now, volume)?.is_none() {
             self.activate(now, volume).await?;
         }
-        let lines = self.group.mapper()?.status(&uuid)?;
         // "<mapped sectors> <highest mapped sector>"
-        let words = lines
-            .first()
-            .map(|line| line.words.as_str())
-            .unwrap_or_default();
+        let words = self.status_words(uuid).await?.unwrap_or_default();
         if words.split_whitespace().next() == Some("0") {
             return Ok(());
         }
@@ -207,7 +262,7 @@ impl Lvm {
     }
 
     /// The commands that make a copy: it shares everything with its source, and is of the moment at which it is made.
-    pub(super) fn copy_thin(
+    pub(super) async fn copy_thin(
         &self,
         now: &VolumeGroup,
         pool: &ThinPool,
@@ -220,7 +275,7 @@ impl Lvm {
             // It is not written to.
             ImageKind::Snapshot => 0,
         };
-        self.check_pool_room(now, pool, promised)?;
+        self.check_pool_room(now, pool, promised).await?;
         let name = name_of(spec.id);
         let path = self.group.path(&name);
         let is_larger = size.bytes() > now.bytes(source.volume);
@@ -320,17 +375,27 @@ mod tests {
             PoolState::parse("2 113/1024 1/16384 - rw no_discard_passdown queue_if_no_space - 256")
                 .unwrap();
         assert_eq!((good.metadata, good.data), ((113, 1024), (1, 16384)));
-        assert_eq!(good.refusal(), None);
+        let guard = PoolGuard::default();
+        assert_eq!(good.refusal(guard), None);
         let full = PoolState::parse(
             "2 113/1024 16000/16384 - rw discard_passdown queue_if_no_space - 256",
         )
         .unwrap();
-        assert!(full.refusal().unwrap().contains("97 % of its data"));
+        assert!(full.refusal(guard).unwrap().contains("97 % of its data"));
+        let later = PoolGuard {
+            data_limit: 98,
+            ..guard
+        };
+        assert_eq!(full.refusal(later), None);
+        let full =
+            PoolState::parse("2 800/1024 1/16384 - rw discard_passdown error_if_no_space - 1")
+                .unwrap();
+        assert!(full.refusal(guard).unwrap().contains("metadata"));
         let full = PoolState::parse(
-            "2 800/1024 1/16384 - out_of_data_space discard_passdown error_if_no_space - 1",
+            "2 8/1024 16384/16384 - out_of_data_space discard_passdown error_if_no_space - 1",
         )
         .unwrap();
-        assert!(full.refusal().unwrap().contains("metadata"));
+        assert!(full.refusal(guard).unwrap().contains("out of data space"));
         for bad in [
             "Fail",
             "Error",

@@ -48,7 +48,7 @@ pub(super) struct PhysicalVolume {
     pub(super) uuid: String,
     /// Where its first extent begins, in bytes.
     pub(super) start: u64,
-    /// It was missing when the text was written.
+    /// It is missing, or was when the text was written.
     pub(super) is_missing: bool,
     /// New logical volumes may be put there.
     pub(super) is_allocatable: bool,
@@ -161,7 +161,8 @@ pub(super) enum Message {
 }
 
 impl VolumeGroup {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads a text; what is on disks that are not `present`, by uuid, is lost for now.
+    fn parse(text: &str, present: impl Fn(&str) -> bool) -> Result<Self, String> {
         let whole = Value::parse(text)?;
         let (name, group) = whole
             .entries()
@@ -188,9 +189,9 @@ impl VolumeGroup {
             .into_iter()
             .flat_map(Value::entries)
         {
-            group_read
-                .disks
-                .insert(name.to_owned(), PhysicalVolume::parse(disk)?);
+            let mut disk = PhysicalVolume::parse(disk)?;
+            disk.is_missing |= !present(&disk.uuid);
+            group_read.disks.insert(name.to_owned(), disk);
         }
         let volumes = group.get("logical_volumes");
         for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
@@ -478,7 +479,18 @@ fn parts(segment: &Value) -> impl Iterator<Item = &str> {
 #[derive(Debug)]
 pub(super) struct Reader {
     disks: Vec<(PathBuf, Disk)>,
-    last: Option<(Vec<Option<Spot>>, Arc<VolumeGroup>)>,
+    last: Option<(Vec<Seen>, Arc<VolumeGroup>)>,
+}
+
+/// What a look at a disk has shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// It cannot be read.
+    Nothing,
+    /// It keeps no copy of the text.
+    NoText,
+    /// It has a text.
+    Text(Spot),
 }
 
 impl Reader {
@@ -506,19 +518,19 @@ impl Reader {
         /// Between a place and its text a change, and another, may have come.
         const ATTEMPTS: usize = 100;
         for _ in 0..ATTEMPTS {
-            let spots = self.spots();
-            if let Some((seen, group)) = &self.last
-                && *seen == spots
+            let seen = self.look();
+            if let Some((before, group)) = &self.last
+                && *before == seen
             {
                 return Ok(Some(Arc::clone(group)));
             }
-            if spots.iter().all(Option::is_none) {
+            if !seen.iter().any(|seen| matches!(seen, Seen::Text(_))) {
                 return Ok(None);
             }
-            if let Some(group) = self.newest(&spots)? {
+            if let Some(group) = self.newest(&seen)? {
                 let group = Arc::new(group);
                 // What has changed meanwhile is read again the next time.
-                self.last = Some((spots, Arc::clone(&group)));
+                self.last = Some((seen, Arc::clone(&group)));
                 return Ok(Some(group));
             }
         }
@@ -528,19 +540,26 @@ impl Reader {
         ))
     }
 
-    /// Where each disk has its text; none for one that cannot be read now.
-    fn spots(&self) -> Vec<Option<Spot>> {
-        let disks = self.disks.iter();
-        disks.map(|(_, disk)| disk.spot().ok().flatten()).collect()
+    fn look(&self) -> Vec<Seen> {
+        let seen = self.disks.iter().map(|(_, disk)| match disk.spot() {
+            Ok(Some(spot)) => Seen::Text(spot),
+            Ok(None) => Seen::NoText,
+            Err(_) => Seen::Nothing,
+        });
+        seen.collect()
     }
 
     /// The text with the highest number: a disk that was away has an old one.
-    fn newest(&self, spots: &[Option<Spot>]) -> Result<Option<VolumeGroup>> {
+    fn newest(&self, seen: &[Seen]) -> Result<Option<VolumeGroup>> {
+        let present = |uuid: &str| {
+            let mut disks = self.disks.iter().zip(seen);
+            disks.any(|((_, disk), seen)| disk.uuid == uuid && *seen != Seen::Nothing)
+        };
         let mut newest: Option<VolumeGroup> = None;
         let mut known = HashSet::new();
         let mut is_moving = false;
-        for ((path, disk), spot) in self.disks.iter().zip(spots) {
-            let Some(spot) = spot else { continue };
+        for ((path, disk), seen) in self.disks.iter().zip(seen) {
+            let Seen::Text(spot) = seen else { continue };
             let Ok(Some(text)) = disk.text(*spot) else {
                 is_moving = true;
                 continue;
@@ -548,7 +567,7 @@ impl Reader {
             if !known.insert(text.clone()) {
                 continue;
             }
-            let group = VolumeGroup::parse(&text).map_err(|why| {
+            let group = VolumeGroup::parse(&text, present).map_err(|why| {
                 Error::new(
                     Kind::Io,
                     format!(
@@ -564,7 +583,11 @@ impl Reader {
                 newest = Some(group);
             }
         }
-        let largest = spots.iter().flatten().map(|spot| spot.largest()).min();
+        let texts = seen.iter().filter_map(|seen| match seen {
+            Seen::Text(spot) => Some(spot.largest()),
+            Seen::Nothing | Seen::NoText => None,
+        });
+        let largest = texts.min();
         if let (Some(newest), Some(largest)) = (&mut newest, largest) {
             newest.largest_text = largest;
         }
@@ -587,8 +610,12 @@ impl Reader {
         paths.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether these are all the disks that a group has.
+    /// Whether these are all the disks that a group has, and all could be read.
     pub(super) fn has_all_of(&self, group: &VolumeGroup) -> bool {
+        let seen = self.last.iter().flat_map(|(seen, _)| seen);
+        if seen.into_iter().any(|seen| *seen == Seen::Nothing) {
+            return false;
+        }
         group
             .disks
             .values()

@@ -1,0 +1,129 @@
+//! One at a time, and nobody waits for what is stuck.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// Lets one pass at a time, and knows since when.
+#[derive(Debug)]
+pub(super) struct Gate {
+    turn: Arc<tokio::sync::Mutex<()>>,
+    since: Arc<Mutex<Option<Instant>>>,
+    patience: Duration,
+}
+
+/// Somebody is in the gate, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Begun(Arc<Mutex<Option<Instant>>>);
+
+impl Gate {
+    /// A gate that nobody needs longer for than this unless something is wrong.
+    pub(super) fn new(patience: Duration) -> Self {
+        Self {
+            turn: Arc::default(),
+            since: Arc::default(),
+            patience,
+        }
+    }
+
+    /// Does some work in its turn; none when it, or what is before it, is stuck. Once begun it goes on to its end, and
+    /// until then lets nobody else pass.
+    pub(super) async fn pass<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        let mut turn = std::pin::pin!(Arc::clone(&self.turn).lock_owned());
+        let turn = loop {
+            // The first look at `since` may come too early; then the next one comes soon enough.
+            if let Ok(turn) = tokio::time::timeout(self.left(), &mut turn).await {
+                break turn;
+            }
+            if self.is_stuck() {
+                return None;
+            }
+        };
+        let begun = self.begin();
+        let task = tokio::spawn(async move {
+            let result = work.await;
+            drop((begun, turn));
+            result
+        });
+        match tokio::time::timeout(self.patience, task).await {
+            Ok(Ok(result)) => Some(result),
+            Ok(Err(error)) => match error.try_into_panic() {
+                Ok(cause) => std::panic::resume_unwind(cause),
+                Err(_) => None,
+            },
+            Err(_) => None,
+        }
+    }
+
+    /// Notes that something begins.
+    pub(super) fn begin(&self) -> Begun {
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        Begun(Arc::clone(&self.since))
+    }
+
+    /// Whether what has begun should have ended long ago.
+    pub(super) fn is_stuck(&self) -> bool {
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() >= self.patience)
+    }
+
+    /// How long it is worth waiting before looking again.
+    fn left(&self) -> Duration {
+        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        since.map_or(self.patience, |since| {
+            self.patience.saturating_sub(since.elapsed())
+        })
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_stuck_is_waited_for_once_and_lets_others_pass_when_it_ends() {
+        let gate = Gate::new(Duration::from_millis(50));
+        assert_eq!(gate.pass(async { 1 }).await, Some(1));
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        assert_eq!(gate.pass(ended).await, None);
+        let begun = Instant::now();
+        assert_eq!(gate.pass(async { 2 }).await, None);
+        assert!(
+            begun.elapsed() < Duration::from_millis(40),
+            "it waits again"
+        );
+        end.send(()).unwrap();
+        while gate.is_stuck() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(gate.pass(async { 3 }).await, Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_long_queue_is_not_stuck() {
+        let gate = Arc::new(Gate::new(Duration::from_millis(100)));
+        let all = (0..30).map(|number| {
+            let gate = Arc::clone(&gate);
+            tokio::spawn(async move {
+                let work = async move {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                    number
+                };
+                gate.pass(work).await
+            })
+        });
+        for one in all.collect::<Vec<_>>() {
+            assert!(one.await.unwrap().is_some());
+        }
+    }
+}
