@@ -15,6 +15,7 @@ mod mutable;
 mod node;
 mod page;
 mod publication;
+mod repeat;
 mod resolve;
 mod snapshot;
 mod stage;

@@ -116,7 +116,7 @@ impl From<Found> for Volume {
 }
 
 /// Parameters that are not ours but may come: what sidecars add, and what the reconciler tells of the owner.
-const FOREIGN_PARAMETERS: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
+pub(super) const FOREIGN_PARAMETERS: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
 
 impl Operations {
     /// Makes a volume, or finds the one that an earlier call with this name made.
@@ -446,62 +446,6 @@ impl Operations {
         }
         Ok(None)
     }
-}
-
-impl Found {
-    /// Whether this volume is what `request` asks for.
-    ///
-    /// # Errors
-    /// `Conflict` saying what differs.
-    fn answers(&self, class: &Class, request: &CreateVolume) -> Result<()> {
-        let differs = |what: String| {
-            Err(Error::new(
-                Kind::Conflict,
-                format!(
-                    "volume {:?} exists with other arguments: {what}",
-                    request.name.as_str()
-                ),
-            ))
-        };
-        let image = self.readable()?;
-        if image.label(labels::NAME) != Some(request.name.as_str()) {
-            return differs(format!("its name is {:?}", image.label(labels::NAME)));
-        }
-        if self.class.name != class.name {
-            return differs(format!("it is in class {}", self.class.name));
-        }
-        if !request.size.allows(image.size) {
-            return differs(format!("it has {}", image.size));
-        }
-        if image.source() != request.source {
-            return differs("its volume_content_source differs".to_owned());
-        }
-        if own_parameters(&image.parameters()) != own_parameters(&request.parameters) {
-            return differs("its parameters differ".to_owned());
-        }
-        let has = image.file_system();
-        for capability in &request.capabilities {
-            if let Some(wanted) = capability.file_system()
-                && has.is_some_and(|has| has != wanted)
-            {
-                return differs(format!("its file system is not {wanted}"));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What of the parameters makes a volume another one: sidecars may add different words of their own to a repeat.
-fn own_parameters(parameters: &Map) -> Map {
-    parameters
-        .iter()
-        .filter(|(key, _)| {
-            !FOREIGN_PARAMETERS
-                .iter()
-                .any(|prefix| key.starts_with(prefix))
-        })
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
 }
 
 /// The image of the volume called `name`.

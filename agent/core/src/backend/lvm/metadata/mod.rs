@@ -3,18 +3,13 @@
 //! One small read per disk tells whether anything has changed since the last time; only then is the text read.
 
 mod disk;
+mod reader;
 mod text;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    path::PathBuf,
-    sync::Arc,
-};
+use std::collections::BTreeMap;
 
-use disk::{Disk, Spot};
+pub(super) use reader::Reader;
 use text::Value;
-
-use crate::{Error, Kind, Result};
 
 /// A volume group at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -473,154 +468,6 @@ fn parts(segment: &Value) -> impl Iterator<Item = &str> {
         .into_iter()
         .filter_map(|name| segment.get(name).and_then(Value::text));
     listed.chain(named)
-}
-
-/// The disks of a volume group, and what was last read from them.
-#[derive(Debug)]
-pub(super) struct Reader {
-    disks: Vec<(PathBuf, Disk)>,
-    last: Option<(Vec<Seen>, Arc<VolumeGroup>)>,
-}
-
-/// What a look at a disk has shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// It cannot be read.
-    Nothing,
-    /// It keeps no copy of the text.
-    NoText,
-    /// It has a text.
-    Text(Spot),
-}
-
-impl Reader {
-    /// A reader of the physical volumes at these paths.
-    ///
-    /// # Errors
-    /// [`Kind::Precondition`] when one cannot be read.
-    pub(super) fn new(paths: Vec<PathBuf>) -> Result<Self> {
-        let disks: Result<Vec<_>> = paths
-            .into_iter()
-            .map(|path| Disk::open(&path).map(|disk| (path, disk)))
-            .collect();
-        Ok(Self {
-            disks: disks?,
-            last: None,
-        })
-    }
-
-    /// The volume group now; none when no disk is of one any more. Waits for nobody: a change that is going on is seen
-    /// whole or not at all.
-    ///
-    /// # Errors
-    /// `Io` when no text can be read.
-    pub(super) fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
-        /// Between a place and its text a change, and another, may have come.
-        const ATTEMPTS: usize = 100;
-        for _ in 0..ATTEMPTS {
-            let seen = self.look();
-            if let Some((before, group)) = &self.last
-                && *before == seen
-            {
-                return Ok(Some(Arc::clone(group)));
-            }
-            if !seen.iter().any(|seen| matches!(seen, Seen::Text(_))) {
-                return Ok(None);
-            }
-            if let Some(group) = self.newest(&seen)? {
-                let group = Arc::new(group);
-                // What has changed meanwhile is read again the next time.
-                self.last = Some((seen, Arc::clone(&group)));
-                return Ok(Some(group));
-            }
-        }
-        Err(Error::new(
-            Kind::Io,
-            format!("the metadata on {} cannot be read", self.names()),
-        ))
-    }
-
-    fn look(&self) -> Vec<Seen> {
-        let seen = self.disks.iter().map(|(_, disk)| match disk.spot() {
-            Ok(Some(spot)) => Seen::Text(spot),
-            Ok(None) => Seen::NoText,
-            Err(_) => Seen::Nothing,
-        });
-        seen.collect()
-    }
-
-    /// The text with the highest number: a disk that was away has an old one.
-    fn newest(&self, seen: &[Seen]) -> Result<Option<VolumeGroup>> {
-        let present = |uuid: &str| {
-            let mut disks = self.disks.iter().zip(seen);
-            disks.any(|((_, disk), seen)| disk.uuid == uuid && *seen != Seen::Nothing)
-        };
-        let mut newest: Option<VolumeGroup> = None;
-        let mut known = HashSet::new();
-        let mut is_moving = false;
-        for ((path, disk), seen) in self.disks.iter().zip(seen) {
-            let Seen::Text(spot) = seen else { continue };
-            let Ok(Some(text)) = disk.text(*spot) else {
-                is_moving = true;
-                continue;
-            };
-            if !known.insert(text.clone()) {
-                continue;
-            }
-            let group = VolumeGroup::parse(&text, present).map_err(|why| {
-                Error::new(
-                    Kind::Io,
-                    format!(
-                        "the metadata on {} cannot be understood: {why}",
-                        path.display()
-                    ),
-                )
-            })?;
-            if newest
-                .as_ref()
-                .is_none_or(|newest| newest.sequence < group.sequence)
-            {
-                newest = Some(group);
-            }
-        }
-        let texts = seen.iter().filter_map(|seen| match seen {
-            Seen::Text(spot) => Some(spot.largest()),
-            Seen::Nothing | Seen::NoText => None,
-        });
-        let largest = texts.min();
-        if let (Some(newest), Some(largest)) = (&mut newest, largest) {
-            newest.largest_text = largest;
-        }
-        Ok(newest.filter(|_| !is_moving))
-    }
-
-    /// Where the disk with this uuid is.
-    pub(super) fn path_of(&self, uuid: &str) -> Option<PathBuf> {
-        let mut disks = self.disks.iter();
-        let found = disks.find(|(_, disk)| disk.uuid == uuid);
-        found.map(|(path, _)| path.clone())
-    }
-
-    /// The paths of the disks, for people.
-    pub(super) fn names(&self) -> String {
-        let paths = self
-            .disks
-            .iter()
-            .map(|(path, _)| path.display().to_string());
-        paths.collect::<Vec<_>>().join(", ")
-    }
-
-    /// Whether these are all the disks that a group has, and all could be read.
-    pub(super) fn has_all_of(&self, group: &VolumeGroup) -> bool {
-        let seen = self.last.iter().flat_map(|(seen, _)| seen);
-        if seen.into_iter().any(|seen| *seen == Seen::Nothing) {
-            return false;
-        }
-        group
-            .disks
-            .values()
-            .all(|wanted| self.disks.iter().any(|(_, disk)| disk.uuid == wanted.uuid))
-    }
 }
 
 #[cfg(test)]

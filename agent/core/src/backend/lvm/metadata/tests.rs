@@ -185,9 +185,12 @@ fn a_text_that_lacks_something_is_refused() {
 #[cfg(feature = "lab")]
 #[tokio::test]
 async fn what_is_read_is_what_lvm_reports() {
-    use crate::backend::lvm::{
-        group::Group,
-        testing::{Lab, lvm},
+    use crate::{
+        Kind,
+        backend::lvm::{
+            group::Group,
+            testing::{Lab, lvm},
+        },
     };
     let lab = Lab::new(3, 300);
     lab.pool("pool", 200);

@@ -1,0 +1,65 @@
+//! Whether a call that names what is there already asks for just that (CSI, idempotency).
+
+use super::{
+    class::Class,
+    labels::{self, Read},
+    resolve::Found,
+    volume::{CreateVolume, FOREIGN_PARAMETERS},
+};
+use crate::{Error, Kind, Result, types::Map};
+
+impl Found {
+    /// Whether this volume is what `request` asks for.
+    ///
+    /// # Errors
+    /// `Conflict` saying what differs.
+    pub(super) fn answers(&self, class: &Class, request: &CreateVolume) -> Result<()> {
+        let differs = |what: String| {
+            Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "volume {:?} exists with other arguments: {what}",
+                    request.name.as_str()
+                ),
+            ))
+        };
+        let image = self.readable()?;
+        if image.label(labels::NAME) != Some(request.name.as_str()) {
+            return differs(format!("its name is {:?}", image.label(labels::NAME)));
+        }
+        if self.class.name != class.name {
+            return differs(format!("it is in class {}", self.class.name));
+        }
+        if !request.size.allows(image.size) {
+            return differs(format!("it has {}", image.size));
+        }
+        if image.source() != request.source {
+            return differs("its volume_content_source differs".to_owned());
+        }
+        if own_parameters(&image.parameters()) != own_parameters(&request.parameters) {
+            return differs("its parameters differ".to_owned());
+        }
+        let has = image.file_system();
+        for capability in &request.capabilities {
+            if let Some(wanted) = capability.file_system()
+                && has.is_some_and(|has| has != wanted)
+            {
+                return differs(format!("its file system is not {wanted}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What of the parameters makes a volume another one: sidecars may add different words of their own to a repeat.
+fn own_parameters(parameters: &Map) -> Map {
+    parameters
+        .iter()
+        .filter(|(key, _)| {
+            !FOREIGN_PARAMETERS
+                .iter()
+                .any(|prefix| key.starts_with(prefix))
+        })
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
