@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// How often each pair is measured.
-const PAIRS: usize = 9;
+const PAIRS: usize = 10;
 /// As many tags, and as long ones, as our own volumes have.
 const TAGS: [&str; 7] = [
     "drumlin.schema=1",
@@ -129,27 +129,38 @@ async fn changes(table: &mut Table, agent: &Agent, group: &str, many: usize) {
     let [mut delete_ours, mut delete_bare] = [Vec::new(), Vec::new()];
     for pair in 0..PAIRS {
         let name = format!("pair-{many}-{pair}");
+        // What went before is not the same for both; so they take turns at being first.
+        let is_first = pair % 2 == 0;
+        if !is_first {
+            create_bare.push(bare_create(group, "bare"));
+        }
         let (made, time) = timed(controller.create_volume(create(&name, 4, &raw()))).await;
         create_ours.push(time);
         let id = made.unwrap().into_inner().volume.unwrap().volume_id;
-        create_bare.push(bare_create(group, "bare"));
+        if is_first {
+            create_bare.push(bare_create(group, "bare"));
+        }
+        let source = format!("{group}/bare");
+        let bare_copy = || bare(&["lvcreate", "-q", "-s", "-kn", "-n", "bare-copy", &source]);
+        if !is_first {
+            copy_bare.push(bare_copy());
+        }
         let (taken, time) = timed(controller.create_snapshot(snapshot(&name, &id))).await;
         taken.unwrap();
         copy_ours.push(time);
-        let source = format!("{group}/bare");
-        copy_bare.push(bare(&[
-            "lvcreate",
-            "-q",
-            "-s",
-            "-kn",
-            "-n",
-            "bare-copy",
-            &source,
-        ]));
+        if is_first {
+            copy_bare.push(bare_copy());
+        }
+        let bare_delete = || bare(&["lvremove", "-q", "-f", &source]);
+        if !is_first {
+            delete_bare.push(bare_delete());
+        }
         let (deleted, time) = timed(controller.delete_volume(delete(&id))).await;
         deleted.unwrap();
         delete_ours.push(time);
-        delete_bare.push(bare(&["lvremove", "-q", "-f", &source]));
+        if is_first {
+            delete_bare.push(bare_delete());
+        }
         run("lvremove", &["-q", "-f", &format!("{group}/bare-copy")]);
     }
     let mut row = |what: &str, ours, theirs| {
