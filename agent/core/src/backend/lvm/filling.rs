@@ -37,7 +37,10 @@ impl Lvm {
             }
             _ => (false, false),
         };
-        let unit = self.sizes(now).map(|sizes| sizes.unit).unwrap_or_default();
+        let unit = self
+            .sizes(now.extent)
+            .map(|sizes| sizes.unit)
+            .unwrap_or_default();
         let size = spec.size.round_up(unit).unwrap_or(spec.size);
         is_same
             && has_source

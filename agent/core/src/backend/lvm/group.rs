@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -31,6 +31,8 @@ const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 pub(super) struct Group {
     pub(super) name: String,
     reader: Mutex<Option<Reader>>,
+    /// The size of an extent, once it is known.
+    extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
     looks: Gate,
     changes: Gate,
@@ -70,6 +72,7 @@ impl Group {
         let group = Arc::new(Self {
             name: name.to_owned(),
             reader: Mutex::new(None),
+            extent: AtomicU64::new(0),
             mapper: OnceLock::new(),
             looks: Gate::new(SLOW_TO_READ),
             changes: Gate::new(SLOW_TO_CHANGE),
@@ -174,6 +177,21 @@ impl Group {
         let group = found.read().ok().flatten()?;
         let is_ours = group.name == self.name && found.has_all_of(&group);
         is_ours.then_some(group)
+    }
+
+    /// The size of an extent, in bytes; one that was read once does not change.
+    ///
+    /// # Errors
+    /// As those of [`Group::now`].
+    pub(super) async fn extent(self: &Arc<Self>) -> Result<u64> {
+        match self.extent.load(Ordering::Relaxed) {
+            0 => {
+                let extent = self.now().await?.extent;
+                self.extent.store(extent, Ordering::Relaxed);
+                Ok(extent)
+            }
+            known => Ok(known),
+        }
     }
 
     /// Where the disk with this uuid is, as it was last seen.

@@ -17,7 +17,7 @@ use crate::{
 impl Lvm {
     /// Makes an image, or what must be there before [`Lvm::fill`] can do the rest.
     pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
-        let now = self.group.now().await?;
+        let mut now = self.group.now().await?;
         if let Some(found) = self.find(&now, spec.id) {
             if !found.tags.is_undone {
                 return Ok(Change::Already(self.image(&now, &found)?));
@@ -26,15 +26,20 @@ impl Lvm {
                 return Ok(Change::Made(self.image(&now, &found)?));
             }
             self.discard(spec.id).await?;
+            now = self.group.now().await?;
         }
-        if let Origin::CopyOf(origin) = spec.origin {
+        if let Origin::CopyOf(origin) = spec.origin
+            && self
+                .find(&now, origin)
+                .is_some_and(|found| found.tags.clean.is_some())
+        {
             // What it would show of former volumes must not be copied.
             self.clean(origin).await?;
+            now = self.group.now().await?;
         }
-        let now = self.group.now().await?;
         self.check_names(&now, spec.id)?;
         Self::check_records(&now)?;
-        let unit = self.sizes(&now)?.unit;
+        let unit = self.sizes(now.extent)?.unit;
         let size = spec.size.round_up(unit).unwrap_or(spec.size);
         let result = self.make_with(&now, spec, size).await;
         let now = self.group.now().await?;

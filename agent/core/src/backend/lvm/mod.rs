@@ -142,12 +142,12 @@ impl Lvm {
     }
 
     /// What the class says of sizes.
-    fn sizes(&self, now: &VolumeGroup) -> Result<SizeRules> {
+    fn sizes(&self, extent: u64) -> Result<SizeRules> {
         let extents = match &self.settings.volumes {
             Volumes::Thin(_) => 1,
             Volumes::Thick(thick) => u64::from(thick.layout.unit()),
         };
-        let unit = Size::try_from(now.extent.saturating_mul(extents))?;
+        let unit = Size::try_from(extent.saturating_mul(extents))?;
         Ok(SizeRules {
             unit,
             minimum: unit,
@@ -267,9 +267,9 @@ async fn node(device: Mapped) -> Result<PathBuf> {
 #[async_trait]
 impl Backend for Lvm {
     async fn features(&self) -> Result<Features> {
-        let now = self.group.now().await?;
+        let extent = self.group.extent().await?;
         Ok(Features {
-            sizes: self.sizes(&now)?,
+            sizes: self.sizes(extent)?,
             file_system: self.settings.file_system,
             keeps_devices: true,
         })

@@ -51,6 +51,11 @@ impl Spot {
         let head = u64::try_from(SECTOR).unwrap_or_default();
         (self.area_size.saturating_sub(head) / 2).saturating_sub(head)
     }
+
+    /// The sum of the text and its length: the same for the same text.
+    pub(super) fn sum(self) -> (u32, u64) {
+        (self.sum, self.size)
+    }
 }
 
 impl Disk {

@@ -209,7 +209,7 @@ impl VolumeGroup {
     }
 
     /// An old-style snapshot is told by a third, hidden volume.
-    fn join_snapshots(&mut self, volumes: Option<&Value>) {
+    fn join_snapshots(&mut self, volumes: Option<&Value<'_>>) {
         for (_, volume) in volumes.into_iter().flat_map(Value::entries) {
             for segment in segments(volume) {
                 let word = |name| segment.get(name).and_then(Value::text);
@@ -227,7 +227,7 @@ impl VolumeGroup {
     }
 
     /// A volume is as incomplete as what it is made of.
-    fn spread_incompleteness(&mut self, volumes: Option<&Value>) {
+    fn spread_incompleteness(&mut self, volumes: Option<&Value<'_>>) {
         // Volumes of volumes of volumes: a pool's data can be raid, and a raid has parts.
         for _ in 0..4 {
             for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
@@ -307,7 +307,7 @@ impl VolumeGroup {
 }
 
 impl PhysicalVolume {
-    fn parse(disk: &Value) -> Result<Self, String> {
+    fn parse(disk: &Value<'_>) -> Result<Self, String> {
         let extents = disk.get("pe_count").and_then(Value::number);
         let extents = extents.ok_or("pe_count is missing")?;
         let status = disk.texts("status");
@@ -328,10 +328,11 @@ impl PhysicalVolume {
 impl LogicalVolume {
     fn parse(
         name: &str,
-        volume: &Value,
+        volume: &Value<'_>,
         disks: &BTreeMap<String, PhysicalVolume>,
     ) -> Result<Self, String> {
-        let number = |segment: &Value, name| segment.get(name).and_then(Value::number).unwrap_or(0);
+        let number =
+            |segment: &Value<'_>, name| segment.get(name).and_then(Value::number).unwrap_or(0);
         let parts: Vec<&str> = segments(volume).flat_map(parts).collect();
         let areas = segments(volume)
             .flat_map(areas)
@@ -362,7 +363,7 @@ impl LogicalVolume {
 }
 
 impl VolumeKind {
-    fn parse(segment: &Value) -> Option<Self> {
+    fn parse(segment: &Value<'_>) -> Option<Self> {
         let word = |name| segment.get(name).and_then(Value::text).map(str::to_owned);
         let number = |name| segment.get(name).and_then(Value::number);
         match segment.get("type").and_then(Value::text)? {
@@ -389,7 +390,7 @@ impl VolumeKind {
 }
 
 /// Why a group may not be used by this agent, if so.
-fn refusal(name: &str, group: &Value) -> Option<String> {
+fn refusal(name: &str, group: &Value<'_>) -> Option<String> {
     let lock = group.get("lock_type").and_then(Value::text);
     let (status, flags) = (group.texts("status"), group.texts("flags"));
     let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
@@ -412,7 +413,7 @@ fn is_redundant(kind: &str) -> bool {
 }
 
 impl Message {
-    fn parse(message: &Value) -> Option<Self> {
+    fn parse(message: &Value<'_>) -> Option<Self> {
         let create = message.get("create").and_then(Value::text);
         let delete = message.get("delete").and_then(Value::number);
         create
@@ -421,12 +422,12 @@ impl Message {
     }
 }
 
-fn uuid(section: &Value) -> Result<String, String> {
+fn uuid(section: &Value<'_>) -> Result<String, String> {
     let id = section.get("id").and_then(Value::text);
     Ok(id.ok_or("an id is missing")?.replace('-', ""))
 }
 
-fn segments(volume: &Value) -> impl Iterator<Item = &Value> {
+fn segments<'a>(volume: &'a Value<'a>) -> impl Iterator<Item = &'a Value<'a>> {
     let segments = volume
         .entries()
         .filter(|(name, _)| name.starts_with("segment"));
@@ -434,12 +435,12 @@ fn segments(volume: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// The names in a list of names and numbers.
-fn area_names(list: &Value) -> Vec<&str> {
+fn area_names<'a>(list: &'a Value<'a>) -> Vec<&'a str> {
     list.items().iter().filter_map(Value::text).collect()
 }
 
 /// The extents that a segment has on disks.
-fn areas(segment: &Value) -> Vec<Area> {
+fn areas(segment: &Value<'_>) -> Vec<Area> {
     let list = segment.get("stripes").map(Value::items).unwrap_or_default();
     let number = |name| segment.get(name).and_then(Value::number).unwrap_or(0);
     let stripes = u64::try_from(list.len() / 2).unwrap_or(1).max(1);
@@ -458,7 +459,7 @@ fn areas(segment: &Value) -> Vec<Area> {
 }
 
 /// All disks and volumes that a segment is made of.
-fn parts(segment: &Value) -> impl Iterator<Item = &str> {
+fn parts<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {
     let lists = ["stripes", "raids", "raid0_lvs", "mirrors"];
     let listed = lists
         .into_iter()

@@ -1,25 +1,25 @@
 //! The text in which LVM keeps a volume group: sections, and values that are numbers, texts and lists.
 
-use std::iter::Peekable;
+use std::{borrow::Cow, iter::Peekable};
 
 /// A value, or a section of them in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum Value<'a> {
     Number(i64),
-    Text(String),
-    List(Vec<Value>),
-    Section(Vec<(String, Value)>),
+    Text(Cow<'a, str>),
+    List(Vec<Value<'a>>),
+    Section(Vec<(Cow<'a, str>, Value<'a>)>),
 }
 
 /// Sections within sections; real ones are four deep.
 const DEPTH: usize = 16;
 
-impl Value {
+impl<'a> Value<'a> {
     /// Reads a whole text as one section.
     ///
     /// # Errors
     /// What is wrong, with the line.
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &'a str) -> Result<Self, String> {
         let mut tokens = Tokens {
             rest: text.char_indices().peekable(),
             text,
@@ -47,7 +47,7 @@ impl Value {
             Self::Section(entries) => entries.as_slice(),
             _ => &[],
         };
-        entries.iter().map(|(key, value)| (key.as_str(), value))
+        entries.iter().map(|(key, value)| (&**key, value))
     }
 
     /// The items of a list.
@@ -86,7 +86,7 @@ impl Value {
 #[derive(Debug, PartialEq)]
 enum Token<'a> {
     Word(&'a str),
-    Text(String),
+    Text(Cow<'a, str>),
     Mark(char),
 }
 
@@ -111,7 +111,7 @@ impl<'a> Tokens<'a> {
                 _ if first.is_whitespace() || first == '\0' => {}
                 '#' => while self.rest.next_if(|(_, next)| *next != '\n').is_some() {},
                 '{' | '}' | '[' | ']' | '=' | ',' => return Ok(Some(Token::Mark(first))),
-                '"' => return self.quoted().map(Some),
+                '"' => return self.quoted(at + 1).map(Some),
                 _ => {
                     let mut end = at + first.len_utf8();
                     let goes_on = |next: char| !next.is_whitespace() && !"{}[]=,\"#".contains(next);
@@ -125,24 +125,40 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn quoted(&mut self) -> Result<Token<'a>, String> {
-        let mut text = String::new();
-        while let Some((_, next)) = self.rest.next() {
+    /// A text that begins at `start`; one without escapes, as nearly all are, is not copied.
+    fn quoted(&mut self, start: usize) -> Result<Token<'a>, String> {
+        let mut unescaped: Option<String> = None;
+        while let Some((at, next)) = self.rest.next() {
+            let before = || self.text.get(start..at).unwrap_or_default();
             match next {
-                '"' => return Ok(Token::Text(text)),
-                '\\' => text.extend(self.rest.next().map(|(_, escaped)| escaped)),
-                _ => text.push(next),
+                '"' => {
+                    let text = match unescaped {
+                        Some(text) => Cow::Owned(text),
+                        None => Cow::Borrowed(before()),
+                    };
+                    return Ok(Token::Text(text));
+                }
+                '\\' => {
+                    let mut text = unescaped.take().unwrap_or_else(|| before().to_owned());
+                    text.extend(self.rest.next().map(|(_, escaped)| escaped));
+                    unescaped = Some(text);
+                }
+                _ => {
+                    if let Some(text) = &mut unescaped {
+                        text.push(next);
+                    }
+                }
             }
         }
         Err(self.wrong("a text that does not end"))
     }
 
     /// What is within braces, or the whole text. Ends behind its brace.
-    fn section(&mut self, depth: usize) -> Result<Value, String> {
+    fn section(&mut self, depth: usize) -> Result<Value<'a>, String> {
         let mut entries = Vec::new();
         loop {
             let name = match self.next()? {
-                Some(Token::Word(word)) => word.to_owned(),
+                Some(Token::Word(word)) => Cow::Borrowed(word),
                 Some(Token::Text(text)) => text,
                 Some(Token::Mark('}')) if depth < DEPTH => return Ok(Value::Section(entries)),
                 None if depth == DEPTH => return Ok(Value::Section(entries)),
@@ -157,7 +173,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn value(&mut self) -> Result<Value, String> {
+    fn value(&mut self) -> Result<Value<'a>, String> {
         match self.next()? {
             Some(Token::Mark('[')) => {
                 let mut items = Vec::new();
@@ -175,7 +191,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn single(&self, token: Token<'_>) -> Result<Value, String> {
+    fn single(&self, token: Token<'a>) -> Result<Value<'a>, String> {
         match token {
             Token::Text(text) => Ok(Value::Text(text)),
             // Some numbers are fractions in LVM's own settings; there are none in a volume group.
