@@ -42,6 +42,9 @@ const FULL: u32 = 1 << 8;
 const SKIP_LOCKFS: u32 = 1 << 10;
 const NO_FLUSH: u32 = 1 << 11;
 
+/// What tables count in, in bytes.
+pub const SECTOR: u64 = 512;
+
 /// The head of one line of a table, in bytes (`struct dm_target_spec`).
 const LINE_HEAD: usize = 40;
 /// Answers are far shorter; a table of very many lines is asked for again with more room.

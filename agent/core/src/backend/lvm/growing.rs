@@ -11,11 +11,9 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::device_mapper::{Hold, Line, Mapped},
+    host::device_mapper::{Hold, Line, Mapped, SECTOR},
     types::{ImageId, Size},
 };
-
-const SECTOR: u64 = 512;
 
 impl Lvm {
     /// The device of a volume, as long as the volume is; LVM makes it when there is none.

@@ -29,11 +29,10 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking,
-    host::device_mapper::{DeviceMapper, Mapped},
+    host::device_mapper::{DeviceMapper, Mapped, SECTOR},
     types::{ImageId, ImageKind, NodeName},
 };
 
-const SECTOR: u64 = 512;
 /// So long a program of LVM's may hold a group before it is said to hang.
 const PATIENCE: Duration = Duration::from_mins(1);
 

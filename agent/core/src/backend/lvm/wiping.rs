@@ -22,11 +22,12 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{device_mapper::Line, fill},
+    host::{
+        device_mapper::{Line, SECTOR},
+        fill,
+    },
     types::ImageId,
 };
-
-const SECTOR: u64 = 512;
 
 /// Longer than any disk takes.
 const FOREVER: Duration = Duration::from_hours(10_000);
