@@ -302,7 +302,9 @@ impl Lvm {
             let removals = snapshots.iter().map(|snapshot| self.removal(snapshot));
             commands.extend(removals.map(|command| forgetting(thick, command)));
         }
-        if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume {
+        // What is on a disk that is lost cannot be wiped, and must not be in the way for ever.
+        let can_wipe = !matches!(self.image(&now, &found)?.health, Health::Damaged(_));
+        if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume && can_wipe {
             // Before it is wiped: what the wiping writes over would go to the snapshots' stores.
             self.group.change(std::mem::take(&mut commands)).await?;
             let device = self.activate(&now, found.volume).await?;
