@@ -86,22 +86,22 @@ fn volumes(root: &Path) -> Vec<String> {
         .filter(|line| !line.trim().starts_with("pool|"));
     let mut volumes: Vec<String> = listed.map(volume).collect();
     volumes.sort();
-    for device in run(
-        "dmsetup",
-        &[
-            "info",
-            "-c",
-            "--noheadings",
-            "-o",
-            "name,suspended,tables_loaded",
-        ],
-    )
-    .lines()
-    {
-        let is_ours = device.trim().starts_with(&*name);
+    assert_devices_work(&name);
+    volumes
+}
+
+/// Checks that no device of a volume group is suspended, or half-made.
+///
+/// # Panics
+/// When one is, with its state.
+pub fn assert_devices_work(group: &str) {
+    let columns = "name,suspended,tables_loaded";
+    let devices = run("dmsetup", &["info", "-c", "--noheadings", "-o", columns]);
+    let prefix = group.replace('-', "--");
+    for device in devices.lines() {
+        let is_ours = device.trim().starts_with(&prefix);
         assert!(!is_ours || device.contains(":Active:Live"), "{device}");
     }
-    volumes
 }
 
 /// A line without what differs from run to run.

@@ -10,6 +10,7 @@ use drumlin_tests::{
     agent::{Agent, Options},
     programs::{output, program, run},
     requests::{create, delete, raw, snapshot},
+    state::assert_devices_work,
     storage::{Scratch, lvm},
 };
 
@@ -29,22 +30,7 @@ fn killed(arguments: &[String], after: Duration) {
 /// Every device of the group runs, and has the length that LVM's record says.
 fn check(group: &str) {
     let name = group.replace('-', "--");
-    let devices = run(
-        "dmsetup",
-        &[
-            "info",
-            "-c",
-            "--noheadings",
-            "-o",
-            "name,suspended,tables_loaded",
-        ],
-    );
-    for device in devices
-        .lines()
-        .filter(|line| line.trim().starts_with(&name))
-    {
-        assert!(device.contains(":Active:Live"), "{device}");
-    }
+    assert_devices_work(group);
     let told = output("lvs", &["-a", group]);
     let complaints = String::from_utf8_lossy(&told.stderr);
     assert!(

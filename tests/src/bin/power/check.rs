@@ -12,6 +12,7 @@ use drumlin_tests::{
     agent::{Agent, Volumes},
     programs::run as run_program,
     requests::{MIB, create, delete, raw},
+    state::assert_devices_work,
     storage::lvm,
 };
 
@@ -129,22 +130,7 @@ fn check_one(name: &str, id: &str, size: i64, known: &Known) {
 fn check_group() {
     let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", GROUP]);
     assert!(!tags.contains("drumlin.undone"), "{tags}");
-    let devices = run_program(
-        "dmsetup",
-        &[
-            "info",
-            "-c",
-            "--noheadings",
-            "-o",
-            "name,suspended,tables_loaded",
-        ],
-    );
-    for device in devices
-        .lines()
-        .filter(|line| line.trim().starts_with(GROUP))
-    {
-        assert!(device.contains(":Active:Live"), "{device}");
-    }
+    assert_devices_work(GROUP);
     if Volumes::asked() != Volumes::Thin {
         return;
     }
