@@ -88,6 +88,27 @@ async fn under_way(agent: &Agent) -> String {
     format!("node-a/default/{key}")
 }
 
+async fn snapshot_of(agent: &Agent, source: &str) -> String {
+    let taken = agent
+        .controller()
+        .create_snapshot(snapshot("s", source))
+        .await;
+    ok(taken).snapshot.unwrap().snapshot_id
+}
+
+/// Ends the agent in the middle of a copy; the id that the copy will have.
+async fn interrupted(agent: &mut Agent, request: CreateVolumeRequest) -> String {
+    let mut controller = agent.controller();
+    let call = tokio::spawn(async move { controller.create_volume(request).await });
+    let id = under_way(agent).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    agent.signal(Signal::SIGTERM);
+    let status = agent.wait().await;
+    assert!(status.success(), "it ends in time, and well: {status}");
+    assert!(call.await.unwrap().is_err());
+    id
+}
+
 #[tokio::test]
 async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
     let (agent, source) = with_source().await;
@@ -139,26 +160,12 @@ async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
 #[tokio::test]
 async fn a_copy_goes_on_where_it_was_when_the_agent_comes_back() {
     let (mut agent, source) = with_source().await;
-    let taken = ok(agent
-        .controller()
-        .create_snapshot(snapshot("s", &source))
-        .await)
-    .snapshot
-    .unwrap()
-    .snapshot_id;
+    let taken = snapshot_of(&agent, &source).await;
     let request = CreateVolumeRequest {
         volume_content_source: from_snapshot(&taken),
         ..clone_of(&source)
     };
-    let mut controller = agent.controller();
-    let first = request.clone();
-    let call = tokio::spawn(async move { controller.create_volume(first).await });
-    under_way(&agent).await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    agent.signal(Signal::SIGTERM);
-    let status = agent.wait().await;
-    assert!(status.success(), "it ends in time, and well: {status}");
-    assert!(call.await.unwrap().is_err());
+    let copy = interrupted(&mut agent, request.clone()).await;
     let left = volumes(&agent);
     let noted = left
         .iter()
@@ -168,7 +175,7 @@ async fn a_copy_goes_on_where_it_was_when_the_agent_comes_back() {
         .sum();
     assert!(noted > 0, "how far it is was noted: {left:?}");
     agent.restart().await;
-    let device = bytes_of(&agent, &format!("x/{}", key_of_undone(&agent)));
+    let device = bytes_of(&agent, &copy);
     // Where it has been already it does not go again.
     File::options()
         .write(true)
@@ -191,35 +198,12 @@ async fn a_copy_goes_on_where_it_was_when_the_agent_comes_back() {
     check(&agent, &made);
 }
 
-fn key_of_undone(agent: &Agent) -> String {
-    let volumes = volumes(agent);
-    let line = volumes.iter().find(|line| line.contains("drumlin.undone"));
-    let name = line.unwrap().split(' ').next().unwrap();
-    name.trim_start_matches("dl-v-").to_owned()
-}
-
 #[tokio::test]
 async fn what_was_never_finished_goes_with_its_source_or_by_its_id() {
     let (mut agent, source) = with_source().await;
-    let taken = ok(agent
-        .controller()
-        .create_snapshot(snapshot("s", &source))
-        .await)
-    .snapshot
-    .unwrap()
-    .snapshot_id;
-    let interrupted = async |agent: &mut Agent, request: CreateVolumeRequest| {
-        let mut controller = agent.controller();
-        let call = tokio::spawn(async move { controller.create_volume(request).await });
-        let id = under_way(agent).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        agent.signal(Signal::SIGTERM);
-        agent.wait().await;
-        assert!(call.await.unwrap().is_err());
-        agent.restart().await;
-        id
-    };
+    let taken = snapshot_of(&agent, &source).await;
     let id = interrupted(&mut agent, clone_of(&source)).await;
+    agent.restart().await;
     assert_eq!(
         volumes(&agent).len(),
         3,
@@ -232,6 +216,7 @@ async fn what_was_never_finished_goes_with_its_source_or_by_its_id() {
         ..clone_of(&source)
     };
     interrupted(&mut agent, restore).await;
+    agent.restart().await;
     let request = DeleteSnapshotRequest {
         snapshot_id: taken,
         ..DeleteSnapshotRequest::default()
@@ -239,6 +224,7 @@ async fn what_was_never_finished_goes_with_its_source_or_by_its_id() {
     ok(agent.controller().delete_snapshot(request).await);
     assert_eq!(volumes(&agent), Vec::<String>::new(), "with its snapshot");
     interrupted(&mut agent, clone_of(&source)).await;
+    agent.restart().await;
     ok(agent.controller().delete_volume(delete(&source)).await);
     assert_eq!(volumes(&agent), Vec::<String>::new(), "with its source");
 }
