@@ -361,7 +361,8 @@ async fn disks_that_do_not_answer_hold_up_nobody_else() {
     only_one_is_bad(agent).await;
     let now = threads(agent);
     assert!(now <= before + 12, "{before} threads became {now}");
-    assert!(programs(agent).len() <= 1, "{:?}", programs(agent));
+    // One that waits for the next change, and one that looks.
+    assert!(programs(agent).len() <= 2, "{:?}", programs(agent));
     bench.disk(0).works();
     all_is_well(agent).await;
     assert!(!condition(agent, &id).await.abnormal);
@@ -385,6 +386,8 @@ async fn a_change_that_stalls_goes_on_when_it_can_and_is_never_killed() {
     let agent = &bench.agent;
     volume(agent, "v", 4, &raw()).await;
     let before = names(agent);
+    // What waits for the next change has ended.
+    eventually(|| programs(agent).len(), |count| *count == 0).await;
     // Held still as soon as it is there, until the disk has stalled.
     let mut controller = agent.controller();
     let first =
@@ -405,7 +408,8 @@ async fn a_change_that_stalls_goes_on_when_it_can_and_is_never_killed() {
         refused(again, Code::Aborted);
     }
     only_one_is_bad(agent).await;
-    assert_eq!(programs(agent), [program.as_raw()], "it is still the same");
+    let now = programs(agent);
+    assert!(now.contains(&program.as_raw()), "it is still the same");
     bench.disk(0).works();
     eventually(|| programs(agent).len(), |count| *count == 0).await;
     let request = || create("slow", 4, &raw());

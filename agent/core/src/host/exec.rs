@@ -9,8 +9,8 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs,
-    os::unix::fs::PermissionsExt,
+    fs, io,
+    os::{fd::AsRawFd, unix::fs::PermissionsExt},
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering},
@@ -23,6 +23,7 @@ use nix::{
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::unix::pipe,
     process::{Child, Command},
 };
 
@@ -162,42 +163,27 @@ impl Program {
 
     async fn run_here(mut self) -> Result<Output> {
         let line = self.line();
-        let path = find(self.name).ok_or_else(|| {
-            Error::new(
-                Kind::Precondition,
-                format!(
-                    "program {} is missing; install it in one of {PATH}",
-                    self.name
-                ),
-            )
-        })?;
         let started = Instant::now();
         let input = self.stdin.take();
-        let mut child = Command::new(path)
+        let failed = |error| Error::io(format!("could not start `{line}`"), error);
+        let (stdout, printed) = own_pipe().map_err(failed)?;
+        let (stderr, complained) = own_pipe().map_err(failed)?;
+        let stdin = if input.is_some() {
+            Stdio::piped()
+        } else {
+            Stdio::null()
+        };
+        let mut command = command(self.name)?;
+        command
             .args(&self.arguments)
-            .env_clear()
-            .envs([
-                ("LC_ALL", "C"),
-                ("PATH", PATH),
-                // LVM complains of every descriptor that it did not open, its own output among them.
-                ("LVM_SUPPRESS_FD_WARNINGS", "1"),
-            ])
-            .current_dir("/")
-            .process_group(0)
-            .stdin(if input.is_some() {
-                Stdio::piped()
-            } else {
-                Stdio::null()
-            })
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| Error::io(format!("could not start `{line}`"), error))?;
-        STARTED.fetch_add(1, Ordering::Relaxed);
+            .stdin(stdin)
+            .stdout(printed)
+            .stderr(complained);
+        let mut child = spawn(command).map_err(failed)?;
         let mut group = Group::of(&child, self.effect);
         let write = write_all(child.stdin.take(), input);
-        let stdout = read_limited(child.stdout.take());
-        let stderr = read_limited(child.stderr.take());
+        let stdout = read_limited(stdout);
+        let stderr = read_limited(stderr);
         let ((), stdout, stderr) = tokio::join!(write, stdout, stderr);
         let status = child
             .wait()
@@ -246,6 +232,49 @@ impl Program {
     }
 }
 
+/// A program of ours, as all are started.
+///
+/// # Errors
+/// [`Kind::Precondition`] when it is not installed.
+pub(super) fn command(name: &'static str) -> Result<Command> {
+    let path = find(name).ok_or_else(|| {
+        Error::new(
+            Kind::Precondition,
+            format!("program {name} is missing; install it in one of {PATH}"),
+        )
+    })?;
+    let mut command = Command::new(path);
+    command
+        .env_clear()
+        .envs([
+            ("LC_ALL", "C"),
+            ("PATH", PATH),
+            // LVM complains of every descriptor that it did not open, its own output among them.
+            ("LVM_SUPPRESS_FD_WARNINGS", "1"),
+        ])
+        .current_dir("/")
+        .process_group(0);
+    Ok(command)
+}
+
+/// Starts a program. Takes the command, which holds what the program prints to open: it ends with the program.
+pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
+    let child = command.spawn()?;
+    STARTED.fetch_add(1, Ordering::Relaxed);
+    Ok(child)
+}
+
+/// A pipe for what a program prints, which the program itself has open for reading too: were this process killed, a pipe
+/// without a reader would kill the program at its next word, in the middle of a change.
+pub(super) fn own_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
+    let (reader, writer) = io::pipe()?;
+    let both = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/self/fd/{}", writer.as_raw_fd()))?;
+    Ok((pipe::Receiver::from_owned_fd(reader.into())?, both))
+}
+
 /// A command line that leaves room for the complaint; all of it is in the log at debug.
 fn shortened(line: &str) -> String {
     const CHARACTERS: usize = 120;
@@ -288,10 +317,7 @@ struct Captured {
     is_cut: bool,
 }
 
-async fn read_limited(from: Option<impl AsyncRead + Unpin>) -> Captured {
-    let Some(mut from) = from else {
-        return Captured::default();
-    };
+async fn read_limited(mut from: impl AsyncRead + Unpin) -> Captured {
     let mut captured = Captured::default();
     let mut buffer = vec![0; 8 << 10];
     // An error ends the output like its end does: what matters is how the program ends.

@@ -1,6 +1,6 @@
 //! Programs, loop devices, file systems and mounts of this machine.
 //!
-//! Everything here blocks, and is called where that is allowed; only [`exec`] waits asynchronously.
+//! Everything here blocks, and is called where that is allowed; only [`exec`] and [`session`] wait asynchronously.
 //! Nothing here remembers anything: what the kernel says is asked for each time.
 
 mod access;
@@ -21,6 +21,7 @@ mod loop_table;
 pub mod mount;
 mod mount_options;
 pub mod mount_table;
+pub mod session;
 mod superblock;
 mod system;
 #[cfg(test)]

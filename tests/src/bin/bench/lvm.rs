@@ -119,6 +119,8 @@ pub(crate) async fn thin(table: &mut Table) {
         changes(table, &agent, &group, many).await;
         lists(table, &agent, &group, many).await;
     }
+    // Until the running lvm has ended.
+    tokio::time::sleep(Duration::from_secs(15)).await;
     idle::minute(table, &agent, "idle with 1,000 thin volumes").await;
 }
 

@@ -17,14 +17,19 @@ use super::{
     gate::Gate,
     installation,
     metadata::{Reader, VolumeGroup},
-    program::{Command, report, run_together},
+    program::{self, Command, report},
 };
-use crate::{Error, Kind, Result, blocking, host::device_mapper::DeviceMapper};
+use crate::{
+    Error, Kind, Result, blocking,
+    host::{device_mapper::DeviceMapper, session::Session},
+};
 
 /// So long disks that work take at the very most to be read.
 const SLOW_TO_READ: Duration = Duration::from_secs(5);
 /// So long a change keeps others waiting before they are told to come again.
 const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
+/// So long an `lvm` waits for the next change.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// A volume group of this machine.
 #[derive(Debug)]
@@ -37,12 +42,20 @@ pub(super) struct Group {
     looks: Gate,
     changes: Gate,
     waiting: Mutex<Vec<Job>>,
+    running: tokio::sync::Mutex<RunningLvm>,
     /// Held by whoever runs programs that change the group.
     pub(super) turn: tokio::sync::Mutex<()>,
     /// Nothing is left half-done, as far as is known.
     pub(super) is_repaired: AtomicBool,
     /// Held by whoever makes a pool in it: several classes may want the same one.
     pub(super) making_pool: tokio::sync::Mutex<()>,
+}
+
+/// An `lvm` that was started for a change and waits for the next one: to start one costs more than most changes.
+#[derive(Debug, Default)]
+struct RunningLvm {
+    session: Option<Session>,
+    uses: u64,
 }
 
 /// What somebody wants changed, command after command.
@@ -58,6 +71,18 @@ struct DiskRow {
     pv_name: PathBuf,
     vg_name: String,
     vg_systemid: String,
+}
+
+impl RunningLvm {
+    /// The one that waits, or a new one.
+    async fn take(&mut self) -> Result<Session> {
+        if let Some(mut session) = self.session.take()
+            && session.is_running()
+        {
+            return Ok(session);
+        }
+        program::start().await
+    }
 }
 
 impl Group {
@@ -77,6 +102,7 @@ impl Group {
             looks: Gate::new(SLOW_TO_READ),
             changes: Gate::new(SLOW_TO_CHANGE),
             waiting: Mutex::new(Vec::new()),
+            running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
             is_repaired: AtomicBool::new(false),
             making_pool: tokio::sync::Mutex::new(()),
@@ -295,15 +321,30 @@ impl Group {
             }
             return;
         }
-        let all = || jobs.iter().flat_map(|job| &job.commands);
+        // A running `lvm` tells no status.
+        let shows = |commands: &[Command]| commands.iter().any(Command::shows);
+        let together = jobs.iter().filter(|job| shows(&job.commands));
+        let together: Vec<&Command> = together.flat_map(|job| &job.commands).collect();
         let mut is_tried = false;
-        if all().count() > 1 {
-            // Its own status says nothing; a program that could not even start is told by the next one.
-            let _ = run_together(all()).await;
-            is_tried = true;
+        let mut died = None;
+        if !together.is_empty() {
+            let mut running = self.running.lock().await;
+            match running.take().await {
+                Ok(mut session) => {
+                    is_tried = true;
+                    match program::carry_out(&mut session, together).await {
+                        Ok(()) => self.keep(&mut running, session),
+                        Err(error) => died = Some(error),
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(group = %self.name, error = %error.chain(), "no running lvm; each command gets its own");
+                }
+            }
         }
         for Job { commands, answer } in jobs {
-            let result = self.one_by_one(&commands, is_tried).await;
+            let is_tried = is_tried && shows(&commands);
+            let result = self.one_by_one(&commands, is_tried, died.as_ref()).await;
             let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);
             if result.as_ref().is_err_and(is_unclear) {
                 // A program may have been killed. Who asks again finds it repaired.
@@ -314,8 +355,31 @@ impl Group {
         }
     }
 
+    /// Keeps a running `lvm` for the next change, which may come.
+    fn keep(self: &Arc<Self>, running: &mut RunningLvm, session: Session) {
+        running.session = Some(session);
+        running.uses += 1;
+        let (uses, this) = (running.uses, Arc::downgrade(self));
+        tokio::spawn(async move {
+            tokio::time::sleep(IDLE).await;
+            let Some(this) = this.upgrade() else { return };
+            let mut running = this.running.lock().await;
+            if running.uses == uses
+                && let Some(session) = running.session.take()
+            {
+                session.end().await;
+            }
+        });
+    }
+
     /// Runs what is not done yet, each in a program of its own, whose complaint tells why.
-    async fn one_by_one(self: &Arc<Self>, commands: &[Command], is_tried: bool) -> Result<()> {
+    /// After one that died in the middle nothing is run: what it has left has to be looked at first.
+    async fn one_by_one(
+        self: &Arc<Self>,
+        commands: &[Command],
+        is_tried: bool,
+        died: Option<&Error>,
+    ) -> Result<()> {
         for (index, command) in commands.iter().enumerate() {
             if is_tried {
                 let now = self.now().await?;
@@ -329,6 +393,9 @@ impl Group {
                 {
                     continue;
                 }
+            }
+            if let Some(error) = died {
+                return Err(Error::new(error.kind(), error.chain()));
             }
             command.run().await?;
         }

@@ -1,6 +1,6 @@
 //! Devices: giving a volume one, and making it longer while it is used.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Change, Image, Lvm, Volumes,
@@ -27,7 +27,13 @@ impl Lvm {
             return node(device).await;
         }
         // Snapshots have a mark that keeps them from being activated with all others.
-        let command = Command::new("lvchange").words(["-ay", "-K", &self.group.path(&volume.name)]);
+        let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
+        let command = Command::new("lvchange")
+            .words(["-ay", "-K", &self.group.path(&volume.name)])
+            .done_when(move |_| {
+                let found = group.mapper().and_then(|mapper| mapper.find(&uuid));
+                found.is_ok_and(|device| device.is_some_and(|device| device.is_live))
+            });
         self.group.change(vec![command]).await?;
         let device = self.device(now, volume)?.ok_or_else(|| {
             Error::new(

@@ -5,7 +5,10 @@ use std::fmt;
 use super::{installation::has_udev, metadata::VolumeGroup};
 use crate::{
     Error, Kind, Result,
-    host::exec::{Output, Program},
+    host::{
+        exec::{Output, Program},
+        session::Session,
+    },
 };
 
 /// Where its own backups go is nobody's business on this path: each change would write two more files.
@@ -83,7 +86,7 @@ impl Command {
         self.words(words)
     }
 
-    /// How the metadata shows that it was carried out. Without it, it may be carried out twice.
+    /// How the metadata, or the devices, show that it was carried out. Without it, it may be carried out twice.
     pub(super) fn done_when(
         mut self,
         is_done: impl Fn(&VolumeGroup) -> bool + Send + Sync + 'static,
@@ -95,6 +98,11 @@ impl Command {
     /// Whether the metadata shows that it was carried out; none where it cannot.
     pub(super) fn is_done(&self, group: &VolumeGroup) -> Option<bool> {
         self.is_done.as_ref().map(|is_done| is_done(group))
+    }
+
+    /// Whether it can be seen afterwards that it was carried out.
+    pub(super) fn shows(&self) -> bool {
+        self.is_done.is_some()
     }
 
     /// Runs it in a process of its own.
@@ -122,11 +130,24 @@ impl Command {
     }
 }
 
-/// Runs several commands in one process. It ends well whatever became of them: look at the metadata.
-pub(super) async fn run_together(commands: impl IntoIterator<Item = &Command>) -> Result<()> {
+/// An `lvm` that goes on running and reads commands.
+pub(super) async fn start() -> Result<Session> {
+    /// It needs for each command what it had for the one before. Given back in between it would come in pages again, which
+    /// is most of what a command costs. It is a setting of the C library's; another one does without.
+    const KEEP_MEMORY: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "268435456");
+    Session::start("lvm", &[KEEP_MEMORY], ("No such command '", "'")).await
+}
+
+/// Has a running `lvm` carry out several commands. Whether they were is seen in the metadata only.
+///
+/// # Errors
+/// [`Kind::Command`] when it ended meanwhile.
+pub(super) async fn carry_out(
+    session: &mut Session,
+    commands: impl IntoIterator<Item = &Command>,
+) -> Result<()> {
     let lines: Vec<String> = commands.into_iter().map(Command::line).collect();
-    let program = Program::changing("lvm").stdin(format!("{}\n", lines.join("\n")));
-    program.run().await.map(drop).map_err(classify)
+    session.carry_out(&lines).await
 }
 
 /// Runs a command of LVM's that only reports, as JSON.

@@ -1,0 +1,233 @@
+//! A program that goes on running and is told what to do, line after line: it starts once, and finds its memory and its
+//! settings as the line before left them.
+
+use std::{
+    io,
+    process::{ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::unix::pipe,
+    process::{Child, ChildStdin},
+};
+
+use super::exec;
+use crate::{Error, Kind, Result};
+
+/// So long a program may take to complain of the first thing that it does not know.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// So much of the end of what it says is kept, in bytes.
+const KEPT: usize = 64 << 10;
+
+/// A running program that reads commands.
+///
+/// After what it is to do it is told something that it does not know; when it complains of that, it has done the rest.
+/// It ends when this is dropped, after what it was told last.
+#[derive(Debug)]
+pub struct Session {
+    name: &'static str,
+    child: Child,
+    stdin: ChildStdin,
+    output: pipe::Receiver,
+    complaint: Complaint,
+    asked: u64,
+}
+
+/// What a program says of a command that it does not know, before and after that: `No such command 'x'`.
+pub type Complaint = (&'static str, &'static str);
+
+impl Session {
+    /// Starts a program.
+    ///
+    /// # Errors
+    /// `Precondition` when it is not installed, `Command` when it does not answer as such a program does.
+    pub async fn start(
+        name: &'static str,
+        environment: &[(&str, &str)],
+        complaint: Complaint,
+    ) -> Result<Self> {
+        let failed = |error| Error::io(format!("could not start {name}"), error);
+        let (output, printed) = exec::own_pipe().map_err(failed)?;
+        let complained = printed.try_clone().map_err(failed)?;
+        let mut command = exec::command(name)?;
+        command
+            .envs(environment.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(printed)
+            .stderr(complained);
+        let mut child = exec::spawn(command).map_err(failed)?;
+        let stdin = child.stdin.take();
+        let mut session = Self {
+            name,
+            child,
+            stdin: stdin.ok_or_else(|| Error::new(Kind::Bug, "a program without its input"))?,
+            output,
+            complaint,
+            asked: 0,
+        };
+        tracing::debug!(program = name, "program goes on running");
+        let answer = tokio::time::timeout(PATIENCE, session.carry_out(&[])).await;
+        answer.map_err(|_| {
+            Error::new(
+                Kind::Command,
+                format!("{name} does not complain of what it does not know"),
+            )
+        })??;
+        Ok(session)
+    }
+
+    /// Has it carry out commands, a line each, and waits until it has, whatever became of them.
+    ///
+    /// # Errors
+    /// `Command` when it has ended; then some may have been carried out.
+    pub async fn carry_out(&mut self, lines: &[String]) -> Result<()> {
+        self.asked += 1;
+        let unknown = format!("unknown-{}", self.asked);
+        let started = Instant::now();
+        let input = format!("{}\n{unknown}\n", lines.join("\n"));
+        let write = self.stdin.write_all(input.as_bytes());
+        // The name alone does not do: a program may well repeat what it reads.
+        let (before, after) = self.complaint;
+        let complaint = format!("{before}{unknown}{after}").into_bytes();
+        let read = read_until(&mut self.output, complaint);
+        let (written, said) = tokio::join!(write, read);
+        let said = written.and(said).map_err(|error| {
+            let ended = self.child.try_wait().ok().flatten();
+            let status =
+                ended.map_or_else(String::new, |status: ExitStatus| format!(" ({status})"));
+            Error::new(
+                Kind::Command,
+                format!("{} ended while it was needed{status}", self.name),
+            )
+            .because(error)
+        })?;
+        if !lines.is_empty() {
+            tracing::debug!(
+                program = self.name,
+                commands = lines.join("; "),
+                elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+                "commands carried out"
+            );
+        }
+        tracing::trace!(output = %said.escape_ascii(), "output of program");
+        Ok(())
+    }
+
+    /// Whether it has not ended, as far as is known.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends it, and waits for that.
+    pub async fn end(self) {
+        let Self {
+            name,
+            mut child,
+            stdin,
+            ..
+        } = self;
+        drop(stdin);
+        let status = child.wait().await.ok();
+        tracing::debug!(
+            program = name,
+            status = status.and_then(|status| status.code()),
+            "program ended its run"
+        );
+    }
+}
+
+/// Reads until something is said, and gives what was said last.
+async fn read_until(from: &mut pipe::Receiver, what: Vec<u8>) -> io::Result<Vec<u8>> {
+    let mut said: Vec<u8> = Vec::new();
+    loop {
+        let before = said.len();
+        if from.read_buf(&mut said).await? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        // It may have come in two parts.
+        let from = before.saturating_sub(what.len());
+        let new = said.get(from..).unwrap_or_default();
+        if new.windows(what.len()).any(|window| window == what) {
+            return Ok(said);
+        }
+        if said.len() > KEPT {
+            said.drain(..said.len() - KEPT / 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn begin() -> Session {
+        Session::start("bash", &[], (": ", ": command not found"))
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn it_waits_until_commands_are_carried_out() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = scratch.path().join("made");
+        let mut session = begin().await;
+        for round in 0..3 {
+            let made = format!("sleep 0.05; echo {round} > {}", at.display());
+            session.carry_out(&[made]).await.unwrap();
+            let text = std::fs::read_to_string(&at).unwrap();
+            assert_eq!(text, format!("{round}\n"));
+        }
+        // More than a pipe holds, there and back.
+        let much: Vec<String> = (0..4_000)
+            .map(|number| format!("echo {number:0100}"))
+            .collect();
+        session.carry_out(&much).await.unwrap();
+        let pid = session.child.id().unwrap();
+        session.end().await;
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+
+    #[tokio::test]
+    async fn one_that_ends_early_is_told_of() {
+        let mut session = begin().await;
+        let error = session.carry_out(&["exit 3".to_owned()]).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Command);
+        assert!(error.to_string().contains("bash ended"), "{error}");
+        session.carry_out(&[]).await.unwrap_err();
+        assert!(!session.is_running());
+    }
+
+    #[tokio::test]
+    async fn it_does_what_it_was_told_when_nobody_waits_any_more() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = scratch.path().join("made");
+        let mut session = begin().await;
+        // Its words have no reader any more when it speaks.
+        let slow = format!(
+            "sleep 0.3; echo word; echo word >&2; echo > {}",
+            at.display()
+        );
+        let soon = Duration::from_millis(50);
+        let given_up = tokio::time::timeout(soon, session.carry_out(&[slow])).await;
+        assert!(given_up.is_err());
+        drop(session);
+        for _ in 0..200 {
+            if at.exists() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("it was ended before it was done");
+    }
+
+    #[tokio::test]
+    async fn a_program_of_another_kind_is_refused() {
+        let error = Session::start("true", &[], ("'", "'")).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Command);
+        Session::start("no-such-program", &[], ("'", "'"))
+            .await
+            .unwrap_err();
+    }
+}
