@@ -7,7 +7,7 @@ use drumlin_proto::csi::v1::{
     ProbeRequest,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, Volumes},
+    agent::{Agent, Options, Volumes, eventually},
     programs::{output, run},
     requests::{MIB, create, delete, expand, mounted, raw, snapshot},
     storage::{Scratch, lvm},
@@ -173,14 +173,14 @@ async fn a_group_that_is_missing_makes_its_class_unhealthy_and_no_other() {
     volume(&agent, "v", 4, &raw()).await;
 }
 
-#[tokio::test]
-async fn a_forgotten_device_of_the_pool_is_never_handed_out_with_its_data() {
-    let agent = Agent::start().await;
-    let group = group(&agent);
-    let id = volume(&agent, "theirs", 16, &raw()).await;
+/// A volume with somebody's bytes, and a copy of it that the pool has under a number of which LVM does not know: that of
+/// the volume and so many more. The number.
+async fn forgotten(agent: &Agent, more: u64) -> u64 {
+    let group = group(agent);
+    let id = volume(agent, "theirs", 16, &raw()).await;
     let file = fs::File::options()
         .write(true)
-        .open(bytes_of(&agent, &id))
+        .open(bytes_of(agent, &id))
         .unwrap();
     file.write_all_at(&vec![b'S'; 1 << 20], 0).unwrap();
     file.sync_all().unwrap();
@@ -190,25 +190,99 @@ async fn a_forgotten_device_of_the_pool_is_never_handed_out_with_its_data() {
         .trim()
         .parse()
         .unwrap();
-    // LVM gives the next volume the next number, and takes it for new when the pool has that already.
-    let mapper = format!("{}-pool-tpool", group.replace('-', "--"));
-    run(
-        "dmsetup",
-        &[
-            "message",
-            &mapper,
-            "0",
-            &format!("create_snap {} {device}", device + 1),
-        ],
-    );
-    let mut controller = agent.controller();
-    let first = controller.create_volume(create("mine", 16, &raw())).await;
-    let message = refused(first, Code::Unavailable);
-    assert!(message.contains("forgotten"), "{message}");
-    assert_eq!(volumes(&agent).await.len(), 1, "it is removed again");
-    let mine = volume(&agent, "mine", 16, &raw()).await;
-    let bytes = fs::read(bytes_of(&agent, &mine)).unwrap();
+    let snapshot = format!("create_snap {} {device}", device + more);
+    run("dmsetup", &["message", &pool(&group), "0", &snapshot]);
+    device + more
+}
+
+/// The pool's device.
+fn pool(group: &str) -> String {
+    format!("{}-pool-tpool", group.replace('-', "--"))
+}
+
+/// A new volume reads as zeros, and what was set aside has what it had.
+async fn only_the_new_one_is_empty(agent: &Agent, device: u64) {
+    let mine = volume(agent, "mine", 16, &raw()).await;
+    let bytes = fs::read(bytes_of(agent, &mine)).unwrap();
     assert!(bytes.iter().all(|byte| *byte == 0), "somebody else's bytes");
+    assert_eq!(
+        volumes(agent).await.len(),
+        2,
+        "what is set aside is nobody's"
+    );
+    let aside = format!("{}/dl-forgotten-pool-{device}", group(agent));
+    lvm("lvchange", &["-ay", "-K", &aside]);
+    let kept = fs::read(format!("/dev/{aside}")).unwrap();
+    assert!(kept.iter().take(1 << 20).all(|byte| *byte == b'S'));
+    assert!(agent.log().contains("dl-forgotten-pool"), "{}", agent.log());
+}
+
+#[tokio::test]
+async fn a_forgotten_device_of_the_pool_is_never_handed_out_with_its_data() {
+    // LVM gives the next volume the next number, and takes it for new when the pool has that already.
+    let agent = Agent::start().await;
+    let device = forgotten(&agent, 1).await;
+    only_the_new_one_is_empty(&agent, device).await;
+}
+
+#[tokio::test]
+async fn forgotten_devices_are_found_and_set_aside_at_the_start() {
+    let mut agent = Agent::start().await;
+    let device = forgotten(&agent, 1).await;
+    // Another one, to which LVM does not come yet.
+    let far = format!("create_thin {}", device + 5);
+    run("dmsetup", &["message", &pool(&group(&agent)), "0", &far]);
+    agent.kill();
+    // Somebody was reading, and died.
+    let reserve = [
+        "message",
+        &pool(&group(&agent)),
+        "0",
+        "reserve_metadata_snap",
+    ];
+    run("dmsetup", &reserve);
+    agent.restart().await;
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    let wanted = format!("dl-forgotten-pool-{device}");
+    let names = || lvm("lvs", &["--noheadings", "-o", "lv_name", &group(&agent)]);
+    eventually(names, |names| names.contains(&wanted)).await;
+    let log = agent.log();
+    for told in [
+        "releases a snapshot of a pool's metadata".to_owned(),
+        format!("device={device}"),
+        format!("device={}", device + 5),
+    ] {
+        assert!(log.contains(&told), "{told}: {log}");
+    }
+    let status = run("dmsetup", &["status", &pool(&group(&agent))]);
+    assert_eq!(status.split_whitespace().nth(6), Some("-"), "{status}");
+    only_the_new_one_is_empty(&agent, device).await;
+    for number in 0..8 {
+        volume(&agent, &format!("more-{number}"), 16, &raw()).await;
+    }
+    let names = lvm("lvs", &["--noheadings", "-o", "lv_name", &group(&agent)]);
+    assert!(
+        !names.contains(&format!("pool-{}\n", device + 5)),
+        "an empty one is as good as new: {names}"
+    );
+}
+
+#[tokio::test]
+async fn what_was_not_quite_set_aside_is_at_the_next_start() {
+    let mut agent = Agent::start().await;
+    let id = volume(&agent, "v", 16, &raw()).await;
+    let path = format!("{}/{}", group(&agent), name_of(&id));
+    let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", &path]);
+    let tags = tags.trim().split(',').flat_map(|tag| ["--deltag", tag]);
+    let words = ["--addtag", "drumlin-forgotten", &path];
+    lvm(
+        "lvchange",
+        &words.into_iter().chain(tags).collect::<Vec<_>>(),
+    );
+    agent.kill();
+    agent.restart().await;
+    volume(&agent, "v", 16, &raw()).await;
+    assert_eq!(volumes(&agent).await.len(), 1);
 }
 
 #[tokio::test]

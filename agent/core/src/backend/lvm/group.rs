@@ -47,6 +47,8 @@ pub(super) struct Group {
     pub(super) turn: tokio::sync::Mutex<()>,
     /// Nothing is left half-done, as far as is known.
     pub(super) is_repaired: AtomicBool,
+    /// So often was it repaired, or found to need none.
+    pub(super) repairs: AtomicU64,
     /// Held by whoever makes a pool in it: several classes may want the same one.
     pub(super) making_pool: tokio::sync::Mutex<()>,
 }
@@ -105,6 +107,7 @@ impl Group {
             running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
             is_repaired: AtomicBool::new(false),
+            repairs: AtomicU64::new(0),
             making_pool: tokio::sync::Mutex::new(()),
         });
         groups.insert(name.to_owned(), Arc::downgrade(&group));

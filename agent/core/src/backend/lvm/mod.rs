@@ -6,6 +6,7 @@
 
 mod adopting;
 mod filling;
+mod forgotten;
 mod gate;
 mod group;
 mod growing;
@@ -59,6 +60,8 @@ pub struct Lvm {
     adopted: OnceCell<()>,
     /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
     has_pool: OnceCell<()>,
+    /// The repair of the group after which its pool was looked through for forgotten devices.
+    looked_for_forgotten: tokio::sync::Mutex<u64>,
     /// It was said that the pool becomes full.
     is_warned: AtomicBool,
 }
@@ -79,6 +82,7 @@ impl Lvm {
             running: Running::default(),
             adopted: OnceCell::new(),
             has_pool: OnceCell::new(),
+            looked_for_forgotten: tokio::sync::Mutex::default(),
             is_warned: AtomicBool::new(false),
         }
     }
@@ -197,7 +201,9 @@ impl Lvm {
     async fn ready(&self) -> Result<()> {
         self.group.check_answers()?;
         self.group.ready(&self.settings.node).await?;
-        self.adopt().await
+        self.adopt().await?;
+        self.look_for_forgotten().await;
+        Ok(())
     }
 
     /// The device of a volume, when it has one that works.

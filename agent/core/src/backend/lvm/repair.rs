@@ -83,6 +83,7 @@ impl Group {
             tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
             self.remove_broken(&volume.name).await?;
         }
+        self.repairs.fetch_add(1, Ordering::Release);
         self.is_repaired.store(true, Ordering::Release);
         Ok(())
     }
@@ -189,7 +190,7 @@ impl Group {
     }
 
     /// The lock by which LVM's programs keep each other out of the group.
-    fn lock(&self) -> Result<Flock<File>> {
+    pub(super) fn lock(&self) -> Result<Flock<File>> {
         let path = Path::new(LOCKS).join(format!("V_{}", self.name));
         let failed =
             |error: io::Error| Error::io(format!("could not lock {}", path.display()), error);

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What our tags begin with.
-const OURS: &str = "drumlin.";
+pub(super) const OURS: &str = "drumlin.";
 /// Tags that are not labels: which image, in which class of which node, and the form of all of them.
 const ID: &str = "id";
 const CLASS: &str = "class";

@@ -215,50 +215,54 @@ impl Lvm {
         spec: &ImageSpec,
         size: Size,
     ) -> Result<()> {
+        /// So many forgotten devices are set aside for one volume.
+        const TRIES: usize = 8;
         self.check_pool_room(now, pool, size.bytes()).await?;
         let name = name_of(spec.id);
-        let command = Command::new("lvcreate")
-            .words(["-V".to_owned(), format!("{}b", size.bytes())])
-            .words(["-T".to_owned(), self.group.path(&pool.name)])
-            .words(["-n".to_owned(), name.clone()])
-            .add_tags(self.tags(spec).write())
-            .done_when(exists(name.clone()));
-        self.group.change(vec![command]).await?;
-        let now = self.group.now().await?;
-        match now.volumes.get(&name) {
-            Some(volume) => self.check_empty(&now, pool, volume).await,
-            None => Ok(()),
+        for _ in 0..TRIES {
+            let command = Command::new("lvcreate")
+                .words(["-V".to_owned(), format!("{}b", size.bytes())])
+                .words(["-T".to_owned(), self.group.path(&pool.name)])
+                .words(["-n".to_owned(), name.clone()])
+                .add_tags(self.tags(spec).write())
+                .done_when(exists(name.clone()));
+            self.group.change(vec![command]).await?;
+            let now = self.group.now().await?;
+            let Some(volume) = now.volumes.get(&name) else {
+                return Ok(());
+            };
+            let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
+                return Ok(());
+            };
+            if self.is_empty(&now, volume).await? {
+                return Ok(());
+            }
+            self.set_aside(pool, *device, volume).await?;
         }
-    }
-
-    /// A pool can have a device of this number from before, with somebody's bytes, that LVM takes for the new one.
-    async fn check_empty(
-        &self,
-        now: &VolumeGroup,
-        pool: &ThinPool,
-        volume: &LogicalVolume,
-    ) -> Result<()> {
-        let uuid = now.mapped_uuid(volume);
-        if self.device(now, volume)?.is_none() {
-            self.activate(now, volume).await?;
-        }
-        // "<mapped sectors> <highest mapped sector>"
-        let words = self.status_words(uuid).await?.unwrap_or_default();
-        if words.split_whitespace().next() == Some("0") {
-            return Ok(());
-        }
-        tracing::warn!(
-            volume = %volume.name,
-            group = %now.name,
-            "a new volume shows blocks of a forgotten one; it is removed with them"
-        );
         Err(Error::new(
             Kind::HalfDone,
             format!(
-                "thin pool {}/{} had a forgotten device with data under the number of the new volume; it is removed, ask again",
-                now.name, pool.name
+                "thin pool {} had {TRIES} forgotten devices in the way, which are set aside; ask again",
+                self.group.path(&pool.name)
             ),
         ))
+    }
+
+    /// Whether nothing is in a new volume. A pool can have a device of its number from before, with somebody's bytes, that
+    /// LVM takes for the new one.
+    async fn is_empty(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+        if self.device(now, volume)?.is_none() {
+            self.activate(now, volume).await?;
+        }
+        let words = self.status_words(now.mapped_uuid(volume)).await?;
+        let words = words.ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("{} is new and has no device", self.group.path(&volume.name)),
+            )
+        })?;
+        // "<mapped sectors> <highest mapped sector>"
+        Ok(words.split_whitespace().next() == Some("0"))
     }
 
     /// The commands that make a copy: it shares everything with its source, and is of the moment at which it is made.

@@ -1,0 +1,304 @@
+//! Devices of a thin pool that no volume is behind: left by an LVM that was killed, or by older metadata that somebody
+//! restored. LVM takes such a device for new when it comes to its number, and shows what somebody had in it.
+//!
+//! They are set aside as volumes of nobody, for a person to look at: nothing is deleted that may be all that is left of
+//! something.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::{
+    Lvm, Volumes,
+    group::Group,
+    making::exists,
+    metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
+    program::Command,
+    tags::{OURS, Tags},
+};
+use crate::{
+    Error, Kind, Result, blocking,
+    host::{device_mapper::Mapped, exec::Program},
+};
+
+/// The tag of a volume that is set aside.
+const FORGOTTEN: &str = "drumlin-forgotten";
+
+/// A device that no volume is behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stray {
+    /// Its number in the pool.
+    device: u64,
+    /// So much is in it.
+    bytes: u64,
+}
+
+impl Lvm {
+    /// Looks for forgotten devices in the class's pool, once after each repair of the group. A pool that is not active is
+    /// left alone: what is made in it is looked at when it is made.
+    pub(super) async fn look_for_forgotten(&self) {
+        let Volumes::Thin(pool) = &self.settings.volumes else {
+            return;
+        };
+        let round = self.group.repairs.load(Ordering::Acquire);
+        let mut looked = self.looked_for_forgotten.lock().await;
+        if *looked == round {
+            return;
+        }
+        // One that cannot look can still serve: each new volume is looked at.
+        if let Err(error) = self.set_strays_aside(&pool.name).await {
+            tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not look for forgotten devices");
+        }
+        *looked = round;
+    }
+
+    async fn set_strays_aside(&self, pool: &str) -> Result<()> {
+        let now = self.group.now().await?;
+        for (volume, device) in thin_volumes(&now, pool) {
+            // Whoever set it aside did not come to its name.
+            if is_set_aside(volume) && volume.name != name_of(pool, device) {
+                let rename = self.rename(volume, name_of(pool, device));
+                self.group.change(vec![rename]).await?;
+            }
+        }
+        let (this, name) = (Arc::clone(&self.group), pool.to_owned());
+        // It goes on to its end, whatever becomes of the caller: what it reserves must be released.
+        let strays = tokio::spawn(async move { this.strays(&name).await }).await;
+        let strays = strays
+            .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
+        for Stray { device, bytes } in &strays {
+            tracing::warn!(
+                pool = %self.group.path(pool),
+                device,
+                bytes,
+                "a device of the pool is forgotten: no volume is behind it"
+            );
+        }
+        let mut left: Vec<Stray> = strays;
+        loop {
+            let now = self.group.now().await?;
+            let next = next_device(&now, pool);
+            let Some(at) = left.iter().position(|stray| stray.device == next) else {
+                break;
+            };
+            self.adopt_stray(&now, pool, left.swap_remove(at)).await?;
+        }
+        for Stray { device, .. } in left {
+            tracing::warn!(
+                pool = %self.group.path(pool),
+                device,
+                "it becomes a volume of its own when LVM comes to its number; `dmsetup message` with `delete` and its number to the pool's device deletes it"
+            );
+        }
+        Ok(())
+    }
+
+    /// Has LVM take a forgotten device for a new one, which nobody gets.
+    async fn adopt_stray(&self, now: &VolumeGroup, pool: &str, stray: Stray) -> Result<()> {
+        let bytes = stray.bytes.max(1).next_multiple_of(now.extent);
+        let name = name_of(pool, stray.device);
+        let command = Command::new("lvcreate")
+            .words(["-an".to_owned(), "-V".to_owned(), format!("{bytes}b")])
+            .words(["-T".to_owned(), self.group.path(pool)])
+            .words(["-n", &name, "--addtag", FORGOTTEN])
+            .done_when(exists(name.clone()));
+        self.group.change(vec![command]).await?;
+        self.tell(&name);
+        Ok(())
+    }
+
+    /// Sets a new volume aside that is none: it stays what it is, under another name, and nobody's.
+    pub(super) async fn set_aside(
+        &self,
+        pool: &str,
+        device: u64,
+        volume: &LogicalVolume,
+    ) -> Result<()> {
+        let path = self.group.path(&volume.name);
+        let (uuid, name) = (volume.uuid.clone(), name_of(pool, device));
+        let ours = volume.tags.iter().filter(|tag| tag.starts_with(OURS));
+        let disown = Command::new("lvchange")
+            .add_tags([FORGOTTEN.to_owned()])
+            .words(ours.flat_map(|tag| ["--deltag", tag.as_str()]))
+            .words([&path])
+            .done_when(move |now| {
+                let mut volumes = now.volumes.values();
+                let found = volumes.find(|volume| volume.uuid == uuid);
+                found
+                    .is_none_or(|volume| is_set_aside(volume) && Tags::read(&volume.tags).is_none())
+            });
+        let rename = self.rename(volume, name.clone());
+        let deactivate = Command::new("lvchange").words(["-an", &path]);
+        self.group.change(vec![disown, deactivate, rename]).await?;
+        self.tell(&name);
+        Ok(())
+    }
+
+    fn rename(&self, volume: &LogicalVolume, name: String) -> Command {
+        Command::new("lvrename")
+            .words([self.group.path(&volume.name), self.group.path(&name)])
+            .done_when(exists(name))
+    }
+
+    fn tell(&self, name: &str) {
+        let path = self.group.path(name);
+        tracing::warn!(
+            volume = %path,
+            "a forgotten device is set aside; look at it with lvchange -ay, and lvremove it when nobody misses it"
+        );
+    }
+}
+
+impl Group {
+    /// The devices of a pool that no volume is behind. Others change nothing meanwhile.
+    async fn strays(self: &Arc<Self>, pool: &str) -> Result<Vec<Stray>> {
+        let _turn = self.turn.lock().await;
+        let this = Arc::clone(self);
+        let _lock = blocking(move || this.lock()).await?;
+        let (this, name) = (Arc::clone(self), pool.to_owned());
+        let Some((now, uuid, metadata)) = blocking(move || this.reserve(&name)).await? else {
+            return Ok(Vec::new());
+        };
+        let listed = Program::reading("thin_ls")
+            .args([
+                "--no-headers",
+                "-o",
+                "DEV,MAPPED_SECTORS",
+                "--metadata-snap",
+            ])
+            .arg(metadata)
+            .run()
+            .await;
+        let this = Arc::clone(self);
+        blocking(move || this.mapper()?.message(&uuid, "release_metadata_snap")).await?;
+        let text = String::from_utf8_lossy(&listed?.stdout).into_owned();
+        let known = known_devices(&now, pool);
+        let strays = parse(&text)?.into_iter();
+        Ok(strays
+            .filter(|stray| !known.contains(&stray.device))
+            .collect())
+    }
+
+    /// Has a pool keep its metadata as it is now, to be read: the group, the pool's uuid, and where the metadata is. None
+    /// when the pool is not active, or somebody else reads it.
+    fn reserve(&self, pool: &str) -> Result<Option<(Arc<VolumeGroup>, String, PathBuf)>> {
+        let mapper = self.mapper()?;
+        let Some(now) = self.read_known() else {
+            return Ok(None);
+        };
+        let Some((volume, parts)) = now.pool(pool) else {
+            return Ok(None);
+        };
+        let uuid = now.pool_uuid(volume);
+        let metadata = now.volumes.get(&parts.metadata);
+        let metadata = metadata.map(|metadata| format!("{}-tmeta", now.mapped_uuid(metadata)));
+        let live = |uuid: &str| -> Result<Option<Mapped>> {
+            Ok(mapper.find(uuid)?.filter(|device| device.is_live))
+        };
+        let (Some(_), Some(metadata)) = (live(&uuid)?, metadata) else {
+            return Ok(None);
+        };
+        let Some(metadata) = live(&metadata)? else {
+            return Ok(None);
+        };
+        let status = mapper.status(&uuid)?;
+        // "<transaction> <metadata> <data> <held root> …"
+        let words = status.first().map_or("", |line| line.words.as_str());
+        if words
+            .split_whitespace()
+            .nth(3)
+            .is_some_and(|held| held != "-")
+        {
+            // The pool itself has it open.
+            if metadata.open > 1 {
+                return Ok(None);
+            }
+            tracing::warn!(pool, group = %self.name, "releases a snapshot of a pool's metadata that nobody reads");
+            mapper.message(&uuid, "release_metadata_snap")?;
+        }
+        mapper.message(&uuid, "reserve_metadata_snap")?;
+        Ok(Some((now, uuid, metadata.node()?)))
+    }
+}
+
+/// The volumes in a pool, and their numbers there.
+fn thin_volumes<'a>(
+    now: &'a VolumeGroup,
+    wanted: &'a str,
+) -> impl Iterator<Item = (&'a LogicalVolume, u64)> {
+    now.volumes
+        .values()
+        .filter_map(move |volume| match &volume.kind {
+            VolumeKind::Thin { pool, device, .. } if pool == wanted => Some((volume, *device)),
+            _ => None,
+        })
+}
+
+/// The number that LVM gives to the next volume.
+fn next_device(now: &VolumeGroup, pool: &str) -> u64 {
+    let devices = thin_volumes(now, pool).map(|(_, device)| device);
+    devices.max().unwrap_or(0) + 1
+}
+
+/// The devices that are somebody's, or that the pool was told to delete.
+fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
+    let messages = now.pool(pool).map(|(_, pool)| pool.messages.iter());
+    let deleted = messages
+        .into_iter()
+        .flatten()
+        .filter_map(|message| match message {
+            Message::Delete(device) => Some(*device),
+            Message::Create(_) => None,
+        });
+    thin_volumes(now, pool)
+        .map(|(_, device)| device)
+        .chain(deleted)
+        .collect()
+}
+
+fn is_set_aside(volume: &LogicalVolume) -> bool {
+    volume.tags.iter().any(|tag| tag == FORGOTTEN)
+}
+
+/// The name of a volume that is set aside.
+fn name_of(pool: &str, device: u64) -> String {
+    format!("dl-forgotten-{pool}-{device}")
+}
+
+/// Reads what `thin_ls` prints: a device and its sectors a line.
+fn parse(text: &str) -> Result<Vec<Stray>> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace().map(str::parse::<u64>);
+            match (words.next(), words.next(), words.next()) {
+                (Some(Ok(device)), Some(Ok(sectors)), None) => Ok(Stray {
+                    device,
+                    bytes: sectors.saturating_mul(512),
+                }),
+                _ => Err(Error::new(
+                    Kind::Command,
+                    format!("thin_ls says {line:?}, which cannot be understood"),
+                )),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_thin_ls_prints_is_read() {
+        let stray = |device, bytes| Stray { device, bytes };
+        let read = parse("   1       128\n  24         0\n\n").unwrap();
+        assert_eq!(read, [stray(1, 64 << 10), stray(24, 0)]);
+        assert_eq!(parse("").unwrap(), []);
+        for wrong in ["1", "1 2 3", "a 1", "1 1GiB"] {
+            assert_eq!(parse(wrong).unwrap_err().kind(), Kind::Command, "{wrong}");
+        }
+    }
+}
