@@ -2,7 +2,13 @@
 //!
 //! The points are read from the sources, so none can be forgotten: one that no call comes to fails its test.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use drumlin_proto::csi::v1::{
     ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
@@ -292,10 +298,10 @@ fn seed() -> u64 {
     u64::from(now.subsec_nanos()) | 1
 }
 
-/// How often each test kills: `DRUMLIN_KILLS`, else a hundred times, or six in the lab, which is slow.
+/// How often each test kills: `DRUMLIN_KILLS`, else a hundred times, or twenty in the lab, which is slow.
 fn times() -> usize {
     let asked = std::env::var("DRUMLIN_KILLS").ok();
-    let usual = if is_over_lvm() { 6 } else { 100 };
+    let usual = if is_over_lvm() { 20 } else { 100 };
     asked.map_or(usual, |times| times.parse().unwrap())
 }
 
@@ -316,11 +322,12 @@ pub(crate) fn programs_of(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Who dies with the agent.
+/// Who dies.
 #[derive(Clone, Copy, PartialEq)]
 enum Victims {
     Agent,
     AgentAndPrograms,
+    Programs,
 }
 
 async fn killed_at_random(times: usize, victims: Victims) {
@@ -346,20 +353,26 @@ async fn killed_at_random(times: usize, victims: Victims) {
         let after = length.mul_f64(f64::from(u32::try_from(random % 1000).unwrap()) / 1000.0);
         let mut subject = Subject::start(None).await;
         let pid = subject.agent.pid();
+        let met = Arc::new(AtomicUsize::new(0));
+        let programs_met = Arc::clone(&met);
         let killer = tokio::spawn(async move {
             tokio::time::sleep(after).await;
-            let mut doomed = vec![pid];
-            if victims == Victims::AgentAndPrograms {
-                doomed.extend(programs_of(pid));
+            let programs = match victims {
+                Victims::Agent => Vec::new(),
+                Victims::AgentAndPrograms | Victims::Programs => programs_of(pid),
+            };
+            let agent = (victims != Victims::Programs).then_some(pid);
+            if agent.is_none() {
+                programs_met.store(usize::from(!programs.is_empty()), Ordering::Relaxed);
             }
-            for pid in doomed {
+            for pid in agent.into_iter().chain(programs) {
                 let pid = nix::unistd::Pid::from_raw(pid);
                 let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             }
         });
         let states = plain(short_life(&mut subject, &capability).await);
         killer.abort();
-        kills += subject.kills;
+        kills += subject.kills + met.load(Ordering::Relaxed);
         let why = format!("round {round}, {after:?}");
         assert_same(&states, &wanted, &why, &subject.agent.log());
     }
@@ -496,4 +509,11 @@ async fn killed_at_random_instants_it_ends_where_an_uninterrupted_run_ends() {
 #[tokio::test]
 async fn killed_with_its_programs_it_ends_there_too() {
     killed_at_random(times(), Victims::AgentAndPrograms).await;
+}
+
+/// A directory needs hardly any programs.
+#[cfg(feature = "lab")]
+#[tokio::test]
+async fn one_whose_programs_are_killed_ends_there_too() {
+    killed_at_random(times(), Victims::Programs).await;
 }

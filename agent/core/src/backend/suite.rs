@@ -71,12 +71,10 @@ impl Subject {
 impl Drop for Subject {
     /// Frees the devices that a test left attached, so that the storage below can go.
     fn drop(&mut self) {
-        #[cfg(feature = "lab")]
-        if let Storage::Lab { .. } = &self.storage {
-            return;
-        }
-        let Storage::Directory { path, .. } = &self.storage else {
-            return;
+        let path = match &self.storage {
+            Storage::Directory { path, .. } => path,
+            #[cfg(feature = "lab")]
+            Storage::Lab { .. } => return,
         };
         for device in loop_device::list().unwrap_or_default() {
             if device.backing.path.starts_with(path) {

@@ -1,13 +1,15 @@
 //! What was acknowledged is there, what was deleted is not, and nothing is half-made.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::Write,
     fs::{self, File},
     os::unix::fs::FileExt,
 };
 
-use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest, ProbeRequest};
+use drumlin_proto::csi::v1::{
+    DeleteSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest, ProbeRequest,
+};
 use drumlin_tests::{
     agent::{Agent, Volumes},
     programs::run as run_program,
@@ -17,10 +19,13 @@ use drumlin_tests::{
 };
 
 use crate::{
-    BLOCK, GROUP, agent, device,
+    BLOCK, GROUP, ROUNDS, agent, device,
     journal::{self, Known},
     pattern,
 };
+
+/// Volumes and snapshots by name: the id, and the size in bytes.
+type Found = BTreeMap<String, (String, i64)>;
 
 pub(crate) async fn run(file: &str) {
     let agent = agent().await;
@@ -50,10 +55,11 @@ pub(crate) async fn run(file: &str) {
         assert!(known.contains_key(name), "{name} was never asked for");
     }
     check_group();
+    let kept = forget_the_oldest(&agent, found).await;
     // The next load begins with what is there: what is uncertain is made certain.
     let mut text = String::new();
     for (name, known) in known {
-        if found.contains_key(&name) {
+        if kept.contains(&name) {
             writeln!(text, "made {name}").unwrap();
             if known.was_written {
                 writeln!(text, "written {name}").unwrap();
@@ -63,8 +69,32 @@ pub(crate) async fn run(file: &str) {
     fs::write(file, text).unwrap();
 }
 
+/// Deletes all but the last rounds, so that any number of cuts finds room; the names of what is left.
+async fn forget_the_oldest(agent: &Agent, found: Found) -> BTreeSet<String> {
+    let number = |name: &str| name[1..].parse::<usize>().unwrap();
+    let last = found.keys().map(|name| number(name)).max().unwrap_or(0);
+    let (old, kept): (Found, Found) = found
+        .into_iter()
+        .partition(|(name, _)| number(name) + ROUNDS < last);
+    let mut controller = agent.controller();
+    // A thick volume cannot go before its snapshots.
+    let (snapshots, volumes): (Found, Found) =
+        old.into_iter().partition(|(name, _)| name.starts_with('s'));
+    for (snapshot_id, _) in snapshots.into_values() {
+        let request = DeleteSnapshotRequest {
+            snapshot_id,
+            ..DeleteSnapshotRequest::default()
+        };
+        controller.delete_snapshot(request).await.unwrap();
+    }
+    for (id, _) in volumes.into_values() {
+        controller.delete_volume(delete(&id)).await.unwrap();
+    }
+    kept.into_keys().collect()
+}
+
 /// Volumes and snapshots by name, each with its id and size in bytes.
-async fn found(agent: &Agent) -> BTreeMap<String, (String, i64)> {
+async fn found(agent: &Agent) -> Found {
     let mut found = BTreeMap::new();
     let mut controller = agent.controller();
     let volumes = controller

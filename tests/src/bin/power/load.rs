@@ -8,13 +8,10 @@ use drumlin_tests::requests::{
 };
 
 use crate::{
-    agent, device,
+    ROUNDS, agent, device,
     journal::{self, Journal},
     pattern,
 };
-
-/// So many rounds live side by side before the oldest is deleted.
-const ROUNDS: usize = 3;
 
 pub(crate) async fn run(file: &str) {
     let agent = agent().await;

@@ -24,6 +24,8 @@ use drumlin_tests::{
 const GROUP: &str = "power";
 /// What is written and synced at a time, in bytes.
 const BLOCK: usize = 64 << 10;
+/// So many rounds of the load live side by side before the oldest is deleted.
+const ROUNDS: usize = 3;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
