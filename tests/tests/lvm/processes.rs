@@ -1,16 +1,22 @@
 //! How often a call has LVM do something, and how many programs are started for that.
 
+use std::fs;
+
 use drumlin_proto::csi::v1::{
     ControllerModifyVolumeRequest, CreateVolumeRequest, DeleteSnapshotRequest, GetCapacityRequest,
     ListVolumesRequest, NodeExpandVolumeRequest, ProbeRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options},
+    programs::run,
     requests::{create, delete, expand, from_snapshot, mounted, raw, snapshot},
     storage::Scratch,
 };
 
-use crate::kit::{mount, ok, unmount};
+use crate::{
+    interruption::programs_of,
+    kit::{mount, ok, unmount},
+};
 
 /// What LVM was told to do since the last time, as the log has it: by a program of its own, or one that goes on running.
 struct Turns(usize);
@@ -202,4 +208,68 @@ async fn a_burst_costs_one_program_that_ends_when_it_is_idle() {
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }
     panic!("it goes on running with nothing to do");
+}
+
+/// A file of the lab's own settings of LVM, put back at the end.
+struct Settings(&'static str, Option<String>);
+
+impl Settings {
+    fn say(name: &'static str, text: &str) -> Self {
+        let before = fs::read_to_string(name).ok();
+        let whole = format!("{}{text}\n", before.clone().unwrap_or_default());
+        fs::write(name, whole).unwrap();
+        Self(name, before)
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        match &self.1 {
+            Some(before) => fs::write(self.0, before).unwrap(),
+            None => fs::remove_file(self.0).unwrap(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_running_lvm_follows_the_settings_of_the_host() {
+    let agent = Agent::start().await;
+    let mut controller = agent.controller();
+    let mut number = 0;
+    let mut make = async || {
+        number += 1;
+        let request = create(&format!("v{number}"), 4, &raw());
+        controller.create_volume(request).await
+    };
+    ok(make().await);
+    let environment = || {
+        let programs = programs_of(agent.pid());
+        let [program] = programs[..] else {
+            panic!("{programs:?}")
+        };
+        let text = fs::read(format!("/proc/{program}/environ")).unwrap();
+        String::from_utf8_lossy(&text).into_owned()
+    };
+    assert!(environment().contains("LVM_SYSTEM_DIR=/run/drumlin/lvm"));
+    let directory = [
+        "LVM_SYSTEM_DIR=/run/drumlin/lvm",
+        "lvmconfig",
+        "global/use_aio",
+    ];
+    assert_eq!(run("env", &directory).trim(), "use_aio=0");
+    let nothing = "devices { global_filter = [ \"r|.*|\" ] }";
+    for file in ["/etc/lvm/lvm.conf", "/etc/lvm/lvmlocal.conf"] {
+        let settings = Settings::say(file, nothing);
+        let refused = make().await.expect_err(file);
+        assert!(refused.message().contains("not found"), "{file}: {refused}");
+        drop(settings);
+        ok(make().await);
+    }
+    // Who decides himself is asked no more.
+    let settings = Settings::say("/etc/lvm/lvmlocal.conf", "global { use_aio = 1 }");
+    ok(make().await);
+    assert!(!environment().contains("LVM_SYSTEM_DIR"));
+    drop(settings);
+    ok(make().await);
+    assert!(environment().contains("LVM_SYSTEM_DIR"));
 }

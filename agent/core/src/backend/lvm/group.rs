@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::{
     gate::Gate,
+    host_settings::Seen,
     installation,
     metadata::{Reader, VolumeGroup},
     program::{self, Command, report},
@@ -58,6 +59,8 @@ pub(super) struct Group {
 struct RunningLvm {
     session: Option<Session>,
     uses: u64,
+    /// The host's settings as they were when it was started.
+    seen: Option<Seen>,
 }
 
 /// What somebody wants changed, command after command.
@@ -78,11 +81,14 @@ struct DiskRow {
 impl RunningLvm {
     /// The one that waits, or a new one.
     async fn take(&mut self) -> Result<Session> {
-        if let Some(mut session) = self.session.take()
-            && session.is_running()
-        {
-            return Ok(session);
+        let seen = Some(Seen::now());
+        if let Some(mut session) = self.session.take() {
+            if session.is_running() && self.seen == seen {
+                return Ok(session);
+            }
+            session.end().await;
         }
+        self.seen = seen;
         program::start().await
     }
 }

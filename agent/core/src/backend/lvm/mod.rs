@@ -10,6 +10,7 @@ mod forgotten;
 mod gate;
 mod group;
 mod growing;
+mod host_settings;
 mod installation;
 mod making;
 mod metadata;

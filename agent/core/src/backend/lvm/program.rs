@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{installation::has_udev, metadata::VolumeGroup};
+use super::{host_settings, installation::has_udev, metadata::VolumeGroup};
 use crate::{
-    Error, Kind, Result,
+    Error, Kind, Result, blocking,
     host::{
         exec::{Output, Program},
         session::Session,
@@ -135,7 +135,12 @@ pub(super) async fn start() -> Result<Session> {
     /// It needs for each command what it had for the one before. Given back in between it would come in pages again, which
     /// is most of what a command costs. It is a setting of the C library's; another one does without.
     const KEEP_MEMORY: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "268435456");
-    Session::start("lvm", &[KEEP_MEMORY], ("No such command '", "'")).await
+    const SETTINGS: &str = "LVM_SYSTEM_DIR";
+    let directory = blocking(|| Ok(host_settings::directory())).await?;
+    let directory = directory.map(|path| path.to_string_lossy().into_owned());
+    let settings = directory.as_deref().map(|path| (SETTINGS, path));
+    let environment: Vec<_> = [KEEP_MEMORY].into_iter().chain(settings).collect();
+    Session::start("lvm", &environment, ("No such command '", "'")).await
 }
 
 /// Has a running `lvm` carry out several commands. Whether they were is seen in the metadata only.

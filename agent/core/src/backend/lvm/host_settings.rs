@@ -1,0 +1,185 @@
+//! LVM's settings as the host has them, but for one: without asynchronous input and output.
+//!
+//! To end that is one system call at the end of each command, which on an ordinary kernel takes longer than all the rest.
+//! It cannot be switched off on the command line; so a running `lvm` gets a directory of its own, in which everything is
+//! the host's, and `lvmlocal.conf` says one thing more. It is made anew when the host's changes.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink},
+    path::{Path, PathBuf},
+};
+
+use nix::unistd::Uid;
+
+/// Where the host has them.
+const HOSTS: &str = "/etc/lvm";
+/// Where ours are.
+const OURS: &str = "/run/drumlin/lvm";
+/// The file that is not the host's own, which LVM reads last.
+const LOCAL: &str = "lvmlocal.conf";
+/// Disks that turn are read one after the other then. With more of them than this, in the time that it saves.
+const TURNING: usize = 4;
+
+/// What shows whether the host's settings are still as they were: of the directory and of the files that LVM reads at its
+/// start the inode, the length, and the time of the last change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Seen([Option<(u64, u64, i64, i64)>; 3]);
+
+impl Seen {
+    /// As they are now.
+    pub(super) fn now() -> Self {
+        Self::of(Path::new(HOSTS))
+    }
+
+    fn of(hosts: &Path) -> Self {
+        let paths = [hosts.to_owned(), hosts.join("lvm.conf"), hosts.join(LOCAL)];
+        Self(paths.map(|path| {
+            let file = fs::metadata(path).ok()?;
+            Some((file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
+        }))
+    }
+}
+
+/// The directory with the settings for a running `lvm`; none when the host's own are better, or it cannot be made.
+pub(super) fn directory() -> Option<PathBuf> {
+    if turning(Path::new("/sys/block")) > TURNING {
+        return None;
+    }
+    match make(Path::new(HOSTS), Path::new(OURS)) {
+        Ok(is_made) => is_made.then(|| OURS.into()),
+        Err(error) => {
+            tracing::debug!(directory = OURS, %error, "LVM is run with the host's settings");
+            None
+        }
+    }
+}
+
+/// Makes the directory; whether the host leaves it to us.
+fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
+    let read = |name: &str| match fs::read_to_string(hosts.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+        other => other,
+    };
+    // A host that says something of it means it.
+    let local = read(LOCAL)?;
+    if [&read("lvm.conf")?, &local]
+        .into_iter()
+        .any(|text| decides(text))
+    {
+        return Ok(false);
+    }
+    if let Some(parent) = ours.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(ours) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        other => other?,
+    }
+    let directory = fs::symlink_metadata(ours)?;
+    if !directory.is_dir() || directory.uid() != Uid::effective().as_raw() {
+        return Ok(false);
+    }
+    for entry in fs::read_dir(hosts)? {
+        let (name, theirs) = entry.map(|entry| (entry.file_name(), entry.path()))?;
+        let link = ours.join(&name);
+        if name == LOCAL || fs::read_link(&link).is_ok_and(|to| to == theirs) {
+            continue;
+        }
+        match fs::remove_file(&link) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            other => other?,
+        }
+        symlink(&theirs, &link)?;
+    }
+    let text = format!("{local}\n# Of drumlin: as the host's, and\nglobal {{ use_aio = 0 }}\n");
+    if fs::read_to_string(ours.join(LOCAL)).is_ok_and(|there| there == text) {
+        return Ok(true);
+    }
+    // Whole or not at all: LVM may be reading it.
+    let new = ours.join(format!(".{LOCAL}.{}", std::process::id()));
+    let mut file = fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)?;
+    file.write_all(text.as_bytes())?;
+    drop(file);
+    fs::rename(new, ours.join(LOCAL))?;
+    Ok(true)
+}
+
+/// Whether a text of settings says anything of asynchronous input and output.
+fn decides(text: &str) -> bool {
+    let lines = text.lines().map(str::trim_start);
+    lines
+        .filter(|line| !line.starts_with('#'))
+        .any(|line| line.contains("use_aio"))
+}
+
+/// How many disks of this machine turn, or say so.
+fn turning(blocks: &Path) -> usize {
+    let is_turning = |path: &Path| {
+        // What has no device behind it is made of others, or of memory.
+        path.join("device").exists()
+            && fs::read_to_string(path.join("queue/rotational"))
+                .is_ok_and(|text| text.trim() == "1")
+    };
+    let blocks = fs::read_dir(blocks).into_iter().flatten().flatten();
+    blocks.filter(|entry| is_turning(&entry.path())).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_the_hosts_but_for_one_setting() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (hosts, ours) = (scratch.path().join("etc"), scratch.path().join("run/a/lvm"));
+        fs::create_dir_all(hosts.join("devices")).unwrap();
+        fs::write(hosts.join("lvm.conf"), "# use_aio = 1\n").unwrap();
+        let before = Seen::of(&hosts);
+        assert!(make(&hosts, &ours).unwrap());
+        let local = |text: &str| fs::read_to_string(ours.join(LOCAL)).unwrap().contains(text);
+        assert!(local("global { use_aio = 0 }"));
+        fs::write(hosts.join("devices/system.devices"), "x").unwrap();
+        assert!(ours.join("devices/system.devices").exists());
+        assert_eq!(before, Seen::of(&hosts), "LVM looks for that itself");
+
+        // What comes later, and what changes.
+        fs::write(hosts.join(LOCAL), "local { system_id = \"a\" }").unwrap();
+        fs::write(hosts.join("lvm_tag.conf"), "").unwrap();
+        assert_ne!(before, Seen::of(&hosts));
+        assert!(make(&hosts, &ours).unwrap());
+        assert!(local("system_id = \"a\"") && local("use_aio = 0"));
+        assert!(ours.join("lvm_tag.conf").exists());
+
+        // A host that decides itself is left alone.
+        fs::write(hosts.join("lvm.conf"), "global {\n\tuse_aio = 1\n}\n").unwrap();
+        assert!(!make(&hosts, &ours).unwrap());
+        fs::remove_dir_all(&hosts).unwrap();
+        make(&hosts, &ours).unwrap_err();
+    }
+
+    #[test]
+    fn disks_that_turn_are_counted() {
+        let scratch = tempfile::tempdir().unwrap();
+        for (name, is_turning, has_device) in [
+            ("sda", "1", true),
+            ("nvme0n1", "0", true),
+            ("dm-0", "1", false),
+        ] {
+            let block = scratch.path().join(name);
+            fs::create_dir_all(block.join("queue")).unwrap();
+            fs::write(block.join("queue/rotational"), format!("{is_turning}\n")).unwrap();
+            if has_device {
+                fs::create_dir(block.join("device")).unwrap();
+            }
+        }
+        assert_eq!(turning(scratch.path()), 1);
+        assert_eq!(turning(Path::new("/no/such/directory")), 0);
+    }
+}
