@@ -228,3 +228,37 @@ async fn what_was_never_finished_goes_with_its_source_or_by_its_id() {
     ok(agent.controller().delete_volume(delete(&source)).await);
     assert_eq!(volumes(&agent), Vec::<String>::new(), "with its source");
 }
+
+#[tokio::test]
+async fn a_deletion_that_was_interrupted_is_ended_by_the_next_start() {
+    let scratch = Scratch::new();
+    let group = scratch.volume_group(200);
+    let options = || Options {
+        config: Some(format!(
+            "classes: [{{name: default, thick: {{volumeGroup: {group}}}}}]\n"
+        )),
+        ..Options::default()
+    };
+    let point = ("DRUMLIN_FAIL".to_owned(), "thick.remove.marked".to_owned());
+    let failing = Options {
+        environment: vec![point],
+        ..options()
+    };
+    let mut agent = Agent::with(scratch, failing).await;
+    let id = volume(&agent, "v", 64, &raw()).await;
+    agent
+        .controller()
+        .delete_volume(delete(&id))
+        .await
+        .unwrap_err();
+    let there = || lvm("lvs", &["--noheadings", "-o", "lv_tags", &group]);
+    assert!(there().contains("drumlin.leaving"), "{}", there());
+    agent.restart_with(options()).await;
+    // Its bytes may be gone already.
+    let list = agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await;
+    assert_eq!(ok(list).entries, []);
+    eventually(there, |there| there.trim().is_empty()).await;
+}

@@ -170,7 +170,7 @@ async fn a_thick_change_costs_one_program_and_wiping_one_more() {
         ok(controller.delete_snapshot(request).await);
         costs("DeleteSnapshot", 1);
         ok(controller.delete_volume(delete(&id)).await);
-        costs("DeleteVolume", 1);
+        costs("DeleteVolume", 1 + extra);
     }
 }
 

@@ -104,6 +104,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// `InUse` when its device is mounted or open.
     async fn delete(&self, id: ImageId) -> Result<Change<()>>;
 
+    /// Images that nobody sees any more because their deletion was begun; [`Backend::delete`] ends it.
+    async fn leaving(&self) -> Result<Vec<ImageId>> {
+        Ok(Vec::new())
+    }
+
     /// Gives an image a block device, or finds the one that it has.
     ///
     /// # Errors

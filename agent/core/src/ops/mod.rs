@@ -36,8 +36,9 @@ pub use stage::StageVolume;
 pub use stats::{Usage, VolumeStats};
 pub use volume::{Condition, CreateVolume, Source, Volume};
 
-use crate::types::NodeName;
+use crate::types::{ImageId, NodeName};
 use changes::Changes;
+use locks::Hold;
 
 /// What the agent is told about itself.
 #[derive(Debug, Clone)]
@@ -77,12 +78,35 @@ impl Operations {
 
     /// Finishes or undoes what an earlier agent left half-made, in every class that can be read.
     /// A class that cannot is reported by [`Operations::probe`] and recovered when it comes back.
-    pub async fn recover(&self) {
+    pub async fn recover(self: &Arc<Self>) {
         for class in self.classes.iter() {
-            if let Err(error) = class.backend.recover().await {
-                tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
+            let recovered = class.backend.recover().await;
+            let leaving = match recovered {
+                Ok(()) => class.backend.leaving().await,
+                Err(error) => Err(error),
+            };
+            match leaving {
+                Ok(leaving) => leaving
+                    .into_iter()
+                    .for_each(|id| self.end_deletion(class, id)),
+                Err(error) => {
+                    tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
+                }
             }
         }
+    }
+
+    /// Goes on with a deletion that was interrupted; it may take long, and nobody waits for it.
+    fn end_deletion(self: &Arc<Self>, class: &Class, id: ImageId) {
+        tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
+        let (this, backend) = (Arc::clone(self), Arc::clone(&class.backend));
+        tokio::spawn(async move {
+            let delete = async move { backend.delete(id).await.map(drop) };
+            if let Err(error) = this.changes.run(vec![Hold::Exclusive(id)], delete).await {
+                // Whoever asked for it asks again.
+                tracing::warn!(image = %id, error = %error.chain(), "deletion not ended");
+            }
+        });
     }
 
     /// Whether every class can be read and written.

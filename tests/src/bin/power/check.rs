@@ -11,7 +11,7 @@ use drumlin_proto::csi::v1::{
     DeleteSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest, ProbeRequest,
 };
 use drumlin_tests::{
-    agent::{Agent, Volumes},
+    agent::{Agent, Volumes, eventually},
     programs::run as run_program,
     requests::{MIB, create, delete, raw},
     state::assert_devices_work,
@@ -36,6 +36,10 @@ pub(crate) async fn run(file: &str) {
     let id = made.into_inner().volume.unwrap().volume_id;
     agent.controller().delete_volume(delete(&id)).await.unwrap();
 
+    let tags = || lvm("lvs", &["--noheadings", "-o", "lv_tags", GROUP]);
+    let is_over = |tags: &String| !tags.contains("drumlin.leaving");
+    // Deletions that were interrupted are ended by and by.
+    eventually(tags, is_over).await;
     let known = journal::read(file);
     let found = found(&agent).await;
     for (name, known) in &known {

@@ -25,7 +25,12 @@ impl Lvm {
             if self.can_go_on(&now, &found, spec) {
                 return Ok(Change::Made(self.image(&now, &found)?));
             }
-            self.discard(spec.id).await?;
+            match &self.settings.volumes {
+                Volumes::Thick(thick) if found.tags.is_leaving => {
+                    self.remove_thick(thick, spec.id).await?;
+                }
+                _ => self.discard(spec.id).await?,
+            }
             now = self.group.now().await?;
         }
         if let Origin::CopyOf(origin) = spec.origin

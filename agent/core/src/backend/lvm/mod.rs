@@ -390,7 +390,7 @@ impl Backend for Lvm {
         if let Some(device) = self.device(&now, found.volume)? {
             check_unused(&device)?;
         }
-        if found.tags.is_undone {
+        if found.tags.is_undone && !found.tags.is_leaving {
             self.discard(id).await?;
             return Ok(Change::Already(()));
         }
@@ -402,6 +402,12 @@ impl Backend for Lvm {
             Volumes::Thick(thick) => self.remove_thick(thick, id).await?,
         }
         Ok(Change::Made(()))
+    }
+
+    async fn leaving(&self) -> Result<Vec<ImageId>> {
+        let now = self.group.now().await?;
+        let leaving = self.ours(&now).filter(|ours| ours.tags.is_leaving);
+        Ok(leaving.map(|ours| ours.tags.id).collect())
     }
 
     async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {

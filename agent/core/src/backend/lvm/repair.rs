@@ -340,7 +340,9 @@ fn never_finished<'a>(
     };
     now.volumes.values().filter(move |volume| {
         let tags = Tags::read(&volume.tags);
-        let undone = tags.filter(|tags| tags.is_undone && tags.node == node.as_str());
+        // What is being removed is wiped first, by whoever removes it.
+        let is_unfinished = |tags: &Tags| tags.is_undone && !tags.is_leaving;
+        let undone = tags.filter(|tags| is_unfinished(tags) && tags.node == node.as_str());
         volume.is_visible && undone.is_some_and(|tags| !goes_on(tags.id))
     })
 }

@@ -19,6 +19,7 @@ const NODE: &str = "node";
 const SCHEMA: &str = "schema";
 const SIZE: &str = "size";
 const UNDONE: &str = "undone";
+const LEAVING: &str = "leaving";
 const SOURCE: &str = "source";
 const COPIED: &str = "copied";
 const CLEAN: &str = "clean";
@@ -42,6 +43,8 @@ pub(super) struct Tags {
     pub(super) size: Option<u64>,
     /// It is being made: nobody may see it yet.
     pub(super) is_undone: bool,
+    /// It is being removed, and undone for that: its bytes may be gone in part.
+    pub(super) is_leaving: bool,
     /// The image whose bytes it is being filled with.
     pub(super) source: Option<ImageId>,
     /// So many of those, in bytes, are there.
@@ -62,6 +65,7 @@ impl Tags {
             labels: Labels::new(),
             size: None,
             is_undone: false,
+            is_leaving: false,
             source: None,
             copied: None,
             clean: None,
@@ -97,6 +101,7 @@ impl Tags {
                 (NODE, _) => read.node = value,
                 (SIZE, _) => read.size = value.parse().ok(),
                 (UNDONE, _) => read.is_undone = true,
+                (LEAVING, _) => (read.is_undone, read.is_leaving) = (true, true),
                 (SOURCE, _) => read.source = parse_id(&value),
                 (COPIED, _) => read.copied = value.parse().ok(),
                 (CLEAN, _) => read.clean = value.parse().ok(),
@@ -133,6 +138,11 @@ pub(super) fn label(key: &str, value: &str) -> String {
 /// The tag of what is being made.
 pub(super) fn undone() -> String {
     tag(UNDONE, "yes")
+}
+
+/// The tag of an image that is being removed.
+pub(super) fn leaving() -> String {
+    tag(LEAVING, "yes")
 }
 
 /// The tag of what is filled with the bytes of another image.

@@ -290,11 +290,16 @@ impl Lvm {
         Ok(commands)
     }
 
-    /// Removes a volume or a snapshot. A volume that has snapshots goes only if the class says so.
+    /// Removes a volume or a snapshot. A volume that has snapshots goes only if the class says so. Nobody sees it any more
+    /// from when it begins to be wiped; what ends that is gone on with by the next call.
     pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
         self.end_copies_of(id).await?;
         let now = self.group.now().await?;
-        let found = self.finished(&now, id)?;
+        let leaving = self.find(&now, id).filter(|found| found.tags.is_leaving);
+        let found = match leaving {
+            Some(leaving) => leaving,
+            None => self.finished(&now, id)?,
+        };
         let mut commands = Vec::new();
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
         if !snapshots.is_empty() {
@@ -306,7 +311,9 @@ impl Lvm {
         let can_wipe = !matches!(self.image(&now, &found)?.health, Health::Damaged(_));
         if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume && can_wipe {
             // Before it is wiped: what the wiping writes over would go to the snapshots' stores.
+            commands.push(self.mark_leaving(found.volume));
             self.group.change(std::mem::take(&mut commands)).await?;
+            fail::point("thick.remove.marked");
             let device = self.activate(&now, found.volume).await?;
             let end = now.bytes(found.volume);
             self.wipe(id, Wipe::Zero, device, 0..end).await?;
@@ -314,6 +321,18 @@ impl Lvm {
         }
         commands.push(forgetting(thick, self.removal(found.volume)));
         self.group.change(commands).await
+    }
+
+    fn mark_leaving(&self, volume: &LogicalVolume) -> Command {
+        let uuid = volume.uuid.clone();
+        Command::new("lvchange")
+            .add_tags([tags::leaving()])
+            .words([self.group.path(&volume.name)])
+            .done_when(move |now| {
+                let found = now.volumes.values().find(|volume| volume.uuid == uuid);
+                let tags = found.and_then(|volume| Tags::read(&volume.tags));
+                tags.is_some_and(|tags| tags.is_leaving)
+            })
     }
 
     /// Removes what was to become a copy of an image and was never finished: nobody was told of it.
