@@ -1,6 +1,12 @@
 //! Disks that fail and stall: their class says so, and no other one is held up.
 
-use std::{fs, fs::File, os::unix::fs::FileExt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    fs::File,
+    os::unix::fs::FileExt,
+    time::{Duration, Instant},
+};
 
 use drumlin_proto::csi::v1::{
     CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest, ProbeRequest,
@@ -153,6 +159,60 @@ async fn a_class_whose_disk_fails_says_so_until_it_works_again() {
         assert!(!condition(agent, &id).await.abnormal);
     }
     assert!(fs::read(&path).unwrap().starts_with(b"precious"));
+}
+
+#[tokio::test]
+async fn a_disk_that_fails_now_and_then_loses_nothing_that_was_acknowledged() {
+    let bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
+    let agent = &bench.agent;
+    volume(agent, "first", 4, &raw()).await;
+    bench.disk(0).flickers();
+    let (mut made, mut unsure) = (BTreeMap::new(), BTreeSet::new());
+    let mut controller = agent.controller();
+    let begun = Instant::now();
+    let mut number = 0;
+    while begun.elapsed() < Duration::from_secs(12) {
+        number += 1;
+        let name = format!("v{number}");
+        let answer = controller.create_volume(create(&name, 4, &raw())).await;
+        match answer {
+            Ok(answer) => {
+                made.insert(name, answer.into_inner().volume.unwrap().volume_id);
+            }
+            Err(_) => {
+                unsure.insert(name);
+            }
+        }
+        if made.len() > 4 {
+            let (name, id) = made.pop_first().unwrap();
+            if controller.delete_volume(delete(&id)).await.is_err() {
+                unsure.insert(name);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(
+        !made.is_empty() && !unsure.is_empty(),
+        "{made:?} {unsure:?}"
+    );
+    bench.disk(0).works();
+    all_is_well(agent).await;
+    for id in made.values() {
+        assert!(!condition(agent, id).await.abnormal);
+        assert!(
+            fs::read(bytes_of(agent, id))
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 0)
+        );
+    }
+    for name in unsure {
+        made.insert(name.clone(), volume(agent, &name, 4, &raw()).await);
+    }
+    for id in made.into_values() {
+        ok(controller.delete_volume(delete(&id)).await);
+    }
+    assert_eq!(names(agent).len(), 1, "{:?}", names(agent));
 }
 
 #[tokio::test]

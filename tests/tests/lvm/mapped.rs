@@ -56,6 +56,12 @@ impl Disk {
         self.becomes(&format!("0 {} error", self.sectors));
     }
 
+    /// All reads and writes fail every other second from now on.
+    pub(crate) fn flickers(&self) {
+        let Self { below, sectors, .. } = self;
+        self.becomes(&format!("0 {sectors} flakey {below} {HEAD} 1 1"));
+    }
+
     /// No read or write ends from now on.
     pub(crate) fn stalls(&self) {
         run(
