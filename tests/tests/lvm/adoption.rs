@@ -1,7 +1,9 @@
 //! Disks that were moved here from another node.
 
 use std::{
-    fs, thread,
+    fs,
+    path::PathBuf,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -214,21 +216,33 @@ async fn what_was_half_made_on_the_other_node_is_ended_here() {
 
 /// Kills the first `lvm` that reads commands, so long after it was seen; says whether it met one.
 fn kill_lvm(after: Duration) -> thread::JoinHandle<bool> {
+    // What waits for the agent before has nothing to do with it.
+    let before = running_lvms();
     thread::spawn(move || {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE {
-            for process in fs::read_dir("/proc").unwrap().flatten() {
-                let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
-                let pid = process.file_name().to_string_lossy().parse();
-                if let (true, Ok(pid)) = (line.ends_with(b"/lvm\0"), pid) {
-                    thread::sleep(after);
-                    return kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
-                }
+            let new = running_lvms().into_iter().find(|pid| !before.contains(pid));
+            if let Some(pid) = new {
+                thread::sleep(after);
+                return kill(Pid::from_raw(pid), Signal::SIGKILL).is_ok();
             }
             thread::sleep(Duration::from_micros(200));
         }
         false
     })
+}
+
+/// Each `lvm` of this machine that reads commands.
+fn running_lvms() -> Vec<i32> {
+    let is_one = |path: PathBuf| {
+        let line = fs::read(path.join("cmdline")).unwrap_or_default();
+        line.ends_with(b"/lvm\0")
+    };
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes
+        .filter(|process| is_one(process.path()))
+        .filter_map(|process| process.file_name().to_string_lossy().parse().ok())
+        .collect()
 }
 
 #[tokio::test]
@@ -244,7 +258,7 @@ async fn an_adoption_whose_program_is_killed_loses_nothing() {
         } else {
             ("node-b", "node-a")
         };
-        let killer = kill_lvm(Duration::from_millis(5 + 15 * round));
+        let killer = kill_lvm(Duration::from_millis(5 + 8 * round));
         as_node(&mut agent, to, "thin", &format!(", adoptNode: {from}")).await;
         kills += usize::from(killer.join().unwrap());
         let volumes = volumes(&agent).await;

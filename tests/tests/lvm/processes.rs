@@ -233,6 +233,8 @@ impl Drop for Settings {
 
 #[tokio::test]
 async fn a_running_lvm_follows_the_settings_of_the_host() {
+    // As where dmeventd runs: without that it would be started with what is ours.
+    let _dmeventd = Settings::say("/run/dmeventd-server", "");
     let agent = Agent::start().await;
     let mut controller = agent.controller();
     let mut number = 0;

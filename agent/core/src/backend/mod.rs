@@ -104,9 +104,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// `InUse` when its device is mounted or open.
     async fn delete(&self, id: ImageId) -> Result<Change<()>>;
 
-    /// Images that nobody sees any more because their deletion was begun; [`Backend::delete`] ends it.
+    /// Images that nobody sees any more because their deletion was begun.
     async fn leaving(&self) -> Result<Vec<ImageId>> {
         Ok(Vec::new())
+    }
+
+    /// Ends the deletion of an image that is leaving; one that is not stays as it is.
+    async fn end_leaving(&self, _: ImageId) -> Result<()> {
+        Ok(())
     }
 
     /// Gives an image a block device, or finds the one that it has.

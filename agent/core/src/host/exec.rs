@@ -10,7 +10,10 @@
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
-    os::{fd::AsRawFd, unix::fs::PermissionsExt},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::fs::PermissionsExt,
+    },
     path::PathBuf,
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering},
@@ -166,8 +169,12 @@ impl Program {
         let started = Instant::now();
         let input = self.stdin.take();
         let failed = |error| Error::io(format!("could not start `{line}`"), error);
-        let (stdout, printed) = own_pipe().map_err(failed)?;
-        let (stderr, complained) = own_pipe().map_err(failed)?;
+        let pipes = || match self.effect {
+            Effect::Reads => plain_pipe(),
+            Effect::Changes => own_pipe(),
+        };
+        let (stdout, printed) = pipes().map_err(failed)?;
+        let (stderr, complained) = pipes().map_err(failed)?;
         let stdin = if input.is_some() {
             Stdio::piped()
         } else {
@@ -262,6 +269,13 @@ pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     let child = command.spawn()?;
     STARTED.fetch_add(1, Ordering::Relaxed);
     Ok(child)
+}
+
+/// A pipe for what a program prints that ends with its reader, and that with the pipe.
+fn plain_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
+    let (reader, writer) = io::pipe()?;
+    let writer = fs::File::from(OwnedFd::from(writer));
+    Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer))
 }
 
 /// A pipe for what a program prints, which the program itself has open for reading too: were this process killed, a pipe

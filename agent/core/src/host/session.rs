@@ -49,13 +49,12 @@ impl Session {
         complaint: Complaint,
     ) -> Result<Self> {
         let failed = |error| Error::io(format!("could not start {name}"), error);
-        let (output, printed) = exec::own_pipe().map_err(failed)?;
-        let complained = printed.try_clone().map_err(failed)?;
+        let (output, complained) = exec::own_pipe().map_err(failed)?;
         let mut command = exec::command(name)?;
         command
             .envs(environment.iter().copied())
             .stdin(Stdio::piped())
-            .stdout(printed)
+            .stdout(Stdio::null())
             .stderr(complained);
         let mut child = exec::spawn(command).map_err(failed)?;
         let stdin = child.stdin.take();
@@ -68,7 +67,7 @@ impl Session {
             asked: 0,
         };
         tracing::debug!(program = name, "program goes on running");
-        let answer = tokio::time::timeout(PATIENCE, session.carry_out(&[])).await;
+        let answer = tokio::time::timeout(PATIENCE, session.carry_out("")).await;
         answer.map_err(|_| {
             Error::new(
                 Kind::Command,
@@ -78,20 +77,20 @@ impl Session {
         Ok(session)
     }
 
-    /// Has it carry out commands, a line each, and waits until it has, whatever became of them.
+    /// Has it carry out a command, a line, and waits until it has, whatever became of it: what it complained of.
     ///
     /// # Errors
-    /// `Command` when it has ended; then some may have been carried out.
-    pub async fn carry_out(&mut self, lines: &[String]) -> Result<()> {
+    /// `Command` when it has ended; then the command may have been carried out, or half of it.
+    pub async fn carry_out(&mut self, line: &str) -> Result<String> {
         self.asked += 1;
         let unknown = format!("unknown-{}", self.asked);
         let started = Instant::now();
-        let input = format!("{}\n{unknown}\n", lines.join("\n"));
+        let input = format!("{line}\n{unknown}\n");
         let write = self.stdin.write_all(input.as_bytes());
         // The name alone does not do: a program may well repeat what it reads.
         let (before, after) = self.complaint;
-        let complaint = format!("{before}{unknown}{after}").into_bytes();
-        let read = read_until(&mut self.output, complaint);
+        let complaint = format!("{before}{unknown}{after}");
+        let read = read_until(&mut self.output, complaint.as_bytes());
         let (written, said) = tokio::join!(write, read);
         let said = written.and(said).map_err(|error| {
             let ended = self.child.try_wait().ok().flatten();
@@ -103,16 +102,23 @@ impl Session {
             )
             .because(error)
         })?;
-        if !lines.is_empty() {
+        let said = String::from_utf8_lossy(&said);
+        let end = said.rfind(&complaint).unwrap_or(said.len());
+        // The line of that complaint is none of the command's.
+        let said = said.get(..end).unwrap_or_default();
+        let said = said
+            .rfind('\n')
+            .map_or("", |end| said.get(..end).unwrap_or_default());
+        if !line.is_empty() {
             tracing::debug!(
                 program = self.name,
-                commands = lines.join("; "),
+                command = line,
                 elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
-                "commands carried out"
+                said,
+                "command carried out"
             );
         }
-        tracing::trace!(output = %said.escape_ascii(), "output of program");
-        Ok(())
+        Ok(said.to_owned())
     }
 
     /// Whether it has not ended, as far as is known.
@@ -139,7 +145,7 @@ impl Session {
 }
 
 /// Reads until something is said, and gives what was said last.
-async fn read_until(from: &mut pipe::Receiver, what: Vec<u8>) -> io::Result<Vec<u8>> {
+async fn read_until(from: &mut pipe::Receiver, what: &[u8]) -> io::Result<Vec<u8>> {
     let mut said: Vec<u8> = Vec::new();
     loop {
         let before = said.len();
@@ -175,15 +181,18 @@ mod tests {
         let mut session = begin().await;
         for round in 0..3 {
             let made = format!("sleep 0.05; echo {round} > {}", at.display());
-            session.carry_out(&[made]).await.unwrap();
+            assert_eq!(session.carry_out(&made).await.unwrap(), "");
             let text = std::fs::read_to_string(&at).unwrap();
             assert_eq!(text, format!("{round}\n"));
         }
+        let said = session.carry_out("echo a >&2; echo b; echo c >&2").await;
+        assert_eq!(said.unwrap(), "a\nc");
         // More than a pipe holds, there and back.
-        let much: Vec<String> = (0..4_000)
-            .map(|number| format!("echo {number:0100}"))
-            .collect();
-        session.carry_out(&much).await.unwrap();
+        let much = format!(
+            "for n in {{1..200}}; do echo $n {0} >&2; done # {0}{0}",
+            "x".repeat(60_000)
+        );
+        assert!(session.carry_out(&much).await.unwrap().len() <= KEPT + (64 << 10));
         let pid = session.child.id().unwrap();
         session.end().await;
         assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
@@ -192,10 +201,11 @@ mod tests {
     #[tokio::test]
     async fn one_that_ends_early_is_told_of() {
         let mut session = begin().await;
-        let error = session.carry_out(&["exit 3".to_owned()]).await.unwrap_err();
+        let error = session.carry_out("exit 3").await.unwrap_err();
         assert_eq!(error.kind(), Kind::Command);
         assert!(error.to_string().contains("bash ended"), "{error}");
-        session.carry_out(&[]).await.unwrap_err();
+        session.carry_out("").await.unwrap_err();
+        session.child.wait().await.unwrap();
         assert!(!session.is_running());
     }
 
@@ -210,7 +220,7 @@ mod tests {
             at.display()
         );
         let soon = Duration::from_millis(50);
-        let given_up = tokio::time::timeout(soon, session.carry_out(&[slow])).await;
+        let given_up = tokio::time::timeout(soon, session.carry_out(&slow)).await;
         assert!(given_up.is_err());
         drop(session);
         for _ in 0..200 {

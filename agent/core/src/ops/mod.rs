@@ -101,7 +101,7 @@ impl Operations {
         tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
         let (this, backend) = (Arc::clone(self), Arc::clone(&class.backend));
         tokio::spawn(async move {
-            let delete = async move { backend.delete(id).await.map(drop) };
+            let delete = async move { backend.end_leaving(id).await };
             if let Err(error) = this.changes.run(vec![Hold::Exclusive(id)], delete).await {
                 // Whoever asked for it asks again.
                 tracing::warn!(image = %id, error = %error.chain(), "deletion not ended");

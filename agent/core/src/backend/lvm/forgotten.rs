@@ -8,6 +8,7 @@ use std::{
     collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 use super::{
@@ -36,8 +37,7 @@ struct Stray {
 }
 
 impl Lvm {
-    /// Looks for forgotten devices in the class's pool, once after each repair of the group. A pool that is not active is
-    /// left alone: what is made in it is looked at when it is made.
+    /// Looks for forgotten devices in the class's pool, once after each repair of the group, as soon as the pool is active.
     pub(super) async fn look_for_forgotten(&self) {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return;
@@ -47,14 +47,19 @@ impl Lvm {
         if *looked == round {
             return;
         }
-        // One that cannot look can still serve: each new volume is looked at.
-        if let Err(error) = self.set_strays_aside(&pool.name).await {
-            tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not look for forgotten devices");
+        match self.set_strays_aside(&pool.name).await {
+            Ok(has_looked) if !has_looked => return,
+            Ok(_) => {}
+            // One that cannot look can still serve: each new volume is looked at.
+            Err(error) => {
+                tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not look for forgotten devices");
+            }
         }
         *looked = round;
     }
 
-    async fn set_strays_aside(&self, pool: &str) -> Result<()> {
+    /// Whether it could be looked for them.
+    async fn set_strays_aside(&self, pool: &str) -> Result<bool> {
         let now = self.group.now().await?;
         for (volume, device) in thin_volumes(&now, pool) {
             // Whoever set it aside did not come to its name.
@@ -68,6 +73,9 @@ impl Lvm {
         let strays = tokio::spawn(async move { this.strays(&name).await }).await;
         let strays = strays
             .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
+        let Some(strays) = strays else {
+            return Ok(false);
+        };
         for Stray { device, bytes } in &strays {
             tracing::warn!(
                 pool = %self.group.path(pool),
@@ -92,7 +100,7 @@ impl Lvm {
                 "it becomes a volume of its own when LVM comes to its number; `dmsetup message` with `delete` and its number to the pool's device deletes it"
             );
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Has LVM take a forgotten device for a new one, which nobody gets.
@@ -137,9 +145,13 @@ impl Lvm {
     }
 
     fn rename(&self, volume: &LogicalVolume, name: String) -> Command {
+        let uuid = volume.uuid.clone();
         Command::new("lvrename")
             .words([self.group.path(&volume.name), self.group.path(&name)])
-            .done_when(exists(name))
+            .done_when(move |now| {
+                let found = now.volumes.get(&name);
+                found.is_some_and(|volume| volume.uuid == uuid)
+            })
     }
 
     fn tell(&self, name: &str) {
@@ -152,14 +164,18 @@ impl Lvm {
 }
 
 impl Group {
-    /// The devices of a pool that no volume is behind. Others change nothing meanwhile.
-    async fn strays(self: &Arc<Self>, pool: &str) -> Result<Vec<Stray>> {
+    /// The devices of a pool that no volume is behind; none when it cannot be looked for them now. Others change nothing
+    /// meanwhile.
+    async fn strays(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<Stray>>> {
+        /// Longer than it takes for a million devices.
+        const PATIENCE: Duration = Duration::from_secs(30);
         let _turn = self.turn.lock().await;
+        let _begun = self.changes.begin();
         let this = Arc::clone(self);
         let _lock = blocking(move || this.lock()).await?;
         let (this, name) = (Arc::clone(self), pool.to_owned());
         let Some((now, uuid, metadata)) = blocking(move || this.reserve(&name)).await? else {
-            return Ok(Vec::new());
+            return Ok(None);
         };
         let listed = Program::reading("thin_ls")
             .args([
@@ -169,16 +185,18 @@ impl Group {
                 "--metadata-snap",
             ])
             .arg(metadata)
-            .run()
-            .await;
+            .run();
+        let listed = tokio::time::timeout(PATIENCE, listed).await;
         let this = Arc::clone(self);
         blocking(move || this.mapper()?.message(&uuid, "release_metadata_snap")).await?;
-        let text = String::from_utf8_lossy(&listed?.stdout).into_owned();
+        let listed = listed.map_err(|_| {
+            Error::new(Kind::Command, "thin_ls did not end in time and was stopped")
+        })??;
+        let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         let known = known_devices(&now, pool);
         let strays = parse(&text)?.into_iter();
-        Ok(strays
-            .filter(|stray| !known.contains(&stray.device))
-            .collect())
+        let strays = strays.filter(|stray| !known.contains(&stray.device));
+        Ok(Some(strays.collect()))
     }
 
     /// Has a pool keep its metadata as it is now, to be read: the group, the pool's uuid, and where the metadata is. None
@@ -258,7 +276,7 @@ fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
         .collect()
 }
 
-fn is_set_aside(volume: &LogicalVolume) -> bool {
+pub(super) fn is_set_aside(volume: &LogicalVolume) -> bool {
     volume.tags.iter().any(|tag| tag == FORGOTTEN)
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Group {
     extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
     looks: Gate,
-    changes: Gate,
+    pub(super) changes: Gate,
     waiting: Mutex<Vec<Job>>,
     running: tokio::sync::Mutex<RunningLvm>,
     /// Held by whoever runs programs that change the group.
@@ -330,30 +330,21 @@ impl Group {
             }
             return;
         }
-        // A running `lvm` tells no status.
-        let shows = |commands: &[Command]| commands.iter().any(Command::shows);
-        let together = jobs.iter().filter(|job| shows(&job.commands));
-        let together: Vec<&Command> = together.flat_map(|job| &job.commands).collect();
-        let mut is_tried = false;
-        let mut died = None;
-        if !together.is_empty() {
-            let mut running = self.running.lock().await;
-            match running.take().await {
-                Ok(mut session) => {
-                    is_tried = true;
-                    match program::carry_out(&mut session, together).await {
-                        Ok(()) => self.keep(&mut running, session),
-                        Err(error) => died = Some(error),
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(group = %self.name, error = %error.chain(), "no running lvm; each command gets its own");
-                }
+        let mut running = self.running.lock().await;
+        let mut session = match running.take().await {
+            Ok(session) => Some(session),
+            Err(error) => {
+                tracing::warn!(group = %self.name, error = %error.chain(), "no running lvm; each command gets its own");
+                None
             }
-        }
+        };
+        let mut died: Option<Error> = None;
         for Job { commands, answer } in jobs {
-            let is_tried = is_tried && shows(&commands);
-            let result = self.one_by_one(&commands, is_tried, died.as_ref()).await;
+            let result = match &died {
+                // What it has left has to be looked at before anything else is done.
+                Some(error) => Err(Error::new(error.kind(), error.chain())),
+                None => self.one_by_one(&commands, &mut session, &mut died).await,
+            };
             let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);
             if result.as_ref().is_err_and(is_unclear) {
                 // A program may have been killed. Who asks again finds it repaired.
@@ -362,6 +353,45 @@ impl Group {
             // Who asked may be gone.
             let _ = answer.send(result);
         }
+        if let (Some(session), None) = (session, died) {
+            self.keep(&mut running, session);
+        }
+    }
+
+    /// Carries out commands until one fails: by the running `lvm`, or each by a program of its own.
+    async fn one_by_one(
+        self: &Arc<Self>,
+        commands: &[Command],
+        session: &mut Option<Session>,
+        died: &mut Option<Error>,
+    ) -> Result<()> {
+        for command in commands {
+            let result = match session {
+                Some(session) if command.is_short() => {
+                    let carried_out = program::carry_out(session, command).await;
+                    carried_out.map_err(|error| {
+                        let told = Error::new(error.kind(), error.chain());
+                        *died = Some(error);
+                        told
+                    })?
+                }
+                _ => command.run().await,
+            };
+            let is_done = command.is_done(&*self.now().await?);
+            match (result, is_done) {
+                (Ok(()), Some(false)) => {
+                    return Err(Error::new(
+                        Kind::HalfDone,
+                        format!("{command:?} changed nothing, and LVM did not say why"),
+                    ));
+                }
+                // What is to be removed was.
+                (Err(error), Some(true)) if error.kind() == Kind::NotFound => {}
+                (result, _) => result?,
+            }
+        }
+        tracing::debug!(group = %self.name, commands = commands.len(), "commands carried out");
+        Ok(())
     }
 
     /// Keeps a running `lvm` for the next change, which may come.
@@ -379,35 +409,5 @@ impl Group {
                 session.end().await;
             }
         });
-    }
-
-    /// Runs what is not done yet, each in a program of its own, whose complaint tells why.
-    /// After one that died in the middle nothing is run: what it has left has to be looked at first.
-    async fn one_by_one(
-        self: &Arc<Self>,
-        commands: &[Command],
-        is_tried: bool,
-        died: Option<&Error>,
-    ) -> Result<()> {
-        for (index, command) in commands.iter().enumerate() {
-            if is_tried {
-                let now = self.now().await?;
-                // What cannot be seen was done if what follows it was.
-                let later = commands.iter().skip(index);
-                if later
-                    .filter_map(|command| command.is_done(&now))
-                    .next_back()
-                    == Some(true)
-                    || command.is_done(&now) == Some(true)
-                {
-                    continue;
-                }
-            }
-            if let Some(error) = died {
-                return Err(Error::new(error.kind(), error.chain()));
-            }
-            command.run().await?;
-        }
-        Ok(())
     }
 }

@@ -9,9 +9,12 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
 };
 
 use nix::unistd::Uid;
+
+use crate::host::exec::find;
 
 /// Where the host has them.
 const HOSTS: &str = "/etc/lvm";
@@ -19,6 +22,8 @@ const HOSTS: &str = "/etc/lvm";
 const OURS: &str = "/run/drumlin/lvm";
 /// The file that is not the host's own, which LVM reads last.
 const LOCAL: &str = "lvmlocal.conf";
+/// Where dmeventd listens, when it runs.
+const DMEVENTD: &str = "/run/dmeventd-server";
 /// Disks that turn are read one after the other then. With more of them than this, in the time that it saves.
 const TURNING: usize = 4;
 
@@ -44,9 +49,13 @@ impl Seen {
 
 /// The directory with the settings for a running `lvm`; none when the host's own are better, or it cannot be made.
 pub(super) fn directory() -> Option<PathBuf> {
-    if turning(Path::new("/sys/block")) > TURNING {
+    static MAKING: Mutex<()> = Mutex::new(());
+    // A dmeventd that our `lvm` had to start would have these settings as long as it runs.
+    let starts_one = find("dmeventd").is_some() && !Path::new(DMEVENTD).exists();
+    if starts_one || turning(Path::new("/sys/block")) > TURNING {
         return None;
     }
+    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
     match make(Path::new(HOSTS), Path::new(OURS)) {
         Ok(is_made) => is_made.then(|| OURS.into()),
         Err(error) => {

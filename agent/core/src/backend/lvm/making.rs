@@ -27,7 +27,7 @@ impl Lvm {
             }
             match &self.settings.volumes {
                 Volumes::Thick(thick) if found.tags.is_leaving => {
-                    self.remove_thick(thick, spec.id).await?;
+                    self.remove_found(thick, &now, &found).await?;
                 }
                 _ => self.discard(spec.id).await?,
             }
@@ -49,6 +49,8 @@ impl Lvm {
         let result = self.make_with(&now, spec, size).await;
         let now = self.group.now().await?;
         if let Err(error) = result {
+            // Where LVM has died, what it left is looked at before more is done.
+            self.group.ready(&self.settings.node).await?;
             self.discard(spec.id).await.map_err(|second| {
                 Error::new(
                     Kind::HalfDone,

@@ -390,8 +390,13 @@ impl Backend for Lvm {
         if let Some(device) = self.device(&now, found.volume)? {
             check_unused(&device)?;
         }
-        if found.tags.is_undone && !found.tags.is_leaving {
-            self.discard(id).await?;
+        if found.tags.is_undone {
+            match &self.settings.volumes {
+                Volumes::Thick(thick) if found.tags.is_leaving => {
+                    self.end_removal(thick, id).await?;
+                }
+                _ => self.discard(id).await?,
+            }
             return Ok(Change::Already(()));
         }
         match &self.settings.volumes {
@@ -408,6 +413,13 @@ impl Backend for Lvm {
         let now = self.group.now().await?;
         let leaving = self.ours(&now).filter(|ours| ours.tags.is_leaving);
         Ok(leaving.map(|ours| ours.tags.id).collect())
+    }
+
+    async fn end_leaving(&self, id: ImageId) -> Result<()> {
+        match &self.settings.volumes {
+            Volumes::Thick(thick) => self.end_removal(thick, id).await,
+            Volumes::Thin(_) => Ok(()),
+        }
     }
 
     async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {

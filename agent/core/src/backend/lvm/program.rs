@@ -100,9 +100,11 @@ impl Command {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
-    /// Whether it can be seen afterwards that it was carried out.
-    pub(super) fn shows(&self) -> bool {
-        self.is_done.is_some()
+    /// Whether a running `lvm` takes it: its commands are of less than 64 words.
+    pub(super) fn is_short(&self) -> bool {
+        /// The words that are not its own.
+        const COMMON: usize = 5;
+        self.words.len() + COMMON < 60
     }
 
     /// Runs it in a process of its own.
@@ -143,16 +145,36 @@ pub(super) async fn start() -> Result<Session> {
     Session::start("lvm", &environment, ("No such command '", "'")).await
 }
 
-/// Has a running `lvm` carry out several commands. Whether they were is seen in the metadata only.
+/// Has a running `lvm` carry out a command.
 ///
 /// # Errors
-/// [`Kind::Command`] when it ended meanwhile.
-pub(super) async fn carry_out(
-    session: &mut Session,
-    commands: impl IntoIterator<Item = &Command>,
-) -> Result<()> {
-    let lines: Vec<String> = commands.into_iter().map(Command::line).collect();
-    session.carry_out(&lines).await
+/// By what LVM complains about; `None` beside it when it ended meanwhile.
+pub(super) async fn carry_out(session: &mut Session, command: &Command) -> Result<Result<()>> {
+    let said = session.carry_out(&command.line()).await?;
+    let complaints: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !is_noise(line))
+        .collect();
+    if complaints.is_empty() {
+        return Ok(Ok(()));
+    }
+    let text = complaints
+        .into_iter()
+        .take(4)
+        .collect::<Vec<_>>()
+        .join("; ");
+    let error = Error::new(
+        Kind::Command,
+        format!("`lvm {}` failed: {text}", command.name),
+    );
+    Ok(Err(classify(error)))
+}
+
+/// Whether a line tells no failure of the command: a warning, or that a disk which may be another group's cannot be read.
+fn is_noise(line: &str) -> bool {
+    let others = ["WARNING:", "/dev/", "Error reading device /dev/"];
+    line.is_empty() || others.iter().any(|other| line.starts_with(other))
 }
 
 /// Runs a command of LVM's that only reports, as JSON.

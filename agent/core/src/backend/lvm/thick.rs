@@ -294,27 +294,51 @@ impl Lvm {
     /// from when it begins to be wiped; what ends that is gone on with by the next call.
     pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
         self.end_copies_of(id).await?;
+        // Its device may not be as long as it is yet.
+        self.clean(id).await?;
         let now = self.group.now().await?;
-        let leaving = self.find(&now, id).filter(|found| found.tags.is_leaving);
-        let found = match leaving {
-            Some(leaving) => leaving,
-            None => self.finished(&now, id)?,
-        };
+        let found = self.finished(&now, id)?;
+        self.remove_found(thick, &now, &found).await
+    }
+
+    /// Goes on with a removal that was interrupted, if one was.
+    pub(super) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let mut leaving = self
+            .ours(&now)
+            .filter(|ours| ours.tags.id == id && ours.tags.is_leaving);
+        match leaving.next() {
+            Some(found) => self.remove_found(thick, &now, &found).await,
+            None => Ok(()),
+        }
+    }
+
+    pub(super) async fn remove_found(
+        &self,
+        thick: &Thick,
+        now: &VolumeGroup,
+        found: &Ours<'_>,
+    ) -> Result<()> {
+        let id = found.tags.id;
         let mut commands = Vec::new();
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
         if !snapshots.is_empty() {
-            self.check_snapshots(&now, thick, id, &snapshots)?;
+            self.check_snapshots(now, thick, id, &snapshots)?;
             let removals = snapshots.iter().map(|snapshot| self.removal(snapshot));
             commands.extend(removals.map(|command| forgetting(thick, command)));
         }
         // What is on a disk that is lost cannot be wiped, and must not be in the way for ever.
-        let can_wipe = !matches!(self.image(&now, &found)?.health, Health::Damaged(_));
+        let can_wipe = !matches!(self.image(now, found)?.health, Health::Damaged(_));
         if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume && can_wipe {
             // Before it is wiped: what the wiping writes over would go to the snapshots' stores.
-            commands.push(self.mark_leaving(found.volume));
-            self.group.change(std::mem::take(&mut commands)).await?;
+            if !found.tags.is_leaving {
+                commands.push(self.mark_leaving(found.volume));
+            }
+            if !commands.is_empty() {
+                self.group.change(std::mem::take(&mut commands)).await?;
+            }
             fail::point("thick.remove.marked");
-            let device = self.activate(&now, found.volume).await?;
+            let device = self.activate(now, found.volume).await?;
             let end = now.bytes(found.volume);
             self.wipe(id, Wipe::Zero, device, 0..end).await?;
             fail::point("thick.remove.wiped");

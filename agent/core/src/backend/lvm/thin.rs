@@ -4,6 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
+    forgotten::is_set_aside,
     making::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind},
     name_of,
@@ -365,6 +366,7 @@ fn promised(now: &VolumeGroup, wanted: &ThinPool) -> u64 {
             Tags::read(&volume.tags).is_some_and(|tags| tags.id.kind == ImageKind::Snapshot);
         matches!(&volume.kind, VolumeKind::Thin { pool, .. } if *pool == wanted.name)
             && !is_snapshot
+            && !is_set_aside(volume)
     });
     in_pool.map(|volume| now.bytes(volume)).sum()
 }
