@@ -267,6 +267,12 @@ async fn a_running_lvm_follows_the_settings_of_the_host() {
         drop(settings);
         ok(make().await);
     }
+    // What LVM does not know, and says so each time.
+    let settings = Settings::say("/etc/lvm/lvm.conf", "activation { no_such_setting = 1 }");
+    for _ in 0..3 {
+        ok(make().await);
+    }
+    drop(settings);
     // Who decides himself is asked no more.
     let settings = Settings::say("/etc/lvm/lvmlocal.conf", "global { use_aio = 1 }");
     ok(make().await);

@@ -23,6 +23,7 @@ use super::{
 use crate::{
     Error, Kind, Result, blocking,
     host::{device_mapper::DeviceMapper, session::Session},
+    types::NodeName,
 };
 
 /// So long disks that work take at the very most to be read.
@@ -46,6 +47,8 @@ pub(super) struct Group {
     running: tokio::sync::Mutex<RunningLvm>,
     /// Held by whoever runs programs that change the group.
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// The node that this is, once it was repaired for it.
+    pub(super) node: OnceLock<NodeName>,
     /// Nothing is left half-done, as far as is known.
     pub(super) is_repaired: AtomicBool,
     /// So often was it repaired, or found to need none.
@@ -112,6 +115,7 @@ impl Group {
             waiting: Mutex::new(Vec::new()),
             running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
+            node: OnceLock::new(),
             is_repaired: AtomicBool::new(false),
             repairs: AtomicU64::new(0),
             making_pool: tokio::sync::Mutex::new(()),
@@ -377,21 +381,36 @@ impl Group {
                 }
                 _ => command.run().await,
             };
-            let is_done = command.is_done(&*self.now().await?);
-            match (result, is_done) {
-                (Ok(()), Some(false)) => {
+            let now = self.now().await?;
+            let Err(error) = result else {
+                if command.is_done(&now) == Some(false) {
                     return Err(Error::new(
                         Kind::HalfDone,
                         format!("{command:?} changed nothing, and LVM did not say why"),
                     ));
                 }
+                continue;
+            };
+            // LVM complains of other things, too: of what it does not know in its settings, of other groups' disks.
+            match (error.kind(), command.is_done(&now)) {
                 // What is to be removed was.
-                (Err(error), Some(true)) if error.kind() == Kind::NotFound => {}
-                (result, _) => result?,
+                (Kind::NotFound, Some(true)) => {}
+                (Kind::Command, Some(true)) if self.is_sound(now).await? => {
+                    tracing::debug!(group = %self.name, error = %error.chain(), "it is done all the same");
+                }
+                // A program of its own tells a status.
+                (Kind::Command, None) if session.is_some() => command.run().await?,
+                _ => return Err(error),
             }
         }
         tracing::debug!(group = %self.name, commands = commands.len(), "commands carried out");
         Ok(())
+    }
+
+    /// Whether nothing is half-done in the kernel, or between it and the record.
+    async fn is_sound(self: &Arc<Self>, now: Arc<VolumeGroup>) -> Result<bool> {
+        let this = Arc::clone(self);
+        blocking(move || this.check_devices(&now)).await
     }
 
     /// Keeps a running `lvm` for the next change, which may come.

@@ -45,6 +45,7 @@ impl Group {
         if self.is_repaired.load(Ordering::Acquire) {
             return Ok(());
         }
+        let _ = self.node.set(node.clone());
         let _turn = self.turn.lock().await;
         if self.is_repaired.load(Ordering::Acquire) {
             return Ok(());
@@ -86,6 +87,24 @@ impl Group {
         self.repairs.fetch_add(1, Ordering::Release);
         self.is_repaired.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether a repair would find nothing to do with the devices.
+    pub(super) fn check_devices(&self, now: &VolumeGroup) -> Result<bool> {
+        let Some(node) = self.node.get() else {
+            return Ok(false);
+        };
+        let mapper = self.mapper()?;
+        let devices = mapper.list(&format!("LVM-{}", now.uuid))?;
+        let works =
+            |device: &Mapped| device.is_live && !device.is_suspended && !device.has_waiting_table;
+        let is_told = |volume: &LogicalVolume| match &volume.kind {
+            VolumeKind::Pool(pool) => pool.messages.is_empty(),
+            _ => true,
+        };
+        Ok(devices.iter().all(works)
+            && now.volumes.values().all(is_told)
+            && half_done(now, mapper, node)?.is_nothing())
     }
 
     /// A node that was half-built is in the way the first time.
