@@ -68,7 +68,8 @@ async fn a_change_costs_one_program_and_an_answer_none() {
         .volume
         .unwrap()
         .volume_id;
-    costs("CreateVolume", 1);
+    // Made, and shown when it was looked at.
+    costs("CreateVolume", 2);
     ok(controller.create_volume(create("v", 64, &capability)).await);
     costs("CreateVolume again", 0);
     let at = mount(&agent, "v", &id, &capability).await;

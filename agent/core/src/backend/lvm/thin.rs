@@ -220,12 +220,15 @@ impl Lvm {
         const TRIES: usize = 8;
         self.check_pool_room(now, pool, size.bytes()).await?;
         let name = name_of(spec.id);
+        let mut tags = self.tags(spec);
+        // Nobody sees it before it was looked at, whatever ends us in between.
+        tags.is_undone = true;
         for _ in 0..TRIES {
             let command = Command::new("lvcreate")
                 .words(["-V".to_owned(), format!("{}b", size.bytes())])
                 .words(["-T".to_owned(), self.group.path(&pool.name)])
                 .words(["-n".to_owned(), name.clone()])
-                .add_tags(self.tags(spec).write())
+                .add_tags(tags.write())
                 .done_when(exists(name.clone()));
             self.group.change(vec![command]).await?;
             let now = self.group.now().await?;
@@ -236,7 +239,8 @@ impl Lvm {
                 return Ok(());
             };
             if self.is_empty(&now, volume).await? {
-                return Ok(());
+                let show = self.finish_thin(&name, None);
+                return self.group.change(vec![show]).await;
             }
             self.set_aside(pool, *device, volume).await?;
         }
@@ -247,6 +251,20 @@ impl Lvm {
                 self.group.path(&pool.name)
             ),
         ))
+    }
+
+    /// The command that shows a volume.
+    fn finish_thin(&self, name: &str, option: Option<&str>) -> Command {
+        let path = self.group.path(name);
+        let name = name.to_owned();
+        Command::new("lvchange")
+            .words(option)
+            .words(["--deltag", &tags::undone(), &path])
+            .done_when(move |now| {
+                let volume = now.volumes.get(&name);
+                let tags = volume.and_then(|volume| Tags::read(&volume.tags));
+                tags.is_some_and(|tags| !tags.is_undone)
+            })
     }
 
     /// Whether nothing is in a new volume. A pool can have a device of its number from before, with somebody's bytes, that
@@ -306,15 +324,7 @@ impl Lvm {
                         volume.is_some_and(|volume| now.bytes(volume) >= bytes)
                     }),
             );
-            commands.push(
-                Command::new("lvchange")
-                    .words(["-kn", "--deltag", &tags::undone(), &path])
-                    .done_when(move |now| {
-                        let volume = now.volumes.get(&name);
-                        let tags = volume.and_then(|volume| Tags::read(&volume.tags));
-                        tags.is_some_and(|tags| !tags.is_undone)
-                    }),
-            );
+            commands.push(self.finish_thin(&name, Some("-kn")));
         }
         Ok(commands)
     }
