@@ -242,7 +242,7 @@ impl Group {
 }
 
 /// The volumes in a pool, and their numbers there.
-fn thin_volumes<'a>(
+pub(super) fn thin_volumes<'a>(
     now: &'a VolumeGroup,
     wanted: &'a str,
 ) -> impl Iterator<Item = (&'a LogicalVolume, u64)> {
@@ -276,6 +276,7 @@ fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
         .collect()
 }
 
+/// Whether a volume is a forgotten device that was set aside.
 pub(super) fn is_set_aside(volume: &LogicalVolume) -> bool {
     volume.tags.iter().any(|tag| tag == FORGOTTEN)
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
-    forgotten::is_set_aside,
+    forgotten::{is_set_aside, thin_volumes},
     making::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind},
     name_of,
@@ -371,14 +371,13 @@ fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
 
 /// What the volumes of the pool may become, whoever made them. Snapshots are not written to.
 fn promised(now: &VolumeGroup, wanted: &ThinPool) -> u64 {
-    let in_pool = now.volumes.values().filter(|volume| {
+    let in_pool = thin_volumes(now, &wanted.name).map(|(volume, _)| volume);
+    let counts = |volume: &&LogicalVolume| {
         let is_snapshot =
             Tags::read(&volume.tags).is_some_and(|tags| tags.id.kind == ImageKind::Snapshot);
-        matches!(&volume.kind, VolumeKind::Thin { pool, .. } if *pool == wanted.name)
-            && !is_snapshot
-            && !is_set_aside(volume)
-    });
-    in_pool.map(|volume| now.bytes(volume)).sum()
+        !is_snapshot && !is_set_aside(volume)
+    };
+    in_pool.filter(counts).map(|volume| now.bytes(volume)).sum()
 }
 
 #[cfg(test)]
