@@ -202,12 +202,14 @@ impl DeviceMapper {
         Ok(answer.lines())
     }
 
-    /// What each line of the table in force says of itself.
-    pub fn status(&self, uuid: &str) -> Result<Vec<Line>> {
-        let answer = self
-            .call(TABLE_STATUS, uuid, NO_FLUSH, &[])
-            .map_err(|error| failed("read the status of", uuid, error))?;
-        Ok(answer.lines())
+    /// What the first line of the table in force says of itself; none when there is no such device, which can go at any
+    /// time, or it has no table.
+    pub fn status(&self, uuid: &str) -> Result<Option<String>> {
+        match self.call(TABLE_STATUS, uuid, NO_FLUSH, &[]) {
+            Ok(answer) => Ok(answer.lines().into_iter().next().map(|line| line.words)),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(error) => Err(failed("read the status of", uuid, error)),
+        }
     }
 
     /// Makes a device with this table. A device that cannot have it is not left behind.

@@ -221,9 +221,10 @@ impl Group {
         let Some(metadata) = live(&metadata)? else {
             return Ok(None);
         };
-        let status = mapper.status(&uuid)?;
         // "<transaction> <metadata> <data> <held root> …"
-        let words = status.first().map_or("", |line| line.words.as_str());
+        let Some(words) = mapper.status(&uuid)? else {
+            return Ok(None);
+        };
         if words
             .split_whitespace()
             .nth(3)

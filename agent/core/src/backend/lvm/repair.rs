@@ -175,9 +175,8 @@ impl Group {
             let uuid = now.pool_uuid(volume);
             let is_live = mapper.find(&uuid)?.is_some_and(|device| device.is_live);
             let kernel: Option<u64> = if is_live && !pool.messages.is_empty() {
-                let status = mapper.status(&uuid)?;
-                let words = status.first().map(|line| line.words.as_str());
-                let first = words.and_then(|words| words.split_whitespace().next());
+                let words = mapper.status(&uuid)?.unwrap_or_default();
+                let first = words.split_whitespace().next();
                 first.and_then(|word| word.parse().ok())
             } else {
                 None

@@ -230,8 +230,7 @@ impl Lvm {
         let Some(device) = self.device(now, volume)? else {
             return Ok(None);
         };
-        let lines = self.group.mapper()?.status(&device.uuid)?;
-        Ok(lines.into_iter().next().map(|line| line.words))
+        self.group.mapper()?.status(&device.uuid)
     }
 
     /// The commands that make a volume longer. With snapshots LVM can do that only while nobody uses it.

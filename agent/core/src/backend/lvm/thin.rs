@@ -117,15 +117,7 @@ impl Lvm {
     /// metadata for that, and waits while that is written.
     async fn status_words(&self, uuid: String) -> Result<Option<String>> {
         let group = Arc::clone(&self.group);
-        let look = blocking(move || {
-            let mapper = group.mapper()?;
-            if mapper.find(&uuid)?.is_none_or(|device| !device.is_live) {
-                return Ok(None);
-            }
-            let lines = mapper.status(&uuid)?;
-            let words = lines.into_iter().next().map(|line| line.words);
-            Ok(Some(words.unwrap_or_default()))
-        });
+        let look = blocking(move || group.mapper()?.status(&uuid));
         self.group.look(look).await
     }
 
