@@ -11,7 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     authority::Connection,
-    rpc::csi_v1::{Front, SERVICES},
+    rpc::{csi_v1, volumegroup},
 };
 
 /// Serves `operations` on `listener` until `stop`; calls that run then are answered first.
@@ -32,8 +32,7 @@ pub(crate) async fn serve(
 
 /// All that is served; reflection names it and nothing else.
 fn routes(operations: Arc<Operations>, driver: &str) -> anyhow::Result<Routes> {
-    let reflection = SERVICES
-        .into_iter()
+    let reflection = services()
         .fold(
             tonic_reflection::server::Builder::configure(),
             tonic_reflection::server::Builder::with_service_name,
@@ -41,7 +40,14 @@ fn routes(operations: Arc<Operations>, driver: &str) -> anyhow::Result<Routes> {
         .register_encoded_file_descriptor_set(drumlin_proto::FILE_DESCRIPTOR_SET)
         .build_v1()
         .context("could not describe the services")?;
-    Ok(Front::new(operations, driver).register(Routes::new(reflection)))
+    let routes = csi_v1::Front::new(Arc::clone(&operations), driver);
+    let routes = routes.register(Routes::new(reflection));
+    Ok(volumegroup::Front::new(operations).register(routes))
+}
+
+/// The services that are served, by name.
+fn services() -> impl Iterator<Item = &'static str> {
+    csi_v1::SERVICES.into_iter().chain(volumegroup::SERVICES)
 }
 
 /// What a caller gets when a call panics: INTERNAL, and the agent goes on.
@@ -63,7 +69,7 @@ pub(crate) mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    use drumlin_core::ops::{Classes, Settings};
+    use drumlin_core::ops::{Classes, OnGroupDelete, Settings};
     use drumlin_proto::csi::v1::{GetPluginInfoRequest, identity_client::IdentityClient};
     use tokio_util::sync::CancellationToken;
     use tonic::{
@@ -130,7 +136,7 @@ pub(crate) mod tests {
             unreachable!("{answer:?}");
         };
         let names: Vec<String> = list.service.into_iter().map(|one| one.name).collect();
-        assert_eq!(names, SERVICES);
+        assert_eq!(names, services().collect::<Vec<_>>());
         drop(answers);
         stop.cancel();
         serving.await.unwrap().unwrap();
@@ -158,6 +164,7 @@ pub(crate) mod tests {
             node,
             attach: false,
             max_volumes: None,
+            on_group_delete: OnGroupDelete::default(),
         };
         Operations::new(settings, classes)
     }

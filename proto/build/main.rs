@@ -10,7 +10,7 @@ use prost_reflect::DescriptorPool;
 mod debug;
 
 /// One file a package; the path is also the name under which reflection shows the file.
-const FILES: [&str; 1] = ["csi/v1/csi.proto"];
+const FILES: [&str; 2] = ["csi/v1/csi.proto", "volumegroup/volumegroup.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     rebuild_when_changed();

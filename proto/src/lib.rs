@@ -3,9 +3,10 @@
 //! | where | what |
 //! | --- | --- |
 //! | [`csi::v1`] | Container Storage Interface 1.13, with what it took away from 1.12 |
+//! | [`volumegroup`] | groups of volumes, for both projects that speak it |
 //! | [`FILE_DESCRIPTOR_SET`] | all packages described, for reflection |
 //! | [`Endpoint`], [`socket_path`], [`connect`] | the socket's address as people write it, and a client's channel to it |
-//! | `csi/v1/csi.proto` | what the module is generated from; one file a package |
+//! | `csi/v1/csi.proto`, `volumegroup/volumegroup.proto` | what the modules are generated from; one file a package |
 //! | `build/` | the compiler's run, and `Debug` for all messages |
 //!
 //! **Invariant:** no `Debug` of a message shows a secret, neither its keys nor its values, however deep the
@@ -50,4 +51,22 @@ pub mod csi {
     pub mod v1 {
         tonic::include_proto!("csi.v1");
     }
+}
+
+/// Groups of volumes, as two projects speak it.
+#[allow(
+    clippy::all,
+    clippy::pedantic,
+    clippy::allow_attributes_without_reason,
+    clippy::as_conversions,
+    clippy::disallowed_methods,
+    missing_docs,
+    unreachable_pub,
+    unused_qualifications,
+    rust_2018_idioms,
+    missing_debug_implementations,
+    reason = "generated"
+)]
+pub mod volumegroup {
+    tonic::include_proto!("volumegroup");
 }

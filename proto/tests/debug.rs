@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use drumlin_proto::FILE_DESCRIPTOR_SET;
-use drumlin_proto::csi::v1;
+use drumlin_proto::{csi::v1, volumegroup};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, MapKey, Value};
 
@@ -23,7 +23,7 @@ const PASSWORD: &str = "hunter2";
 type Print = fn(&DynamicMessage) -> String;
 
 /// Every message with a secret of its own, and how to print its generated type.
-const SECRETIVE: [(&str, Print); 22] = [
+const SECRETIVE: [(&str, Print); 27] = [
     (
         "csi.v1.ControllerExpandVolumeRequest",
         print::<v1::ControllerExpandVolumeRequest>,
@@ -108,6 +108,26 @@ const SECRETIVE: [(&str, Print); 22] = [
     (
         "csi.v1.ValidateVolumeCapabilitiesRequest",
         print::<v1::ValidateVolumeCapabilitiesRequest>,
+    ),
+    (
+        "volumegroup.ControllerGetVolumeGroupRequest",
+        print::<volumegroup::ControllerGetVolumeGroupRequest>,
+    ),
+    (
+        "volumegroup.CreateVolumeGroupRequest",
+        print::<volumegroup::CreateVolumeGroupRequest>,
+    ),
+    (
+        "volumegroup.DeleteVolumeGroupRequest",
+        print::<volumegroup::DeleteVolumeGroupRequest>,
+    ),
+    (
+        "volumegroup.ListVolumeGroupsRequest",
+        print::<volumegroup::ListVolumeGroupsRequest>,
+    ),
+    (
+        "volumegroup.ModifyVolumeGroupMembershipRequest",
+        print::<volumegroup::ModifyVolumeGroupMembershipRequest>,
     ),
 ];
 

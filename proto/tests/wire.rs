@@ -15,7 +15,10 @@ use prost_reflect::{
 };
 
 /// The packages and their tables.
-const PACKAGES: [(&str, &str); 1] = [("csi.v1", include_str!("wire/csi.v1.txt"))];
+const PACKAGES: [(&str, &str); 2] = [
+    ("csi.v1", include_str!("wire/csi.v1.txt")),
+    ("volumegroup", include_str!("wire/volumegroup.txt")),
+];
 
 #[test]
 fn every_name_and_number_is_the_one_on_the_wire() {

@@ -8,9 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{
-    ProbeRequest, controller_client::ControllerClient, identity_client::IdentityClient,
-    node_client::NodeClient,
+use drumlin_proto::{
+    csi::v1::{
+        ProbeRequest, controller_client::ControllerClient, identity_client::IdentityClient,
+        node_client::NodeClient,
+    },
+    volumegroup,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -240,6 +243,11 @@ impl Agent {
     /// A client of its Node service.
     pub fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.channel())
+    }
+
+    /// A client of its groups of volumes.
+    pub fn groups(&self) -> volumegroup::controller_client::ControllerClient<Channel> {
+        volumegroup::controller_client::ControllerClient::new(self.channel())
     }
 
     /// Its process id.

@@ -24,7 +24,8 @@ pub struct State {
     pub mounts: Vec<String>,
     /// Mounts of frozen file systems.
     pub frozen: Vec<String>,
-    /// The logical volumes of the volume group, each with its size, its tags, and whether it has a device.
+    /// The logical volumes of the volume group, each with its size, its tags, and whether it has a device; and the tags of
+    /// the group.
     pub volumes: Vec<String>,
 }
 
@@ -86,6 +87,14 @@ fn volumes(root: &Path) -> Vec<String> {
         .filter(|line| !line.trim().starts_with("pool|"));
     let mut volumes: Vec<String> = listed.map(volume).collect();
     volumes.sort();
+    let tags = lvm("vgs", &["--noheadings", "-o", "vg_tags", &name]);
+    let mut tags: Vec<&str> = tags
+        .trim()
+        .split(',')
+        .filter(|tag| !tag.contains(":l.created="))
+        .collect();
+    tags.sort_unstable();
+    volumes.push(tags.join(","));
     assert_devices_work(&name);
     volumes
 }

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use drumlin_core::{
-    ops::{Classes, Settings},
+    ops::{Classes, OnGroupDelete, Settings},
     types::NodeName,
 };
 use drumlin_proto::Endpoint;
@@ -35,9 +35,30 @@ struct File {
     manifests: Option<PathBuf>,
     attach: Option<bool>,
     max_volumes_per_node: Option<u32>,
+    on_group_delete: OnGroup,
     driver_name: Option<String>,
     log: Log,
     classes: Vec<FileClass>,
+}
+
+/// What becomes of the members of a group that is deleted.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum OnGroup {
+    #[default]
+    Unlink,
+    Refuse,
+    Cascade,
+}
+
+impl From<OnGroup> for OnGroupDelete {
+    fn from(file: OnGroup) -> Self {
+        match file {
+            OnGroup::Unlink => Self::Unlink,
+            OnGroup::Refuse => Self::Refuse,
+            OnGroup::Cascade => Self::Cascade,
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -113,6 +134,7 @@ impl Config {
                 node: node.clone(),
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
                 max_volumes,
+                on_group_delete: file.on_group_delete.into(),
             },
             classes: Classes::new(&node, classes(file.classes, &node, &state_dir)?)?,
             state_dir,

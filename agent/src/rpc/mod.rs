@@ -3,5 +3,6 @@
 mod call;
 pub(crate) mod csi_v1;
 mod status;
+pub(crate) mod volumegroup;
 
 pub(crate) use status::internal;

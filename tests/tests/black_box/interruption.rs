@@ -10,9 +10,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{
-    ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
-    DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
+use drumlin_proto::{
+    csi::v1::{
+        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
+        DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
+    },
+    volumegroup::{
+        CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
+    },
 };
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, is_over_lvm},
@@ -38,6 +43,7 @@ impl Subject {
     async fn start(point: Option<&str>) -> Self {
         let environment = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
         let options = Options {
+            config: Some("onGroupDelete: cascade\n".to_owned()),
             arguments: vec!["--attach".to_owned()],
             environment: environment.into_iter().collect(),
             ..Options::default()
@@ -173,6 +179,29 @@ async fn life(
     .volume
     .unwrap()
     .volume_id;
+    let group = CreateVolumeGroupRequest {
+        name: "g".to_owned(),
+        volume_ids: vec![id.clone()],
+        ..CreateVolumeGroupRequest::default()
+    };
+    let group = step!("group", async |agent: &Agent| agent
+        .groups()
+        .create_volume_group(group.clone())
+        .await)
+    .volume_group
+    .unwrap()
+    .volume_group_id;
+    let members = |volume_ids: Vec<String>| ModifyVolumeGroupMembershipRequest {
+        volume_group_id: group.clone(),
+        volume_ids,
+        ..ModifyVolumeGroupMembershipRequest::default()
+    };
+    for list in [vec![id.clone(), restored.clone()], vec![cloned.clone()]] {
+        step!("regroup", async |agent: &Agent| agent
+            .groups()
+            .modify_volume_group_membership(members(list.clone()))
+            .await);
+    }
     let (other_staging, _) = paths(&subject.agent, "restored");
     step!("attach the restored", async |agent: &Agent| agent
         .controller()
@@ -237,7 +266,16 @@ async fn life(
         .controller()
         .controller_unpublish_volume(detach(&id))
         .await);
-    for id in [&id, &restored, &cloned] {
+    // What becomes of the members of a group is a setting of the agent's: here they go with it.
+    let ungroup = DeleteVolumeGroupRequest {
+        volume_group_id: group.clone(),
+        ..DeleteVolumeGroupRequest::default()
+    };
+    step!("delete the group", async |agent: &Agent| agent
+        .groups()
+        .delete_volume_group(ungroup.clone())
+        .await);
+    for id in [&id, &restored] {
         step!("delete", async |agent: &Agent| agent
             .controller()
             .delete_volume(delete(id))

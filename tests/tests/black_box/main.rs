@@ -25,5 +25,6 @@ mod node;
 mod process;
 mod room;
 mod signals;
+mod volume_groups;
 mod volumes;
 mod wire;

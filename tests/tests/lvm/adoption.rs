@@ -7,8 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{
-    ControllerPublishVolumeRequest, CreateVolumeRequest, ListSnapshotsRequest, ListVolumesRequest,
+use drumlin_proto::{
+    csi::v1::{
+        ControllerPublishVolumeRequest, CreateVolumeRequest, ListSnapshotsRequest,
+        ListVolumesRequest,
+    },
+    volumegroup::CreateVolumeGroupRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
@@ -111,6 +115,13 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
         volumes(&agent).await,
         [(id.clone(), vec!["node-a".to_owned()])]
     );
+    let group = CreateVolumeGroupRequest {
+        name: "g".to_owned(),
+        volume_ids: vec![id.clone()],
+        ..CreateVolumeGroupRequest::default()
+    };
+    let made = ok(agent.groups().create_volume_group(group.clone()).await);
+    assert_eq!(made.volume_group.unwrap().volumes[0].volume_id, id);
 
     // Not asked for: they are another node's, and nothing is made over them.
     as_node(&mut agent, "node-b", kind, "").await;
@@ -119,6 +130,15 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
     let again = create("v", 64, &capability);
     let message = refused(
         agent.controller().create_volume(again.clone()).await,
+        Code::FailedPrecondition,
+    );
+    assert!(message.contains("adoptNode: node-a"), "{message}");
+    let mine = CreateVolumeGroupRequest {
+        volume_ids: Vec::new(),
+        ..group.clone()
+    };
+    let message = refused(
+        agent.groups().create_volume_group(mine.clone()).await,
         Code::FailedPrecondition,
     );
     assert!(message.contains("adoptNode: node-a"), "{message}");
@@ -156,6 +176,8 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
     );
     // The calls that made them find them.
     let id = here(&id);
+    let found = ok(agent.groups().create_volume_group(mine).await);
+    assert_eq!(found.volume_group.unwrap().volumes[0].volume_id, id);
     let found = ok(agent.controller().create_volume(again).await);
     assert_eq!(found.volume.unwrap().volume_id, id);
     let found = ok(agent.controller().create_snapshot(snapshot("s", &id)).await);

@@ -42,5 +42,7 @@ mod stalls;
 mod strangers;
 #[path = "../sanity/tool.rs"]
 mod tool;
+#[path = "../black_box/volume_groups.rs"]
+mod volume_groups;
 #[path = "../black_box/volumes.rs"]
 mod volumes;

@@ -2,9 +2,14 @@
 
 use std::fs;
 
-use drumlin_proto::csi::v1::{
-    ControllerModifyVolumeRequest, CreateVolumeRequest, DeleteSnapshotRequest, GetCapacityRequest,
-    ListVolumesRequest, NodeExpandVolumeRequest, ProbeRequest,
+use drumlin_proto::{
+    csi::v1::{
+        ControllerModifyVolumeRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+        GetCapacityRequest, ListVolumesRequest, NodeExpandVolumeRequest, ProbeRequest,
+    },
+    volumegroup::{
+        CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
+    },
 };
 use drumlin_tests::{
     agent::{Agent, Options},
@@ -108,6 +113,29 @@ async fn a_change_costs_one_program_and_an_answer_none() {
     costs("ControllerModifyVolume", 1);
     ok(controller.controller_modify_volume(modify).await);
     costs("ControllerModifyVolume again", 0);
+    let mut groups = agent.groups();
+    let group = CreateVolumeGroupRequest {
+        name: "g".to_owned(),
+        ..CreateVolumeGroupRequest::default()
+    };
+    let group = ok(groups.create_volume_group(group).await).volume_group;
+    costs("CreateVolumeGroup", 1);
+    let members = ModifyVolumeGroupMembershipRequest {
+        volume_group_id: group.unwrap().volume_group_id,
+        volume_ids: vec![id.clone()],
+        ..ModifyVolumeGroupMembershipRequest::default()
+    };
+    for (what, most) in [("Modify", 1), ("Modify again", 0)] {
+        let request = members.clone();
+        ok(groups.modify_volume_group_membership(request).await);
+        costs(what, most);
+    }
+    let request = DeleteVolumeGroupRequest {
+        volume_group_id: members.volume_group_id,
+        ..DeleteVolumeGroupRequest::default()
+    };
+    ok(groups.delete_volume_group(request).await);
+    costs("DeleteVolumeGroup", 1);
     ok(controller.list_volumes(ListVolumesRequest::default()).await);
     ok(controller.get_capacity(GetCapacityRequest::default()).await);
     ok(agent.identity().probe(ProbeRequest {}).await);

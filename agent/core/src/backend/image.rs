@@ -1,4 +1,4 @@
-//! Images: bytes with a size, labels and a state of health.
+//! Images: bytes with a size, labels and a state of health. A group is one without bytes.
 
 use std::collections::BTreeMap;
 

@@ -44,6 +44,8 @@ pub struct Capacity {
 ///
 /// Every method may be repeated and interrupted; a repeat finds what the first call made.
 /// The caller holds the lock of the image's key for every method that changes something.
+///
+/// Groups are images of size zero without bytes: they are made blank, listed, found, relabelled and deleted, nothing else.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What it can do.

@@ -1,11 +1,11 @@
 //! How much room there is.
 
-use super::Operations;
+use super::{Operations, parameters};
 use crate::{
-    Error, Result,
+    Result,
     backend::Capacity,
     host::FileSystem,
-    types::{Capability, ClassName, Map, Size, Topology},
+    types::{Capability, Map, Size, Topology},
 };
 
 /// For what room is asked (CSI, `GetCapacity`).
@@ -25,13 +25,7 @@ impl Operations {
     /// # Errors
     /// `Invalid` naming the parameter; what the class's back end reports.
     pub async fn capacity(&self, query: &CapacityQuery) -> Result<(Capacity, Size)> {
-        let name = match query.parameters.get("class") {
-            Some(name) => Some(
-                name.parse::<ClassName>()
-                    .map_err(|error| Error::invalid(format!("parameters.class: {error}")))?,
-            ),
-            None => None,
-        };
+        let name = parameters::named_class(&query.parameters)?;
         let class = self.classes.find(name.as_ref())?;
         let mut minimum = class.backend.features().await?.sizes.minimum;
         let here = query

@@ -96,6 +96,25 @@ impl Devices {
         }
     }
 
+    /// Refuses an image that is mounted.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`] saying where.
+    pub(super) fn check_unmounted(&self, found: &Found) -> Result<()> {
+        match self.mounts(&MountTable::read()?).next() {
+            None => Ok(()),
+            Some(mount) => Err(Error::new(
+                Kind::InUse,
+                format!(
+                    "{} {} is mounted on {}",
+                    found.image.id.kind.word(),
+                    found.handle,
+                    mount.target.display()
+                ),
+            )),
+        }
+    }
+
     /// Frees read-only devices that no mount shows any more.
     pub(super) fn free_unused(&self) -> Result<()> {
         let table = MountTable::read()?;

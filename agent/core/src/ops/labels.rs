@@ -31,6 +31,8 @@ pub(super) const FORMAT: &str = "format";
 pub(super) const IDENTITY: &str = "identity";
 /// To whom the controller has published it, as JSON.
 pub(super) const PUBLISHED: &str = "published";
+/// The volumes of a group: `<class>/<key>`, with `:` between them. The node is the group's own.
+pub(super) const MEMBERS: &str = "members";
 /// `true` while it may not be deleted.
 pub(super) const PROTECTED: &str = "protected";
 /// What the labels of a user begin with.

@@ -8,12 +8,13 @@ mod capacity;
 mod changes;
 mod class;
 mod devices;
-mod group;
 mod labels;
 mod locks;
+mod mount_group;
 mod mutable;
 mod node;
 mod page;
+mod parameters;
 mod publication;
 mod repeat;
 mod resolve;
@@ -22,6 +23,7 @@ mod stage;
 mod stats;
 mod target;
 mod volume;
+mod volume_group;
 
 use std::sync::Arc;
 
@@ -35,6 +37,7 @@ pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use stage::StageVolume;
 pub use stats::{Usage, VolumeStats};
 pub use volume::{Condition, CreateVolume, Source, Volume};
+pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
 use crate::types::{ImageId, NodeName};
 use changes::Changes;
@@ -49,6 +52,20 @@ pub struct Settings {
     pub attach: bool,
     /// How many volumes the node may have published at a time; enforced when `attach` is set.
     pub max_volumes: Option<u32>,
+    /// What becomes of the members of a group that is deleted.
+    pub on_group_delete: OnGroupDelete,
+}
+
+/// What becomes of the members of a group that is deleted (volumegroup, `DeleteVolumeGroup`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnGroupDelete {
+    /// They stay, in no group.
+    #[default]
+    Unlink,
+    /// A group that has members is not deleted.
+    Refuse,
+    /// They are deleted with it.
+    Cascade,
 }
 
 /// The operations of one agent, over all its classes.
@@ -58,6 +75,8 @@ pub struct Operations {
     classes: Classes,
     changes: Changes,
     publishing: tokio::sync::Mutex<()>,
+    /// Held by whoever puts a volume into a group: no other may put it into another one meanwhile.
+    grouping: tokio::sync::Mutex<()>,
 }
 
 impl Operations {
@@ -68,6 +87,7 @@ impl Operations {
             changes: Changes::new(classes.iter().cloned().collect()),
             classes,
             publishing: tokio::sync::Mutex::default(),
+            grouping: tokio::sync::Mutex::default(),
         })
     }
 

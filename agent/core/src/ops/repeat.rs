@@ -3,10 +3,11 @@
 use super::{
     class::Class,
     labels::{self, Read},
+    parameters,
     resolve::Found,
-    volume::{CreateVolume, FOREIGN_PARAMETERS},
+    volume::CreateVolume,
 };
-use crate::{Error, Kind, Result, types::Map};
+use crate::{Error, Kind, Result};
 
 impl Found {
     /// Whether this volume is what `request` asks for.
@@ -36,7 +37,7 @@ impl Found {
         if image.source() != request.source {
             return differs("its volume_content_source differs".to_owned());
         }
-        if own_parameters(&image.parameters()) != own_parameters(&request.parameters) {
+        if parameters::own(&image.parameters()) != parameters::own(&request.parameters) {
             return differs("its parameters differ".to_owned());
         }
         let has = image.file_system();
@@ -49,17 +50,4 @@ impl Found {
         }
         Ok(())
     }
-}
-
-/// What of the parameters makes a volume another one: sidecars may add different words of their own to a repeat.
-fn own_parameters(parameters: &Map) -> Map {
-    parameters
-        .iter()
-        .filter(|(key, _)| {
-            !FOREIGN_PARAMETERS
-                .iter()
-                .any(|prefix| key.starts_with(prefix))
-        })
-        .map(|(key, value)| (key.clone(), value.clone()))
-        .collect()
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 
 /// An image that exists, and where.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) handle: Handle,
     pub(super) class: Class,

@@ -6,6 +6,7 @@ use super::{
     Listing, Operations, PageRequest,
     labels::{self, Read},
     locks::Hold,
+    parameters,
     resolve::{Found, not_here},
 };
 use crate::{
@@ -72,13 +73,7 @@ impl Operations {
     /// # Errors
     /// `Invalid`, `NotFound`, `Conflict`, `Busy`, `NoSpace`, `WrongNode`, `Precondition`.
     pub async fn create_snapshot(self: &Arc<Self>, request: CreateSnapshot) -> Result<Snapshot> {
-        if let Some(key) = request
-            .parameters
-            .keys()
-            .find(|key| !key.starts_with("csi.storage.k8s.io/") && !key.starts_with("drumlin.dev/"))
-        {
-            return Err(Error::invalid(format!("parameters.{key} is not known")));
-        }
+        parameters::check_foreign(&request.parameters)?;
         let kind = ImageKind::Snapshot;
         let id = ImageId {
             kind,
@@ -156,7 +151,7 @@ impl Operations {
         .into())
     }
 
-    fn handle_in(&self, class: &super::Class, id: ImageId) -> Handle {
+    pub(super) fn handle_in(&self, class: &super::Class, id: ImageId) -> Handle {
         Handle {
             node: self.settings().node.clone(),
             class: class.name.clone(),

@@ -9,9 +9,9 @@ use std::{
 use super::{
     Operations,
     devices::{At, Devices},
-    group,
     labels::{self, Read},
     locks::Hold,
+    mount_group,
     resolve::{Found, not_here},
     volume::check_capabilities,
 };
@@ -247,7 +247,7 @@ impl Found {
             && access == Access::ReadWrite
         {
             let staging = request.staging.clone();
-            blocking(move || group::give(&staging, group)).await?;
+            blocking(move || mount_group::give(&staging, group)).await?;
         }
         self.follow_device_if_possible(&request.staging).await?;
         tracing::info!(volume.id = %self.handle, path = %request.staging, "volume staged");

@@ -7,7 +7,7 @@ use super::{
     capacity::minimum_size,
     labels::{self, Read},
     locks::{Guard, Hold},
-    mutable,
+    mutable, parameters,
     resolve::{Found, not_here},
 };
 use crate::{
@@ -16,8 +16,8 @@ use crate::{
     fail,
     host::{FileSystem, format},
     types::{
-        AccessType, Capability, ClassName, Handle, ImageId, ImageKind, Key, Map, Name, NodeName,
-        Reference, Requirement, Size, SizeRange,
+        AccessType, Capability, Handle, ImageId, ImageKind, Key, Map, Name, NodeName, Reference,
+        Requirement, Size, SizeRange,
     },
 };
 
@@ -115,9 +115,6 @@ impl From<Found> for Volume {
     }
 }
 
-/// Parameters that are not ours but may come: what sidecars add, and what the reconciler tells of the owner.
-pub(super) const FOREIGN_PARAMETERS: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
-
 impl Operations {
     /// Makes a volume, or finds the one that an earlier call with this name made.
     /// Repeated with other arguments it is a conflict; interrupted, the repeat begins anew.
@@ -153,7 +150,7 @@ impl Operations {
             holds.push(match kind {
                 // A volume is held still while it is copied, which only one can do at a time.
                 ImageKind::Volume => Hold::Exclusive(source),
-                ImageKind::Snapshot => Hold::Shared(source),
+                ImageKind::Snapshot | ImageKind::Group => Hold::Shared(source),
             });
         }
         let this = Arc::clone(self);
@@ -215,23 +212,7 @@ impl Operations {
 
     /// The class that a request names, else that of its source, else the default one.
     fn class_of(&self, request: &CreateVolume) -> Result<Class> {
-        let mut name = None;
-        for (key, value) in &request.parameters {
-            if key == "class" {
-                name = Some(
-                    value
-                        .parse::<ClassName>()
-                        .map_err(|error| Error::invalid(format!("parameters.class: {error}")))?,
-                );
-            } else if !FOREIGN_PARAMETERS
-                .iter()
-                .any(|prefix| key.starts_with(prefix))
-            {
-                return Err(Error::invalid(format!(
-                    "parameters.{key} is not known; known are: class"
-                )));
-            }
-        }
+        let name = parameters::class(&request.parameters)?;
         if name.is_none()
             && let Some(source) = &request.source
             && let Some(handle) = source.split().1.handle()
@@ -243,8 +224,8 @@ impl Operations {
         self.classes.find(name.as_ref()).cloned()
     }
 
-    /// The volume that has this key already, in whatever class.
-    async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<Found>> {
+    /// The image that has this key already, in whatever class.
+    pub(super) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<Found>> {
         for class in self.classes.iter() {
             let image = match class.backend.get(id).await {
                 Ok(image) => image,
@@ -293,6 +274,7 @@ impl Operations {
             Err(error) => return Err(not_here(error)),
         };
         let holds = vec![Hold::Exclusive(place.id)];
+        let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
                 let (backend, id) = (Arc::clone(&place.class.backend), place.id);
@@ -304,23 +286,8 @@ impl Operations {
                     }
                     Err(error) => return Err(error),
                 };
-                let image = found.readable()?;
-                let handle = &found.handle;
-                if image.is_protected() {
-                    return Err(Error::new(
-                        Kind::Precondition,
-                        format!("volume {handle} is protected; set its mutable parameter protected to \"false\" first"),
-                    ));
-                }
-                if let Some(published) = image.publication() {
-                    return Err(Error::new(
-                        Kind::InUse,
-                        format!("volume {handle} is published to node {}", published.node),
-                    ));
-                }
-                found.class.backend.delete(image.id).await?;
-                tracing::info!(volume.id = %handle, "volume deleted");
-                Ok(())
+                this.check_in_no_group(&found).await?;
+                found.delete_volume().await
             })
             .await
     }
@@ -445,6 +412,42 @@ impl Operations {
             }
         }
         Ok(None)
+    }
+}
+
+impl Found {
+    /// Refuses a volume that may not be deleted now.
+    ///
+    /// # Errors
+    /// `InUse` when it is published, `Precondition` when it is protected or its record cannot be read.
+    pub(super) fn check_deletable(&self) -> Result<()> {
+        let (image, handle) = (self.readable()?, &self.handle);
+        if image.is_protected() {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "volume {handle} is protected; set its mutable parameter protected to \"false\" first"
+                ),
+            ));
+        }
+        match image.publication() {
+            None => Ok(()),
+            Some(published) => Err(Error::new(
+                Kind::InUse,
+                format!("volume {handle} is published to node {}", published.node),
+            )),
+        }
+    }
+
+    /// Deletes a volume that is in no group, or whose group goes with it.
+    ///
+    /// # Errors
+    /// As those of [`Found::check_deletable`], `InUse` when it is attached or mounted.
+    pub(super) async fn delete_volume(&self) -> Result<()> {
+        self.check_deletable()?;
+        self.class.backend.delete(self.image.id).await?;
+        tracing::info!(volume.id = %self.handle, "volume deleted");
+        Ok(())
     }
 }
 

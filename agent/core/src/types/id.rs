@@ -9,29 +9,41 @@ use super::{ClassName, Name, NodeName};
 /// The longest id that a caller may be given, in bytes (CSI, "Size Limits").
 pub(crate) const HANDLE_BYTES: usize = 128;
 
-/// What an image is for.
+/// What an image is for. Whatever has an id is an image, groups too: those have no bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ImageKind {
     /// Bytes that a workload writes.
     Volume,
     /// Bytes of one moment of a volume; never written.
     Snapshot,
+    /// Volumes that belong together: labels without bytes.
+    Group,
 }
 
 impl ImageKind {
-    /// The word for people: `volume` or `snapshot`.
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Volume, Self::Snapshot, Self::Group];
+
+    /// The word for people: `volume`, `snapshot` or `group`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
+            Self::Group => "group",
         }
     }
 
-    /// The namespace of its keys, so that a volume and a snapshot of one name never share a key.
+    /// Whether there is more to it than labels.
+    pub fn has_bytes(self) -> bool {
+        self != Self::Group
+    }
+
+    /// The namespace of its keys, so that a volume, a snapshot and a group of one name never share a key.
     fn namespace(self) -> Uuid {
         match self {
             Self::Volume => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a01),
             Self::Snapshot => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a02),
+            Self::Group => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a03),
         }
     }
 }

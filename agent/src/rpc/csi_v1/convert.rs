@@ -167,7 +167,7 @@ pub(super) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirem
 }
 
 /// Which page of a list is wanted.
-pub(super) fn page(max_entries: i32, token: String) -> Result<PageRequest> {
+pub(in crate::rpc) fn page(max_entries: i32, token: String) -> Result<PageRequest> {
     let max_entries = usize::try_from(max_entries)
         .map_err(|_| Error::invalid(format!("max_entries is negative: {max_entries}")))?;
     Ok(PageRequest {
@@ -186,7 +186,7 @@ pub(super) fn access(read_only: bool) -> Access {
 }
 
 /// A volume as a message.
-pub(super) fn volume(volume: &Volume) -> v1::Volume {
+pub(in crate::rpc) fn volume(volume: &Volume) -> v1::Volume {
     v1::Volume {
         capacity_bytes: volume.size.to_wire(),
         volume_id: volume.handle.to_string(),

@@ -2,7 +2,7 @@
 
 mod capabilities;
 mod controller;
-mod convert;
+pub(super) mod convert;
 mod identity;
 mod node;
 

@@ -63,7 +63,7 @@ impl Inner {
             (Allocation::Thick, ImageKind::Volume) => {
                 copy::full_copy(from, target, spec.size.bytes(), |_| {})
             }
-            (Allocation::Thick, ImageKind::Snapshot) => copy::sparse_copy(from, target, |_| {}),
+            (Allocation::Thick, _) => copy::sparse_copy(from, target, |_| {}),
             (Allocation::Thin, _) => match copy::reflink(from, target)? {
                 Reflink::Done => Ok(()),
                 Reflink::Unsupported => copy::sparse_copy(from, target, |_| {}),

@@ -30,6 +30,7 @@ const RECORD: &str = "record.json";
 pub(super) struct Layout {
     volumes: PathBuf,
     snapshots: PathBuf,
+    groups: PathBuf,
 }
 
 /// What stands before the key in the name of something that an image is on its way to or from.
@@ -63,6 +64,7 @@ impl Layout {
         Self {
             volumes: root.join("volumes"),
             snapshots: root.join("snapshots"),
+            groups: root.join("groups"),
         }
     }
 
@@ -71,6 +73,7 @@ impl Layout {
         match kind {
             ImageKind::Volume => &self.volumes,
             ImageKind::Snapshot => &self.snapshots,
+            ImageKind::Group => &self.groups,
         }
     }
 
@@ -118,7 +121,7 @@ impl Layout {
         {
             return None;
         }
-        Some(judge(id, record, length(AT_FDCWD, &home)))
+        Some(look(id, record, AT_FDCWD, &home))
     }
 
     /// All images of a kind in one pass, in no order.
@@ -132,7 +135,7 @@ impl Layout {
             if let Some(key) = name.to_str().and_then(Key::parse) {
                 let home = Path::new(name);
                 let record = Record::read_at(here, &home.join(RECORD));
-                images.push(judge(ImageId { kind, key }, record, length(here, home)));
+                images.push(look(ImageId { kind, key }, record, here, home));
             }
         })?;
         Ok(images)
@@ -197,6 +200,21 @@ fn length(here: BorrowedFd<'_>, home: &Path) -> io::Result<(bool, Size)> {
     let is_file = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
     let bytes = u64::try_from(found.st_size).unwrap_or_default();
     Ok((is_file, Size::try_from(bytes).unwrap_or_default()))
+}
+
+/// What a record and the bytes in `home`, which is a path from `here`, say of an image.
+fn look(
+    id: ImageId,
+    record: io::Result<Option<Result<Record, String>>>,
+    here: BorrowedFd<'_>,
+    home: &Path,
+) -> Image {
+    let length = if id.kind.has_bytes() {
+        length(here, home)
+    } else {
+        Ok((true, Size::default()))
+    };
+    judge(id, record, length)
 }
 
 /// Compares an image's record with its bytes.

@@ -61,6 +61,26 @@ impl Inner {
     fn fill(&self, making: &Path, spec: &ImageSpec) -> Result<()> {
         make_anew(making)?;
         fail::point("directory.create.begun");
+        let has_bytes = spec.id.kind.has_bytes();
+        let image = has_bytes.then(|| self.fill_image(making, spec));
+        let image = image.transpose()?;
+        // Both files are written before either is synced: one commit of a journal then does for both.
+        Record::new(spec.size, spec.labels.clone()).write(&making.join("record.json"))?;
+        fail::point("directory.create.record");
+        if let Some(image) = image {
+            let synced = image.sync_all();
+            synced.map_err(|error| {
+                Error::io(
+                    format!("could not sync the image in {}", making.display()),
+                    error,
+                )
+            })?;
+        }
+        record::sync_directory(making)
+    }
+
+    /// Makes the bytes, not yet on the disk.
+    fn fill_image(&self, making: &Path, spec: &ImageSpec) -> Result<File> {
         let path = making.join("image");
         let failed =
             |error: io::Error| Error::io(format!("could not make image {}", path.display()), error);
@@ -76,11 +96,7 @@ impl Inner {
         }
         self.set_length(&image, spec.id, spec.size)?;
         fail::point("directory.create.image");
-        // Both files are written before either is synced: one commit of a journal then does for both.
-        Record::new(spec.size, spec.labels.clone()).write(&making.join("record.json"))?;
-        fail::point("directory.create.record");
-        image.sync_all().map_err(failed)?;
-        record::sync_directory(making)
+        Ok(image)
     }
 
     /// Makes an image's file as long as the image, its blocks reserved where the class says so.

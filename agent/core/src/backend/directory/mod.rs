@@ -4,6 +4,7 @@
 //! <path>/volumes/<key>/image        the bytes: a sparse file, or one with all blocks reserved
 //! <path>/volumes/<key>/record.json  what is known of it
 //! <path>/snapshots/<key>/…          likewise
+//! <path>/groups/<key>/record.json   volumes that belong together; there are no bytes
 //! <path>/volumes/.making-<key>/     half-made; removed on start and before the key is made again
 //! <path>/volumes/.deleting-<key>/   half-removed; likewise
 //! <path>/volumes/.record-<key>      a record on its way to `<key>/record.json`

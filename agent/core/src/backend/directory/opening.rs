@@ -75,7 +75,7 @@ impl Inner {
         // The lock of a directory that is gone must not keep its file system busy.
         *opened = None;
         let lock = take(path)?;
-        for kind in [ImageKind::Volume, ImageKind::Snapshot] {
+        for kind in ImageKind::ALL {
             make_directory(self.layout.kind(kind))?;
         }
         self.undo_leftovers()?;
@@ -96,7 +96,7 @@ impl Inner {
 
     /// Thaws what a killed agent froze, and removes what it left half-made or half-removed.
     fn undo_leftovers(&self) -> Result<()> {
-        for kind in [ImageKind::Volume, ImageKind::Snapshot] {
+        for kind in ImageKind::ALL {
             for (passing, id, path) in self.layout.all_passing(kind)? {
                 match passing {
                     Passing::Making | Passing::Deleting => record::remove(&path)?,

@@ -45,10 +45,11 @@ impl Lvm {
     async fn adopt_now(&self) -> Result<()> {
         let now = self.group.now().await?;
         let foreign = self.foreign(&now);
-        if foreign.is_empty() {
+        let commands = foreign.iter().map(|one| self.adoption(one));
+        let commands: Vec<Command> = commands.chain(self.adopt_records(&now)).collect();
+        if commands.is_empty() {
             return Ok(());
         }
-        let commands = foreign.iter().map(|one| self.adoption(one)).collect();
         self.group.change(commands).await?;
         for Foreign { volume, before, .. } in &foreign {
             tracing::info!(

@@ -16,6 +16,7 @@ mod making;
 mod metadata;
 mod new_pool;
 mod program;
+mod records;
 mod repair;
 mod settings;
 mod tags;
@@ -254,6 +255,8 @@ fn name_of(id: ImageId) -> String {
     let kind = match id.kind {
         ImageKind::Volume => 'v',
         ImageKind::Snapshot => 's',
+        // It has no volume.
+        ImageKind::Group => 'g',
     };
     format!("dl-{kind}-{}", id.key)
 }
@@ -304,6 +307,9 @@ impl Backend for Lvm {
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
         self.adopt_first().await?;
+        if !kind.has_bytes() {
+            return self.list_records(kind).await;
+        }
         let now = self.group.now().await?;
         let danger = self.danger(&now).await;
         self.ours(&now)
@@ -314,6 +320,9 @@ impl Backend for Lvm {
 
     async fn get(&self, id: ImageId) -> Result<Option<Image>> {
         self.adopt_first().await?;
+        if !id.kind.has_bytes() {
+            return self.get_record(id).await;
+        }
         let now = self.group.now().await?;
         let found = self.find(&now, id).filter(|ours| !ours.tags.is_undone);
         let Some(found) = found else { return Ok(None) };
@@ -324,6 +333,9 @@ impl Backend for Lvm {
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         self.ready().await?;
+        if !spec.id.kind.has_bytes() {
+            return self.create_record(spec).await;
+        }
         if let Volumes::Thin(pool) = &self.settings.volumes {
             self.make_pool(pool).await?;
         }
@@ -349,6 +361,9 @@ impl Backend for Lvm {
 
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
         self.ready().await?;
+        if !id.kind.has_bytes() {
+            return self.relabel_record(id, change).await;
+        }
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         let before = self.image(&now, &found)?;
@@ -383,6 +398,9 @@ impl Backend for Lvm {
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.ready().await?;
+        if !id.kind.has_bytes() {
+            return self.delete_record(id).await;
+        }
         let now = self.group.now().await?;
         let Some(found) = self.find(&now, id) else {
             return Ok(Change::Already(()));

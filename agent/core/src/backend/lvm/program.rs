@@ -100,11 +100,14 @@ impl Command {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
-    /// Whether a running `lvm` takes it: its commands are of less than 64 words.
+    /// Whether a running `lvm` takes it: its commands are of less than 64 words. A very long line would fill the pipe
+    /// before it is read.
     pub(super) fn is_short(&self) -> bool {
         /// The words that are not its own.
         const COMMON: usize = 5;
-        self.words.len() + COMMON < 60
+        const LONGEST: usize = 16 << 10;
+        let length: usize = self.words.iter().map(String::len).sum();
+        self.words.len() + COMMON < 60 && length < LONGEST
     }
 
     /// Runs it in a process of its own.

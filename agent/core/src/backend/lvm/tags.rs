@@ -170,7 +170,7 @@ fn id_text(id: ImageId) -> String {
 
 fn parse_id(text: &str) -> Option<ImageId> {
     let (word, key) = text.split_once(':')?;
-    let kind = [ImageKind::Volume, ImageKind::Snapshot]
+    let kind = ImageKind::ALL
         .into_iter()
         .find(|kind| kind.word() == word)?;
     Some(ImageId {

@@ -1,0 +1,80 @@
+//! What callers send with a request as words of their own (CSI, `parameters`).
+
+use crate::{
+    Error, Result,
+    types::{ClassName, Map},
+};
+
+/// What parameters begin with that are not ours but may come: those that sidecars add, and what the reconciler tells of
+/// the owner.
+const FOREIGN: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
+
+fn is_foreign(key: &str) -> bool {
+    FOREIGN.iter().any(|prefix| key.starts_with(prefix))
+}
+
+/// What of the parameters makes an object another one: sidecars may add different words of their own to a repeat.
+pub(super) fn own(parameters: &Map) -> Map {
+    let own = parameters.iter().filter(|(key, _)| !is_foreign(key));
+    own.map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Refuses parameters that nobody knows.
+///
+/// # Errors
+/// [`crate::Kind::Invalid`] naming the parameter.
+pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
+    match parameters.keys().find(|key| !is_foreign(key)) {
+        None => Ok(()),
+        Some(key) => Err(Error::invalid(format!("parameters.{key} is not known"))),
+    }
+}
+
+/// The class that parameters name, where nothing else of ours may be in them.
+///
+/// # Errors
+/// [`crate::Kind::Invalid`] naming the parameter.
+pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
+    if let Some(key) = parameters
+        .keys()
+        .find(|key| *key != "class" && !is_foreign(key))
+    {
+        return Err(Error::invalid(format!(
+            "parameters.{key} is not known; known are: class"
+        )));
+    }
+    named_class(parameters)
+}
+
+/// The class that parameters name, whatever else is in them.
+///
+/// # Errors
+/// [`crate::Kind::Invalid`] naming the parameter.
+pub(super) fn named_class(parameters: &Map) -> Result<Option<ClassName>> {
+    let name = parameters.get("class").map(|name| name.parse());
+    name.transpose()
+        .map_err(|error: Error| Error::invalid(format!("parameters.class: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn parameters_name_a_class_or_belong_to_others() {
+        let map = |key: &str, value: &str| Map::from([(key.to_owned(), value.to_owned())]);
+        let fast = map("class", "fast");
+        assert_eq!(class(&fast).unwrap(), Some("fast".parse().unwrap()));
+        assert_eq!(own(&fast), fast);
+        let foreign = map("drumlin.dev/x", "y");
+        assert_eq!(class(&foreign).unwrap(), None);
+        assert_eq!(own(&foreign), Map::new());
+        check_foreign(&foreign).unwrap();
+        for bad in [map("class", "No Class"), map("flavour", "x")] {
+            assert_eq!(class(&bad).unwrap_err().kind(), Kind::Invalid);
+            assert_eq!(check_foreign(&bad).unwrap_err().kind(), Kind::Invalid);
+        }
+    }
+}

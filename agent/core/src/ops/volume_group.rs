@@ -1,0 +1,549 @@
+//! Volume groups: volumes that belong together. A volume is in at most one.
+//!
+//! The group's own record names its members, so that any change of them is one durable step. It lies in one class, its
+//! members may be in others of this node.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{
+    Class, Condition, Listing, OnGroupDelete, Operations, PageRequest, Volume,
+    devices::Devices,
+    labels::{self, Read},
+    locks::Hold,
+    parameters,
+    resolve::{Found, not_here},
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{ImageSpec, LabelChange, Labels, Origin},
+    fail,
+    types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
+};
+
+/// The most volumes of a group.
+const MOST_MEMBERS: usize = 1024;
+
+/// A volume group as the disk shows it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeGroup {
+    /// Its id.
+    pub handle: Handle,
+    /// Its volumes, in no order that means anything. One that is lost has no size and an abnormal condition.
+    pub members: Vec<Volume>,
+}
+
+/// A volume group to be made (volumegroup, `CreateVolumeGroup`).
+#[derive(Debug, Clone)]
+pub struct CreateVolumeGroup {
+    /// Its name: the same name finds the same group.
+    pub name: Name,
+    /// `class` and what else the caller sends with it.
+    pub parameters: Map,
+    /// The volumes that it begins with.
+    pub members: Vec<Reference>,
+}
+
+/// Which volume a group names: its class and key, on the group's own node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Member {
+    pub(super) class: ClassName,
+    pub(super) key: Key,
+}
+
+impl Member {
+    fn of(handle: &Handle) -> Self {
+        Self {
+            class: handle.class.clone(),
+            key: handle.key,
+        }
+    }
+
+    fn id(&self) -> ImageId {
+        ImageId {
+            kind: ImageKind::Volume,
+            key: self.key,
+        }
+    }
+}
+
+/// The label that names members.
+fn write(members: &[Member]) -> String {
+    let words = members
+        .iter()
+        .map(|member| format!("{}/{}", member.class, member.key));
+    words.collect::<Vec<String>>().join(":")
+}
+
+/// The members that a label names, in order.
+fn read(text: &str) -> Vec<Member> {
+    let words = text.split(':').filter_map(|word| word.split_once('/'));
+    let member = |(class, key): (&str, &str)| {
+        Some(Member {
+            class: class.parse().ok()?,
+            key: Key::parse(key)?,
+        })
+    };
+    words.filter_map(member).collect()
+}
+
+impl Found {
+    /// The members of a group, by class and key.
+    pub(super) fn members(&self) -> Vec<Member> {
+        self.image
+            .label(labels::MEMBERS)
+            .map(read)
+            .unwrap_or_default()
+    }
+}
+
+/// Whether a volume that is in another group already is a wrong argument or a wrong state: the calls' texts differ.
+#[derive(Debug, Clone, Copy)]
+enum Joining {
+    Create,
+    Modify,
+}
+
+/// All volumes of some classes, read once for each class.
+struct Volumes(BTreeMap<Member, Found>);
+
+impl Operations {
+    /// Makes a group, or finds the one that an earlier call with this name made.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound` (a member), `Conflict`, `Busy`, `NoSpace`, `Precondition` (a member is in another group, or on
+    /// another node).
+    pub async fn create_volume_group(
+        self: &Arc<Self>,
+        request: CreateVolumeGroup,
+    ) -> Result<VolumeGroup> {
+        let named = parameters::class(&request.parameters)?;
+        let members = self.members_of(&request.members)?;
+        // Without a word on it, it lies where its first volume is.
+        let class = match (named, members.first()) {
+            (None, Some(first)) => self.classes.find(Some(&first.class)),
+            (named, _) => self.classes.find(named.as_ref()),
+        };
+        let class = class?.clone();
+        let kind = ImageKind::Group;
+        let id = ImageId {
+            kind,
+            key: Key::of(kind, &request.name),
+        };
+        let mut holds = vec![Hold::Exclusive(id)];
+        holds.extend(members.iter().map(|member| Hold::Shared(member.id())));
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                this.make_group(class, id, request, members).await
+            })
+            .await
+    }
+
+    async fn make_group(
+        &self,
+        class: Class,
+        id: ImageId,
+        request: CreateVolumeGroup,
+        members: Vec<Member>,
+    ) -> Result<VolumeGroup> {
+        if let Some(found) = self.named(&class, id).await? {
+            found.readable()?;
+            let is_same = found.image.label(labels::NAME) == Some(request.name.as_str())
+                && parameters::own(&found.image.parameters())
+                    == parameters::own(&request.parameters)
+                // A caller that names no volumes says nothing of them.
+                && (members.is_empty() || found.members() == members);
+            if is_same {
+                return self.group(found).await;
+            }
+            return Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "group {:?} exists already, with other parameters or volumes",
+                    request.name.as_str()
+                ),
+            ));
+        }
+        let _one_at_a_time = self.grouping.lock().await;
+        let volumes = self.volumes_of(members.iter()).await?;
+        volumes.check(self, &members)?;
+        self.check_joins(id, &members, Joining::Create).await?;
+        let spec = ImageSpec {
+            id,
+            size: Size::default(),
+            labels: Labels::from([
+                (labels::NAME.to_owned(), request.name.to_string()),
+                (labels::CREATED.to_owned(), labels::now()),
+                (
+                    labels::PARAMETERS.to_owned(),
+                    labels::json(&request.parameters)?,
+                ),
+                (labels::MEMBERS.to_owned(), write(&members)),
+            ]),
+            origin: Origin::Blank,
+        };
+        let image = class.backend.create(&spec).await?.into_inner();
+        fail::point("create-group.made");
+        let handle = self.handle_in(&class, id);
+        tracing::info!(group.id = %handle, group.name = %request.name, members = members.len(), "group created");
+        let found = Found {
+            handle,
+            class,
+            image,
+        };
+        Ok(volumes.group(found))
+    }
+
+    /// Makes these volumes the members of a group, and no others.
+    ///
+    /// # Errors
+    /// `NotFound` (the group or a volume), `Invalid` when a volume is in another group, `NoSpace` when there are too many,
+    /// `Precondition` when one is on another node, `Busy`.
+    pub async fn modify_group_members(
+        self: &Arc<Self>,
+        reference: &Reference,
+        members: &[Reference],
+        parameters: &Map,
+    ) -> Result<VolumeGroup> {
+        parameters::class(parameters)?;
+        let place = self.place(ImageKind::Group, reference).map_err(not_here)?;
+        let found = place.find().await?;
+        let wanted = self.members_of(members)?;
+        found.readable()?;
+        let before = found.members();
+        if before == wanted {
+            return self.group(found).await;
+        }
+        let new: Vec<Member> = wanted
+            .iter()
+            .filter(|member| !before.contains(member))
+            .cloned()
+            .collect();
+        let id = found.image.id;
+        let mut holds = vec![Hold::Exclusive(id)];
+        // Nobody may delete one on its way in.
+        holds.extend(new.iter().map(|member| Hold::Shared(member.id())));
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let found = this.find(ImageKind::Group, &found.handle.into()).await?;
+                if found.members() != before {
+                    return Err(Error::new(
+                        Kind::Busy,
+                        format!(
+                            "group {} was changed by another call; ask again",
+                            found.handle
+                        ),
+                    ));
+                }
+                this.set_members(found, new, wanted).await
+            })
+            .await
+    }
+
+    async fn set_members(
+        &self,
+        mut found: Found,
+        new: Vec<Member>,
+        wanted: Vec<Member>,
+    ) -> Result<VolumeGroup> {
+        let id = found.image.id;
+        let _one_at_a_time = self.grouping.lock().await;
+        let volumes = self.volumes_of(wanted.iter()).await?;
+        volumes.check(self, &new)?;
+        self.check_joins(id, &new, Joining::Modify).await?;
+        let change = LabelChange::set(labels::MEMBERS, write(&wanted));
+        let changed = found.class.backend.relabel(id, &change).await?;
+        fail::point("modify-group.changed");
+        found.image = changed.into_inner();
+        tracing::info!(group.id = %found.handle, members = wanted.len(), "group changed");
+        Ok(volumes.group(found))
+    }
+
+    /// Deletes a group; one that does not exist is no error. What becomes of its members is a setting of the agent's.
+    ///
+    /// # Errors
+    /// `Precondition` when it has members that must go first, or a member may not be deleted with it, `InUse`, `Busy`.
+    pub async fn delete_volume_group(self: &Arc<Self>, reference: &Reference) -> Result<()> {
+        let place = match self.place(ImageKind::Group, reference) {
+            Ok(place) => place,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(not_here(error)),
+        };
+        let found = match place.find().await {
+            Ok(found) => found,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let before = found.members();
+        let mut holds = vec![Hold::Exclusive(found.image.id)];
+        if self.settings().on_group_delete == OnGroupDelete::Cascade {
+            holds.extend(before.iter().map(|member| Hold::Exclusive(member.id())));
+        }
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let Some(image) = found.class.backend.get(found.image.id).await? else {
+                    return Ok(());
+                };
+                let found = Found { image, ..found };
+                found.readable()?;
+                if found.members() != before {
+                    return Err(Error::new(
+                        Kind::Busy,
+                        format!(
+                            "group {} was changed by another call; ask again",
+                            found.handle
+                        ),
+                    ));
+                }
+                this.let_members_go(&found).await?;
+                found.class.backend.delete(found.image.id).await?;
+                fail::point("delete-group.deleted");
+                tracing::info!(group.id = %found.handle, "group deleted");
+                Ok(())
+            })
+            .await
+    }
+
+    /// Does with the members of a group that is about to go what the agent is set to.
+    async fn let_members_go(&self, group: &Found) -> Result<()> {
+        let members = group.members();
+        match self.settings().on_group_delete {
+            OnGroupDelete::Unlink => return Ok(()),
+            OnGroupDelete::Refuse if members.is_empty() => return Ok(()),
+            OnGroupDelete::Refuse => {
+                return Err(Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "group {} has {} volumes; remove them from it first (onGroupDelete is refuse)",
+                        group.handle,
+                        members.len()
+                    ),
+                ));
+            }
+            OnGroupDelete::Cascade => {}
+        }
+        let volumes = self.volumes_of(members.iter()).await?;
+        // Before the first one goes.
+        for found in volumes.0.values() {
+            found.check_deletable()?;
+            if found.healthy().is_ok() {
+                Devices::of(found).await?.check_unmounted(found)?;
+            }
+        }
+        for found in volumes.0.values() {
+            found.delete_volume().await?;
+            fail::point("delete-group.member");
+        }
+        Ok(())
+    }
+
+    /// One group.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn get_volume_group(&self, reference: &Reference) -> Result<VolumeGroup> {
+        let found = self.find(ImageKind::Group, reference).await;
+        self.group(found.map_err(not_here)?).await
+    }
+
+    /// Groups in pages.
+    ///
+    /// # Errors
+    /// `StaleToken`.
+    pub async fn list_volume_groups(&self, page: &PageRequest) -> Result<Listing<VolumeGroup>> {
+        let page = page.cut(self.everything(ImageKind::Group).await?)?;
+        let members: Vec<Member> = page.entries.iter().flat_map(Found::members).collect();
+        let volumes = self.volumes_of(members.iter()).await?;
+        Ok(page.map(|found| volumes.group(found)))
+    }
+
+    async fn group(&self, found: Found) -> Result<VolumeGroup> {
+        found.readable()?;
+        let volumes = self.volumes_of(found.members().iter()).await?;
+        Ok(volumes.group(found))
+    }
+
+    /// The members that a list of ids means, each once, in order.
+    fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
+        let mut members = Vec::with_capacity(references.len());
+        for reference in references {
+            let place = self.place(ImageKind::Volume, reference);
+            let place = place.map_err(|error| match error.kind() {
+                Kind::WrongNode => Error::new(
+                    Kind::Precondition,
+                    format!("{error}; the volumes of a group are all on one node"),
+                ),
+                _ => error,
+            })?;
+            members.push(Member::of(&place.handle));
+        }
+        members.sort_unstable();
+        members.dedup();
+        if members.len() > MOST_MEMBERS {
+            return Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "a group has at most {MOST_MEMBERS} volumes, not {}",
+                    members.len()
+                ),
+            ));
+        }
+        Ok(members)
+    }
+
+    /// What there is of these volumes: one read for each class that they are in.
+    async fn volumes_of(&self, members: impl Iterator<Item = &Member>) -> Result<Volumes> {
+        let wanted: BTreeMap<&ClassName, Vec<Key>> =
+            members.fold(BTreeMap::new(), |mut wanted, member| {
+                let keys: &mut Vec<Key> = wanted.entry(&member.class).or_default();
+                keys.push(member.key);
+                wanted
+            });
+        let mut volumes = BTreeMap::new();
+        for (name, mut keys) in wanted {
+            // A class that is configured no longer.
+            let Ok(class) = self.classes.find(Some(name)) else {
+                continue;
+            };
+            keys.sort_unstable();
+            let mut images = class.backend.list(ImageKind::Volume).await?;
+            images.retain(|image| keys.binary_search(&image.id.key).is_ok());
+            for image in images {
+                let handle = self.handle_in(class, image.id);
+                let found = Found {
+                    class: class.clone(),
+                    image,
+                    handle,
+                };
+                volumes.insert(Member::of(&found.handle), found);
+            }
+        }
+        Ok(Volumes(volumes))
+    }
+
+    /// Refuses volumes that are in another group than `joined`.
+    async fn check_joins(&self, joined: ImageId, new: &[Member], joining: Joining) -> Result<()> {
+        if new.is_empty() {
+            return Ok(());
+        }
+        for group in self.everything(ImageKind::Group).await? {
+            if group.image.id == joined {
+                continue;
+            }
+            if let Some(taken) = group.members().iter().find(|member| new.contains(member)) {
+                let kind = match joining {
+                    Joining::Create => Kind::Precondition,
+                    Joining::Modify => Kind::Invalid,
+                };
+                return Err(Error::new(
+                    kind,
+                    format!(
+                        "volume {}/{}/{} is in group {} ({}); remove it from there first",
+                        self.settings().node,
+                        taken.class,
+                        taken.key,
+                        group.handle,
+                        group.image.label(labels::NAME).unwrap_or_default()
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses to delete a volume that is in a group.
+    pub(super) async fn check_in_no_group(&self, volume: &Found) -> Result<()> {
+        let member = Member::of(&volume.handle);
+        for class in self.classes.iter() {
+            let groups = match class.backend.list(ImageKind::Group).await {
+                Ok(groups) => groups,
+                // Another class that cannot be read must not keep this one from serving.
+                Err(_) if class.name != volume.class.name => continue,
+                Err(error) => return Err(error),
+            };
+            for image in groups {
+                let handle = self.handle_in(class, image.id);
+                let name = image.label(labels::NAME).unwrap_or_default().to_owned();
+                let group = Found {
+                    handle,
+                    class: class.clone(),
+                    image,
+                };
+                if group.members().contains(&member) {
+                    return Err(Error::new(
+                        Kind::Precondition,
+                        format!(
+                            "volume {} is in group {} ({name}); remove it from there first",
+                            volume.handle, group.handle
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Volumes {
+    /// Refuses volumes that are not there, or that cannot be used.
+    fn check(&self, operations: &Operations, members: &[Member]) -> Result<()> {
+        for member in members {
+            let Some(found) = self.0.get(member) else {
+                return Err(Error::not_found(format!(
+                    "volume {}/{}/{} does not exist",
+                    operations.settings().node,
+                    member.class,
+                    member.key
+                )));
+            };
+            found.readable()?;
+        }
+        Ok(())
+    }
+
+    /// A group with what there is of its volumes.
+    fn group(&self, group: Found) -> VolumeGroup {
+        let member = |member: Member| match self.0.get(&member) {
+            Some(found) => Volume::from(found.clone()),
+            None => Volume {
+                handle: Handle {
+                    node: group.handle.node.clone(),
+                    class: member.class,
+                    key: member.key,
+                },
+                size: Size::default(),
+                source: None,
+                published: None,
+                condition: Condition {
+                    abnormal: true,
+                    message: "volume is lost".to_owned(),
+                },
+            },
+        };
+        let members = group.members().into_iter().map(member).collect();
+        VolumeGroup {
+            members,
+            handle: group.handle,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_read_as_they_were_written_and_what_is_none_is_left_out() {
+        let key = |last: u32| Key::parse(&format!("00000000-0000-5000-8000-{last:012}")).unwrap();
+        let member = |class: &str, last| Member {
+            class: class.parse().unwrap(),
+            key: key(last),
+        };
+        let members = vec![member("fast", 1), member("slow", 2)];
+        assert_eq!(read(&write(&members)), members);
+        assert_eq!(read(&write(&[])), []);
+        assert_eq!(read("fast/nothing:x:/:"), []);
+    }
+}
