@@ -34,6 +34,9 @@ pub(crate) enum Command {
     /// Print the custom resource definitions of the kinds there are.
     #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
     Crds,
+    /// Let writers go on that wait for the agent, should it die meanwhile. The agent starts this itself.
+    #[command(hide = true)]
+    Guard,
     /// Print a script that completes commands in a shell.
     #[command(after_help = "Example:\n  drumlin completions bash > /etc/bash_completion.d/drumlin")]
     Completions {

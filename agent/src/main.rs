@@ -38,6 +38,9 @@ pub(crate) const VERSION: &str = env!("DRUMLIN_VERSION");
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::Guard = cli.command {
+        return commands::guard::run();
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -59,6 +62,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Validate(arguments) => return commands::validate::run(&arguments),
         Command::Status(arguments) => return commands::status::run(&arguments),
         Command::Crds => commands::crds::run(),
+        Command::Guard => anyhow::bail!("the guard runs without this"),
         Command::Completions { shell } => commands::completions::run(shell),
     }
     Ok(ExitCode::SUCCESS)

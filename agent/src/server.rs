@@ -157,6 +157,7 @@ pub(crate) mod tests {
                 allocation: Allocation::Thin,
                 file_system: FileSystem::Ext4,
                 missing: Missing::Refuse,
+                longest_freeze: None,
             })),
         };
         let classes = Classes::new(&node, vec![class]).unwrap();

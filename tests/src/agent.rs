@@ -10,7 +10,8 @@ use std::{
 
 use drumlin_proto::{
     csi::v1::{
-        ProbeRequest, controller_client::ControllerClient, identity_client::IdentityClient,
+        ProbeRequest, controller_client::ControllerClient,
+        group_controller_client::GroupControllerClient, identity_client::IdentityClient,
         node_client::NodeClient,
     },
     volumegroup,
@@ -243,6 +244,11 @@ impl Agent {
     /// A client of its Node service.
     pub fn node(&self) -> NodeClient<Channel> {
         NodeClient::new(self.channel())
+    }
+
+    /// A client of its `GroupController` service.
+    pub fn group_controller(&self) -> GroupControllerClient<Channel> {
+        GroupControllerClient::new(self.channel())
     }
 
     /// A client of its groups of volumes.

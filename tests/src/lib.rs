@@ -4,6 +4,7 @@
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`programs`]: programs of the host.
+//! - [`sequence`]: a writer whose order can be told from copies of its volumes.
 //! - [`state`]: everything that an agent has to do with, to be compared.
 //!
 //! **Invariant:** nothing here knows the agent's code.
@@ -16,5 +17,6 @@
 pub mod agent;
 pub mod programs;
 pub mod requests;
+pub mod sequence;
 pub mod state;
 pub mod storage;

@@ -3,6 +3,7 @@
 pub(crate) mod agent;
 pub(crate) mod completions;
 pub(crate) mod crds;
+pub(crate) mod guard;
 mod print;
 pub(crate) mod reconcile;
 mod signals;

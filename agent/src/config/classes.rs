@@ -3,6 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -41,6 +42,9 @@ struct FileDirectory {
     fs_type: Option<String>,
     #[serde(default)]
     allocation: FileAllocation,
+    /// In seconds.
+    #[serde(default)]
+    longest_freeze: Option<u32>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -158,6 +162,7 @@ pub(super) fn classes(
             allocation: Allocation::Thin,
             file_system: FileSystem::Ext4,
             missing: Missing::Create,
+            longest_freeze: None,
         };
         return Ok(vec![Class {
             name: "default".parse()?,
@@ -233,6 +238,9 @@ impl FileDirectory {
             },
             file_system: file_system(self.fs_type.as_deref()).context("directory.fsType")?,
             missing: Missing::Refuse,
+            longest_freeze: self
+                .longest_freeze
+                .map(|seconds| Duration::from_secs(seconds.into())),
         })
     }
 }

@@ -8,7 +8,8 @@ use std::{
 };
 
 use drumlin_proto::csi::v1::{
-    ControllerUnpublishVolumeRequest, DeleteSnapshotRequest, VolumeCapability,
+    ControllerUnpublishVolumeRequest, DeleteSnapshotRequest, DeleteVolumeGroupSnapshotRequest,
+    VolumeCapability, VolumeGroupSnapshot,
 };
 use drumlin_tests::{
     agent::{Agent, snapshots_bind_their_volume},
@@ -90,6 +91,18 @@ pub(crate) async fn unbind(agent: &Agent, snapshot: &str) {
             ..DeleteSnapshotRequest::default()
         };
         ok(agent.controller().delete_snapshot(request).await);
+    }
+}
+
+/// Deletes a group snapshot where its volumes can do nothing while they have one.
+pub(crate) async fn unbind_all(agent: &Agent, taken: &VolumeGroupSnapshot) {
+    if snapshots_bind_their_volume() {
+        let request = DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id: taken.group_snapshot_id.clone(),
+            ..DeleteVolumeGroupSnapshotRequest::default()
+        };
+        let mut groups = agent.group_controller();
+        ok(groups.delete_volume_group_snapshot(request).await);
     }
 }
 

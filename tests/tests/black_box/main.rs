@@ -17,6 +17,7 @@ mod concurrency;
 mod content;
 mod damage;
 mod examples;
+mod group_snapshots;
 mod interruption;
 mod interruption_of_manifests;
 mod kit;

@@ -25,6 +25,8 @@ mod disks;
 mod example;
 mod filling;
 mod full;
+#[path = "../black_box/group_snapshots.rs"]
+mod group_snapshots;
 mod groups;
 #[path = "../black_box/interruption.rs"]
 mod interruption;

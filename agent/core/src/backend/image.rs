@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::types::{ImageId, Size};
+use crate::{
+    Error, Kind, Result,
+    types::{ImageId, Size},
+};
 
 /// What a back end keeps beside an image's bytes. The keys belong to [`crate::ops`].
 pub type Labels = BTreeMap<String, String>;
@@ -53,6 +56,19 @@ pub struct ImageSpec {
     pub labels: Labels,
     /// What it is made from.
     pub origin: Origin,
+}
+
+impl ImageSpec {
+    /// The image that this one is to be a copy of.
+    ///
+    /// # Errors
+    /// `Bug` when it is none.
+    pub(super) fn source(&self) -> Result<ImageId> {
+        match self.origin {
+            Origin::CopyOf(source) => Ok(source),
+            Origin::Blank => Err(Error::new(Kind::Bug, format!("{} is no copy", self.id))),
+        }
+    }
 }
 
 /// A change of labels, made in one step.

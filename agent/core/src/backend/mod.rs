@@ -16,7 +16,7 @@ pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
 
 use crate::{
     Result,
-    host::{Access, FileSystem},
+    host::{Access, FileSystem, moment::Moment},
     types::{ImageId, Size, SizeRules},
 };
 
@@ -29,6 +29,15 @@ pub struct Features {
     pub file_system: FileSystem,
     /// An image's device stays when it is detached.
     pub keeps_devices: bool,
+}
+
+/// Back ends whose images can be held at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Directories of image files.
+    Directory,
+    /// Volume groups and thin pools.
+    Lvm,
 }
 
 /// What room a back end has.
@@ -48,6 +57,9 @@ pub struct Capacity {
 /// Groups are images of size zero without bytes: they are made blank, listed, found, relabelled and deleted, nothing else.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// Which others can hold images of one moment with it.
+    fn family(&self) -> Family;
+
     /// What it can do.
     ///
     /// # Errors
@@ -105,6 +117,21 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `InUse` when its device is mounted or open.
     async fn delete(&self, id: ImageId) -> Result<Change<()>>;
+
+    /// Refuses copies that cannot be of one moment, or have no room, before anything is made.
+    ///
+    /// # Errors
+    /// `Precondition` or `NoSpace`, naming the image.
+    async fn check_together(&self, specs: &[ImageSpec]) -> Result<()>;
+
+    /// Makes what copies of one moment need, and says what is left to be done at that. Until then they show nothing that
+    /// means anything; one that is not to be is deleted like any image.
+    async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment>;
+
+    /// Brings copies of one moment to the disk, after that.
+    async fn keep_together(&self, _: &[ImageSpec]) -> Result<()> {
+        Ok(())
+    }
 
     /// Images that nobody sees any more because their deletion was begun.
     async fn leaving(&self) -> Result<Vec<ImageId>> {

@@ -18,6 +18,7 @@ pub mod holders;
 pub mod identity;
 pub mod loop_device;
 mod loop_table;
+pub mod moment;
 pub mod mount;
 mod mount_options;
 pub mod mount_table;

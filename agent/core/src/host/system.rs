@@ -8,7 +8,8 @@
 
 use std::{
     ffi::{CString, OsStr},
-    io,
+    fs::File,
+    io::{self, IoSliceMut},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -17,6 +18,10 @@ use std::{
 };
 
 use libc::{Ioctl, c_int, c_long, c_uint};
+use nix::sys::{
+    signal::{SigHandler, Signal, signal},
+    socket::{ControlMessageOwned, MsgFlags, recvmsg},
+};
 
 // linux/fs.h
 const FICLONE: Ioctl = nix::request_code_write!(0x94, 9, size_of::<c_int>());
@@ -152,6 +157,34 @@ pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
 /// Lets the writers of a frozen file system go on (`FITHAW`); `EINVAL` when it is not frozen.
 pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
     ioctl_number(directory, FITHAW, 0).map(drop)
+}
+
+/// Has a signal change nothing for this process.
+pub(crate) fn ignore(number: Signal) {
+    // SAFETY: no handler of ours runs.
+    let _ = unsafe { signal(number, SigHandler::SigIgn) };
+}
+
+/// Receives the files that came with the next byte on a unix socket; none at its end.
+pub(crate) fn receive_files(socket: impl AsFd, most: usize) -> io::Result<Option<Vec<File>>> {
+    let mut space = vec![0; most * size_of::<c_int>() + 64];
+    let mut byte = [0];
+    let mut body = [IoSliceMut::new(&mut byte)];
+    let socket = socket.as_fd().as_raw_fd();
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(socket, &mut body, Some(&mut space), flags)?;
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    let mut files = Vec::new();
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(numbers) = part {
+            // SAFETY: the kernel has made these descriptors for this call, and nobody else knows them.
+            let new = |number| unsafe { File::from_raw_fd(number) };
+            files.extend(numbers.into_iter().map(new));
+        }
+    }
+    Ok(Some(files))
 }
 
 /// Makes a stretch of a block device read as zeros (`BLKZEROOUT`): start and length in bytes, multiples of 512.

@@ -33,6 +33,10 @@ pub(super) const IDENTITY: &str = "identity";
 pub(super) const PUBLISHED: &str = "published";
 /// The volumes of a group: `<class>/<key>`, with `:` between them. The node is the group's own.
 pub(super) const MEMBERS: &str = "members";
+/// The group snapshot that a snapshot is a member of: `<class>/<key>`.
+pub(super) const GROUP: &str = "group";
+/// `making` on a group snapshot until it is whole, `leaving` while it is deleted.
+pub(super) const STATE: &str = "state";
 /// `true` while it may not be deleted.
 pub(super) const PROTECTED: &str = "protected";
 /// What the labels of a user begin with.
@@ -133,7 +137,12 @@ impl Read for Image {
 
 /// The label of the present moment.
 pub(super) fn now() -> String {
-    SystemTime::now()
+    time(SystemTime::now())
+}
+
+/// The label of a moment.
+pub(super) fn time(moment: SystemTime) -> String {
+    moment
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
         .as_nanos()

@@ -8,6 +8,7 @@ mod capacity;
 mod changes;
 mod class;
 mod devices;
+mod group_snapshot;
 mod labels;
 mod locks;
 mod mount_group;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 pub use adoption::adopted_labels;
 pub use capacity::CapacityQuery;
 pub use class::{Class, Classes};
+pub use group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use node::PublishVolume;
 pub use page::{Listing, PageRequest};
 pub use publication::PublishController;
@@ -114,6 +116,7 @@ impl Operations {
                 }
             }
         }
+        self.recover_group_snapshots().await;
     }
 
     /// Goes on with a deletion that was interrupted; it may take long, and nobody waits for it.

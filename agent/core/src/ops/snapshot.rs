@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub created: SystemTime,
     /// Whether volumes can be made from it.
     pub ready: bool,
+    /// The group snapshot that it is a member of.
+    pub group: Option<Handle>,
 }
 
 /// A snapshot to be made (CSI, `CreateSnapshot`).
@@ -62,8 +64,23 @@ impl From<Found> for Snapshot {
             created: found.image.created(),
             ready: found.image.health == Health::Good,
             handle: found.handle,
+            group: None,
         }
     }
+}
+
+/// What every snapshot of a volume says.
+pub(super) fn snapshot_labels(volume: &Found) -> Labels {
+    let mut labels = Labels::from([
+        (labels::CREATED.to_owned(), labels::now()),
+        (labels::SNAPSHOT_OF.to_owned(), volume.handle.to_string()),
+    ]);
+    for key in [labels::FILE_SYSTEM, labels::FORMAT] {
+        if let Some(value) = volume.image.label(key) {
+            labels.insert(key.to_owned(), value.to_owned());
+        }
+    }
+    labels
 }
 
 impl Operations {
@@ -119,20 +136,14 @@ impl Operations {
         }
         let volume = self.find(ImageKind::Volume, &request.of).await?;
         let image = volume.healthy()?;
-        let mut labels = Labels::from([
+        let mut labels = snapshot_labels(&volume);
+        labels.extend([
             (labels::NAME.to_owned(), request.name.to_string()),
-            (labels::CREATED.to_owned(), labels::now()),
             (
                 labels::PARAMETERS.to_owned(),
                 labels::json(&request.parameters)?,
             ),
-            (labels::SNAPSHOT_OF.to_owned(), volume.handle.to_string()),
         ]);
-        for key in [labels::FILE_SYSTEM, labels::FORMAT] {
-            if let Some(value) = image.label(key) {
-                labels.insert(key.to_owned(), value.to_owned());
-            }
-        }
         let spec = ImageSpec {
             id,
             size: image.size,
@@ -162,7 +173,8 @@ impl Operations {
     /// Deletes a snapshot; one that does not exist is no error.
     ///
     /// # Errors
-    /// `NotFound` for another node's, `Busy` while a volume is made from it.
+    /// `NotFound` for another node's, `Busy` while a volume is made from it, `Invalid` when it is a member of a group
+    /// snapshot, which goes as a whole.
     pub async fn delete_snapshot(self: &Arc<Self>, reference: &Reference) -> Result<()> {
         let place = match self.place(ImageKind::Snapshot, reference) {
             Ok(place) => place,
@@ -170,6 +182,7 @@ impl Operations {
             Err(error) => return Err(not_here(error)),
         };
         let holds = vec![Hold::Exclusive(place.id)];
+        let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
                 if let Some(image) = place.class.backend.get(place.id).await? {
@@ -179,6 +192,7 @@ impl Operations {
                         image,
                     };
                     found.readable()?;
+                    this.check_in_no_group_snapshot(&found).await?;
                     found.class.backend.delete(place.id).await?;
                     tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
                 }
@@ -192,8 +206,36 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub async fn get_snapshot(&self, reference: &Reference) -> Result<Snapshot> {
-        let found = self.find(ImageKind::Snapshot, reference).await;
-        found.map(Snapshot::from).map_err(not_here)
+        let found = self.find_snapshot(reference).await.map_err(not_here)?;
+        let groups = self.groups_of(std::slice::from_ref(&found)).await?;
+        Ok(groups.snapshot(found))
+    }
+
+    /// The snapshot that an id names. A member of a group snapshot is there when that is whole.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] or [`Kind::WrongNode`].
+    pub(super) async fn find_snapshot(&self, reference: &Reference) -> Result<Found> {
+        let found = self.find(ImageKind::Snapshot, reference).await?;
+        let groups = self.groups_of(std::slice::from_ref(&found)).await?;
+        if groups.shows(&found) {
+            return Ok(found);
+        }
+        Err(Error::not_found(format!(
+            "snapshot {reference} does not exist"
+        )))
+    }
+
+    /// Refuses to delete a member of a group snapshot alone.
+    async fn check_in_no_group_snapshot(&self, snapshot: &Found) -> Result<()> {
+        let groups = self.groups_of(std::slice::from_ref(snapshot)).await?;
+        match groups.of(snapshot) {
+            None => Ok(()),
+            Some(group) => Err(Error::invalid(format!(
+                "snapshot {} is a member of group snapshot {}; delete that",
+                snapshot.handle, group.handle
+            ))),
+        }
     }
 
     /// Snapshots in pages. An id that is unknown, or another node's, shows nothing.
@@ -206,7 +248,7 @@ impl Operations {
         page: &PageRequest,
     ) -> Result<Listing<Snapshot>> {
         let mut all = match &filter.snapshot {
-            Some(reference) => match self.find(ImageKind::Snapshot, reference).await {
+            Some(reference) => match self.find_snapshot(reference).await {
                 Ok(found) => vec![found],
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::WrongNode) => {
                     Vec::new()
@@ -219,6 +261,8 @@ impl Operations {
             let of = of.to_string();
             all.retain(|found| found.image.label(labels::SNAPSHOT_OF) == Some(of.as_str()));
         }
-        Ok(page.cut(all)?.map(Snapshot::from))
+        let groups = self.groups_of(&all).await?;
+        all.retain(|found| groups.shows(found));
+        Ok(page.cut(all)?.map(|found| groups.snapshot(found)))
     }
 }

@@ -150,7 +150,7 @@ impl Operations {
             holds.push(match kind {
                 // A volume is held still while it is copied, which only one can do at a time.
                 ImageKind::Volume => Hold::Exclusive(source),
-                ImageKind::Snapshot | ImageKind::Group => Hold::Shared(source),
+                _ => Hold::Shared(source),
             });
         }
         let this = Arc::clone(self);
@@ -250,7 +250,10 @@ impl Operations {
 
     async fn source_of(&self, source: &Source, class: &Class) -> Result<Image> {
         let (kind, reference) = source.split();
-        let found = self.find(kind, reference).await?;
+        let found = match kind {
+            ImageKind::Snapshot => self.find_snapshot(reference).await?,
+            _ => self.find(kind, reference).await?,
+        };
         found.healthy()?;
         if found.class.name != class.name {
             return Err(Error::invalid(format!(

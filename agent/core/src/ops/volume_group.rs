@@ -58,7 +58,7 @@ impl Member {
         }
     }
 
-    fn id(&self) -> ImageId {
+    pub(super) fn id(&self) -> ImageId {
         ImageId {
             kind: ImageKind::Volume,
             key: self.key,
@@ -67,7 +67,7 @@ impl Member {
 }
 
 /// The label that names members.
-fn write(members: &[Member]) -> String {
+pub(super) fn write(members: &[Member]) -> String {
     let words = members
         .iter()
         .map(|member| format!("{}/{}", member.class, member.key));
@@ -87,7 +87,7 @@ fn read(text: &str) -> Vec<Member> {
 }
 
 impl Found {
-    /// The members of a group, by class and key.
+    /// The members of a group, or the volumes that a group snapshot shows, by class and key.
     pub(super) fn members(&self) -> Vec<Member> {
         self.image
             .label(labels::MEMBERS)
@@ -104,7 +104,7 @@ enum Joining {
 }
 
 /// All volumes of some classes, read once for each class.
-struct Volumes(BTreeMap<Member, Found>);
+pub(super) struct Volumes(BTreeMap<Member, Found>);
 
 impl Operations {
     /// Makes a group, or finds the one that an earlier call with this name made.
@@ -366,7 +366,7 @@ impl Operations {
     }
 
     /// The members that a list of ids means, each once, in order.
-    fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
+    pub(super) fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
         let mut members = Vec::with_capacity(references.len());
         for reference in references {
             let place = self.place(ImageKind::Volume, reference);
@@ -394,7 +394,10 @@ impl Operations {
     }
 
     /// What there is of these volumes: one read for each class that they are in.
-    async fn volumes_of(&self, members: impl Iterator<Item = &Member>) -> Result<Volumes> {
+    pub(super) async fn volumes_of(
+        &self,
+        members: impl Iterator<Item = &Member>,
+    ) -> Result<Volumes> {
         let wanted: BTreeMap<&ClassName, Vec<Key>> =
             members.fold(BTreeMap::new(), |mut wanted, member| {
                 let keys: &mut Vec<Key> = wanted.entry(&member.class).or_default();
@@ -488,7 +491,7 @@ impl Operations {
 
 impl Volumes {
     /// Refuses volumes that are not there, or that cannot be used.
-    fn check(&self, operations: &Operations, members: &[Member]) -> Result<()> {
+    pub(super) fn check(&self, operations: &Operations, members: &[Member]) -> Result<()> {
         for member in members {
             let Some(found) = self.0.get(member) else {
                 return Err(Error::not_found(format!(
@@ -501,6 +504,16 @@ impl Volumes {
             found.readable()?;
         }
         Ok(())
+    }
+
+    /// One of them.
+    pub(super) fn get(&self, member: &Member) -> Option<&Found> {
+        self.0.get(member)
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Found> {
+        self.0.values()
     }
 
     /// A group with what there is of its volumes.

@@ -18,24 +18,32 @@ pub enum ImageKind {
     Snapshot,
     /// Volumes that belong together: labels without bytes.
     Group,
+    /// Snapshots of one moment: labels without bytes.
+    GroupSnapshot,
 }
 
 impl ImageKind {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Volume, Self::Snapshot, Self::Group];
+    pub const ALL: [Self; 4] = [
+        Self::Volume,
+        Self::Snapshot,
+        Self::Group,
+        Self::GroupSnapshot,
+    ];
 
-    /// The word for people: `volume`, `snapshot` or `group`.
+    /// The word for people: `volume`, `snapshot`, `group` or `group snapshot`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
             Self::Group => "group",
+            Self::GroupSnapshot => "group snapshot",
         }
     }
 
     /// Whether there is more to it than labels.
     pub fn has_bytes(self) -> bool {
-        self != Self::Group
+        matches!(self, Self::Volume | Self::Snapshot)
     }
 
     /// The namespace of its keys, so that a volume, a snapshot and a group of one name never share a key.
@@ -44,6 +52,7 @@ impl ImageKind {
             Self::Volume => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a01),
             Self::Snapshot => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a02),
             Self::Group => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a03),
+            Self::GroupSnapshot => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a04),
         }
     }
 }
@@ -56,6 +65,12 @@ impl Key {
     /// The key of what is called `name`.
     pub fn of(kind: ImageKind, name: &Name) -> Self {
         Self(Uuid::new_v5(&kind.namespace(), name.as_str().as_bytes()))
+    }
+
+    /// The key of what is called `name` within the image with this key.
+    #[must_use]
+    pub fn within(&self, name: &str) -> Self {
+        Self(Uuid::new_v5(&self.0, name.as_bytes()))
     }
 
     /// Reads a key in its one spelling: 36 lower-case characters with hyphens.

@@ -1,8 +1,10 @@
 //! What is advertised: what works, and nothing else.
 
 use drumlin_proto::csi::v1::{
-    ControllerServiceCapability, NodeServiceCapability, PluginCapability,
+    ControllerServiceCapability, GroupControllerServiceCapability, NodeServiceCapability,
+    PluginCapability,
     controller_service_capability::{self, rpc::Type as Controller},
+    group_controller_service_capability::{self, rpc::Type as Group},
     node_service_capability::{self, rpc::Type as Node},
     plugin_capability::{self, service::Type as Service, volume_expansion::Type as Expansion},
 };
@@ -19,6 +21,7 @@ pub(super) fn plugin() -> Vec<PluginCapability> {
     });
     [
         service(Service::ControllerService),
+        service(Service::GroupControllerService),
         service(Service::VolumeAccessibilityConstraints),
         expansion,
     ]
@@ -57,6 +60,20 @@ pub(super) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
         .map(|capability| ControllerServiceCapability {
             r#type: Some(controller_service_capability::Type::Rpc(
                 controller_service_capability::Rpc {
+                    r#type: capability.into(),
+                },
+            )),
+        })
+        .collect()
+}
+
+/// Capabilities of the group controller.
+pub(super) fn group_controller() -> Vec<GroupControllerServiceCapability> {
+    let all = [Group::CreateDeleteGetVolumeGroupSnapshot];
+    all.into_iter()
+        .map(|capability| GroupControllerServiceCapability {
+            r#type: Some(group_controller_service_capability::Type::Rpc(
+                group_controller_service_capability::Rpc {
                     r#type: capability.into(),
                 },
             )),

@@ -156,6 +156,14 @@ pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<
     }))
 }
 
+/// The ids that came in the list `field`.
+pub(in crate::rpc) fn references(field: &str, ids: &[String]) -> Result<Vec<Reference>> {
+    let numbered = ids.iter().enumerate();
+    numbered
+        .map(|(index, id)| Reference::parse(&format!("{field}[{index}]"), id))
+        .collect()
+}
+
 /// Where a volume must be usable from.
 pub(super) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirement {
     let all =
@@ -237,13 +245,18 @@ pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
             .unwrap_or_default(),
         creation_time: Some(timestamp(snapshot.created)?),
         ready_to_use: snapshot.ready,
-        group_snapshot_id: String::new(),
+        group_snapshot_id: snapshot
+            .group
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
         // Only with a capability that is not offered may this be sent.
         accessible_topology: Vec::new(),
     })
 }
 
-fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
+/// A moment as a message.
+pub(super) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_err(|error| Error::new(Kind::Bug, "a time before 1970").because(error))?;

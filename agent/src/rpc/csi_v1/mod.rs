@@ -3,6 +3,7 @@
 mod capabilities;
 mod controller;
 pub(super) mod convert;
+mod group_controller;
 mod identity;
 mod node;
 
@@ -20,9 +21,10 @@ pub(crate) struct Front {
 }
 
 /// The services of the package that are served, as reflection names them.
-pub(crate) const SERVICES: [&str; 3] = [
+pub(crate) const SERVICES: [&str; 4] = [
     v1::identity_server::SERVICE_NAME,
     v1::controller_server::SERVICE_NAME,
+    v1::group_controller_server::SERVICE_NAME,
     v1::node_server::SERVICE_NAME,
 ];
 
@@ -40,6 +42,9 @@ impl Front {
         routes
             .add_service(v1::identity_server::IdentityServer::new(self.clone()))
             .add_service(v1::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v1::group_controller_server::GroupControllerServer::new(
+                self.clone(),
+            ))
             .add_service(v1::node_server::NodeServer::new(self))
     }
 }

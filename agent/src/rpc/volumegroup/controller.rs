@@ -22,7 +22,7 @@ impl wire::controller_server::Controller for Front {
         answer("volumegroup.Controller/CreateVolumeGroup", name, async {
             let request = CreateVolumeGroup {
                 name: Name::parse("name", &request.name)?,
-                members: members(&request.volume_ids)?,
+                members: convert::references("volume_ids", &request.volume_ids)?,
                 parameters: request.parameters,
             };
             let group = self.operations.create_volume_group(request).await?;
@@ -41,7 +41,7 @@ impl wire::controller_server::Controller for Front {
         let request = request.into_inner();
         answer(METHOD, &request.volume_group_id, async {
             let group = id(&request.volume_group_id)?;
-            let members = members(&request.volume_ids)?;
+            let members = convert::references("volume_ids", &request.volume_ids)?;
             let changed = self
                 .operations
                 .modify_group_members(&group, &members, &request.parameters)
@@ -102,13 +102,6 @@ impl wire::controller_server::Controller for Front {
 
 fn id(text: &str) -> Result<Reference> {
     Reference::parse("volume_group_id", text)
-}
-
-fn members(ids: &[String]) -> Result<Vec<Reference>> {
-    let numbered = ids.iter().enumerate();
-    numbered
-        .map(|(index, id)| Reference::parse(&format!("volume_ids[{index}]"), id))
-        .collect()
 }
 
 fn message(group: &VolumeGroup) -> wire::VolumeGroup {

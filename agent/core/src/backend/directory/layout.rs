@@ -31,6 +31,7 @@ pub(super) struct Layout {
     volumes: PathBuf,
     snapshots: PathBuf,
     groups: PathBuf,
+    group_snapshots: PathBuf,
 }
 
 /// What stands before the key in the name of something that an image is on its way to or from.
@@ -65,6 +66,7 @@ impl Layout {
             volumes: root.join("volumes"),
             snapshots: root.join("snapshots"),
             groups: root.join("groups"),
+            group_snapshots: root.join("group-snapshots"),
         }
     }
 
@@ -74,6 +76,7 @@ impl Layout {
             ImageKind::Volume => &self.volumes,
             ImageKind::Snapshot => &self.snapshots,
             ImageKind::Group => &self.groups,
+            ImageKind::GroupSnapshot => &self.group_snapshots,
         }
     }
 

@@ -26,7 +26,8 @@ impl Inner {
         if let Some(image) = self.layout.get(spec.id) {
             return Ok(Change::Already(image));
         }
-        if spec.origin == Origin::Blank {
+        // A snapshot that begins blank is about to share the blocks of its volume.
+        if spec.origin == Origin::Blank && spec.id.kind != ImageKind::Snapshot {
             self.check_room(spec.size)?;
         }
         let making = self.layout.passing(Passing::Making, spec.id);

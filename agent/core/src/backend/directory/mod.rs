@@ -5,6 +5,7 @@
 //! <path>/volumes/<key>/record.json  what is known of it
 //! <path>/snapshots/<key>/…          likewise
 //! <path>/groups/<key>/record.json   volumes that belong together; there are no bytes
+//! <path>/group-snapshots/<key>/…    likewise
 //! <path>/volumes/.making-<key>/     half-made; removed on start and before the key is made again
 //! <path>/volumes/.deleting-<key>/   half-removed; likewise
 //! <path>/volumes/.record-<key>      a record on its way to `<key>/record.json`
@@ -20,15 +21,16 @@ mod layout;
 mod making;
 mod opening;
 mod record;
+mod together;
 
-use std::{path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
-use super::{Backend, Capacity, Change, Features, Image, ImageSpec, LabelChange};
+use super::{Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange};
 use crate::{
     Result, blocking,
-    host::{Access, Disk, FileSystem},
+    host::{Access, Disk, FileSystem, moment::Moment},
     types::{ImageId, ImageKind, Size, SizeRules},
 };
 use layout::Layout;
@@ -55,6 +57,8 @@ pub struct DirectorySettings {
     pub file_system: FileSystem,
     /// What to do when `path` is missing.
     pub missing: Missing,
+    /// So long the writers of mounted volumes may wait for a group snapshot, where images cannot share blocks.
+    pub longest_freeze: Option<Duration>,
 }
 
 /// What to do when the directory of a class is missing.
@@ -133,6 +137,10 @@ impl Inner {
 
 #[async_trait]
 impl Backend for Directory {
+    fn family(&self) -> Family {
+        Family::Directory
+    }
+
     async fn features(&self) -> Result<Features> {
         Ok(Features {
             sizes: SizeRules {
@@ -172,6 +180,21 @@ impl Backend for Directory {
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let spec = spec.clone();
         self.run(move |inner| inner.create(&spec)).await
+    }
+
+    async fn check_together(&self, specs: &[ImageSpec]) -> Result<()> {
+        let specs = specs.to_vec();
+        self.run(move |inner| inner.check_copies(&specs)).await
+    }
+
+    async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment> {
+        let specs = specs.to_vec();
+        self.run(move |inner| inner.prepare_copies(&specs)).await
+    }
+
+    async fn keep_together(&self, specs: &[ImageSpec]) -> Result<()> {
+        let specs = specs.to_vec();
+        self.run(move |inner| inner.keep_copies(&specs)).await
     }
 
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {

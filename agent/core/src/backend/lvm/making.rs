@@ -89,7 +89,7 @@ impl Lvm {
                 let commands = match spec.id.kind {
                     ImageKind::Snapshot => vec![self.new_snapshot(now, thick, spec, &source)?],
                     ImageKind::Volume => self.begin_copy(now, thick, spec, size, &source)?,
-                    ImageKind::Group => Vec::new(),
+                    ImageKind::Group | ImageKind::GroupSnapshot => Vec::new(),
                 };
                 self.group.change(commands).await?;
             }

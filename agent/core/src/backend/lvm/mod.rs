@@ -24,6 +24,7 @@ mod tags;
 pub(super) mod testing;
 mod thick;
 mod thin;
+mod together;
 mod wiping;
 
 use std::{
@@ -45,10 +46,10 @@ use self::{
     tags::Tags,
     thick::check_group_room,
 };
-use super::{Backend, Capacity, Change, Features, Health, Image, ImageSpec, LabelChange};
+use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking,
-    host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders},
+    host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders, moment::Moment},
     types::{Handle, ImageId, ImageKind, Size, SizeRules},
 };
 
@@ -255,8 +256,8 @@ fn name_of(id: ImageId) -> String {
     let kind = match id.kind {
         ImageKind::Volume => 'v',
         ImageKind::Snapshot => 's',
-        // It has no volume.
-        ImageKind::Group => 'g',
+        // They have no volume.
+        ImageKind::Group | ImageKind::GroupSnapshot => 'g',
     };
     format!("dl-{kind}-{}", id.key)
 }
@@ -276,6 +277,10 @@ async fn node(device: Mapped) -> Result<PathBuf> {
 
 #[async_trait]
 impl Backend for Lvm {
+    fn family(&self) -> Family {
+        Family::Lvm
+    }
+
     async fn features(&self) -> Result<Features> {
         let extent = self.group.extent().await?;
         Ok(Features {
@@ -344,6 +349,14 @@ impl Backend for Lvm {
 
     async fn finish(&self, spec: &ImageSpec) -> Result<()> {
         self.fill(spec).await
+    }
+
+    async fn check_together(&self, specs: &[ImageSpec]) -> Result<()> {
+        self.check_copies(specs).await
+    }
+
+    async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment> {
+        self.prepare_copies(specs).await
     }
 
     fn progress(&self, id: ImageId) -> Option<String> {

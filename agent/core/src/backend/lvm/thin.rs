@@ -288,7 +288,7 @@ impl Lvm {
         let promised = match spec.id.kind {
             ImageKind::Volume => size.bytes(),
             // It is not written to.
-            ImageKind::Snapshot | ImageKind::Group => 0,
+            _ => 0,
         };
         self.check_pool_room(now, pool, promised).await?;
         let name = name_of(spec.id);

@@ -1,0 +1,154 @@
+//! Copies of one moment, for a group of volumes.
+//!
+//! The file systems of all of them are frozen, then their images share blocks with the copies. What a raw user writes
+//! nobody can hold: the kernel has no way to stop a loop device. Such a volume is refused.
+
+use std::{fs::File, path::PathBuf};
+
+use super::{Allocation, Inner};
+use crate::{
+    Error, Kind, Result,
+    backend::{ImageSpec, Origin},
+    fail,
+    host::{
+        MountTable, copy, loop_device,
+        moment::{Held, Member, Moment, SHORT, Step},
+    },
+    types::ImageId,
+};
+
+/// Who can write to an image.
+enum Writers {
+    /// Nobody: it has no device, or all that is mounted from it is read-only.
+    None,
+    /// Users of the file system that is mounted here.
+    FileSystem(PathBuf),
+}
+
+impl Inner {
+    fn writers(&self, id: ImageId) -> Result<Writers> {
+        let devices = loop_device::find(&self.layout.image(id))?;
+        let table = MountTable::read()?;
+        let mut is_raw = false;
+        for device in &devices {
+            let mounts = table.file_systems_of(&device.path)?;
+            let mut writable = mounts
+                .iter()
+                .filter(|mount| !mount.is_file_system_read_only());
+            if let Some(mount) = writable.next() {
+                return Ok(Writers::FileSystem(mount.target.clone()));
+            }
+            is_raw |= mounts.is_empty();
+        }
+        if is_raw {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "{id} is used as a raw block device, whose writers an image directory cannot hold at one moment with others; unpublish and unstage it first, or use a class over LVM"
+                ),
+            ));
+        }
+        Ok(Writers::None)
+    }
+
+    /// Whether a copy takes as long as its bytes need.
+    fn must_copy(&self) -> Result<bool> {
+        let is_thick = self.settings.allocation == Allocation::Thick;
+        Ok(is_thick || !copy::supports_reflink(&self.settings.path)?)
+    }
+
+    /// Refuses what cannot be of one moment, before anything is made.
+    pub(super) fn check_copies(&self, specs: &[ImageSpec]) -> Result<()> {
+        let mut frozen = None;
+        for spec in specs {
+            let source = spec.source()?;
+            self.layout.usable(source)?;
+            if let Writers::FileSystem(_) = self.writers(source)? {
+                frozen = frozen.or(Some(source));
+            }
+        }
+        if let (Some(source), None) = (frozen, self.settings.longest_freeze)
+            && self.must_copy()?
+        {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "{source} is mounted, and {} cannot share blocks between images: its writers would have to wait for a whole copy; set longestFreeze in the class if they may, or use a file system with reflinks (xfs, btrfs)",
+                    self.settings.path.display()
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Makes the images that the copies will be, and says what is left to be done.
+    pub(super) fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<Moment> {
+        let must_copy = self.must_copy()?;
+        let mut members = Vec::new();
+        for spec in specs {
+            let source = spec.source()?;
+            let explain =
+                |error: Error| Error::new(error.kind(), source.to_string()).because(error);
+            members.push(self.prepare_copy(spec, must_copy).map_err(explain)?);
+            fail::point("directory.together.made");
+        }
+        Ok(Moment {
+            members,
+            limit: self.settings.longest_freeze.unwrap_or(SHORT),
+            ..Moment::default()
+        })
+    }
+
+    fn prepare_copy(&self, spec: &ImageSpec, must_copy: bool) -> Result<Member> {
+        let source = spec.source()?;
+        let blank = ImageSpec {
+            origin: Origin::Blank,
+            ..spec.clone()
+        };
+        self.create(&blank)?;
+        let (from, to) = (self.layout.image(source), self.layout.image(spec.id));
+        let open = |path: &PathBuf, writes: bool| {
+            let file = File::options().read(true).write(writes).open(path);
+            file.map_err(|error| Error::io(format!("could not open {}", path.display()), error))
+        };
+        let (from, to) = (open(&from, false)?, open(&to, true)?);
+        let mut member = Member::default();
+        if let Writers::FileSystem(mount_point) = self.writers(source)? {
+            let directory = open(&mount_point, false)?;
+            // What is on the disk already need not be brought there while writers wait.
+            let failed =
+                |error| Error::io(format!("could not sync {}", mount_point.display()), error);
+            nix::unistd::syncfs(&directory).map_err(failed)?;
+            from.sync_data()
+                .map_err(|error| failed_sync(source, error))?;
+            member.held.push(Held::FileSystem(directory));
+        }
+        let step = if must_copy {
+            Step::Copy { from, to }
+        } else {
+            Step::Share { from, to }
+        };
+        // Where nobody writes there is time.
+        if must_copy && member.held.is_empty() {
+            member.before.push(step);
+        } else {
+            member.within.push(step);
+        }
+        Ok(member)
+    }
+
+    /// Brings the copies to the disk.
+    pub(super) fn keep_copies(&self, specs: &[ImageSpec]) -> Result<()> {
+        for spec in specs {
+            let image = File::open(self.layout.image(spec.id));
+            let kept = image.and_then(|image| image.sync_all());
+            kept.map_err(|error| failed_sync(spec.id, error))?;
+            fail::point("directory.together.kept");
+        }
+        Ok(())
+    }
+}
+
+fn failed_sync(id: ImageId, error: std::io::Error) -> Error {
+    Error::io(format!("could not bring {id} to the disk"), error)
+}

@@ -1,0 +1,91 @@
+//! What keeps the writers of an image waiting.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Error, Kind, Result,
+    host::{
+        device_mapper::{DeviceMapper, Hold},
+        system,
+    },
+};
+
+/// Something whose writers can be kept waiting.
+#[derive(Debug)]
+pub enum Held {
+    /// A device-mapper device; with it the file system that is mounted from it.
+    Device {
+        /// Its uuid.
+        uuid: String,
+    },
+    /// A mounted file system, by a directory in it.
+    FileSystem(File),
+}
+
+/// The same as it is told to another process, which gets the files beside it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Told {
+    Device { uuid: String },
+    FileSystem { file: usize },
+}
+
+impl Held {
+    /// How to tell it to a process that gets `files`.
+    pub(super) fn tell<'a>(&'a self, files: &mut Vec<BorrowedFd<'a>>) -> Told {
+        match self {
+            Self::Device { uuid } => Told::Device { uuid: uuid.clone() },
+            Self::FileSystem(directory) => {
+                files.push(directory.as_fd());
+                Told::FileSystem {
+                    file: files.len() - 1,
+                }
+            }
+        }
+    }
+
+    /// What was told by a process that sent `files`; each file is named once.
+    pub(super) fn of(told: Told, files: &mut [Option<File>]) -> Option<Self> {
+        match told {
+            Told::Device { uuid } => Some(Self::Device { uuid }),
+            Told::FileSystem { file } => files.get_mut(file)?.take().map(Self::FileSystem),
+        }
+    }
+
+    /// Whether device-mapper is needed for it.
+    pub(super) fn is_device(&self) -> bool {
+        matches!(self, Self::Device { .. })
+    }
+
+    /// Has writers wait, after what they wrote has reached the device.
+    pub(super) fn hold(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
+        match self {
+            Self::Device { uuid } => super::open(mapper)?.suspend(uuid, Hold::Clean),
+            Self::FileSystem(directory) => match system::freeze(directory) {
+                Ok(()) => Ok(()),
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
+                    Kind::Busy,
+                    "its file system is frozen already; thaw it with `fsfreeze --unfreeze` if nobody needs that",
+                )),
+                Err(error) => Err(Error::io("could not freeze its file system", error)),
+            },
+        }
+    }
+
+    /// Lets writers go on; those that do not wait go on, too.
+    pub(super) fn release(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
+        match self {
+            Self::Device { uuid } => super::open(mapper)?.resume(uuid),
+            Self::FileSystem(directory) => match system::thaw(directory) {
+                Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
+                    Err(Error::io("could not thaw its file system", error))
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+}

@@ -1,0 +1,553 @@
+//! Group snapshots: one moment of several volumes, kept.
+//!
+//! A record of the group snapshot is written before anything else, and says that it is being made; what says that it is
+//! whole, and of which moment, is one change of that record. So a kill at any instant leaves one that is whole, or one
+//! whose members nobody sees and that is undone at the next start. A deletion goes the other way.
+
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::SystemTime};
+
+use super::{
+    Class, Operations, Snapshot,
+    devices::Devices,
+    labels::{self, Read},
+    locks::Hold,
+    parameters,
+    resolve::{Found, not_here},
+    volume_group::Member,
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{ImageSpec, LabelChange, Labels, Origin},
+    blocking, fail,
+    host::{
+        MountTable, freeze,
+        moment::{Guard, Moment, Taken},
+    },
+    types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
+};
+
+/// The value of [`labels::STATE`] while it is being made.
+const MAKING: &str = "making";
+/// The same while it is being deleted.
+const LEAVING: &str = "leaving";
+
+/// The program that watches over held writers: this one.
+const PROGRAM: &str = "/proc/self/exe";
+
+/// A group snapshot as the disk shows it now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupSnapshot {
+    /// Its id.
+    pub handle: Handle,
+    /// Its members. One that is lost has no size and is not ready.
+    pub members: Vec<Snapshot>,
+    /// The moment.
+    pub created: SystemTime,
+    /// Whether volumes can be made from all of them.
+    pub ready: bool,
+}
+
+/// A group snapshot to be made (CSI, `CreateVolumeGroupSnapshot`).
+#[derive(Debug, Clone)]
+pub struct CreateGroupSnapshot {
+    /// Its name: the same name finds the same one.
+    pub name: Name,
+    /// Of which volumes: at least one.
+    pub of: Vec<Reference>,
+    /// What the caller sends with it.
+    pub parameters: Map,
+}
+
+/// The group snapshots that hold some snapshots, by class and key.
+#[derive(Debug, Default)]
+pub(super) struct Groups(BTreeMap<(ClassName, Key), Found>);
+
+impl Groups {
+    /// The group snapshot that a snapshot is a member of. One whose record is lost is in none.
+    pub(super) fn of(&self, snapshot: &Found) -> Option<&Found> {
+        self.0.get(&group_of(snapshot)?)
+    }
+
+    /// Whether a snapshot may be seen: members are while their group snapshot is whole.
+    pub(super) fn shows(&self, snapshot: &Found) -> bool {
+        self.of(snapshot)
+            .is_none_or(|group| group.image.label(labels::STATE).is_none())
+    }
+
+    /// A snapshot as callers see it.
+    pub(super) fn snapshot(&self, found: Found) -> Snapshot {
+        let group = self.of(&found).map(|group| {
+            let handle = group.handle.clone();
+            (handle, group.image.created())
+        });
+        let mut snapshot = Snapshot::from(found);
+        if let Some((handle, moment)) = group {
+            snapshot.group = Some(handle);
+            snapshot.created = moment;
+        }
+        snapshot
+    }
+}
+
+/// The class and key that a member's label names.
+fn group_of(snapshot: &Found) -> Option<(ClassName, Key)> {
+    let (class, key) = snapshot.image.label(labels::GROUP)?.split_once('/')?;
+    Some((class.parse().ok()?, Key::parse(key)?))
+}
+
+/// The snapshot of a volume within a group snapshot.
+fn member_id(group: ImageId, volume: &Member) -> ImageId {
+    ImageId {
+        kind: ImageKind::Snapshot,
+        key: group
+            .key
+            .within(&format!("{}/{}", volume.class, volume.key)),
+    }
+}
+
+impl Operations {
+    /// Makes a group snapshot, or finds the one that an earlier call with this name made.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound` (a volume), `Conflict`, `Busy`, `NoSpace`, `Precondition` when there can be no moment of all of
+    /// them, which names one and says why.
+    pub async fn create_group_snapshot(
+        self: &Arc<Self>,
+        request: CreateGroupSnapshot,
+    ) -> Result<GroupSnapshot> {
+        parameters::check_foreign(&request.parameters)?;
+        let volumes = self.members_of(&request.of)?;
+        let Some(first) = volumes.first() else {
+            return Err(Error::invalid("source_volume_ids is missing"));
+        };
+        let class = self.classes.find(Some(&first.class))?.clone();
+        let kind = ImageKind::GroupSnapshot;
+        let id = ImageId {
+            kind,
+            key: Key::of(kind, &request.name),
+        };
+        let mut holds = vec![Hold::Exclusive(id)];
+        for volume in &volumes {
+            holds.push(Hold::Exclusive(volume.id()));
+            holds.push(Hold::Exclusive(member_id(id, volume)));
+        }
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                this.make_group_snapshot(class, id, request, volumes).await
+            })
+            .await
+    }
+
+    async fn make_group_snapshot(
+        &self,
+        class: Class,
+        id: ImageId,
+        request: CreateGroupSnapshot,
+        volumes: Vec<Member>,
+    ) -> Result<GroupSnapshot> {
+        // Before the volumes are looked at: they may be gone since, and a repeat must still find what it made.
+        if let Some(found) = self.named(&class, id).await? {
+            found.readable()?;
+            if found.image.label(labels::STATE).is_none() {
+                let is_same = found.image.label(labels::NAME) == Some(request.name.as_str())
+                    && found.members() == volumes;
+                if is_same {
+                    return self.group_snapshot(found).await;
+                }
+                return Err(Error::new(
+                    Kind::Conflict,
+                    format!(
+                        "group snapshot {:?} exists already, of other volumes",
+                        request.name.as_str()
+                    ),
+                ));
+            }
+            if found.members() != volumes {
+                // What is left of it is held by nobody here.
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!(
+                        "group snapshot {:?} of other volumes is not ended yet; ask again later",
+                        request.name.as_str()
+                    ),
+                ));
+            }
+            self.end_group_snapshot(&found).await?;
+        }
+        let parts = self.parts(id, &class, &volumes).await?;
+        for (class, specs) in &parts {
+            class.backend.check_together(specs).await?;
+        }
+        let spec = ImageSpec {
+            id,
+            size: Size::default(),
+            labels: Labels::from([
+                (labels::NAME.to_owned(), request.name.to_string()),
+                (labels::CREATED.to_owned(), labels::now()),
+                (
+                    labels::PARAMETERS.to_owned(),
+                    labels::json(&request.parameters)?,
+                ),
+                (
+                    labels::MEMBERS.to_owned(),
+                    super::volume_group::write(&volumes),
+                ),
+                (labels::STATE.to_owned(), MAKING.to_owned()),
+            ]),
+            origin: Origin::Blank,
+        };
+        let image = class.backend.create(&spec).await?.into_inner();
+        fail::point("create-group-snapshot.begun");
+        let found = Found {
+            handle: self.handle_in(&class, id),
+            class,
+            image,
+        };
+        match self.complete(&found, &parts).await {
+            Ok((found, taken)) => {
+                tracing::info!(
+                    group.id = %found.handle,
+                    members = volumes.len(),
+                    held_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
+                    "group snapshot created"
+                );
+                self.group_snapshot(found).await
+            }
+            Err(error) => match self.end_group_snapshot(&found).await {
+                Ok(()) => Err(error),
+                Err(second) => Err(Error::new(
+                    Kind::HalfDone,
+                    format!(
+                        "{}; what was made of it could not be removed: {}",
+                        error.chain(),
+                        second.chain()
+                    ),
+                )),
+            },
+        }
+    }
+
+    /// What each class has to make, in the order of the members.
+    async fn parts(
+        &self,
+        id: ImageId,
+        home: &Class,
+        volumes: &[Member],
+    ) -> Result<Vec<(Class, Vec<ImageSpec>)>> {
+        let found = self.volumes_of(volumes.iter()).await?;
+        found.check(self, volumes)?;
+        let mut parts: Vec<(Class, Vec<ImageSpec>)> = Vec::new();
+        for volume in volumes {
+            let Some(found) = found.get(volume) else {
+                continue;
+            };
+            let image = found.healthy()?;
+            if found.class.backend.family() != home.backend.family() {
+                return Err(Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "volume {} is in class {}, whose images cannot be held at one moment with those of class {}",
+                        found.handle, found.class.name, home.name
+                    ),
+                ));
+            }
+            let mut labels = super::snapshot::snapshot_labels(found);
+            labels.insert(
+                labels::GROUP.to_owned(),
+                format!("{}/{}", home.name, id.key),
+            );
+            let spec = ImageSpec {
+                id: member_id(id, volume),
+                size: image.size,
+                labels,
+                origin: Origin::CopyOf(image.id),
+            };
+            match parts.last_mut() {
+                Some((class, specs)) if class.name == found.class.name => specs.push(spec),
+                _ => parts.push((found.class.clone(), vec![spec])),
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Takes the moment, and records that all is there.
+    async fn complete(
+        &self,
+        group: &Found,
+        parts: &[(Class, Vec<ImageSpec>)],
+    ) -> Result<(Found, Taken)> {
+        let guard = blocking(|| Guard::start(&PathBuf::from(PROGRAM)));
+        // It starts while the rest is made.
+        let guard = tokio::spawn(guard);
+        let mut moment = Moment::default();
+        for (class, specs) in parts {
+            let mut part = class.backend.prepare_together(specs).await?;
+            for (member, spec) in part.members.iter_mut().zip(specs) {
+                let source = spec.labels.label(labels::SNAPSHOT_OF);
+                member.name = format!("volume {}", source.unwrap_or_default());
+            }
+            moment.join(part);
+        }
+        fail::point("create-group-snapshot.prepared");
+        let guard = guard.await.map_err(|error| {
+            Error::new(Kind::Bug, "the start of the guard ended early").because(error)
+        })??;
+        let taken = blocking(move || moment.take(guard)).await?;
+        fail::point("create-group-snapshot.taken");
+        for (class, specs) in parts {
+            class.backend.keep_together(specs).await?;
+        }
+        fail::point("create-group-snapshot.kept");
+        let mut change = LabelChange::set(labels::CREATED, labels::time(taken.at));
+        change.remove.push(labels::STATE.to_owned());
+        let image = group.class.backend.relabel(group.image.id, &change).await?;
+        fail::point("create-group-snapshot.complete");
+        let found = Found {
+            image: image.into_inner(),
+            ..group.clone()
+        };
+        Ok((found, taken))
+    }
+
+    /// Removes a group snapshot that is not whole, or not any more: its members, then its record.
+    pub(super) async fn end_group_snapshot(&self, group: &Found) -> Result<()> {
+        for volume in group.members() {
+            let class = self.classes.find(Some(&volume.class));
+            // A class that is configured no longer keeps what it has.
+            let Ok(class) = class else { continue };
+            let member = member_id(group.image.id, &volume);
+            class.backend.delete(member).await?;
+            fail::point("end-group-snapshot.member");
+        }
+        group.class.backend.delete(group.image.id).await?;
+        fail::point("end-group-snapshot.ended");
+        Ok(())
+    }
+
+    /// Undoes the group snapshots that an earlier agent has left half-made, and ends the deletions that it had begun.
+    pub(super) async fn recover_group_snapshots(&self) {
+        for class in self.classes.iter() {
+            let kind = ImageKind::GroupSnapshot;
+            // A class that cannot be read is reported elsewhere.
+            let Ok(groups) = class.backend.list(kind).await else {
+                continue;
+            };
+            for image in groups {
+                if image.label(labels::STATE).is_none() {
+                    continue;
+                }
+                let found = Found {
+                    handle: self.handle_in(class, image.id),
+                    class: class.clone(),
+                    image,
+                };
+                tracing::warn!(group.id = %found.handle, "ends a group snapshot that was interrupted");
+                let ended = match self.release_members(&found).await {
+                    Ok(()) => self.end_group_snapshot(&found).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = ended {
+                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "group snapshot not ended");
+                }
+            }
+        }
+    }
+
+    /// Thaws what an agent had frozen that died with its guard.
+    async fn release_members(&self, group: &Found) -> Result<()> {
+        let volumes = self.volumes_of(group.members().iter()).await?;
+        for found in volumes.iter() {
+            let devices = Devices::of(found).await?;
+            blocking(move || {
+                for mount in devices.mounts(&MountTable::read()?) {
+                    // A raw volume is shown as a file, and has nothing to thaw.
+                    if mount.target.is_dir() && freeze::thaw(&mount.target)? == freeze::Thaw::Thawed
+                    {
+                        tracing::warn!(object = %mount.target.display(), "file system thawed");
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a group snapshot with all its members; one that does not exist is no error.
+    ///
+    /// # Errors
+    /// `Invalid` when `members` are given and are not its own, `InUse`, `Busy` while a volume is made from a member.
+    pub async fn delete_group_snapshot(
+        self: &Arc<Self>,
+        reference: &Reference,
+        members: &[Reference],
+    ) -> Result<()> {
+        let place = match self.place(ImageKind::GroupSnapshot, reference) {
+            Ok(place) => place,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(not_here(error)),
+        };
+        let found = match place.find().await {
+            Ok(found) => found,
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        found.readable()?;
+        self.check_members(&found, members)?;
+        let id = found.image.id;
+        let mut holds = vec![Hold::Exclusive(id)];
+        let own = found.members();
+        holds.extend(
+            own.iter()
+                .map(|volume| Hold::Exclusive(member_id(id, volume))),
+        );
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let Some(image) = found.class.backend.get(id).await? else {
+                    return Ok(());
+                };
+                let found = Found { image, ..found };
+                for member in this.snapshots_in(&found).await?.into_iter().flatten() {
+                    Devices::of(&member).await?.check_unmounted(&member)?;
+                }
+                let change = LabelChange::set(labels::STATE, LEAVING);
+                found.class.backend.relabel(id, &change).await?;
+                fail::point("delete-group-snapshot.begun");
+                this.end_group_snapshot(&found).await?;
+                tracing::info!(group.id = %found.handle, "group snapshot deleted");
+                Ok(())
+            })
+            .await
+    }
+
+    /// One group snapshot.
+    ///
+    /// # Errors
+    /// `NotFound`; `Invalid` when `members` are given and are not its own.
+    pub async fn get_group_snapshot(
+        &self,
+        reference: &Reference,
+        members: &[Reference],
+    ) -> Result<GroupSnapshot> {
+        let found = self.find(ImageKind::GroupSnapshot, reference).await;
+        let found = found.map_err(not_here)?;
+        if found.readable()?.label(labels::STATE).is_some() {
+            return Err(Error::not_found(format!(
+                "group snapshot {reference} does not exist"
+            )));
+        }
+        self.check_members(&found, members)?;
+        self.group_snapshot(found).await
+    }
+
+    /// Refuses a list of members that is not a group snapshot's own.
+    fn check_members(&self, group: &Found, members: &[Reference]) -> Result<()> {
+        if members.is_empty() {
+            return Ok(());
+        }
+        let mut own = self.member_handles(group);
+        own.sort_unstable();
+        let mut given: Vec<Option<&Handle>> = members.iter().map(Reference::handle).collect();
+        given.sort_unstable();
+        given.dedup();
+        if given.iter().copied().eq(own.iter().map(Some)) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "snapshot_ids are not the {} members of group snapshot {}",
+            own.len(),
+            group.handle
+        )))
+    }
+
+    fn member_handles(&self, group: &Found) -> Vec<Handle> {
+        let handle = |volume: Member| Handle {
+            node: self.settings().node.clone(),
+            key: member_id(group.image.id, &volume).key,
+            class: volume.class,
+        };
+        group.members().into_iter().map(handle).collect()
+    }
+
+    /// The members of a group snapshot, in their order; none for one that is lost. One read for each class.
+    async fn snapshots_in(&self, group: &Found) -> Result<Vec<Option<Found>>> {
+        let handles = self.member_handles(group);
+        let mut found = BTreeMap::new();
+        for class in self.classes.iter() {
+            if !handles.iter().any(|handle| handle.class == class.name) {
+                continue;
+            }
+            for image in class.backend.list(ImageKind::Snapshot).await? {
+                let handle = self.handle_in(class, image.id);
+                if handles.contains(&handle) {
+                    let class = class.clone();
+                    let snapshot = Found {
+                        handle: handle.clone(),
+                        class,
+                        image,
+                    };
+                    found.insert(handle, snapshot);
+                }
+            }
+        }
+        Ok(handles.iter().map(|handle| found.remove(handle)).collect())
+    }
+
+    async fn group_snapshot(&self, group: Found) -> Result<GroupSnapshot> {
+        let found = self.snapshots_in(&group).await?;
+        let groups = Groups(
+            [(
+                (group.class.name.clone(), group.image.id.key),
+                group.clone(),
+            )]
+            .into(),
+        );
+        let handles = self.member_handles(&group);
+        let created = group.image.created();
+        let member = |((found, handle), volume): ((Option<Found>, Handle), Member)| match found {
+            Some(found) => groups.snapshot(found),
+            None => Snapshot {
+                handle,
+                of: Some(Handle {
+                    node: self.settings().node.clone(),
+                    class: volume.class,
+                    key: volume.key,
+                }),
+                size: Size::default(),
+                created,
+                ready: false,
+                group: Some(group.handle.clone()),
+            },
+        };
+        let members = found.into_iter().zip(handles).zip(group.members());
+        let members: Vec<Snapshot> = members.map(member).collect();
+        Ok(GroupSnapshot {
+            ready: members.iter().all(|member| member.ready),
+            members,
+            created,
+            handle: group.handle,
+        })
+    }
+
+    /// The group snapshots of some snapshots. Costs nothing where none of them is in one.
+    pub(super) async fn groups_of(&self, snapshots: &[Found]) -> Result<Groups> {
+        let wanted: Vec<(ClassName, Key)> = snapshots.iter().filter_map(group_of).collect();
+        let mut groups = BTreeMap::new();
+        for class in self.classes.iter() {
+            if !wanted.iter().any(|(name, _)| *name == class.name) {
+                continue;
+            }
+            for image in class.backend.list(ImageKind::GroupSnapshot).await? {
+                let found = Found {
+                    handle: self.handle_in(class, image.id),
+                    class: class.clone(),
+                    image,
+                };
+                groups.insert((class.name.clone(), found.image.id.key), found);
+            }
+        }
+        Ok(Groups(groups))
+    }
+}

@@ -1,0 +1,24 @@
+//! `drumlin guard`: lets writers go on that wait for an agent that has died.
+
+use std::{io, os::fd::AsFd, process::ExitCode};
+
+use drumlin_core::host::moment::{self, Watched};
+
+/// Watches over what the agent holds, until that says that it is over. Its input is a socket to the agent.
+#[expect(clippy::print_stderr, reason = "the agent that would log it is gone")]
+pub(crate) fn run() -> ExitCode {
+    let input = io::stdin().as_fd().try_clone_to_owned();
+    match input.and_then(moment::serve) {
+        Ok(Watched::Nothing) => ExitCode::SUCCESS,
+        Ok(Watched::Death(images)) => {
+            eprintln!(
+                "drumlin guard: the agent died while {images} images were held; they are not any more"
+            );
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("drumlin guard: {error}; the agent starts it when it takes a group snapshot");
+            ExitCode::FAILURE
+        }
+    }
+}
