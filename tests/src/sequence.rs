@@ -30,7 +30,7 @@ const MAGIC: u64 = 0x6472_756d_6c69_6e21;
 /// Where a writer writes: [`RING`] bytes of a file or device, from an offset.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// The file or device.
+    /// The file or device; a file has its blocks already.
     pub path: PathBuf,
     /// Where its ring begins, in bytes.
     pub offset: u64,
@@ -64,13 +64,6 @@ impl Writer {
     pub fn start(run: u64, places: &[Place]) -> io::Result<Self> {
         let mut files = Vec::new();
         for place in places {
-            // Whole from the beginning: a file that grows has more to say than blocks.
-            let is_file = place.path.is_file();
-            if is_file || !place.path.exists() {
-                let file = File::create(&place.path)?;
-                file.write_all_at(&vec![0; RING], place.offset)?;
-                file.sync_all()?;
-            }
             let file = OpenOptions::new()
                 .write(true)
                 .custom_flags((OFlag::O_DIRECT | OFlag::O_DSYNC).bits())
@@ -216,12 +209,12 @@ fn check(run: u64, volumes: usize, rings: &[Vec<u8>]) -> Result<u64, String> {
     Ok(last)
 }
 
-/// The ring of a copy.
+/// A piece of a ring in a copy, from an offset in bytes.
 ///
 /// # Errors
 /// When it cannot be read.
-pub fn ring(path: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; RING];
+pub fn ring(path: &Path, offset: u64, length: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; length];
     // Nothing that was read of an earlier copy at this place.
     let file = File::open(path)?;
     posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;

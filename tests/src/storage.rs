@@ -100,6 +100,12 @@ impl Scratch {
         name
     }
 
+    /// The volume groups that were made in it.
+    pub fn groups(&self) -> Vec<String> {
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.clone()
+    }
+
     /// The first volume group that was made in it.
     pub fn group(&self) -> Option<String> {
         let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,8 +12,10 @@ use std::{
 
 use drumlin_proto::{
     csi::v1::{
-        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
-        DeleteSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest, VolumeCapability,
+        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
+        CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+        DeleteVolumeGroupSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest,
+        VolumeCapability,
     },
     volumegroup::{
         CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
@@ -42,14 +44,23 @@ impl Subject {
     /// An agent that holds its callers to what the controller publishes, and that ends at `point`.
     async fn start(point: Option<&str>) -> Self {
         let environment = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
+        let scratch = Scratch::new();
+        let classes = if is_over_lvm() {
+            String::new()
+        } else {
+            let images = scratch.directory("state/images");
+            // With or without reflinks: some of the steps are there only while a mounted file system is held.
+            let class = format!("{{path: {}, longestFreeze: 60}}", images.display());
+            format!("classes: [{{name: default, directory: {class}}}]\n")
+        };
         let options = Options {
-            config: Some("onGroupDelete: cascade\n".to_owned()),
+            config: Some(format!("onGroupDelete: cascade\n{classes}")),
             arguments: vec!["--attach".to_owned()],
             environment: environment.into_iter().collect(),
             ..Options::default()
         };
         Self {
-            agent: Agent::with(Scratch::new(), options).await,
+            agent: Agent::with(scratch, options).await,
             kills: 0,
         }
     }
@@ -227,6 +238,32 @@ async fn life(
     step!("delete the snapshot", async |agent: &Agent| agent
         .controller()
         .delete_snapshot(forget.clone())
+        .await);
+    // What a raw user of an image writes nobody can hold.
+    let is_held = is_over_lvm() || *capability != raw();
+    let members = [
+        if is_held { id.clone() } else { cloned.clone() },
+        restored.clone(),
+    ];
+    let together = CreateVolumeGroupSnapshotRequest {
+        name: "together".to_owned(),
+        source_volume_ids: members.into(),
+        ..CreateVolumeGroupSnapshotRequest::default()
+    };
+    let group_snapshot_id = step!("snapshot together", async |agent: &Agent| agent
+        .group_controller()
+        .create_volume_group_snapshot(together.clone())
+        .await)
+    .group_snapshot
+    .unwrap()
+    .group_snapshot_id;
+    let forget = DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id,
+        ..DeleteVolumeGroupSnapshotRequest::default()
+    };
+    step!("delete the group snapshot", async |agent: &Agent| agent
+        .group_controller()
+        .delete_volume_group_snapshot(forget.clone())
         .await);
     step!("expand", async |agent: &Agent| agent
         .controller()

@@ -15,7 +15,6 @@ use drumlin_tests::{
     agent::{Agent, snapshots_bind_their_volume},
     programs::{output, workspace},
     requests::{create, publish, stage, unpublish, unstage},
-    storage::lvm,
 };
 use tonic::{Code, Response, Status};
 
@@ -141,14 +140,17 @@ pub(crate) fn home(agent: &Agent, id: &str) -> PathBuf {
 /// Where the bytes of a volume or snapshot of the default class are.
 pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
     let key = id.rsplit('/').next().unwrap();
-    if let Some(group) = agent.scratch.group() {
-        let name = ["v", "s"]
-            .map(|kind| format!("{group}/dl-{kind}-{key}"))
-            .into_iter()
-            .find(|name| output("lvs", &[name]).status.success())
-            .unwrap();
-        lvm("lvchange", &["-y", "-ay", "-K", &name]);
-        return Path::new("/dev").join(name);
+    for group in agent.scratch.groups() {
+        let names = ["v", "s"].map(|kind| format!("{group}/dl-{kind}-{key}"));
+        let mut names = names.into_iter();
+        // One program where it is there.
+        if let Some(name) = names.find(|name| {
+            output("lvchange", &["-q", "-y", "-ay", "-K", name])
+                .status
+                .success()
+        }) {
+            return Path::new("/dev").join(name);
+        }
     }
     let images = ["state/images/volumes", "images/volumes", "images/snapshots"];
     let mut images = images

@@ -27,7 +27,11 @@ mod filling;
 mod full;
 #[path = "../black_box/group_snapshots.rs"]
 mod group_snapshots;
+#[path = "../black_box/group_trouble.rs"]
+mod group_trouble;
 mod groups;
+#[path = "../black_box/guard.rs"]
+mod guard;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
 #[path = "../black_box/kit.rs"]
@@ -35,6 +39,8 @@ mod kit;
 mod mapped;
 #[path = "../black_box/node.rs"]
 mod node;
+#[path = "../black_box/one_moment.rs"]
+mod one_moment;
 mod pools;
 mod processes;
 mod refusals;

@@ -1,0 +1,185 @@
+//! The guard: writers go on whoever dies, or stops, while they are held, and nothing half-made is seen afterwards.
+
+use std::time::{Duration, Instant};
+
+use drumlin_proto::csi::v1::{ListSnapshotsRequest, VolumeGroupSnapshot};
+use drumlin_tests::{
+    agent::{Agent, Options, PATIENCE},
+    sequence::Writer,
+    state::State,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tonic::{Code, Status};
+
+use crate::{
+    group_snapshots::{forget, take, together},
+    interruption::programs_of,
+    kit::{ok, refused},
+    one_moment::Load,
+};
+
+/// All that a writer may be held after the window was left: the guard's second, and some for a machine that is busy.
+const SOON: Duration = Duration::from_secs(4);
+
+/// The agent's guard, if one runs.
+fn guard_of(agent: &Agent) -> Option<Pid> {
+    let programs = programs_of(agent.pid()).into_iter();
+    let mut guards = programs.filter(|pid| {
+        let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        words.ends_with(b"\0guard\0")
+    });
+    guards.next().map(Pid::from_raw)
+}
+
+pub(crate) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+pub(crate) fn is_stopped(agent: &Agent) -> Option<()> {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", agent.pid())).ok()?;
+    stat.rsplit(") ").next()?.starts_with('T').then_some(())
+}
+
+type Answer =
+    Result<tonic::Response<drumlin_proto::csi::v1::CreateVolumeGroupSnapshotResponse>, Status>;
+
+/// Volumes with writers, and an agent that stops, or dies, when it comes to `point`.
+pub(crate) async fn load_until(point: &str, how: &str) -> Load {
+    let mut load = Load::new().await;
+    load.agent.kill();
+    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", how)];
+    let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let options = Options {
+        environment: environment.into(),
+        ..Options::default()
+    };
+    load.agent.restart_with(options).await;
+    load
+}
+
+/// Asks for a group snapshot, which will not be answered at once.
+fn begin(load: &Load) -> tokio::task::JoinHandle<Answer> {
+    let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));
+    tokio::spawn(async move { groups.create_volume_group_snapshot(request).await })
+}
+
+fn all_go_on(load: &Load) {
+    let begun = Instant::now();
+    load.writers.iter().for_each(|writer| writer.goes_on(3));
+    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+}
+
+/// Nothing is left, and the same request again is answered with one moment.
+async fn the_repeat_is_whole(load: &Load) -> VolumeGroupSnapshot {
+    let request = ListSnapshotsRequest::default();
+    let list = ok(load.agent.controller().list_snapshots(request).await);
+    assert_eq!(list.entries, [], "half a group snapshot is seen");
+    let taken = take(&load.agent, "g", &load.ids()).await;
+    load.judge_taken(&taken).unwrap();
+    all_go_on(load);
+    assert_eq!(State::of(load.agent.scratch.path()).frozen, [""; 0]);
+    taken
+}
+
+async fn restart(load: &mut Load) {
+    load.agent.kill();
+    load.agent.restart_with(Options::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
+    for point in [
+        "moment.first-held",
+        "moment.held",
+        "moment.first-copied",
+        "moment.copied",
+    ] {
+        let mut load = load_until(point, "kill").await;
+        let call = begin(&load);
+        load.agent.wait_until_killed().await;
+        // Nobody has started another one.
+        all_go_on(&load);
+        assert!(call.await.unwrap().is_err());
+        assert!(
+            load.agent.log().contains("the agent died while"),
+            "{}",
+            load.agent.log()
+        );
+        restart(&mut load).await;
+        let taken = the_repeat_is_whole(&load).await;
+        let mut groups = load.agent.group_controller();
+        ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+        load.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undone() {
+    let mut load = load_until("moment.held", "stop").await;
+    let call = begin(&load);
+    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    all_go_on(&load);
+    load.agent.signal(Signal::SIGCONT);
+    let message = refused(call.await.unwrap(), Code::Aborted);
+    assert!(message.contains("could not be held within"), "{message}");
+    the_repeat_is_whole(&load).await;
+    restart(&mut load).await;
+    load.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_guard_an_agent_lets_writers_go_on_itself_and_makes_nothing() {
+    let load = load_until("moment.held", "stop").await;
+    let call = begin(&load);
+    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    kill(guard_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
+    load.agent.signal(Signal::SIGCONT);
+    refused(call.await.unwrap(), Code::Aborted);
+    all_go_on(&load);
+    the_repeat_is_whole(&load).await;
+    load.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
+    let mut load = load_until("moment.first-copied", "stop").await;
+    let call = begin(&load);
+    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    // The guard first: it would see the end of the other one.
+    kill(guard_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
+    load.agent.kill();
+    assert!(call.await.unwrap().is_err());
+    let held: Vec<u64> = load.writers.iter().map(Writer::acknowledged).collect();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let now: Vec<u64> = load.writers.iter().map(Writer::acknowledged).collect();
+    assert_eq!(now, held, "nobody lets them go on yet");
+    restart(&mut load).await;
+    all_go_on(&load);
+    the_repeat_is_whole(&load).await;
+    load.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_guard_that_cannot_be_had_is_an_error_before_anybody_is_held() {
+    let mut load = load_until("create-group-snapshot.prepared", "stop").await;
+    let call = begin(&load);
+    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let guard = eventually("there is no guard", || guard_of(&load.agent)).await;
+    kill(guard, Signal::SIGKILL).unwrap();
+    load.agent.signal(Signal::SIGCONT);
+    let message = refused(call.await.unwrap(), Code::Aborted);
+    assert!(message.contains("guard"), "{message}");
+    the_repeat_is_whole(&load).await;
+    restart(&mut load).await;
+    load.end().await;
+}
