@@ -28,6 +28,12 @@ bench-lvm:
     cargo build --release --package drumlin --package drumlin-tests --bins
     DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" lvm
 
+# How long the writers of a group of volumes wait, over image files and in the lab.
+bench-groups:
+    cargo run --release --package drumlin-tests --bin bench -- groups
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" groups-lvm
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use drumlin_proto::csi::v1::{ListSnapshotsRequest, VolumeGroupSnapshot};
+use drumlin_proto::csi::v1::{
+    CreateVolumeGroupSnapshotRequest, ListSnapshotsRequest, VolumeGroupSnapshot,
+};
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
     sequence::Writer,
@@ -16,7 +18,7 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take, together},
-    interruption::programs_of,
+    interruption::{programs_of, seed, times},
     kit::{ok, refused},
     one_moment::Load,
 };
@@ -181,5 +183,101 @@ async fn a_guard_that_cannot_be_had_is_an_error_before_anybody_is_held() {
     assert!(message.contains("guard"), "{message}");
     the_repeat_is_whole(&load).await;
     restart(&mut load).await;
+    load.end().await;
+}
+
+/// Asks until it is answered, starting the agent again when it is gone.
+async fn insist<T>(
+    load: &mut Load,
+    call: impl AsyncFn(&Agent) -> Result<tonic::Response<T>, Status>,
+) -> T {
+    let deadline = Instant::now() + 2 * PATIENCE;
+    loop {
+        match call(&load.agent).await {
+            Ok(answer) => return answer.into_inner(),
+            Err(status) => {
+                assert!(Instant::now() < deadline, "{status}\n{}", load.agent.log());
+                if load.agent.has_ended() {
+                    load.agent.restart_with(Options::default()).await;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn killed_at_random_instants_one_moment_is_made_and_writers_go_on() {
+    let mut load = Load::new().await;
+    let request = together("first", &load.ids());
+    let begun = Instant::now();
+    let taken = take(&load.agent, "first", &load.ids()).await;
+    let length = begun.elapsed();
+    let mut groups = load.agent.group_controller();
+    ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+    let (mut random, mut kills) = (seed(), 0);
+    let times = times();
+    for round in 0..times {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let part = f64::from(u32::try_from(random % 1000).unwrap()) / 1000.0;
+        let request = CreateVolumeGroupSnapshotRequest {
+            name: format!("g{round}"),
+            ..request.clone()
+        };
+        let (mut groups, asked) = (load.agent.group_controller(), request.clone());
+        let call = tokio::spawn(async move { groups.create_volume_group_snapshot(asked).await });
+        tokio::time::sleep(length.mul_f64(part)).await;
+        let agent = Pid::from_raw(load.agent.pid());
+        let programs = programs_of(load.agent.pid()).into_iter().map(Pid::from_raw);
+        // The agent alone, with all that it has started, or its guard alone.
+        let victims: Vec<Pid> = match round % 3 {
+            0 => vec![agent],
+            1 => programs.chain([agent]).collect(),
+            _ => guard_of(&load.agent).into_iter().collect(),
+        };
+        for victim in victims {
+            kills += usize::from(kill(victim, Signal::SIGKILL).is_ok());
+        }
+        let _ = call.await.unwrap();
+        let taken = insist(&mut load, async |agent: &Agent| {
+            agent
+                .group_controller()
+                .create_volume_group_snapshot(request.clone())
+                .await
+        })
+        .await
+        .group_snapshot
+        .unwrap();
+        let why = format!("round {round}, {part} of {length:?}\n{}", load.agent.log());
+        load.judge_taken(&taken)
+            .unwrap_or_else(|wrong| panic!("{wrong}: {why}"));
+        all_go_on(&load);
+        let request = forget(&taken);
+        insist(&mut load, async |agent: &Agent| {
+            agent
+                .group_controller()
+                .delete_volume_group_snapshot(request.clone())
+                .await
+        })
+        .await;
+        // It looks at each device of the group, too.
+        assert_eq!(
+            State::of(load.agent.scratch.path()).frozen,
+            [""; 0],
+            "{why}"
+        );
+        let list = ok(load
+            .agent
+            .controller()
+            .list_snapshots(ListSnapshotsRequest::default())
+            .await);
+        assert_eq!(list.entries, [], "{why}");
+    }
+    assert!(
+        kills > times / 2,
+        "only {kills} of {times} kills met anybody"
+    );
     load.end().await;
 }

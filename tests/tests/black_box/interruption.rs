@@ -366,7 +366,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
 }
 
 /// A number that differs from run to run and is told when a run fails.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::SystemTime::UNIX_EPOCH)
         .unwrap();
@@ -374,7 +374,7 @@ fn seed() -> u64 {
 }
 
 /// How often each test kills: `DRUMLIN_KILLS`, else a hundred times, or twenty in the lab, which is slow.
-fn times() -> usize {
+pub(crate) fn times() -> usize {
     let asked = std::env::var("DRUMLIN_KILLS").ok();
     let usual = if is_over_lvm() { 20 } else { 100 };
     asked.map_or(usual, |times| times.parse().unwrap())

@@ -38,8 +38,12 @@ const TAGS: [&str; 7] = [
     "drumlin.l.parameters=+7b+7d",
 ];
 
-/// A group with room for many volumes' metadata, and an agent over a pool in it.
 async fn subject() -> (Agent, String) {
+    pool(Options::default()).await
+}
+
+/// A group with room for many volumes' metadata, and an agent over a pool in it.
+pub(crate) async fn pool(options: Options) -> (Agent, String) {
     let scratch = Scratch::new();
     let group = scratch.volume_group(2 << 10);
     run("vgremove", &["-q", "-y", &group]);
@@ -63,13 +67,13 @@ async fn subject() -> (Agent, String) {
         config: Some(format!(
             "classes: [{{name: default, thin: {{volumeGroup: {group}, pool: pool, overcommit: 1000}}}}]\n"
         )),
-        ..Options::default()
+        ..options
     };
     (Agent::with(scratch, options).await, group)
 }
 
 /// Runs one of LVM's commands as people run it, with the settings of the host.
-fn bare(words: &[&str]) -> Duration {
+pub(crate) fn bare(words: &[&str]) -> Duration {
     let begun = Instant::now();
     run(words[0], &words[1..]);
     begun.elapsed()

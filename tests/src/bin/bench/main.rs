@@ -13,6 +13,7 @@
 )]
 
 mod calls;
+mod groups;
 mod idle;
 mod lvm;
 mod measure;
@@ -31,7 +32,15 @@ async fn main() {
         println!("\n{}", table.render());
         return;
     }
+    if only.iter().any(|one| one == "groups-lvm") {
+        groups::thin(&mut table).await;
+        println!("\n{}", table.render());
+        return;
+    }
     process::build();
+    if wanted("groups") {
+        groups::directory(&mut table).await;
+    }
     if wanted("calls") {
         calls::creation(&mut table).await;
         calls::mount(&mut table).await;

@@ -1,0 +1,283 @@
+//! Group snapshots: how long writers wait, beside one bare suspend and resume, and beside the naive way.
+
+use std::{path::PathBuf, time::Duration};
+
+use drumlin_proto::{
+    csi::v1::{
+        CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, VolumeCapability,
+    },
+    volumegroup::{CreateVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
+};
+use drumlin_tests::{
+    agent::{Agent, Options},
+    programs::run,
+    requests::{create, mounted, publish, raw, stage},
+    sequence::{Place, RING, Writer},
+    storage::Kind,
+};
+
+use crate::{
+    lvm::{bare, pool},
+    measure::{Table, median, timed},
+    process,
+};
+
+/// How often each figure is measured.
+const TIMES: usize = 10;
+
+/// A suspend and a resume of one device by one process that does nothing else: what it took, in microseconds.
+///
+/// `struct dm_ioctl`: version, sizes, flags, the name at 48; `DM_DEV_SUSPEND` is 0xc138fd06, the flag 2.
+const SUSPEND: &str = r#"
+use Time::HiRes qw(time);
+open(my $control, "+<", "/dev/mapper/control") or die $!;
+my $head = sub { pack("LLLLLLlLLLQa128a129x7", 4, 0, 0, 312, 312, 0, 0, $_[0], 0, 0, 0, $ARGV[0], "") };
+my $begun = time;
+for my $flags (2, 0) {
+    my $call = $head->($flags);
+    ioctl($control, 0xc138fd06, $call) or die $!;
+}
+printf("%d\n", (time - $begun) * 1e6);
+"#;
+
+/// A volume that is used, and its place for a writer.
+async fn used(
+    agent: &Agent,
+    name: &str,
+    mebibytes: i64,
+    capability: &VolumeCapability,
+) -> (String, Place) {
+    let request = create(name, mebibytes, capability);
+    let made = agent.controller().create_volume(request).await.unwrap();
+    let id = made.into_inner().volume.unwrap().volume_id;
+    let staging = agent.scratch.directory(&format!("staging/{name}"));
+    let staging = staging.to_string_lossy().into_owned();
+    let target = agent.scratch.directory("targets").join(name);
+    let target = target.to_string_lossy().into_owned();
+    let mut node = agent.node();
+    node.node_stage_volume(stage(&id, &staging, capability))
+        .await
+        .unwrap();
+    node.node_publish_volume(publish(&id, (&staging, &target), capability))
+        .await
+        .unwrap();
+    let path = if *capability == raw() {
+        PathBuf::from(target)
+    } else {
+        let path = PathBuf::from(target).join("ring");
+        std::fs::write(&path, vec![0; RING]).unwrap();
+        std::fs::File::open(&path).unwrap().sync_all().unwrap();
+        path
+    };
+    (id, Place { path, offset: 0 })
+}
+
+/// Takes a group snapshot and deletes it; how long the call took.
+async fn take(agent: &Agent, ids: &[String], number: usize) -> Duration {
+    let mut groups = agent.group_controller();
+    let request = CreateVolumeGroupSnapshotRequest {
+        name: format!("g{number}"),
+        source_volume_ids: ids.to_vec(),
+        ..CreateVolumeGroupSnapshotRequest::default()
+    };
+    let (made, time) = timed(groups.create_volume_group_snapshot(request)).await;
+    let made = made.unwrap().into_inner().group_snapshot.unwrap();
+    assert_eq!(made.snapshots.len(), ids.len());
+    let request = DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: made.group_snapshot_id,
+        ..DeleteVolumeGroupSnapshotRequest::default()
+    };
+    groups.delete_volume_group_snapshot(request).await.unwrap();
+    time
+}
+
+/// The longest write while group snapshots are taken: the median of several.
+async fn stall(agent: &Agent, ids: &[String], writer: &Writer) -> Duration {
+    let mut stalls = Vec::new();
+    for number in 0..TIMES {
+        writer.goes_on(5);
+        writer.longest();
+        take(agent, ids, number).await;
+        stalls.push(writer.longest());
+    }
+    median(stalls)
+}
+
+pub(crate) async fn thin(table: &mut Table) {
+    let (agent, group) = pool(Options {
+        arguments: vec!["--log-level=debug".to_owned()],
+        ..Options::default()
+    })
+    .await;
+    let mut all = Vec::new();
+    for number in 0..64 {
+        all.push(used(&agent, &format!("v{number}"), 16, &mounted("ext4")).await);
+    }
+    let ids: Vec<String> = all.iter().map(|(id, _)| id.clone()).collect();
+    let places: Vec<Place> = all.iter().map(|(_, place)| place.clone()).collect();
+    let name = |id: &str| format!("dl-v-{}", id.rsplit('/').next().unwrap());
+    let device = format!("{group}-{}", name(&ids[0])).replace('-', "--");
+    let device = device.replacen("--dl", "-dl", 1);
+    let writer = Writer::start(1, &places[..1]).unwrap();
+    let bare_suspend = || {
+        let took = run("perl", &["-e", SUSPEND, &device]);
+        Duration::from_micros(took.trim().parse().unwrap())
+    };
+    let bare_suspend = median((0..TIMES).map(|_| bare_suspend()).collect());
+    writer.stop().unwrap();
+    let mut at_16 = Duration::ZERO;
+    for (many, wanted) in [(1, 1.5), (16, 3.0), (64, 6.0)] {
+        let writer = Writer::start(2, &places[..many]).unwrap();
+        let stall = stall(&agent, &ids[..many], &writer).await;
+        writer.stop().unwrap();
+        let figure = format!(
+            "longest write during a group snapshot of {many} beside one bare suspend and resume"
+        );
+        table.ratio(&figure, (stall, bare_suspend), wanted);
+        if many == 16 {
+            at_16 = stall;
+        }
+    }
+    let writer = Writer::start(3, &places[..16]).unwrap();
+    let mut naive = Vec::new();
+    for _ in 0..3 {
+        writer.goes_on(5);
+        writer.longest();
+        let targets = places[..16]
+            .iter()
+            .map(|place| place.path.parent().unwrap().to_string_lossy().into_owned());
+        let targets: Vec<String> = targets.collect();
+        for target in &targets {
+            run("fsfreeze", &["--freeze", target]);
+        }
+        for id in &ids[..16] {
+            bare(&[
+                "lvcreate",
+                "-q",
+                "-s",
+                "-n",
+                &format!("naive-{}", name(id)),
+                &format!("{group}/{}", name(id)),
+            ]);
+        }
+        for target in &targets {
+            run("fsfreeze", &["--unfreeze", target]);
+        }
+        naive.push(writer.longest());
+        for id in &ids[..16] {
+            run(
+                "lvremove",
+                &["-q", "-f", &format!("{group}/naive-{}", name(id))],
+            );
+        }
+    }
+    writer.stop().unwrap();
+    table.ratio(
+        "the same for 16 beside freezing all and lvcreate -s one by one",
+        (at_16, median(naive)),
+        1.0 / 50.0,
+    );
+    let [mut ours, mut theirs] = [Vec::new(), Vec::new()];
+    for number in 0..TIMES {
+        ours.push(take(&agent, &ids[..16], number).await);
+        let mut all = Duration::ZERO;
+        for id in &ids[..16] {
+            all += bare(&[
+                "lvcreate",
+                "-q",
+                "-s",
+                "-n",
+                &format!("bare-{}", name(id)),
+                &format!("{group}/{}", name(id)),
+            ]);
+        }
+        theirs.push(all);
+        for id in &ids[..16] {
+            run(
+                "lvremove",
+                &["-q", "-f", &format!("{group}/bare-{}", name(id))],
+            );
+        }
+    }
+    table.ratio(
+        "CreateVolumeGroupSnapshot of 16 beside 16 lvcreate -s",
+        (median(ours), median(theirs)),
+        1.0,
+    );
+    members(table, &agent).await;
+}
+
+/// Changes of LVM's that the agent had made so far.
+fn changes(agent: &Agent) -> f64 {
+    let log = agent.log();
+    let count = log.lines().filter(|line| {
+        let is_lvms = line.contains("command=\"lvm");
+        line.contains("program ended") && is_lvms || line.contains("commands carried out")
+    });
+    count.count() as f64
+}
+
+async fn members(table: &mut Table, agent: &Agent) {
+    let mut ids = Vec::new();
+    for number in 0..100 {
+        let request = create(&format!("m{number}"), 4, &raw());
+        let made = agent.controller().create_volume(request).await.unwrap();
+        ids.push(made.into_inner().volume.unwrap().volume_id);
+    }
+    let mut groups = agent.groups();
+    let request = CreateVolumeGroupRequest {
+        name: "members".to_owned(),
+        volume_ids: ids.clone(),
+        ..CreateVolumeGroupRequest::default()
+    };
+    let made = groups.create_volume_group(request).await.unwrap();
+    let id = made.into_inner().volume_group.unwrap().volume_group_id;
+    for (what, wanted, list) in [("no change", 0.0, &ids[..]), ("one change", 2.0, &ids[1..])] {
+        let before = changes(agent);
+        let request = ModifyVolumeGroupMembershipRequest {
+            volume_group_id: id.clone(),
+            volume_ids: list.to_vec(),
+            ..ModifyVolumeGroupMembershipRequest::default()
+        };
+        groups
+            .modify_volume_group_membership(request)
+            .await
+            .unwrap();
+        let figure = format!("ModifyVolumeGroupMembership of 100, {what}: changing programs");
+        table.most(&figure, changes(agent) - before, wanted, "");
+    }
+}
+
+/// Over image files that share blocks.
+pub(crate) async fn directory(table: &mut Table) {
+    let agent = process::agent(Kind::Xfs, 24 << 10).await;
+    let mut all = Vec::new();
+    for number in 0..16 {
+        let (id, place) = used(&agent, &format!("v{number}"), 1024, &mounted("ext4")).await;
+        // Something to share: a quarter of the volume.
+        let filler = place.path.with_file_name("filler");
+        run(
+            "dd",
+            &[
+                "if=/dev/urandom",
+                &format!("of={}", filler.display()),
+                "bs=1M",
+                "count=64",
+                "status=none",
+            ],
+        );
+        all.push((id, place));
+    }
+    run("sync", &[]);
+    let ids: Vec<String> = all.iter().map(|(id, _)| id.clone()).collect();
+    let places: Vec<Place> = all.iter().map(|(_, place)| place.clone()).collect();
+    let writer = Writer::start(1, &places).unwrap();
+    let stall = stall(&agent, &ids, &writer).await;
+    writer.stop().unwrap();
+    table.most(
+        "longest write during a group snapshot of 16 mounted volumes in a directory with reflinks",
+        stall.as_secs_f64() * 1000.0,
+        50.0,
+        "ms",
+    );
+}
