@@ -313,9 +313,16 @@ impl Operations {
     /// Removes a group snapshot that is not whole, or not any more: its members, then its record.
     pub(super) async fn end_group_snapshot(&self, group: &Found) -> Result<()> {
         for volume in group.members() {
-            let class = self.classes.find(Some(&volume.class));
-            // A class that is configured no longer keeps what it has.
-            let Ok(class) = class else { continue };
+            // While it is not known what becomes of a member, the record must say that there is one.
+            let class = self.classes.find(Some(&volume.class)).map_err(|_| {
+                Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "group snapshot {} has a member in class {}, which is not configured any more",
+                        group.handle, volume.class
+                    ),
+                )
+            })?;
             let member = member_id(group.image.id, &volume);
             class.backend.delete(member).await?;
             fail::point("end-group-snapshot.member");
@@ -342,6 +349,10 @@ impl Operations {
                     class: class.clone(),
                     image,
                 };
+                // That of a newer agent is its own to end.
+                if found.readable().is_err() {
+                    continue;
+                }
                 tracing::warn!(group.id = %found.handle, "ends a group snapshot that was interrupted");
                 let ended = match self.release_members(&found).await {
                     Ok(()) => self.end_group_snapshot(&found).await,

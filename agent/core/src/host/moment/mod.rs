@@ -212,13 +212,13 @@ impl Moment {
             Barrier::new(writers.len() + 1),
             Barrier::new(writers.len() + 1),
         );
-        let is_first_held = AtomicBool::new(false);
+        let (is_first_held, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
             let waiting: Vec<_> = writers
                 .into_iter()
                 .map(|member| {
                     let (start, all_held, end) = (&start, &all_held, &end);
-                    let is_first_held = &is_first_held;
+                    let (is_first_held, is_lost) = (&is_first_held, &is_lost);
                     scope.spawn(move || {
                         start.wait();
                         let mut holding = Ok(());
@@ -226,6 +226,7 @@ impl Moment {
                         for held in &member.held {
                             holding = held.hold(mapper);
                             if holding.is_err() {
+                                is_lost.store(true, Ordering::SeqCst);
                                 break;
                             }
                             done += 1;
@@ -248,7 +249,11 @@ impl Moment {
             all_held.wait();
             fail::point("moment.held");
             let at = SystemTime::now();
-            let made = self.make_copies(mapper, begun);
+            let made = if is_lost.load(Ordering::SeqCst) {
+                Ok(())
+            } else {
+                self.make_copies(mapper, begun)
+            };
             fail::point("moment.copied");
             end.wait();
             let mut result = made;
