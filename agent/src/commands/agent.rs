@@ -23,6 +23,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let config = Config::load(&arguments)?;
     telemetry::start(config.log_format, &config.log_filter)?;
     check_host()?;
+    raise_limits();
     let _lock = StateLock::take(&config.state_dir)?;
     // Before anything can be half-done: from here on a signal ends the agent in order.
     let signals = Signals::new()?;
@@ -90,6 +91,24 @@ async fn serve_until_stopped(
     };
     let (served, ()) = tokio::join!(serving, changing);
     served
+}
+
+/// Lets the agent have as many files open as a group snapshot of very many volumes needs: two images and a mount of each.
+fn raise_limits() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    const WANTED: u64 = 8192;
+    let limit = Resource::RLIMIT_NOFILE;
+    let raised = getrlimit(limit).and_then(|(soft, hard)| {
+        let wanted = WANTED.min(hard);
+        if soft < wanted {
+            setrlimit(limit, wanted, hard)
+        } else {
+            Ok(())
+        }
+    });
+    if let Err(error) = raised {
+        tracing::warn!(%error, "limit of open files not raised");
+    }
 }
 
 /// Says in one line what this host lacks.

@@ -225,6 +225,22 @@ async fn what_cannot_be_asked_for_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn hundreds_of_volumes_are_taken_at_once() {
+    let agent = with_reflinks(2 << 10).await;
+    let count = if is_over_lvm() { 40 } else { 600 };
+    let mut ids = Vec::new();
+    for number in 0..count {
+        ids.push(volume(&agent, &format!("v{number}"), 1, &raw()).await);
+    }
+    let taken = take(&agent, "g", &ids).await;
+    assert_eq!(taken.snapshots.len(), count);
+    assert_eq!(take(&agent, "g", &ids).await, taken);
+    let mut groups = agent.group_controller();
+    ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+    assert_eq!(listed(&agent).await, []);
+}
+
+#[tokio::test]
 async fn it_says_that_it_takes_group_snapshots() {
     let agent = Agent::start().await;
     let request = GroupControllerGetCapabilitiesRequest::default();
