@@ -176,6 +176,10 @@ pub(crate) fn receive_files(socket: impl AsFd, most: usize) -> io::Result<Option
     if message.bytes == 0 {
         return Ok(None);
     }
+    // Some have been lost: there is no room for them in the table of this process.
+    if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
     let mut files = Vec::new();
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(numbers) = part {

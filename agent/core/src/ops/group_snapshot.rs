@@ -68,12 +68,6 @@ impl Groups {
         self.0.get(&group_of(snapshot)?)
     }
 
-    /// Whether a snapshot may be seen: members are while their group snapshot is whole.
-    pub(super) fn shows(&self, snapshot: &Found) -> bool {
-        self.of(snapshot)
-            .is_none_or(|group| group.image.label(labels::STATE).is_none())
-    }
-
     /// A snapshot as callers see it.
     pub(super) fn snapshot(&self, found: Found) -> Snapshot {
         let group = self.of(&found).map(|group| {
@@ -333,7 +327,9 @@ impl Operations {
     }
 
     /// Undoes the group snapshots that an earlier agent has left half-made, and ends the deletions that it had begun.
-    pub(super) async fn recover_group_snapshots(&self) {
+    ///
+    /// Writers go on before this returns; what takes longer nobody waits for.
+    pub(super) async fn recover_group_snapshots(self: &Arc<Self>) {
         for class in self.classes.iter() {
             let kind = ImageKind::GroupSnapshot;
             // A class that cannot be read is reported elsewhere.
@@ -354,14 +350,28 @@ impl Operations {
                     continue;
                 }
                 tracing::warn!(group.id = %found.handle, "ends a group snapshot that was interrupted");
-                let ended = match self.release_members(&found).await {
-                    Ok(()) => self.end_group_snapshot(&found).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = ended {
+                if let Err(error) = self.release_members(&found).await {
                     tracing::warn!(group.id = %found.handle, error = %error.chain(), "group snapshot not ended");
+                    continue;
                 }
+                let this = Arc::clone(self);
+                tokio::spawn(async move { this.end_interrupted(found).await });
             }
+        }
+    }
+
+    async fn end_interrupted(self: Arc<Self>, group: Found) {
+        let id = group.image.id;
+        let own = group.members();
+        let members = own
+            .iter()
+            .map(|volume| Hold::Exclusive(member_id(id, volume)));
+        let holds = [Hold::Exclusive(id)].into_iter().chain(members).collect();
+        let (this, handle) = (Arc::clone(&self), group.handle.clone());
+        let end = async move { this.end_group_snapshot(&group).await };
+        if let Err(error) = self.changes.run(holds, end).await {
+            // Whoever asks for it again has it ended.
+            tracing::warn!(group.id = %handle, error = %error.chain(), "group snapshot not ended");
         }
     }
 
@@ -540,6 +550,23 @@ impl Operations {
             created,
             handle: group.handle,
         })
+    }
+
+    /// Whether a snapshot may be seen: members are while their group snapshot is whole.
+    pub(super) async fn shows(&self, groups: &Groups, snapshot: &Found) -> Result<bool> {
+        if let Some(group) = groups.of(snapshot) {
+            return Ok(group.image.label(labels::STATE).is_none());
+        }
+        let Some((home, _)) = group_of(snapshot) else {
+            return Ok(true);
+        };
+        if self.classes.find(Some(&home)).is_err() {
+            // Nobody can tell whether it was ever whole.
+            return Ok(false);
+        }
+        // Its group snapshot is deleted, and it was just before that; or its record is lost, and it stands for itself.
+        let now = snapshot.class.backend.get(snapshot.image.id).await?;
+        Ok(now.is_some())
     }
 
     /// The group snapshots of some snapshots. Costs nothing where none of them is in one.

@@ -218,7 +218,7 @@ impl Operations {
     pub(super) async fn find_snapshot(&self, reference: &Reference) -> Result<Found> {
         let found = self.find(ImageKind::Snapshot, reference).await?;
         let groups = self.groups_of(std::slice::from_ref(&found)).await?;
-        if groups.shows(&found) {
+        if self.shows(&groups, &found).await? {
             return Ok(found);
         }
         Err(Error::not_found(format!(
@@ -231,6 +231,13 @@ impl Operations {
         let groups = self.groups_of(std::slice::from_ref(snapshot)).await?;
         match groups.of(snapshot) {
             None => Ok(()),
+            Some(group) if group.image.label(labels::STATE).is_some() => Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "snapshot {} goes with group snapshot {}, which is being ended",
+                    snapshot.handle, group.handle
+                ),
+            )),
             Some(group) => Err(Error::invalid(format!(
                 "snapshot {} is a member of group snapshot {}; delete that",
                 snapshot.handle, group.handle
@@ -262,7 +269,13 @@ impl Operations {
             all.retain(|found| found.image.label(labels::SNAPSHOT_OF) == Some(of.as_str()));
         }
         let groups = self.groups_of(&all).await?;
-        all.retain(|found| groups.shows(found));
+        let mut shown = Vec::with_capacity(all.len());
+        for found in all {
+            if self.shows(&groups, &found).await? {
+                shown.push(found);
+            }
+        }
+        all = shown;
         Ok(page.cut(all)?.map(|found| groups.snapshot(found)))
     }
 }

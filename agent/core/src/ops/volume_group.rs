@@ -324,6 +324,18 @@ impl Operations {
             }
             OnGroupDelete::Cascade => {}
         }
+        for member in &members {
+            // It would stay, and be in no group.
+            self.classes.find(Some(&member.class)).map_err(|_| {
+                Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "group {} has a volume in class {}, which is not configured any more; remove it from the group first",
+                        group.handle, member.class
+                    ),
+                )
+            })?;
+        }
         let volumes = self.volumes_of(members.iter()).await?;
         // Before the first one goes.
         for found in volumes.0.values() {

@@ -26,7 +26,7 @@ impl Inner {
         if let Some(image) = self.layout.get(spec.id) {
             return Ok(Change::Already(image));
         }
-        // A snapshot that begins blank is about to share the blocks of its volume.
+        // For a snapshot that begins blank, that was looked at with the others of its moment.
         if spec.origin == Origin::Blank && spec.id.kind != ImageKind::Snapshot {
             self.check_room(spec.size)?;
         }
@@ -45,7 +45,7 @@ impl Inner {
         Ok(Change::Made(self.layout.usable(spec.id)?))
     }
 
-    fn check_room(&self, size: Size) -> Result<()> {
+    pub(super) fn check_room(&self, size: Size) -> Result<()> {
         let room = self.capacity()?.largest;
         if size <= room {
             return Ok(());

@@ -3,7 +3,11 @@
 //! The file systems of all of them are frozen, then their images share blocks with the copies. What a raw user writes
 //! nobody can hold: the kernel has no way to stop a loop device. Such a volume is refused.
 
-use std::{fs::File, path::PathBuf};
+use std::{
+    fs::{self, File},
+    os::unix::fs::MetadataExt,
+    path::PathBuf,
+};
 
 use super::{Allocation, Inner};
 use crate::{
@@ -11,10 +15,10 @@ use crate::{
     backend::{ImageSpec, Origin},
     fail,
     host::{
-        MountTable, copy, loop_device,
+        Access, MountTable, copy, loop_device,
         moment::{Held, Member, Moment, SHORT, Step},
     },
-    types::ImageId,
+    types::{ImageId, Size},
 };
 
 /// Who can write to an image.
@@ -38,7 +42,7 @@ impl Inner {
             if let Some(mount) = writable.next() {
                 return Ok(Writers::FileSystem(mount.target.clone()));
             }
-            is_raw |= mounts.is_empty();
+            is_raw |= mounts.is_empty() && device.access == Access::ReadWrite;
         }
         if is_raw {
             return Err(Error::new(
@@ -59,17 +63,25 @@ impl Inner {
 
     /// Refuses what cannot be of one moment, before anything is made.
     pub(super) fn check_copies(&self, specs: &[ImageSpec]) -> Result<()> {
-        let mut frozen = None;
+        let (mut frozen, mut bytes) = (None, 0);
         for spec in specs {
             let source = spec.source()?;
             self.layout.usable(source)?;
+            let path = self.layout.image(source);
+            let image = fs::metadata(&path);
+            let image = image.map_err(|error| {
+                Error::io(format!("could not look at {}", path.display()), error)
+            })?;
+            bytes += image.blocks() * 512;
             if let Writers::FileSystem(_) = self.writers(source)? {
                 frozen = frozen.or(Some(source));
             }
         }
-        if let (Some(source), None) = (frozen, self.settings.longest_freeze)
-            && self.must_copy()?
-        {
+        if !self.must_copy()? {
+            return Ok(());
+        }
+        self.check_room(Size::try_from(bytes)?)?;
+        if let (Some(source), None) = (frozen, self.settings.longest_freeze) {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(

@@ -76,7 +76,12 @@ impl Lvm {
         .await?;
         let (locked, checked) = (Arc::clone(&self.group), Arc::clone(&self.group));
         Ok(Moment {
-            locks: vec![Lock::new(&self.group.name, move || locked.lock())],
+            locks: vec![Lock::new(&self.group.name, move || {
+                let lock = locked.lock();
+                lock.map_err(|error| {
+                    Error::new(Kind::Busy, "LVM's lock cannot be had; ask again").because(error)
+                })
+            })],
             checks: vec![Box::new(move || {
                 let now = checked.read_known();
                 let is_there = |copy: &LogicalVolume| {
@@ -107,6 +112,7 @@ impl Lvm {
             self.clean(origin).await?;
         }
         let now = self.group.now().await?;
+        Self::check_records(&now)?;
         let source = self.finished(&now, origin)?;
         let commands = match &self.settings.volumes {
             Volumes::Thin(pool) => self.copy_thin(&now, pool, spec, spec.size, &source).await?,
@@ -197,18 +203,23 @@ fn empty_again(mapper: &DeviceMapper, uuid: &str) -> Result<(Vec<Step>, Vec<Step
     ))
 }
 
-/// To suspend a device freezes what is mounted from it, but not btrfs in all kernels.
+/// To suspend a device freezes what is mounted from it, but not btrfs in all kernels. What can be brought to the disk
+/// before is not brought there while writers wait.
 fn frozen_first(device: &Mapped) -> Result<Vec<Held>> {
     let table = MountTable::read()?;
     let node = device.node()?;
-    let mounts = table.of_block_device(&node, device.number);
-    let mut mounts =
-        mounts.filter(|mount| mount.fs_type == "btrfs" && !mount.is_file_system_read_only());
-    let Some(mount) = mounts.next() else {
+    let mut mounts = table.of_block_device(&node, device.number);
+    let writable =
+        mounts.find(|mount| !mount.is_file_system_read_only() && mount.fs_type != "devtmpfs");
+    let Some(mount) = writable.filter(|mount| mount.target.is_dir()) else {
         return Ok(Vec::new());
     };
-    let directory = File::open(&mount.target);
-    let directory = directory
-        .map_err(|error| Error::io(format!("could not open {}", mount.target.display()), error))?;
-    Ok(vec![Held::FileSystem(directory)])
+    let failed = |error| Error::io(format!("could not sync {}", mount.target.display()), error);
+    let directory = File::open(&mount.target).map_err(failed)?;
+    nix::unistd::syncfs(&directory).map_err(|error| failed(error.into()))?;
+    Ok(if mount.fs_type == "btrfs" {
+        vec![Held::FileSystem(directory)]
+    } else {
+        Vec::new()
+    })
 }

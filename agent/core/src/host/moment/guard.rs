@@ -311,20 +311,24 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
     let mapper = mapper.map_err(|error| io::Error::other(error.chain()))?;
     let count = members.iter().filter(|held| !held.is_empty()).count();
     let releasers = Releasers::start(members, mapper)?;
-    // Its own program, and what it is called through, may be on a device that is held.
-    mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)?;
+    // Its own program, and what it is called through, may be on a device that is held. A container may not allow it; the
+    // agent lets go of what it holds, too.
+    let _ = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE);
     stream.write_all(&[READY])?;
     if expect(&mut stream, GO).is_err() {
         return Ok(Watched::Nothing);
     }
-    let deadline = Instant::now() + Duration::from_millis(plan.limit);
+    let limit = Duration::from_millis(plan.limit);
+    let mut deadline = Instant::now() + limit;
     stream.write_all(&[GO])?;
     let mut is_late = false;
     loop {
-        let left = (!is_late).then(|| deadline.saturating_duration_since(Instant::now()));
+        let left = deadline.saturating_duration_since(Instant::now());
         match wait_for(&stream, left)? {
             Said::Nothing => {
                 is_late = true;
+                // Again and again: what was being held just then may be held only now.
+                deadline = Instant::now() + limit;
                 releasers.tell();
             }
             Said::Done => {
@@ -350,12 +354,9 @@ enum Said {
 }
 
 /// Waits for a word of the agent's, or until the time is over.
-fn wait_for(mut stream: &UnixStream, left: Option<Duration>) -> io::Result<Said> {
-    let timeout = left.map_or(PollTimeout::NONE, |left| {
-        // Rounded up: not to wake before it is over.
-        let milliseconds = left.as_millis() + 1;
-        PollTimeout::try_from(milliseconds).unwrap_or(PollTimeout::MAX)
-    });
+fn wait_for(mut stream: &UnixStream, left: Duration) -> io::Result<Said> {
+    // Rounded up: not to wake before it is over.
+    let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
     let mut looked_at = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut looked_at, timeout) {
         Ok(0) => return Ok(Said::Nothing),

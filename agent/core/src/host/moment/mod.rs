@@ -5,16 +5,13 @@
 
 mod guard;
 mod held;
+mod window;
 
 use std::{
     fmt,
     fs::{File, OpenOptions},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{
-        Barrier,
-        atomic::{AtomicBool, Ordering},
-    },
     thread,
     time::{Duration, Instant, SystemTime},
 };
@@ -23,6 +20,7 @@ use nix::fcntl::Flock;
 
 pub use guard::{Guard, Watched, serve};
 pub use held::Held;
+use window::Window;
 
 use super::{
     DirectBuffer,
@@ -33,6 +31,10 @@ use crate::{Error, Kind, Result, fail};
 
 /// So long writers wait at most where nothing else is said.
 pub const SHORT: Duration = Duration::from_secs(1);
+/// The stack of a thread that holds one image: it does a few system calls.
+const STACK: usize = 128 << 10;
+/// So long a device that is only looked at may be open.
+const LOOKED_AT: Duration = Duration::from_secs(5);
 /// The head of an exception store; zeros mean that it is empty.
 const STORE_HEAD: usize = 4096;
 
@@ -163,17 +165,20 @@ impl Moment {
         self.limit = self.limit.max(other.limit);
     }
 
-    /// Takes it. Whatever comes of it, no writer waits any longer when this returns.
+    /// Takes it. Whatever comes of it, no writer waits any longer when this returns, but those of a device that does not
+    /// let go.
     ///
     /// # Errors
-    /// `Busy` when others do not let go of their locks, or it took too long; else that of the step that failed, with the
-    /// name of its image. What the steps did is not undone.
-    pub fn take(mut self, mut guard: Guard) -> Result<Taken> {
+    /// `Busy` when others do not let go of their locks, or it took too long; `HalfDone` when a writer could not be let go;
+    /// else that of the step that failed, with the name of its image. What the steps did is not undone.
+    pub fn take(mut self, guard: Guard) -> Result<Taken> {
         // In one order, whoever comes: two of these never wait for each other.
         self.locks.sort_by(|a, b| a.name.cmp(&b.name));
         self.locks.dedup_by(|a, b| a.name == b.name);
         let locks = self.locks.iter().map(|lock| (lock.take)());
         let locks: Vec<Flock<File>> = locks.collect::<Result<_>>()?;
+        // It goes before the locks, which it has too: to let go of those here is to let go of them there.
+        let mut guard = guard;
         for check in &self.checks {
             check()?;
         }
@@ -182,17 +187,68 @@ impl Moment {
             member.run(&member.before, mapper.as_ref())?;
         }
         fail::point("moment.prepared");
-        let held = self.members.iter().map(|member| member.held.as_slice());
-        guard.arm(&held.collect::<Vec<_>>(), &locks, self.limit)?;
-        fail::point("moment.armed");
-        let taken = self.within_window(mapper.as_ref());
+        let window = Window::new(self.limit);
+        let writers = self.members.iter().filter(|member| !member.held.is_empty());
+        let writers: Vec<&Member> = writers.collect();
+        let (taken, released) = thread::scope(|scope| {
+            let mut threads = Vec::new();
+            let mut result = Ok(());
+            for member in &writers {
+                let (window, mapper) = (&window, mapper.as_ref());
+                let hold = move || member.hold_within(window, mapper);
+                let thread = thread::Builder::new().stack_size(STACK);
+                match thread.spawn_scoped(scope, hold) {
+                    Ok(thread) => threads.push(thread),
+                    Err(error) => {
+                        result = Err(Error::new(
+                            Kind::Busy,
+                            "no thread can be had for each of the images; ask again",
+                        )
+                        .because(error));
+                        break;
+                    }
+                }
+            }
+            let held: Vec<&[Held]> = writers
+                .iter()
+                .map(|member| member.held.as_slice())
+                .collect();
+            let armed = result.and_then(|()| guard.arm(&held, &locks, self.limit));
+            let taken = match armed {
+                Ok(()) => {
+                    fail::point("moment.armed");
+                    self.at_once(&window, threads.len(), mapper.as_ref())
+                }
+                Err(error) => Err(error),
+            };
+            window.end();
+            let (mut result, mut released) = (taken.map(|at| (at, window.began())), Ok(()));
+            for thread in threads {
+                let ended = thread.join().unwrap_or_else(|_| {
+                    let error = Error::new(Kind::Bug, "a thread that holds writers panicked");
+                    (Ok(()), Err(error))
+                });
+                // A writer that could not be held is why a copy is wrong, whatever became of that.
+                result = ended.0.and(result);
+                released = released.and(ended.1);
+            }
+            (result, released)
+        });
         fail::point("moment.released");
+        if let Err(error) = released {
+            // The end of the guard's socket has it try, too.
+            drop(guard);
+            return Err(
+                Error::new(Kind::HalfDone, "could not let all writers go on").because(error),
+            );
+        }
         let was_late = guard.stand_down();
-        let taken = taken?;
+        let (at, began) = taken?;
+        let window = began.map_or(Duration::ZERO, |began| began.elapsed());
         if was_late? {
             return Err(too_long(self.limit));
         }
-        Ok(taken)
+        Ok(Taken { at, window })
     }
 
     fn mapper(&self) -> Result<Option<DeviceMapper>> {
@@ -200,84 +256,31 @@ impl Moment {
         needs.then(DeviceMapper::open).transpose()
     }
 
-    /// Holds all writers at once, each in a thread of its own, makes the copies, and lets them go.
-    fn within_window(&self, mapper: Option<&DeviceMapper>) -> Result<Taken> {
-        let writers: Vec<&Member> = self
-            .members
-            .iter()
-            .filter(|member| !member.held.is_empty())
-            .collect();
-        let (start, all_held, end) = (
-            Barrier::new(writers.len() + 1),
-            Barrier::new(writers.len() + 1),
-            Barrier::new(writers.len() + 1),
-        );
-        let (is_first_held, is_lost) = (AtomicBool::new(false), AtomicBool::new(false));
-        thread::scope(|scope| {
-            let waiting: Vec<_> = writers
-                .into_iter()
-                .map(|member| {
-                    let (start, all_held, end) = (&start, &all_held, &end);
-                    let (is_first_held, is_lost) = (&is_first_held, &is_lost);
-                    scope.spawn(move || {
-                        start.wait();
-                        let mut holding = Ok(());
-                        let mut done = 0;
-                        for held in &member.held {
-                            holding = held.hold(mapper);
-                            if holding.is_err() {
-                                is_lost.store(true, Ordering::SeqCst);
-                                break;
-                            }
-                            done += 1;
-                            if !is_first_held.swap(true, Ordering::SeqCst) {
-                                fail::point("moment.first-held");
-                            }
-                        }
-                        all_held.wait();
-                        end.wait();
-                        let mut released = Ok(());
-                        for held in member.held.iter().take(done).rev() {
-                            released = released.and(held.release(mapper));
-                        }
-                        holding.and(released).map_err(|error| member.explain(error))
-                    })
-                })
-                .collect();
-            start.wait();
-            let begun = Instant::now();
-            all_held.wait();
-            fail::point("moment.held");
-            let at = SystemTime::now();
-            let made = if is_lost.load(Ordering::SeqCst) {
-                Ok(())
-            } else {
-                self.make_copies(mapper, begun)
-            };
-            fail::point("moment.copied");
-            end.wait();
-            let mut result = made;
-            for thread in waiting {
-                let ended = thread.join().unwrap_or_else(|_| {
-                    Err(Error::new(
-                        Kind::Bug,
-                        "a thread that holds writers panicked",
-                    ))
-                });
-                // A writer that could not be held is why a copy is wrong, whatever became of that.
-                result = ended.and(result);
-            }
-            result.map(|()| Taken {
-                at,
-                window: begun.elapsed(),
-            })
-        })
+    /// Has all writers held at once, and makes the copies.
+    fn at_once(
+        &self,
+        window: &Window,
+        writers: usize,
+        mapper: Option<&DeviceMapper>,
+    ) -> Result<SystemTime> {
+        let is_held = window.begin(writers);
+        fail::point("moment.held");
+        let at = SystemTime::now();
+        if is_held {
+            self.make_copies(mapper, window)?;
+        }
+        if window.is_over() {
+            // Some may have gone on before the last copy was made.
+            return Err(too_long(self.limit));
+        }
+        fail::point("moment.copied");
+        Ok(at)
     }
 
-    fn make_copies(&self, mapper: Option<&DeviceMapper>, begun: Instant) -> Result<()> {
+    fn make_copies(&self, mapper: Option<&DeviceMapper>, window: &Window) -> Result<()> {
         let mut is_first = true;
         for member in &self.members {
-            if begun.elapsed() >= self.limit {
+            if window.is_over() {
                 return Err(too_long(self.limit));
             }
             member.run(&member.within, mapper)?;
@@ -300,6 +303,46 @@ fn too_long(limit: Duration) -> Error {
 }
 
 impl Member {
+    /// Holds the writers while the window is open: whether they were held, and whether they go on again.
+    fn hold_within(
+        &self,
+        window: &Window,
+        mapper: Option<&DeviceMapper>,
+    ) -> (Result<()>, Result<()>) {
+        if !window.wait_for_begin() {
+            return (Ok(()), Ok(()));
+        }
+        let (mut holding, mut done) = (Ok(()), 0);
+        for held in &self.held {
+            // What comes too late would only wait for others that are as late.
+            holding = if window.is_over() {
+                Err(too_long(window.limit))
+            } else {
+                held.hold(mapper)
+            };
+            if holding.is_err() {
+                break;
+            }
+            done += 1;
+            if window.is_first() {
+                fail::point("moment.first-held");
+            }
+        }
+        if holding.is_ok() && window.is_over() {
+            holding = Err(too_long(window.limit));
+        }
+        window.tell(holding.is_ok());
+        if holding.is_ok() {
+            window.wait_for_end();
+        }
+        let mut released = Ok(());
+        for held in self.held.iter().take(done).rev() {
+            released = released.and(held.release(mapper));
+        }
+        let explain = |error| self.explain(error);
+        (holding.map_err(explain), released.map_err(explain))
+    }
+
     fn needs_mapper(&self) -> bool {
         let steps = self.before.iter().chain(&self.within);
         let mut steps =
@@ -328,7 +371,7 @@ impl Step {
     fn run(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
             Self::Message { pool, text } => open(mapper)?.message(pool, text),
-            Self::Unmap { uuid } => open(mapper)?.remove(uuid),
+            Self::Unmap { uuid } => unmap(open(mapper)?, uuid),
             Self::Forget { store } => forget(store),
             Self::Map { name, uuid, table } => open(mapper)?.create(name, uuid, table).map(drop),
             Self::Share { from, to } => match copy::reflink(from, to)? {
@@ -339,6 +382,22 @@ impl Step {
                 )),
             },
             Self::Copy { from, to } => copy::sparse_copy(from, to, |_| {}),
+        }
+    }
+}
+
+/// Takes a device away. It is new, and somebody who looks at all new devices may have it open for a moment.
+fn unmap(mapper: &DeviceMapper, uuid: &str) -> Result<()> {
+    let deadline = Instant::now() + LOOKED_AT;
+    loop {
+        match mapper.remove(uuid) {
+            Err(error) if error.kind() == Kind::InUse => {
+                if Instant::now() >= deadline {
+                    return Err(Error::new(Kind::Busy, "somebody has its copy open").because(error));
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            result => return result,
         }
     }
 }
