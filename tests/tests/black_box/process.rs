@@ -10,7 +10,8 @@ use std::{
 
 use drumlin_proto::csi::v1::{
     ControllerGetCapabilitiesRequest, ControllerGetVolumeHealthRequest, CreateVolumeRequest,
-    GetPluginInfoRequest, GroupControllerGetCapabilitiesRequest, ListVolumesRequest, ProbeRequest,
+    GetMetadataAllocatedRequest, GetPluginInfoRequest, ListVolumesRequest, ProbeRequest,
+    snapshot_metadata_client::SnapshotMetadataClient,
 };
 use drumlin_tests::{
     agent::{Agent, Options},
@@ -295,10 +296,9 @@ async fn an_unknown_method_and_one_that_is_not_offered_are_unimplemented() {
         .unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
     let channel = drumlin_proto::connect(&agent.socket()).unwrap();
-    let mut groups =
-        drumlin_proto::csi::v1::group_controller_client::GroupControllerClient::new(channel);
-    let status = groups
-        .group_controller_get_capabilities(GroupControllerGetCapabilitiesRequest {})
+    let mut metadata = SnapshotMetadataClient::new(channel);
+    let status = metadata
+        .get_metadata_allocated(GetMetadataAllocatedRequest::default())
         .await
         .unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
