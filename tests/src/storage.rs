@@ -108,8 +108,7 @@ impl Scratch {
 
     /// The first volume group that was made in it.
     pub fn group(&self) -> Option<String> {
-        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        groups.first().cloned()
+        self.groups().into_iter().next()
     }
 
     /// A new file system of `mebibytes` in it, mounted.

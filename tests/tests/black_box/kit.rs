@@ -12,9 +12,10 @@ use drumlin_proto::csi::v1::{
     VolumeCapability, VolumeGroupSnapshot,
 };
 use drumlin_tests::{
-    agent::{Agent, snapshots_bind_their_volume},
+    agent::{Agent, Options, snapshots_bind_their_volume},
     programs::{output, workspace},
     requests::{create, publish, stage, unpublish, unstage},
+    storage::Scratch,
 };
 use tonic::{Code, Response, Status};
 
@@ -33,6 +34,22 @@ pub(crate) fn refused<T: Debug>(answer: Result<Response<T>, Status>, code: Code)
     let status = answer.expect_err("it must be refused");
     assert_eq!(status.code(), code, "{}", status.message());
     status.message().to_owned()
+}
+
+/// An agent with two classes of image files, `a` the default.
+pub(crate) async fn two_classes() -> Agent {
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.directory("a"), scratch.directory("b"));
+    let config = format!(
+        "classes:\n- {{name: a, default: true, directory: {{path: {}}}}}\n- {{name: b, directory: {{path: {}}}}}\n",
+        a.display(),
+        b.display()
+    );
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    Agent::with(scratch, options).await
 }
 
 /// Makes a volume and returns its id.

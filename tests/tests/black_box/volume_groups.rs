@@ -14,7 +14,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{mount, ok, refused, unmount, volume};
+use crate::kit::{mount, ok, refused, two_classes, unmount, volume};
 
 fn group(name: &str, volumes: &[String]) -> CreateVolumeGroupRequest {
     CreateVolumeGroupRequest {
@@ -467,20 +467,7 @@ async fn callers_that_want_one_volume_in_two_groups_do_not_both_get_it() {
 
 #[tokio::test]
 async fn a_group_holds_volumes_of_several_classes() {
-    let agent = {
-        let scratch = Scratch::new();
-        let (a, b) = (scratch.directory("a"), scratch.directory("b"));
-        let config = format!(
-            "classes:\n- {{name: a, default: true, directory: {{path: {}}}}}\n- {{name: b, directory: {{path: {}}}}}\n",
-            a.display(),
-            b.display()
-        );
-        let options = Options {
-            config: Some(config),
-            ..Options::default()
-        };
-        Agent::with(scratch, options).await
-    };
+    let agent = two_classes().await;
     let in_class = |name: &str, class: &str| CreateVolumeRequest {
         parameters: [("class".to_owned(), class.to_owned())].into(),
         ..create(name, 1, &raw())

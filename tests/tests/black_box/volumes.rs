@@ -9,31 +9,14 @@ use drumlin_proto::csi::v1::{
     volume_capability::access_mode::Mode,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, snapshots_bind_their_volume, unit},
+    agent::{Agent, snapshots_bind_their_volume, unit},
     requests::{
         MIB, create, delete, expand, for_mode, from_snapshot, from_volume, mounted, raw, snapshot,
     },
-    storage::Scratch,
 };
 use tonic::Code;
 
-use crate::kit::{ok, refused, volume};
-
-/// Two classes, `a` the default.
-async fn two_classes() -> Agent {
-    let scratch = Scratch::new();
-    let (a, b) = (scratch.directory("a"), scratch.directory("b"));
-    let config = format!(
-        "classes:\n- {{name: a, default: true, directory: {{path: {}}}}}\n- {{name: b, directory: {{path: {}}}}}\n",
-        a.display(),
-        b.display()
-    );
-    let options = Options {
-        config: Some(config),
-        ..Options::default()
-    };
-    Agent::with(scratch, options).await
-}
+use crate::kit::{ok, refused, two_classes, volume};
 
 fn sized(name: &str, required: i64, limit: i64) -> CreateVolumeRequest {
     CreateVolumeRequest {

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use super::{
     Listing, Operations, PageRequest,
+    group_snapshot::Groups,
     labels::{self, Read},
     locks::Hold,
     parameters,
@@ -206,8 +207,7 @@ impl Operations {
     /// # Errors
     /// `NotFound`.
     pub async fn get_snapshot(&self, reference: &Reference) -> Result<Snapshot> {
-        let found = self.find_snapshot(reference).await.map_err(not_here)?;
-        let groups = self.groups_of(std::slice::from_ref(&found)).await?;
+        let (found, groups) = self.find_shown(reference).await.map_err(not_here)?;
         Ok(groups.snapshot(found))
     }
 
@@ -216,10 +216,15 @@ impl Operations {
     /// # Errors
     /// [`Kind::NotFound`] or [`Kind::WrongNode`].
     pub(super) async fn find_snapshot(&self, reference: &Reference) -> Result<Found> {
+        self.find_shown(reference).await.map(|(found, _)| found)
+    }
+
+    /// The same, with the group snapshot that it is a member of.
+    async fn find_shown(&self, reference: &Reference) -> Result<(Found, Groups)> {
         let found = self.find(ImageKind::Snapshot, reference).await?;
         let groups = self.groups_of(std::slice::from_ref(&found)).await?;
         if self.shows(&groups, &found).await? {
-            return Ok(found);
+            return Ok((found, groups));
         }
         Err(Error::not_found(format!(
             "snapshot {reference} does not exist"

@@ -94,6 +94,20 @@ impl Found {
             .map(read)
             .unwrap_or_default()
     }
+
+    /// Refuses a group that was changed since its members were looked at, which was without a hold.
+    fn check_members_are(&self, before: &[Member]) -> Result<()> {
+        if self.members() == before {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Busy,
+            format!(
+                "group {} was changed by another call; ask again",
+                self.handle
+            ),
+        ))
+    }
 }
 
 /// Whether a volume that is in another group already is a wrong argument or a wrong state: the calls' texts differ.
@@ -227,15 +241,7 @@ impl Operations {
         self.changes
             .run(holds, async move {
                 let found = this.find(ImageKind::Group, &found.handle.into()).await?;
-                if found.members() != before {
-                    return Err(Error::new(
-                        Kind::Busy,
-                        format!(
-                            "group {} was changed by another call; ask again",
-                            found.handle
-                        ),
-                    ));
-                }
+                found.check_members_are(&before)?;
                 this.set_members(found, new, wanted).await
             })
             .await
@@ -288,15 +294,7 @@ impl Operations {
                 };
                 let found = Found { image, ..found };
                 found.readable()?;
-                if found.members() != before {
-                    return Err(Error::new(
-                        Kind::Busy,
-                        format!(
-                            "group {} was changed by another call; ask again",
-                            found.handle
-                        ),
-                    ));
-                }
+                found.check_members_are(&before)?;
                 this.let_members_go(&found).await?;
                 found.class.backend.delete(found.image.id).await?;
                 fail::point("delete-group.deleted");

@@ -100,11 +100,6 @@ impl Guard {
         })
     }
 
-    /// The process id of it.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     fn stream(&mut self) -> Result<&mut UnixStream> {
         self.stream
             .as_mut()
