@@ -75,6 +75,9 @@ const UDEV: &str = "/run/udev/control";
 /// So long udev may take to make a node.
 const UDEV_PATIENCE: Duration = Duration::from_secs(5);
 
+/// So long a device that is only looked at may be open.
+const LOOKED_AT: Duration = Duration::from_secs(5);
+
 impl Mapped {
     /// Where its node should be.
     pub fn path(&self) -> PathBuf {
@@ -275,6 +278,26 @@ impl DeviceMapper {
     /// [`Kind::InUse`] while somebody has it open.
     pub fn remove(&self, uuid: &str) -> Result<()> {
         self.change(DEV_REMOVE, uuid, 0, "remove")
+    }
+
+    /// Removes a device that is new: somebody who looks at all new devices may have it open for a moment.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when that takes long.
+    pub fn remove_patiently(&self, uuid: &str) -> Result<()> {
+        let deadline = Instant::now() + LOOKED_AT;
+        loop {
+            match self.remove(uuid) {
+                Err(error) if error.kind() == Kind::InUse => {
+                    if Instant::now() >= deadline {
+                        let message = "somebody has a new device open";
+                        return Err(Error::new(Kind::Busy, message).because(error));
+                    }
+                    thread::sleep(Duration::from_millis(20));
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Says something to a device, such as `delete 7` to a thin pool.

@@ -81,6 +81,15 @@ impl PoolState {
     }
 }
 
+/// What a new thin volume has to be looked at with.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Device {
+    /// The one that it gets.
+    Its,
+    /// It gets none.
+    None,
+}
+
 /// In hundredths.
 fn part((used, total): (u64, u64)) -> u64 {
     used.saturating_mul(100) / total.max(1)
@@ -208,33 +217,60 @@ impl Lvm {
         spec: &ImageSpec,
         size: Size,
     ) -> Result<()> {
-        /// So many forgotten devices are set aside for one volume.
-        const TRIES: usize = 8;
         self.check_pool_room(now, pool, size.bytes()).await?;
         let name = name_of(spec.id);
         let mut tags = self.tags(spec);
         // Nobody sees it before it was looked at, whatever ends us in between.
         tags.is_undone = true;
-        for _ in 0..TRIES {
-            let command = Command::new("lvcreate")
+        let create = || {
+            Command::new("lvcreate")
                 .words(["-V".to_owned(), format!("{}b", size.bytes())])
                 .words(["-T".to_owned(), self.group.path(&pool.name)])
                 .words(["-n".to_owned(), name.clone()])
                 .add_tags(tags.write())
-                .done_when(exists(name.clone()));
-            self.group.change(vec![command]).await?;
+                .done_when(exists(name.clone()))
+        };
+        let made = self.new_thin(pool, &name, Device::Its, create).await?;
+        if made {
+            let show = self.finish_thin(&name, None);
+            return self.group.change(vec![show]).await;
+        }
+        Ok(())
+    }
+
+    /// Makes a thin volume until it has a device of its own. LVM takes one that was forgotten in the pool, with somebody's
+    /// bytes, for the new one; such a device is set aside. Says whether there is such a volume.
+    pub(super) async fn new_thin(
+        &self,
+        pool: &ThinPool,
+        name: &str,
+        device: Device,
+        create: impl Fn() -> Command,
+    ) -> Result<bool> {
+        /// So many forgotten devices are set aside for one volume.
+        const TRIES: usize = 8;
+        for _ in 0..TRIES {
+            self.group.change(vec![create()]).await?;
             let now = self.group.now().await?;
-            let Some(volume) = now.volumes.get(&name) else {
-                return Ok(());
+            let Some(volume) = now.volumes.get(name) else {
+                return Ok(false);
             };
-            let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
-                return Ok(());
+            let VolumeKind::Thin {
+                pool,
+                device: number,
+                ..
+            } = &volume.kind
+            else {
+                return Ok(false);
             };
-            if self.is_empty(&now, volume).await? {
-                let show = self.finish_thin(&name, None);
-                return self.group.change(vec![show]).await;
+            let is_empty = match device {
+                Device::Its => self.is_empty(&now, volume).await?,
+                Device::None => self.is_blank(&now, volume).await?,
+            };
+            if is_empty {
+                return Ok(true);
             }
-            self.set_aside(pool, *device, volume).await?;
+            self.set_aside(pool, *number, volume).await?;
         }
         Err(Error::new(
             Kind::HalfDone,

@@ -1,23 +1,27 @@
 //! Snapshots of one moment, for a group of volumes.
 //!
-//! They are made the ordinary way while writers run, so that LVM's record of them is right, and emptied again. What is
+//! They are made by LVM while writers run, so that its record of them is right, and emptied again. What is
 //! left for the moment in which all writers wait are a message to the pool, or a device, for each; LVM sees nothing of
 //! that. No program of LVM's may run meanwhile: it would let go what is held.
 
 use std::{fs::File, sync::Arc};
 
 use super::{
-    ImageSpec, Lvm, Volumes,
+    ImageSpec, Lvm, ThinPool, Volumes,
+    making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of,
+    program::Command,
     settings::Thick,
     thick::check_group_room,
+    thin::Device,
+    wiping::HIDDEN,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
         MountTable,
-        device_mapper::{DeviceMapper, Mapped},
+        device_mapper::{DeviceMapper, Line, Mapped, SECTOR},
         moment::{Held, Lock, Member, Moment, SHORT, Step},
     },
 };
@@ -65,13 +69,20 @@ impl Lvm {
             fail::point("lvm.together.made");
         }
         let now = self.group.now().await?;
-        let (group, wanted) = (Arc::clone(&self.group), specs.to_vec());
-        let (members, expected) = blocking(move || {
+        let pair = |spec: &ImageSpec| {
+            let origin = self.finished(&now, spec.source()?)?.volume;
+            Ok((copy_in(&now, spec)?.clone(), origin.clone()))
+        };
+        let pairs = specs.iter().map(pair);
+        let pairs = pairs.collect::<Result<Vec<(LogicalVolume, LogicalVolume)>>>()?;
+        let expected: Vec<LogicalVolume> = pairs.iter().map(|(copy, _)| copy.clone()).collect();
+        let (group, seen) = (Arc::clone(&self.group), Arc::clone(&now));
+        let members = blocking(move || {
             let mapper = group.mapper()?;
-            let members = wanted.iter().map(|spec| plan(&now, mapper, spec));
-            let members = members.collect::<Result<Vec<Member>>>()?;
-            let copies = wanted.iter().map(|spec| copy_in(&now, spec).cloned());
-            Ok((members, copies.collect::<Result<Vec<LogicalVolume>>>()?))
+            let members = pairs.iter();
+            members
+                .map(|(copy, origin)| plan(&seen, mapper, copy, origin))
+                .collect::<Result<Vec<Member>>>()
         })
         .await?;
         let (locked, checked) = (Arc::clone(&self.group), Arc::clone(&self.group));
@@ -115,10 +126,77 @@ impl Lvm {
         Self::check_records(&now)?;
         let source = self.finished(&now, origin)?;
         let commands = match &self.settings.volumes {
+            Volumes::Thin(pool) if self.device(&now, source.volume)?.is_some() => {
+                return self.reserve(&now, pool, spec, source.volume).await;
+            }
             Volumes::Thin(pool) => self.copy_thin(&now, pool, spec, spec.size, &source).await?,
             Volumes::Thick(thick) => vec![self.new_snapshot(&now, thick, spec, &source)?],
         };
         self.group.change(commands).await
+    }
+
+    /// Makes a thin volume that becomes a copy at its moment. To make a snapshot of a volume that is used LVM has its
+    /// writers wait, which is for the moment alone; of this one it need know the number and the size.
+    async fn reserve(
+        &self,
+        now: &VolumeGroup,
+        pool: &ThinPool,
+        spec: &ImageSpec,
+        origin: &LogicalVolume,
+    ) -> Result<()> {
+        self.check_pool_room(now, pool, 0).await?;
+        let (name, tags) = (name_of(spec.id), self.tags(spec).write());
+        let create = || {
+            Command::new("lvcreate")
+                .words(["-an", "-ky", "-V", &format!("{}b", now.bytes(origin))])
+                .words(["-T".to_owned(), self.group.path(&pool.name)])
+                .words(["-n", &name])
+                .add_tags(tags.clone())
+                .done_when(exists(name.clone()))
+        };
+        self.new_thin(pool, &name, Device::None, create)
+            .await
+            .map(drop)
+    }
+
+    /// Whether nothing is in a thin volume that has no device.
+    pub(super) async fn is_blank(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+        let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
+            return Ok(true);
+        };
+        let (pool, _) = now
+            .pool(pool)
+            .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+        let pool = now.pool_uuid(pool);
+        let name = format!("drumlin-{}", volume.uuid);
+        let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
+        let (length, device) = (now.bytes(volume) / SECTOR, *device);
+        let group = Arc::clone(&self.group);
+        let words = blocking(move || {
+            let mapper = group.mapper()?;
+            let pool = mapper.find(&pool)?.ok_or_else(|| {
+                Error::new(
+                    Kind::HalfDone,
+                    "the pool of a volume that is used is not active",
+                )
+            })?;
+            let line = Line {
+                start: 0,
+                length,
+                kind: "thin".to_owned(),
+                words: format!("{}:{} {device}", pool.number.major, pool.number.minor),
+            };
+            if mapper.find(&uuid)?.is_some() {
+                mapper.remove_patiently(&uuid)?;
+            }
+            mapper.create(&name, &uuid, &[line])?;
+            let words = mapper.status(&uuid);
+            mapper.remove_patiently(&uuid)?;
+            words
+        })
+        .await?;
+        // "<mapped sectors> <highest mapped sector>"
+        Ok(words.unwrap_or_default().split_whitespace().next() == Some("0"))
     }
 }
 
@@ -134,23 +212,20 @@ fn copy_in<'a>(now: &'a VolumeGroup, spec: &ImageSpec) -> Result<&'a LogicalVolu
     found.ok_or_else(|| Error::new(Kind::HalfDone, format!("{} is gone again", spec.id)))
 }
 
-/// What is left to be done for one copy. Of a volume without a device nobody can write to it is right already.
-fn plan(now: &VolumeGroup, mapper: &DeviceMapper, spec: &ImageSpec) -> Result<Member> {
-    let copy = copy_in(now, spec)?;
-    let source = spec.source()?;
-    let gone = || Error::new(Kind::HalfDone, format!("{source} is gone"));
-    let origin = match &copy.kind {
-        VolumeKind::Thin {
-            origin: Some(origin),
-            ..
-        }
-        | VolumeKind::Snapshot { origin } => now.volumes.get(origin).ok_or_else(gone)?,
-        _ => return Err(gone()),
-    };
+/// What is left to be done for one copy. A snapshot of a volume without a device, which nobody can write to, is right
+/// already.
+fn plan(
+    now: &VolumeGroup,
+    mapper: &DeviceMapper,
+    copy: &LogicalVolume,
+    origin: &LogicalVolume,
+) -> Result<Member> {
     let device = mapper.find(&now.mapped_uuid(origin))?;
-    let Some(device) = device.filter(|device| device.is_live) else {
+    let device = device.filter(|device| device.is_live);
+    let is_reserved = matches!(copy.kind, VolumeKind::Thin { origin: None, .. });
+    if device.is_none() && !is_reserved {
         return Ok(Member::default());
-    };
+    }
     let (before, within) = match (&copy.kind, &origin.kind) {
         (
             VolumeKind::Thin {
@@ -158,7 +233,9 @@ fn plan(now: &VolumeGroup, mapper: &DeviceMapper, spec: &ImageSpec) -> Result<Me
             },
             VolumeKind::Thin { device: old, .. },
         ) => {
-            let (volume, _) = now.pool(pool).ok_or_else(gone)?;
+            let (volume, _) = now
+                .pool(pool)
+                .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
             let message = |text| Step::Message {
                 pool: now.pool_uuid(volume),
                 text,
@@ -170,8 +247,11 @@ fn plan(now: &VolumeGroup, mapper: &DeviceMapper, spec: &ImageSpec) -> Result<Me
         }
         _ => empty_again(mapper, &now.mapped_uuid(copy))?,
     };
-    let mut held = frozen_first(&device)?;
-    held.push(Held::Device { uuid: device.uuid });
+    let mut held = Vec::new();
+    if let Some(device) = device {
+        held = frozen_first(&device)?;
+        held.push(Held::Device { uuid: device.uuid });
+    }
     Ok(Member {
         held,
         before,

@@ -13,7 +13,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use nix::fcntl::Flock;
@@ -33,8 +33,6 @@ use crate::{Error, Kind, Result, fail};
 pub const SHORT: Duration = Duration::from_secs(1);
 /// The stack of a thread that holds one image: it does a few system calls.
 const STACK: usize = 128 << 10;
-/// So long a device that is only looked at may be open.
-const LOOKED_AT: Duration = Duration::from_secs(5);
 /// The head of an exception store; zeros mean that it is empty.
 const STORE_HEAD: usize = 4096;
 
@@ -371,7 +369,7 @@ impl Step {
     fn run(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
             Self::Message { pool, text } => open(mapper)?.message(pool, text),
-            Self::Unmap { uuid } => unmap(open(mapper)?, uuid),
+            Self::Unmap { uuid } => open(mapper)?.remove_patiently(uuid),
             Self::Forget { store } => forget(store),
             Self::Map { name, uuid, table } => open(mapper)?.create(name, uuid, table).map(drop),
             Self::Share { from, to } => match copy::reflink(from, to)? {
@@ -382,22 +380,6 @@ impl Step {
                 )),
             },
             Self::Copy { from, to } => copy::sparse_copy(from, to, |_| {}),
-        }
-    }
-}
-
-/// Takes a device away. It is new, and somebody who looks at all new devices may have it open for a moment.
-fn unmap(mapper: &DeviceMapper, uuid: &str) -> Result<()> {
-    let deadline = Instant::now() + LOOKED_AT;
-    loop {
-        match mapper.remove(uuid) {
-            Err(error) if error.kind() == Kind::InUse => {
-                if Instant::now() >= deadline {
-                    return Err(Error::new(Kind::Busy, "somebody has its copy open").because(error));
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-            result => return result,
         }
     }
 }
