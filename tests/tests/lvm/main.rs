@@ -15,6 +15,8 @@
 mod adoption;
 #[path = "../black_box/attach.rs"]
 mod attach;
+#[path = "../black_box/clean_copies.rs"]
+mod clean_copies;
 #[path = "../black_box/concurrency.rs"]
 mod concurrency;
 #[path = "../black_box/content.rs"]
