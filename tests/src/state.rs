@@ -113,6 +113,38 @@ pub fn assert_devices_work(group: &str) {
     }
 }
 
+/// Checks that a volume group knows all devices that are in a pool of it, and no others.
+///
+/// # Panics
+/// When there are others, with the numbers of all.
+pub fn assert_pool_is_known(group: &str, pool: &str) {
+    lvm("lvchange", &["-ay", &format!("{group}/{pool}")]);
+    let mapped = format!("{}-{pool}", group.replace('-', "--"));
+    let tell = |what| {
+        run(
+            "dmsetup",
+            &["message", &format!("{mapped}-tpool"), "0", what],
+        )
+    };
+    tell("reserve_metadata_snap");
+    let metadata = format!("/dev/mapper/{mapped}_tmeta");
+    let words = ["--metadata-snap", "--no-headers", "-o", "DEV", &metadata];
+    let listed = run("thin_ls", &words);
+    tell("release_metadata_snap");
+    let numbers = |text: &str| {
+        let words = text.split_whitespace();
+        let mut numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+        numbers.sort_unstable();
+        numbers
+    };
+    let known = lvm("lvs", &["--noheadings", "-o", "thin_id", group]);
+    assert_eq!(
+        numbers(&listed),
+        numbers(&known),
+        "devices of the pool, and those that the group knows"
+    );
+}
+
 /// A line without what differs from run to run.
 fn volume(line: &str) -> String {
     let (values, tags) = line.trim().rsplit_once('|').unwrap_or_default();

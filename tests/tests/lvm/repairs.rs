@@ -10,11 +10,14 @@ use drumlin_tests::{
     agent::{Agent, Options},
     programs::{output, program, run},
     requests::{create, delete, raw, snapshot},
-    state::assert_devices_work,
+    state::{assert_devices_work, assert_pool_is_known},
     storage::{Scratch, lvm},
 };
 
-use crate::kit::{bytes_of, ok, volume};
+use crate::{
+    groups::{name_of, names, thin},
+    kit::{bytes_of, ok, volume},
+};
 
 /// How often each program is killed, each time a little later.
 const KILLS: u32 = 12;
@@ -126,4 +129,49 @@ async fn the_growth_of_a_pools_metadata() {
             .into()
     })
     .await;
+}
+
+/// Notes in the group's record what the pool is to do, which it has done: LVM was killed just then.
+fn note_what_was_done(agent: &Agent, group: &str, note: &str) {
+    let path = agent.path("record");
+    let path = path.to_str().unwrap();
+    lvm("vgcfgbackup", &["-f", path, group]);
+    let record = std::fs::read_to_string(path).unwrap();
+    let last = "zero_new_blocks = 1";
+    assert!(record.contains(last), "{record}");
+    let noted = format!("{last}\nmessage1 {{\n{note}\n}}");
+    std::fs::write(path, record.replacen(last, &noted, 1)).unwrap();
+    lvm("vgcfgrestore", &["-y", "--force", "-f", path, group]);
+}
+
+#[tokio::test]
+async fn a_note_that_a_pool_has_followed() {
+    for (is_active, has_made) in [(true, false), (false, false), (true, true)] {
+        let mut agent = thin(400, &["-L", "600M"], "overcommit: 10").await;
+        let group = agent.scratch.group().unwrap();
+        let mut ids = Vec::new();
+        for name in ["a", "b", "c"] {
+            ids.push(volume(&agent, name, 16, &raw()).await);
+        }
+        agent.kill();
+        lvm("vgchange", &["-an", &group]);
+        if is_active {
+            lvm("lvchange", &["-ay", &format!("{group}/pool")]);
+        }
+        let note = if has_made {
+            format!("create = {:?}", name_of(&ids[2]))
+        } else {
+            "delete = 99".to_owned()
+        };
+        note_what_was_done(&agent, &group, &note);
+        agent.restart().await;
+        for id in &ids[..2] {
+            ok(agent.controller().delete_volume(delete(id)).await);
+            assert_pool_is_known(&group, "pool");
+        }
+        assert_eq!(names(&agent), [&name_of(&ids[2]), "pool"]);
+        std::fs::write(bytes_of(&agent, &ids[2]), b"kept").unwrap();
+        volume(&agent, "d", 16, &raw()).await;
+        assert_pool_is_known(&group, "pool");
+    }
 }

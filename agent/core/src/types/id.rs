@@ -62,6 +62,9 @@ impl ImageKind {
 pub struct Key(Uuid);
 
 impl Key {
+    /// One that no name has.
+    pub(crate) const NIL: Self = Self(Uuid::nil());
+
     /// The key of what is called `name`.
     pub fn of(kind: ImageKind, name: &Name) -> Self {
         Self(Uuid::new_v5(&kind.namespace(), name.as_str().as_bytes()))

@@ -19,6 +19,7 @@ use nix::{
 };
 
 use super::{
+    forgotten::thin_volumes,
     group::Group,
     installation::LOCKS,
     metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
@@ -30,7 +31,7 @@ use super::{
 use crate::{
     Error, Kind, Result, blocking,
     host::device_mapper::{DeviceMapper, Mapped, SECTOR},
-    types::{ImageId, ImageKind, NodeName},
+    types::{ImageId, ImageKind, Key, NodeName},
 };
 
 /// So long a program of LVM's may hold a group before it is said to hang.
@@ -80,6 +81,12 @@ impl Group {
             }
         }
         let now = self.now().await?;
+        for volume in noted(&now) {
+            if let Err(error) = self.settle_note(&now, volume, node).await {
+                tracing::warn!(volume = %volume.name, group = %self.name, error = %error.chain(), "could not have LVM settle what it has noted");
+            }
+        }
+        let now = self.now().await?;
         for volume in never_finished(&now, node) {
             tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
             self.remove_broken(&volume.name).await?;
@@ -105,6 +112,34 @@ impl Group {
         Ok(devices.iter().all(works)
             && now.volumes.values().all(is_told)
             && half_done(now, mapper, node)?.is_nothing())
+    }
+
+    /// Has LVM settle what it has noted to tell the pool of a volume. What it removes it adds to a note that is there; and it
+    /// tells none of that to a pool that has followed the note, which keeps the device for ever with no volume behind it.
+    /// Only what makes a volume settles the note before, and a snapshot takes no device that was forgotten.
+    async fn settle_note(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+        node: &NodeName,
+    ) -> Result<()> {
+        tracing::warn!(volume = %volume.name, group = %self.name, "has LVM settle what it has noted to tell the pool of a volume");
+        let id = ImageId {
+            kind: ImageKind::Snapshot,
+            key: Key::NIL,
+        };
+        let name = name_of(id);
+        if !now.volumes.contains_key(&name) {
+            let mut tags = Tags::new(id, "", node.as_str());
+            // It goes by itself, whatever ends us in between.
+            tags.is_undone = true;
+            let snapshot = Command::new("lvcreate")
+                .words(["-s".to_owned(), self.path(&volume.name)])
+                .words(["-n", &name])
+                .add_tags(tags.write());
+            snapshot.run().await?;
+        }
+        self.remove_broken(&name).await
     }
 
     /// A node that was half-built is in the way the first time.
@@ -332,6 +367,23 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
         }
     }
     Ok(left)
+}
+
+/// A volume in each pool that LVM has noted to tell something.
+fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
+    let volumes = now.volumes.values();
+    let pools = volumes.filter_map(|volume| match &volume.kind {
+        VolumeKind::Pool(pool) if !pool.messages.is_empty() => Some((volume, pool)),
+        _ => None,
+    });
+    pools.filter_map(|(pool, settings)| {
+        let mut volumes = thin_volumes(now, &pool.name).map(|(volume, _)| volume);
+        volumes.find(|volume| {
+            let is_undone = Tags::read(&volume.tags).is_some_and(|tags| tags.is_undone);
+            let is_new = Message::Create(volume.name.clone());
+            !is_undone && !settings.messages.contains(&is_new)
+        })
+    })
 }
 
 /// Volumes of this node that nobody was told of, and that cannot become what was asked for any more.
