@@ -183,7 +183,11 @@ fn read(run: u64, volume: usize, block: &[u8]) -> u64 {
     words.next().filter(|_| is_ours).unwrap_or_default()
 }
 
-fn check(run: u64, volumes: usize, rings: &[Vec<u8>]) -> Result<u64, String> {
+/// The same of rings that a writer has left which may be gone: that of `run`, in so many volumes.
+///
+/// # Errors
+/// The first block that is not as it must be, in words.
+pub fn check(run: u64, volumes: usize, rings: &[Vec<u8>]) -> Result<u64, String> {
     let mut found = Vec::new();
     for (volume, ring) in rings.iter().enumerate() {
         for (slot, block) in ring.chunks(BLOCK).enumerate() {

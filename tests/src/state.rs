@@ -113,10 +113,10 @@ pub fn assert_devices_work(group: &str) {
     }
 }
 
-/// Checks that a volume group knows all devices that are in a pool of it, and no others.
+/// Checks that a volume group knows all devices that are in a pool of it, and no others, and that none had to be set aside.
 ///
 /// # Panics
-/// When there are others, with the numbers of all.
+/// When there are others, with the numbers of all, or one was set aside.
 pub fn assert_pool_is_known(group: &str, pool: &str) {
     lvm("lvchange", &["-ay", &format!("{group}/{pool}")]);
     let mapped = format!("{}-{pool}", group.replace('-', "--"));
@@ -143,6 +143,8 @@ pub fn assert_pool_is_known(group: &str, pool: &str) {
         numbers(&known),
         "devices of the pool, and those that the group knows"
     );
+    let names = lvm("lvs", &["--noheadings", "-o", "lv_name", group]);
+    assert!(!names.contains("forgotten"), "{names}");
 }
 
 /// A line without what differs from run to run.

@@ -12,14 +12,13 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Volumes, eventually},
-    programs::run as run_program,
     requests::{MIB, create, delete, raw},
-    state::assert_devices_work,
+    state::{assert_devices_work, assert_pool_is_known},
     storage::lvm,
 };
 
 use crate::{
-    BLOCK, GROUP, ROUNDS, agent, device,
+    BLOCK, GROUP, ROUNDS, Witness, agent, device,
     journal::{self, Known},
     pattern,
 };
@@ -28,7 +27,8 @@ use crate::{
 type Found = BTreeMap<String, (String, i64)>;
 
 pub(crate) async fn run(file: &str) {
-    let agent = agent().await;
+    let agent = agent("").await;
+    let _witness = Witness(&agent);
     agent.identity().probe(ProbeRequest {}).await.unwrap();
     // One more change: it settles what LVM does not settle before, and shows that the pool takes changes.
     let probe = create("probe", 4, &raw());
@@ -161,34 +161,12 @@ fn check_one(name: &str, id: &str, size: i64, known: &Known) {
 }
 
 /// Nothing undone, nothing held, and no device in the pool that the group does not know.
-fn check_group() {
+pub(crate) fn check_group() {
     let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", GROUP]);
     assert!(!tags.contains("drumlin.undone"), "{tags}");
     assert_devices_work(GROUP);
     if Volumes::asked() != Volumes::Thin {
         return;
     }
-    lvm("lvchange", &["-ay", &format!("{GROUP}/pool")]);
-    let pool = format!("{GROUP}-pool-tpool");
-    run_program("dmsetup", &["message", &pool, "0", "reserve_metadata_snap"]);
-    let metadata = format!("/dev/mapper/{GROUP}-pool_tmeta");
-    let listed = run_program(
-        "thin_ls",
-        &["--metadata-snap", "--no-headers", "-o", "DEV", &metadata],
-    );
-    run_program("dmsetup", &["message", &pool, "0", "release_metadata_snap"]);
-    let numbers = |text: &str| {
-        let mut numbers: Vec<u64> = text
-            .split_whitespace()
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        numbers.sort_unstable();
-        numbers
-    };
-    let known = lvm("lvs", &["--noheadings", "-o", "thin_id", GROUP]);
-    assert_eq!(
-        numbers(&listed),
-        numbers(&known),
-        "devices of the pool, and those that the group knows"
-    );
+    assert_pool_is_known(GROUP, "pool");
 }

@@ -8,13 +8,14 @@ use drumlin_tests::requests::{
 };
 
 use crate::{
-    ROUNDS, agent, device,
+    ROUNDS, Witness, agent, device,
     journal::{self, Journal},
     pattern,
 };
 
 pub(crate) async fn run(file: &str) {
-    let agent = agent().await;
+    let agent = agent("").await;
+    let _witness = Witness(&agent);
     let (mut controller, mut node) = (agent.controller(), agent.node());
     let numbers = journal::read(file)
         .into_keys()

@@ -1,7 +1,8 @@
 //! What is done to a volume group while the power is cut, and what must be there afterwards.
 //!
 //! `power load FILE` changes volumes until it is killed; it writes down what it begins, and what was acknowledged, in a
-//! file that survives. `power check FILE` compares that with what is there after the next boot.
+//! file that survives. `power check FILE` compares that with what is there after the next boot. `power load-groups FILE` and
+//! `power check-groups FILE` do so with group snapshots of volumes that are written meanwhile.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -10,6 +11,9 @@
 )]
 
 mod check;
+mod group_check;
+mod group_journal;
+mod groups;
 mod journal;
 mod load;
 
@@ -33,16 +37,19 @@ async fn main() {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [_, "load", file] => load::run(file).await,
         [_, "check", file] => check::run(file).await,
-        _ => panic!("power load FILE, or power check FILE"),
+        [_, "load-groups", file] => groups::load(file).await,
+        [_, "check-groups", file] => group_check::run(file).await,
+        _ => panic!("power load FILE, or power check FILE; the same with -groups"),
     }
 }
 
-/// An agent over the group, whose own files are gone after a cut: the disks are the record.
-async fn agent() -> Agent {
+/// An agent over the group, with so much more said of thick volumes. Its own files are gone after a cut: the disks are the
+/// record.
+async fn agent(more: &str) -> Agent {
     let class = match Volumes::asked() {
         Volumes::Thin => format!("thin: {{volumeGroup: {GROUP}, pool: pool, overcommit: 100}}"),
-        Volumes::Linear => format!("thick: {{volumeGroup: {GROUP}}}"),
-        Volumes::Raid1 => format!("thick: {{volumeGroup: {GROUP}, layout: raid1}}"),
+        Volumes::Linear => format!("thick: {{volumeGroup: {GROUP}{more}}}"),
+        Volumes::Raid1 => format!("thick: {{volumeGroup: {GROUP}, layout: raid1{more}}}"),
     };
     let config = format!("classes: [{{name: default, {class}}}]\n");
     let options = Options {
@@ -50,6 +57,18 @@ async fn agent() -> Agent {
         ..Options::default()
     };
     Agent::with(Scratch::new(), options).await
+}
+
+/// Says what the agent has said, when something is not as it must be.
+struct Witness<'a>(&'a Agent);
+
+impl Drop for Witness<'_> {
+    #[expect(clippy::print_stderr, reason = "the log goes with the machine")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.0.log());
+        }
+    }
 }
 
 /// Where the bytes of a volume (`v`) or a snapshot (`s`) are.
