@@ -6,9 +6,9 @@ use drumlin_proto::csi::v1::{
     CreateVolumeGroupSnapshotRequest, ListSnapshotsRequest, VolumeGroupSnapshot,
 };
 use drumlin_tests::{
-    agent::{Agent, Options, PATIENCE},
+    agent::{Agent, Options, PATIENCE, Volumes, is_over_lvm},
     sequence::Writer,
-    state::State,
+    state::{State, assert_pool_is_known},
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -290,5 +290,9 @@ async fn killed_at_random_instants_one_moment_is_made_and_writers_go_on() {
         kills > times / 2,
         "only {kills} of {times} kills met anybody"
     );
+    if is_over_lvm() && Volumes::asked() == Volumes::Thin {
+        let group = load.agent.scratch.group().unwrap();
+        assert_pool_is_known(&group, "pool");
+    }
     load.end().await;
 }
