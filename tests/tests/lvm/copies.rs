@@ -358,3 +358,14 @@ async fn a_class_that_wipes_nothing_shows_what_was_there() {
     assert!(shows_bytes(&at.1, 32), "or the tests of wiping cannot fail");
     unmount(&agent, &id, &at).await;
 }
+
+#[tokio::test]
+async fn a_snapshot_with_a_store_that_is_larger_than_its_volume_is_restored() {
+    let agent = thick(256, "snapshotSize: 100%").await;
+    let id = volume(&agent, "v", 16, &raw()).await;
+    fs::write(bytes_of(&agent, &id), b"kept").unwrap();
+    let source = from_snapshot(&snapshot_of(&agent, "s", &id).await);
+    let restored = copy(&agent, "r", source, (16, &raw())).await;
+    let bytes = fs::read(bytes_of(&agent, &restored)).unwrap();
+    assert_eq!(&bytes[..4], b"kept");
+}

@@ -15,7 +15,7 @@ use super::{
     Lvm, Volumes, Wipe,
     filling::What,
     group::Group,
-    metadata::{LogicalVolume, VolumeGroup},
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     node,
     program::Command,
     tags::{self, Tags},
@@ -99,6 +99,10 @@ impl Lvm {
         now: &VolumeGroup,
         volume: &LogicalVolume,
     ) -> Result<Option<Command>> {
+        // That of an old-style snapshot is as long as its volume was; the metadata tells the length of its store.
+        if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
+            return Ok(None);
+        }
         let Some(device) = self.device(now, volume)? else {
             return Ok(None);
         };
