@@ -4,12 +4,17 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::{Snapshot, Volume};
+use crate::{GroupSnapshot, Snapshot, Volume, VolumeGroup};
 
 /// The definitions as they are given to an API server, each with the name of its file.
 pub fn crds() -> Vec<(String, Value)> {
-    [Volume::crd(), Snapshot::crd()]
-        .into_iter()
+    let all = [
+        Volume::crd(),
+        VolumeGroup::crd(),
+        Snapshot::crd(),
+        GroupSnapshot::crd(),
+    ];
+    all.into_iter()
         .map(|crd| {
             let file = format!("{}.yaml", crd.metadata.name.clone().unwrap_or_default());
             (file, finish(&crd))

@@ -10,9 +10,12 @@
 )]
 
 mod crds;
+pub mod group;
+pub mod group_snapshot;
 pub mod manifest;
 pub mod names;
 mod quantity;
+pub mod selector;
 pub mod snapshot;
 mod status;
 pub mod validate;
@@ -20,10 +23,15 @@ pub mod volume;
 pub mod yaml;
 
 pub use crds::{crds, to_yaml};
+pub use group::{
+    GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec, VolumeGroupStatus,
+};
+pub use group_snapshot::{GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot};
 pub use manifest::{Document, Manifest, Object, ObjectKey, Problem, read};
 pub use quantity::{Quantity, QuantityError};
+pub use selector::{Operator, Requirement, Selector};
 pub use snapshot::{Snapshot, SnapshotSource, SnapshotSpec, SnapshotStatus};
-pub use status::LastOperation;
+pub use status::{LastOperation, Observed};
 pub use volume::{
     DeletionPolicy, FsType, GroupSnapshotMember, Volume, VolumeMode, VolumeMount, VolumeSource,
     VolumeSpec, VolumeStatus,

@@ -6,7 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
 
 use crate::{
-    Snapshot, SnapshotSpec, Volume, VolumeSpec,
+    GroupSnapshot, GroupSnapshotSpec, Snapshot, SnapshotSpec, Volume, VolumeGroup, VolumeGroupSpec,
+    VolumeSpec,
     names::{self, API_VERSION, GROUP},
     validate::{self, Wrong},
     yaml::{self, Place, Value, YamlError},
@@ -42,6 +43,10 @@ pub enum Object {
     Volume(Box<Volume>),
     /// A snapshot.
     Snapshot(Box<Snapshot>),
+    /// A group of volumes.
+    Group(Box<VolumeGroup>),
+    /// A snapshot of a group.
+    GroupSnapshot(Box<GroupSnapshot>),
 }
 
 impl Object {
@@ -50,6 +55,8 @@ impl Object {
         let kind = match self {
             Self::Volume(_) => "Volume",
             Self::Snapshot(_) => "Snapshot",
+            Self::Group(_) => "VolumeGroup",
+            Self::GroupSnapshot(_) => "GroupSnapshot",
         };
         let metadata = self.metadata();
         ObjectKey {
@@ -64,6 +71,8 @@ impl Object {
         match self {
             Self::Volume(volume) => &volume.metadata,
             Self::Snapshot(snapshot) => &snapshot.metadata,
+            Self::Group(group) => &group.metadata,
+            Self::GroupSnapshot(snapshot) => &snapshot.metadata,
         }
     }
 
@@ -79,6 +88,10 @@ impl Object {
             (Self::Volume(old), Self::Volume(new)) => validate::volume_update(&old.spec, &new.spec),
             (Self::Snapshot(old), Self::Snapshot(new)) => {
                 validate::snapshot_update(&old.spec, &new.spec)
+            }
+            (Self::Group(old), Self::Group(new)) => validate::group_update(&old.spec, &new.spec),
+            (Self::GroupSnapshot(old), Self::GroupSnapshot(new)) => {
+                validate::group_snapshot_update(&old.spec, &new.spec)
             }
             _ => Vec::new(),
         }
@@ -376,8 +389,26 @@ impl Reader {
                     (Object::Snapshot(Box::new(snapshot)), wrong)
                 });
             }
+            (Some(GROUP), API_VERSION, "VolumeGroup") => {
+                self.object(value, origin, here, |metadata, spec: VolumeGroupSpec| {
+                    let wrong = validate::group(&spec);
+                    let mut group = VolumeGroup::new("", spec);
+                    group.metadata = metadata;
+                    (Object::Group(Box::new(group)), wrong)
+                });
+            }
+            (Some(GROUP), API_VERSION, "GroupSnapshot") => {
+                self.object(value, origin, here, |metadata, spec: GroupSnapshotSpec| {
+                    let wrong = validate::group_snapshot(&spec);
+                    let mut snapshot = GroupSnapshot::new("", spec);
+                    snapshot.metadata = metadata;
+                    (Object::GroupSnapshot(Box::new(snapshot)), wrong)
+                });
+            }
             (Some(GROUP), API_VERSION, _) => {
-                let message = format!("kind: {kind:?} is not known; known are Volume and Snapshot");
+                let message = format!(
+                    "kind: {kind:?} is not known; known are Volume, VolumeGroup, Snapshot and GroupSnapshot"
+                );
                 self.problem(origin.place("kind"), None, message);
             }
             (Some(GROUP), ..) => {

@@ -25,6 +25,41 @@ pub struct LastOperation {
     pub next_retry_time: Option<String>,
 }
 
+/// What the status of every kind has.
+pub trait Observed {
+    /// The generation that it is about, and the conditions.
+    fn seen(&self) -> (i64, &Vec<Condition>);
+    /// The same, to be written.
+    fn seen_mut(&mut self) -> (&mut i64, &mut Vec<Condition>);
+    /// The last call that was made, to be written.
+    fn last_operation_mut(&mut self) -> &mut Option<LastOperation>;
+}
+
+macro_rules! observed {
+    ($($status:ty),+) => {$(
+        impl Observed for $status {
+            fn seen(&self) -> (i64, &Vec<Condition>) {
+                (self.observed_generation, &self.conditions)
+            }
+
+            fn seen_mut(&mut self) -> (&mut i64, &mut Vec<Condition>) {
+                (&mut self.observed_generation, &mut self.conditions)
+            }
+
+            fn last_operation_mut(&mut self) -> &mut Option<LastOperation> {
+                &mut self.last_operation
+            }
+        }
+    )+};
+}
+
+observed!(
+    crate::VolumeStatus,
+    crate::SnapshotStatus,
+    crate::VolumeGroupStatus,
+    crate::GroupSnapshotStatus
+);
+
 /// The schema of a list of conditions, merged by type.
 pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     let items = generator.subschema_for::<Condition>();

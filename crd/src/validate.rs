@@ -1,7 +1,10 @@
 //! The rules of the schemas, for manifests that no API server has seen: the same verdicts, the same words.
 
+use std::collections::BTreeMap;
+
 use crate::{
-    GroupSnapshotMember, Quantity, SnapshotSpec, VolumeMount, VolumeSource, VolumeSpec, names,
+    GroupMember, GroupSnapshotMember, GroupSnapshotSpec, Quantity, Selector, SnapshotSpec,
+    VolumeGroupSpec, VolumeMount, VolumeSource, VolumeSpec, names,
 };
 
 /// What is wrong with a field.
@@ -38,6 +41,25 @@ impl Checks {
     }
 }
 
+impl Checks {
+    fn parameters(&mut self, parameters: &BTreeMap<String, String>) {
+        self.that(
+            parameters.len() <= 64,
+            "spec.parameters",
+            "must have at most 64 entries",
+        );
+    }
+
+    /// A node that was named stays.
+    fn node(&mut self, old: Option<&String>, new: Option<&String>) {
+        self.that(
+            old.is_none() || old == new,
+            "spec.nodeName",
+            "cannot be changed once it is set",
+        );
+    }
+}
+
 /// What is wrong with a volume's spec, by itself.
 pub fn volume(spec: &VolumeSpec) -> Vec<Wrong> {
     let mut checks = Checks::default();
@@ -51,11 +73,7 @@ pub fn volume(spec: &VolumeSpec) -> Vec<Wrong> {
         Ok(bytes) => checks.that(bytes > 0, "spec.capacity", "must be greater than 0"),
         Err(error) => checks.that(false, "spec.capacity", error.to_string()),
     }
-    checks.that(
-        spec.parameters.len() <= 64,
-        "spec.parameters",
-        "must have at most 64 entries",
-    );
+    checks.parameters(&spec.parameters);
     if let Some(source) = &spec.source {
         check_source(&mut checks, source);
     }
@@ -132,10 +150,88 @@ pub fn snapshot(spec: &SnapshotSpec) -> Vec<Wrong> {
         source.persistent_volume_claim_name.as_ref(),
         "spec.source.persistentVolumeClaimName",
     );
+    checks.parameters(&spec.parameters);
+    checks.0
+}
+
+/// What is wrong with a group's spec, by itself.
+pub fn group(spec: &VolumeGroupSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.name(spec.node_name.as_ref(), "spec.nodeName");
     checks.that(
-        spec.parameters.len() <= 64,
+        spec.members.is_some() != spec.selector.is_some(),
+        "spec",
+        "exactly one of members and selector must be set",
+    );
+    if let Some(selector) = &spec.selector {
+        check_selector(&mut checks, selector);
+    }
+    let members = spec.members.as_deref().unwrap_or_default();
+    checks.that(
+        members.len() <= 128,
+        "spec.members",
+        "must have at most 128 entries",
+    );
+    for (index, GroupMember { name, .. }) in members.iter().enumerate() {
+        checks.name(Some(name), &format!("spec.members.{index}.name"));
+        checks.that(
+            !members
+                .iter()
+                .take(index)
+                .any(|other| Some(other) == members.get(index)),
+            &format!("spec.members.{index}"),
+            format!("{name} is there twice"),
+        );
+    }
+    checks.parameters(&spec.parameters);
+    checks.0
+}
+
+fn check_selector(checks: &mut Checks, selector: &Selector) {
+    for (index, requirement) in selector.match_expressions.iter().enumerate() {
+        let field = format!("spec.selector.matchExpressions.{index}");
+        checks.that(
+            (1..=317).contains(&requirement.key.len()),
+            &format!("{field}.key"),
+            "must have 1 to 317 characters",
+        );
+        checks.that(
+            requirement.has_the_values_it_needs(),
+            &format!("{field}.values"),
+            "In and NotIn need values, Exists and DoesNotExist take none",
+        );
+    }
+}
+
+/// What is wrong with a group snapshot's spec, by itself.
+pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.name(spec.node_name.as_ref(), "spec.nodeName");
+    checks.name(Some(&spec.group_name), "spec.groupName");
+    checks.parameters(&spec.parameters);
+    checks.0
+}
+
+/// What a group's spec may not become from what it was.
+pub fn group_update(old: &VolumeGroupSpec, new: &VolumeGroupSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.node(old.node_name.as_ref(), new.node_name.as_ref());
+    checks.that(
+        old.parameters == new.parameters,
         "spec.parameters",
-        "must have at most 64 entries",
+        "cannot be changed",
+    );
+    checks.0
+}
+
+/// What a group snapshot's spec may not become from what it was.
+pub fn group_snapshot_update(old: &GroupSnapshotSpec, new: &GroupSnapshotSpec) -> Vec<Wrong> {
+    let mut checks = Checks::default();
+    checks.node(old.node_name.as_ref(), new.node_name.as_ref());
+    checks.that(
+        old.group_name == new.group_name,
+        "spec.groupName",
+        "cannot be changed",
     );
     checks.0
 }
@@ -143,11 +239,7 @@ pub fn snapshot(spec: &SnapshotSpec) -> Vec<Wrong> {
 /// What a volume's spec may not become from what it was.
 pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
     let mut checks = Checks::default();
-    checks.that(
-        old.node_name.is_none() || old.node_name == new.node_name,
-        "spec.nodeName",
-        "cannot be changed once it is set",
-    );
+    checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(
         old.device_class == new.device_class,
         "spec.deviceClass",
@@ -188,11 +280,7 @@ pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
 /// What a snapshot's spec may not become from what it was.
 pub fn snapshot_update(old: &SnapshotSpec, new: &SnapshotSpec) -> Vec<Wrong> {
     let mut checks = Checks::default();
-    checks.that(
-        old.node_name.is_none() || old.node_name == new.node_name,
-        "spec.nodeName",
-        "cannot be changed once it is set",
-    );
+    checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(old.source == new.source, "spec.source", "cannot be changed");
     checks.0
 }

@@ -252,3 +252,92 @@ fn every_prefix_of_a_manifest_is_refused_or_holds_whole_documents() {
     // That is why a document that is missing must never delete anything.
     assert!(shorter > 0);
 }
+
+const GROUP: &str = "apiVersion: drumlin.dev/v1alpha1
+kind: VolumeGroup
+metadata: {name: pg, namespace: db}
+spec:
+";
+
+#[test]
+fn a_group_has_members_or_a_selector_and_every_mistake_has_its_line() {
+    let Object::Group(group) = one(&format!(
+        "{GROUP}  members: [{{kind: Volume, name: data}}]\n"
+    )) else {
+        panic!()
+    };
+    assert_eq!(group.spec.min_members, 1);
+    assert_eq!(group.spec.deletion_policy, DeletionPolicy::Delete);
+    for (spec, line, part) in [
+        (
+            "  minMembers: 2\n",
+            4,
+            "spec: exactly one of members and selector",
+        ),
+        (
+            "  members: [{kind: Volume, name: a}]\n  selector: {}\n",
+            4,
+            "spec: exactly one of members and selector",
+        ),
+        (
+            "  members:\n  - {kind: Volume, name: a}\n  - {kind: Volume, name: b}\n  - {kind: Volume, name: a}\n",
+            8,
+            "spec.members.2: a is there twice",
+        ),
+        ("  members:\n  - {name: a}\n", 6, "kind"),
+        (
+            "  members:\n  - {kind: Volume, name: a, nam: b}\n",
+            6,
+            "nam",
+        ),
+        // It would mean every volume of the namespace.
+        ("  selector:\n    matchLabel: {app: pg}\n", 6, "matchLabel"),
+        (
+            "  selector:\n    matchExpressions:\n    - {key: app, operator: Like, values: [pg]}\n",
+            7,
+            "Like",
+        ),
+        (
+            "  selector:\n    matchExpressions:\n    - {key: app, operator: In}\n",
+            7,
+            "spec.selector.matchExpressions.0.values",
+        ),
+        (
+            "  selector:\n    matchExpressions:\n    - {key: app, operator: Exists, values: [pg]}\n",
+            7,
+            "spec.selector.matchExpressions.0.values",
+        ),
+        ("  selector: {}\n  minMembers: -1\n", 6, "-1"),
+    ] {
+        let problem = wrong(&format!("{GROUP}{spec}"));
+        assert!(problem.message.contains(part), "{spec}: {problem}");
+        assert_eq!(problem.line, line, "{spec}: {problem}");
+    }
+}
+
+#[test]
+fn what_may_not_change_of_groups_and_their_snapshots_is_told() {
+    let group = |spec: &str| one(&format!("{GROUP}  selector: {{}}\n{spec}"));
+    let fields = |old: &Object, new: &Object| {
+        let wrong = new.wrong_after(old).into_iter();
+        wrong.map(|wrong| wrong.field).collect::<Vec<_>>()
+    };
+    let old = group("  nodeName: a\n");
+    assert_eq!(fields(&old, &group("")), ["spec.nodeName"]);
+    let parameters = group("  nodeName: a\n  parameters: {class: fast}\n");
+    assert_eq!(fields(&old, &parameters), ["spec.parameters"]);
+    let free = group("  nodeName: a\n  minMembers: 3\n  deletionPolicy: Retain\n");
+    assert_eq!(fields(&old, &free), Vec::<String>::new());
+    let snapshot = |spec: &str| {
+        one(&format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: GroupSnapshot\nmetadata: {{name: s}}\nspec: {{{spec}}}\n"
+        ))
+    };
+    let old = snapshot("groupName: pg");
+    assert_eq!(
+        fields(&old, &snapshot("groupName: other")),
+        ["spec.groupName"]
+    );
+    let free = snapshot("groupName: pg, deletionPolicy: Retain, nodeName: a");
+    assert_eq!(fields(&old, &free), Vec::<String>::new());
+}

@@ -109,6 +109,7 @@ fn take_over(
         }
         elsewhere += usize::from(!one(engine, file, document)?);
     }
+    engine.shared.keep_elsewhere(|key| named.contains(key));
     let missing = engine
         .shared
         .keys_of(|record| !named.contains(&record.key()) && !silent.contains(&record.drumlin.file));
@@ -127,6 +128,7 @@ fn take_over(
             is_new
         })?;
         if is_new {
+            engine.shared.wake_groups(&key);
             tracing::warn!(object = %key, "object is in no manifest any more; it is kept as it is");
         }
     }
@@ -171,12 +173,14 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         if let (Some(node), Some(wanted)) = (node, record.node())
             && node != wanted
         {
+            shared.note_elsewhere(&key, wanted);
             return Ok(false);
         }
         // On disk before anything is called: that is the guard.
         shared.save(&record)?;
         (shared.fail)("catalog.guarded");
         engine.reset(&key);
+        shared.wake_groups(&key);
         return Ok(true);
     }
     let asked = document.object.annotation(names::RECONCILE_AT);
@@ -190,6 +194,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
     }
     if is_new {
         engine.reset(&key);
+        shared.wake_groups(&key);
     }
     Ok(true)
 }

@@ -2,9 +2,12 @@
 
 use std::{future::Future, path::Path, time::Duration};
 
-use drumlin_proto::csi::v1::{
-    self, controller_client::ControllerClient, identity_client::IdentityClient,
-    node_client::NodeClient,
+use drumlin_proto::{
+    csi::v1::{
+        self, controller_client::ControllerClient, group_controller_client::GroupControllerClient,
+        identity_client::IdentityClient, node_client::NodeClient,
+    },
+    volumegroup,
 };
 use tonic::{Code, Response, Status, transport::Channel};
 
@@ -47,6 +50,14 @@ impl Client {
 
     pub(crate) fn controller(&self) -> ControllerClient<Channel> {
         ControllerClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
+    }
+
+    pub(crate) fn group_controller(&self) -> GroupControllerClient<Channel> {
+        GroupControllerClient::new(self.channel.clone())
+    }
+
+    pub(crate) fn groups(&self) -> volumegroup::controller_client::ControllerClient<Channel> {
+        volumegroup::controller_client::ControllerClient::new(self.channel.clone())
     }
 
     pub(crate) fn node(&self) -> NodeClient<Channel> {

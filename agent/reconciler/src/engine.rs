@@ -165,6 +165,8 @@ impl Engine {
         let is_elsewhere = record.node().is_some_and(|node| node != agent.node);
         if is_elsewhere && !record.is_begun() {
             // One directory may serve many hosts; this object is another's.
+            self.shared
+                .note_elsewhere(key, record.node().unwrap_or_default());
             if let Err(error) = self.shared.forget(key) {
                 tracing::error!(object = %key, error = %error, "state could not be written");
             }
@@ -186,6 +188,8 @@ impl Engine {
             match &pass.record.body {
                 Body::Volume { .. } => pass.volume().await,
                 Body::Snapshot { .. } => pass.snapshot().await,
+                Body::Group { .. } => pass.group().await,
+                Body::GroupSnapshot { .. } => pass.group_snapshot().await,
             }
         };
         if result.is_err() && pass.is_doubted {
@@ -198,7 +202,6 @@ impl Engine {
     fn conclude(&self, mut record: Record, result: Result<Verdict, Halt>) {
         let key = record.key();
         let due = |pause| self.shared.queue.add(&key, Instant::now() + pause);
-        let before = record.clone();
         let mut code = Code::Ok;
         let (verdict, again) = match result {
             Ok(verdict) => {
@@ -217,8 +220,11 @@ impl Engine {
             }
             Err(Halt::Waiting(verdict)) => {
                 let pause = match (verdict.state, verdict.reason) {
+                    // Who has a volume may be a group that no manifest is about.
+                    (_, "DependencyNotFound" | "MembersPending" | "MemberConflict") => {
+                        Some(DEPENDENCY)
+                    }
                     (State::Stalled, _) => None,
-                    (_, "DependencyNotFound") => Some(DEPENDENCY),
                     _ => Some(self.pause(&key, Code::FailedPrecondition).1),
                 };
                 (verdict, pause)
@@ -234,8 +240,12 @@ impl Engine {
             }
         };
         record.judge(&verdict);
-        if record != before {
-            if changed(&before, &record) {
+        // Not what the pass began with: it may have written more down meanwhile, or have changed what it wrote.
+        let stored = self.shared.record(&key);
+        if let Some(stored) = stored
+            && stored != record
+        {
+            if changed(&stored, &record) {
                 log(&key, &verdict, code);
             }
             if let Err(error) = self.shared.save(&record) {
@@ -265,15 +275,6 @@ impl Engine {
     pub(crate) fn reset(&self, key: &ObjectKey) {
         lock(&self.retries).remove(key);
         self.shared.queue.add(key, Instant::now());
-    }
-}
-
-impl Record {
-    fn last_operation(&mut self) -> &mut Option<LastOperation> {
-        match &mut self.body {
-            Body::Volume { status, .. } => &mut status.last_operation,
-            Body::Snapshot { status, .. } => &mut status.last_operation,
-        }
     }
 }
 

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use drumlin_crd::{
-    Object, ObjectKey, Snapshot, SnapshotSpec, SnapshotStatus, Volume, VolumeMount, VolumeSpec,
-    VolumeStatus, names,
+    DeletionPolicy, GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, LastOperation,
+    MemberKind, Object, ObjectKey, Observed, Snapshot, SnapshotSpec, SnapshotStatus, Volume,
+    VolumeGroup, VolumeGroupSpec, VolumeGroupStatus, VolumeMount, VolumeSpec, VolumeStatus, names,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
@@ -43,6 +44,86 @@ pub(crate) enum Body {
         #[serde(default)]
         status: Box<SnapshotStatus>,
     },
+    /// Of a group snapshot.
+    GroupSnapshot {
+        spec: Box<GroupSnapshotSpec>,
+        #[serde(default)]
+        status: Box<GroupSnapshotStatus>,
+    },
+    /// Of a group.
+    Group {
+        spec: Box<VolumeGroupSpec>,
+        #[serde(default)]
+        status: Box<VolumeGroupStatus>,
+    },
+}
+
+impl Body {
+    /// That of an object that was never seen before.
+    fn of(object: &Object) -> Self {
+        match object {
+            Object::Volume(object) => Self::Volume {
+                spec: Box::new(object.spec.clone()),
+                status: Box::default(),
+            },
+            Object::Snapshot(object) => Self::Snapshot {
+                spec: Box::new(object.spec.clone()),
+                status: Box::default(),
+            },
+            Object::Group(object) => Self::Group {
+                spec: Box::new(object.spec.clone()),
+                status: Box::default(),
+            },
+            Object::GroupSnapshot(object) => Self::GroupSnapshot {
+                spec: Box::new(object.spec.clone()),
+                status: Box::default(),
+            },
+        }
+    }
+
+    /// Whether an object wants the same.
+    fn wants_as(&self, object: &Object) -> bool {
+        match (self, object) {
+            (Self::Volume { spec, .. }, Object::Volume(object)) => **spec == object.spec,
+            (Self::Snapshot { spec, .. }, Object::Snapshot(object)) => **spec == object.spec,
+            (Self::Group { spec, .. }, Object::Group(object)) => **spec == object.spec,
+            (Self::GroupSnapshot { spec, .. }, Object::GroupSnapshot(object)) => {
+                **spec == object.spec
+            }
+            _ => false,
+        }
+    }
+
+    /// Takes over what another one wants; the kind, which is part of the key, is the same.
+    fn take_spec(&mut self, other: Self) {
+        match (self, other) {
+            (Self::Volume { spec, .. }, Self::Volume { spec: now, .. }) => *spec = now,
+            (Self::Snapshot { spec, .. }, Self::Snapshot { spec: now, .. }) => *spec = now,
+            (Self::Group { spec, .. }, Self::Group { spec: now, .. }) => *spec = now,
+            (Self::GroupSnapshot { spec, .. }, Self::GroupSnapshot { spec: now, .. }) => {
+                *spec = now;
+            }
+            _ => {}
+        }
+    }
+
+    fn status(&self) -> &dyn Observed {
+        match self {
+            Self::Volume { status, .. } => &**status,
+            Self::Snapshot { status, .. } => &**status,
+            Self::Group { status, .. } => &**status,
+            Self::GroupSnapshot { status, .. } => &**status,
+        }
+    }
+
+    fn status_mut(&mut self) -> &mut dyn Observed {
+        match self {
+            Self::Volume { status, .. } => &mut **status,
+            Self::Snapshot { status, .. } => &mut **status,
+            Self::Group { status, .. } => &mut **status,
+            Self::GroupSnapshot { status, .. } => &mut **status,
+        }
+    }
 }
 
 /// What only the reconciler needs.
@@ -78,6 +159,9 @@ pub(crate) struct Book {
     /// What `state: absent` asks for has been done.
     #[serde(default)]
     pub(crate) destroyed: bool,
+    /// The volumes that this group was told to have, by id: those that others have put into it are not among them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) applied: Vec<String>,
 }
 
 /// The arguments of `CreateVolume` that must be the same in every repeat.
@@ -123,23 +207,13 @@ pub(crate) enum State {
 impl Record {
     /// The record of an object that was never seen before.
     pub(crate) fn new(object: &Object, file: &str, line: usize) -> Self {
-        let body = match object {
-            Object::Volume(volume) => Body::Volume {
-                spec: Box::new(volume.spec.clone()),
-                status: Box::default(),
-            },
-            Object::Snapshot(snapshot) => Body::Snapshot {
-                spec: Box::new(snapshot.spec.clone()),
-                status: Box::default(),
-            },
-        };
         let mut metadata = object.metadata().clone();
         metadata.generation = Some(1);
         Self {
             api_version: names::API_VERSION.to_owned(),
             kind: object.key().kind,
             metadata,
-            body,
+            body: Body::of(object),
             drumlin: Book {
                 version: VERSION,
                 file: file.to_owned(),
@@ -152,6 +226,7 @@ impl Record {
                 grow_file_system: false,
                 lost: false,
                 destroyed: false,
+                applied: Vec::new(),
             },
         }
     }
@@ -178,18 +253,23 @@ impl Record {
                 snapshot.metadata = self.metadata.clone();
                 Object::Snapshot(Box::new(snapshot))
             }
+            Body::Group { spec, .. } => {
+                let mut group = VolumeGroup::new("", (**spec).clone());
+                group.metadata = self.metadata.clone();
+                Object::Group(Box::new(group))
+            }
+            Body::GroupSnapshot { spec, .. } => {
+                let mut snapshot = GroupSnapshot::new("", (**spec).clone());
+                snapshot.metadata = self.metadata.clone();
+                Object::GroupSnapshot(Box::new(snapshot))
+            }
         }
     }
 
     /// Whether a manifest at this place (file and line) says nothing new.
     pub(crate) fn says(&self, object: &Object, (file, line): (&str, usize)) -> bool {
-        let is_same_spec = match (&self.body, object) {
-            (Body::Volume { spec, .. }, Object::Volume(volume)) => **spec == volume.spec,
-            (Body::Snapshot { spec, .. }, Object::Snapshot(snapshot)) => **spec == snapshot.spec,
-            _ => false,
-        };
         let metadata = object.metadata();
-        is_same_spec
+        self.body.wants_as(object)
             && self.metadata.annotations == metadata.annotations
             && self.metadata.labels == metadata.labels
             && self.drumlin.orphan_since.is_none()
@@ -204,15 +284,7 @@ impl Record {
         }
         let place = self.metadata.generation;
         let before = (self.body.clone(), self.metadata.clone());
-        match (&mut self.body, object) {
-            (Body::Volume { spec, .. }, Object::Volume(volume)) => {
-                spec.as_mut().clone_from(&volume.spec);
-            }
-            (Body::Snapshot { spec, .. }, Object::Snapshot(snapshot)) => {
-                spec.as_mut().clone_from(&snapshot.spec);
-            }
-            _ => return false,
-        }
+        self.body.take_spec(Body::of(object));
         let metadata = object.metadata();
         self.metadata.annotations.clone_from(&metadata.annotations);
         self.metadata.labels.clone_from(&metadata.labels);
@@ -226,38 +298,95 @@ impl Record {
         true
     }
 
-    /// Takes over what the manifests say by now, and leaves what a pass has made of the object.
-    pub(crate) fn take_manifest(&mut self, now: Self) {
+    /// Takes over what the manifests and other objects say of it by now, and leaves what a pass has made of it.
+    pub(crate) fn take_over(&mut self, now: Self) {
         self.metadata = now.metadata;
-        match (&mut self.body, now.body) {
-            (Body::Volume { spec, .. }, Body::Volume { spec: now, .. }) => *spec = now,
-            (Body::Snapshot { spec, .. }, Body::Snapshot { spec: now, .. }) => *spec = now,
-            // The kind is part of the key.
+        match (&mut self.body, &now.body) {
+            (Body::Volume { status, .. }, Body::Volume { status: now, .. }) => {
+                status.group_name.clone_from(&now.group_name);
+            }
+            (Body::Group { status, .. }, Body::Group { status: now, .. }) => {
+                status
+                    .last_snapshot_time
+                    .clone_from(&now.last_snapshot_time);
+            }
             _ => {}
         }
+        self.body.take_spec(now.body);
         self.drumlin.file = now.drumlin.file;
         self.drumlin.line = now.drumlin.line;
         self.drumlin.orphan_since = now.drumlin.orphan_since;
     }
 
-    /// The object that it is made from, or shows.
-    pub(crate) fn source(&self) -> Option<ObjectKey> {
-        let (kind, name) = match &self.body {
-            Body::Volume { spec, .. } => {
-                let source = spec.source.as_ref()?;
-                match (&source.snapshot_name, &source.volume_name) {
-                    (Some(name), _) => ("Snapshot", name),
-                    (None, Some(name)) => ("Volume", name),
-                    (None, None) => return None,
-                }
-            }
-            Body::Snapshot { spec, .. } => ("Volume", spec.source.volume_name.as_ref()?),
+    /// Whether a group's manifest wants this volume, by its name or by its labels.
+    pub(crate) fn wants(&self, volume: &Self) -> bool {
+        let Body::Group { spec, .. } = &self.body else {
+            return false;
         };
-        Some(ObjectKey {
+        if volume.kind != "Volume" || self.metadata.namespace != volume.metadata.namespace {
+            return false;
+        }
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        match (&spec.members, &spec.selector) {
+            (Some(members), _) => members
+                .iter()
+                .any(|member| member.kind == MemberKind::Volume && member.name == name),
+            (None, Some(selector)) => selector.matches(volume.metadata.labels.as_ref()),
+            (None, None) => false,
+        }
+    }
+
+    /// Whether two groups may want the same volume.
+    pub(crate) fn may_rival(&self, other: &Self) -> bool {
+        let (Body::Group { spec, .. }, Body::Group { spec: others, .. }) =
+            (&self.body, &other.body)
+        else {
+            return false;
+        };
+        if self.metadata.namespace != other.metadata.namespace || self.key() == other.key() {
+            return false;
+        }
+        match (&spec.members, &others.members) {
+            (Some(members), Some(others)) => members.iter().any(|member| others.contains(member)),
+            // Which volumes labels mean is known of each volume only.
+            _ => true,
+        }
+    }
+
+    /// The objects that it is made from, shows, or holds by name.
+    pub(crate) fn sources(&self) -> Vec<ObjectKey> {
+        let namespace = self.key().namespace;
+        let named = |kind: &str, name: &String| ObjectKey {
             kind: kind.to_owned(),
-            namespace: self.key().namespace,
+            namespace: namespace.clone(),
             name: name.clone(),
-        })
+        };
+        match &self.body {
+            Body::Volume { spec, .. } => {
+                let Some(source) = &spec.source else {
+                    return Vec::new();
+                };
+                let snapshot = source.snapshot_name.iter();
+                let volume = source.volume_name.iter();
+                let group = source.group_snapshot.iter().map(|member| &member.name);
+                let all = snapshot.map(|name| named("Snapshot", name));
+                let all = all.chain(volume.map(|name| named("Volume", name)));
+                all.chain(group.map(|name| named("GroupSnapshot", name)))
+                    .collect()
+            }
+            Body::Snapshot { spec, .. } => {
+                let volume = spec.source.volume_name.iter();
+                volume.map(|name| named("Volume", name)).collect()
+            }
+            Body::Group { spec, .. } => {
+                let members = spec.members.iter().flatten();
+                let volumes = members.filter(|member| member.kind == MemberKind::Volume);
+                volumes
+                    .map(|member| named("Volume", &member.name))
+                    .collect()
+            }
+            Body::GroupSnapshot { spec, .. } => vec![named("VolumeGroup", &spec.group_name)],
+        }
     }
 
     /// Whether there may be something of it at the agent: if not, it can go without a trace.
@@ -267,6 +396,8 @@ impl Record {
                 self.drumlin.create.is_some() || status.volume_handle.is_some()
             }
             Body::Snapshot { status, .. } => status.source_volume_handle.is_some(),
+            Body::Group { status, .. } => status.csi_name.is_some(),
+            Body::GroupSnapshot { status, .. } => !status.members.is_empty(),
         }
     }
 
@@ -278,10 +409,7 @@ impl Record {
             reason: "Drifted",
             message: message.clone().unwrap_or_default(),
         };
-        let conditions = match &mut self.body {
-            Body::Volume { status, .. } => &mut status.conditions,
-            Body::Snapshot { status, .. } => &mut status.conditions,
-        };
+        let (_, conditions) = self.body.status_mut().seen_mut();
         let status = message.map(|_| "True");
         set(conditions, "Drifted", status, &verdict, generation);
     }
@@ -312,7 +440,24 @@ impl Record {
         match &self.body {
             Body::Volume { spec, .. } => spec.node_name.as_deref(),
             Body::Snapshot { spec, .. } => spec.node_name.as_deref(),
+            Body::Group { spec, .. } => spec.node_name.as_deref(),
+            Body::GroupSnapshot { spec, .. } => spec.node_name.as_deref(),
         }
+    }
+
+    /// What becomes of what it stands for when it is destroyed.
+    pub(crate) fn deletion_policy(&self) -> DeletionPolicy {
+        match &self.body {
+            Body::Volume { spec, .. } => spec.deletion_policy,
+            Body::Snapshot { spec, .. } => spec.deletion_policy,
+            Body::Group { spec, .. } => spec.deletion_policy,
+            Body::GroupSnapshot { spec, .. } => spec.deletion_policy,
+        }
+    }
+
+    /// The last call that was made for it.
+    pub(crate) fn last_operation(&mut self) -> &mut Option<LastOperation> {
+        self.body.status_mut().last_operation_mut()
     }
 
     /// Whether nothing is left to be done: looked at since its manifest changed, and ready or gone.
@@ -337,24 +482,14 @@ impl Record {
     }
 
     fn observed(&self) -> (i64, &Vec<Condition>) {
-        match &self.body {
-            Body::Volume { status, .. } => (status.observed_generation, &status.conditions),
-            Body::Snapshot { status, .. } => (status.observed_generation, &status.conditions),
-        }
+        self.body.status().seen()
     }
 
     /// Writes down how far it is; says whether that is new.
     pub(crate) fn judge(&mut self, verdict: &Verdict) -> bool {
         let before = self.clone();
         let generation = self.generation();
-        let (observed, conditions) = match &mut self.body {
-            Body::Volume { status, .. } => {
-                (&mut status.observed_generation, &mut status.conditions)
-            }
-            Body::Snapshot { status, .. } => {
-                (&mut status.observed_generation, &mut status.conditions)
-            }
-        };
+        let (observed, conditions) = self.body.status_mut().seen_mut();
         *observed = generation;
         let ready = if verdict.state == State::Ready {
             "True"

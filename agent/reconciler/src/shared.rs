@@ -1,7 +1,8 @@
 //! What all passes share: the records, on disk and in memory.
 //!
-//! A record has two writers: the catalog writes what the manifest says, a pass writes what became of it. Neither
-//! overwrites the other's half, so a manifest that changes while a call runs is not lost.
+//! A record has several writers: the catalog writes what the manifest says, a pass writes what became of it, and groups
+//! and their snapshots write what a volume or a group says of them. None overwrites another's part, so a manifest that
+//! changes while a call runs is not lost.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -13,7 +14,12 @@ use std::{
 use drumlin_crd::ObjectKey;
 use tokio::time::Instant;
 
-use crate::{Error, queue::Queue, record::Record, store::Store};
+use crate::{
+    Error,
+    queue::Queue,
+    record::{Body, Record},
+    store::Store,
+};
 
 /// So many objects can be written at once; more than there are workers.
 const WRITERS: usize = 16;
@@ -27,6 +33,8 @@ pub(crate) struct Shared {
     store: Store,
     records: Mutex<Records>,
     doubted: Mutex<HashSet<ObjectKey>>,
+    /// The objects of other nodes, each with its node.
+    elsewhere: Mutex<HashMap<ObjectKey, String>>,
     /// Held from reading a record to having written it; an object always has the same one.
     writers: [Mutex<()>; WRITERS],
     hasher: RandomState,
@@ -42,25 +50,34 @@ struct Records {
 impl Records {
     fn insert(&mut self, record: Record) {
         let key = record.key();
-        if !self.by_key.contains_key(&key)
-            && let Some(source) = record.source()
-        {
+        let sources = record.sources();
+        let before = self.by_key.insert(key.clone(), record);
+        let before = before.map(|before| before.sources()).unwrap_or_default();
+        if before == sources {
+            return;
+        }
+        self.forget_sources(&key, &before);
+        for source in sources {
             self.dependants
                 .entry(source)
                 .or_default()
                 .insert(key.clone());
         }
-        self.by_key.insert(key, record);
     }
 
     fn remove(&mut self, key: &ObjectKey) {
-        let source = self.by_key.remove(key).and_then(|record| record.source());
-        if let Some(source) = source
-            && let Some(dependants) = self.dependants.get_mut(&source)
-        {
-            dependants.remove(key);
-            if dependants.is_empty() {
-                self.dependants.remove(&source);
+        if let Some(record) = self.by_key.remove(key) {
+            self.forget_sources(key, &record.sources());
+        }
+    }
+
+    fn forget_sources(&mut self, key: &ObjectKey, sources: &[ObjectKey]) {
+        for source in sources {
+            if let Some(dependants) = self.dependants.get_mut(source) {
+                dependants.remove(key);
+                if dependants.is_empty() {
+                    self.dependants.remove(source);
+                }
             }
         }
     }
@@ -84,6 +101,7 @@ impl Shared {
             store,
             records: Mutex::new(records),
             doubted: Mutex::default(),
+            elsewhere: Mutex::default(),
             writers: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
         })
@@ -141,12 +159,31 @@ impl Shared {
         let writing = self.writing(&key);
         let mut record = record.clone();
         if let Some(now) = self.record(&key) {
-            record.take_manifest(now);
+            record.take_over(now);
         }
         self.store.save(&record)?;
+        let handle = |record: &Record| match &record.body {
+            Body::Volume { status, .. } => status.volume_handle.clone(),
+            _ => None,
+        };
+        let is_made = handle(&record) != self.with(&key, handle).flatten();
+        let sources = if is_made {
+            record.sources()
+        } else {
+            Vec::new()
+        };
         lock(&self.records).insert(record);
         drop(writing);
         self.wake_dependants(&key);
+        if is_made {
+            self.wake_groups(&key);
+        }
+        for source in sources {
+            // A snapshot that shall go has waited for what was made from it.
+            if self.with(&source, Record::is_absent) == Some(true) {
+                self.queue.add(&source, Instant::now());
+            }
+        }
         Ok(())
     }
 
@@ -173,9 +210,11 @@ impl Shared {
 
     /// Forgets an object.
     pub(crate) fn forget(&self, key: &ObjectKey) -> Result<(), Error> {
+        let groups = self.groups_about(key);
         let _writing = self.writing(key);
         self.store.remove(key)?;
         lock(&self.records).remove(key);
+        self.look_again(&groups);
         Ok(())
     }
 
@@ -188,6 +227,64 @@ impl Shared {
         for key in self.keys_of(is_waiting) {
             self.queue.add(&key, Instant::now());
         }
+    }
+
+    /// A volume or a group has changed, come or gone: the groups are looked at whose members may be others by that.
+    pub(crate) fn wake_groups(&self, key: &ObjectKey) {
+        self.look_again(&self.groups_about(key));
+    }
+
+    fn look_again(&self, keys: &[ObjectKey]) {
+        for key in keys {
+            self.doubt(key);
+            self.queue.add(key, Instant::now());
+        }
+    }
+
+    /// The groups that a volume may be in or join, or that may want what a group wants.
+    fn groups_about(&self, key: &ObjectKey) -> Vec<ObjectKey> {
+        if key.kind == "VolumeGroup" {
+            let group = self.record(key);
+            let may_rival = |other: &Record| group.as_ref().is_some_and(|own| own.may_rival(other));
+            return self.keys_of(may_rival);
+        }
+        if key.kind != "Volume" {
+            return Vec::new();
+        }
+        let handle = self.with(key, |record| match &record.body {
+            Body::Volume { status, .. } => status.volume_handle.clone(),
+            _ => None,
+        });
+        let handle = handle.flatten();
+        self.keys_of(|record| {
+            let Body::Group { spec, status } = &record.body else {
+                return false;
+            };
+            let mut members = spec.members.iter().flatten();
+            let may_mean = spec.selector.is_some() || members.any(|member| member.name == key.name);
+            let is_near = record.metadata.namespace.as_ref() == Some(&key.namespace);
+            let mut inside = status.members.iter();
+            (is_near && may_mean)
+                || handle.is_some() && inside.any(|member| member.volume_handle == handle)
+        })
+    }
+
+    /// Notes that an object is another node's; the groups that may want it can say so.
+    pub(crate) fn note_elsewhere(&self, key: &ObjectKey, node: &str) {
+        let before = lock(&self.elsewhere).insert(key.clone(), node.to_owned());
+        if before.as_deref() != Some(node) {
+            self.wake_groups(key);
+        }
+    }
+
+    /// Forgets the objects of other nodes that are in no manifest any more.
+    pub(crate) fn keep_elsewhere(&self, is_there: impl Fn(&ObjectKey) -> bool) {
+        lock(&self.elsewhere).retain(|key, _| is_there(key));
+    }
+
+    /// The other node that an object belongs to, where a manifest says so.
+    pub(crate) fn node_elsewhere(&self, key: &ObjectKey) -> Option<String> {
+        lock(&self.elsewhere).get(key).cloned()
     }
 
     /// What was made may be gone; it is looked for again.

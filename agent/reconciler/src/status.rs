@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use drumlin_crd::{DeletionPolicy, ObjectKey, Problem, Quantity};
+use drumlin_crd::{DeletionPolicy, MemberSnapshot, ObjectKey, Problem, Quantity};
 use serde::Serialize;
 
 use crate::{
@@ -42,6 +42,8 @@ pub struct Row {
     pub policy: String,
     /// The agent's id of it.
     pub handle: String,
+    /// The group that holds it, or that it is a snapshot of.
+    pub group: String,
 }
 
 /// Everything that an operator is shown.
@@ -134,6 +136,20 @@ fn row(record: &Record) -> Row {
             spec.deletion_policy,
             status.snapshot_handle.clone(),
         ),
+        Body::Group { spec, status } => (
+            String::new(),
+            String::new(),
+            String::new(),
+            spec.deletion_policy,
+            status.group_handle.clone(),
+        ),
+        Body::GroupSnapshot { spec, status } => (
+            total(&status.members),
+            String::new(),
+            String::new(),
+            spec.deletion_policy,
+            status.group_snapshot_handle.clone(),
+        ),
     };
     let ready = record.condition("Ready");
     let mut row = Row {
@@ -160,6 +176,12 @@ fn row(record: &Record) -> Row {
         }
         .to_owned(),
         handle: handle.unwrap_or_default(),
+        group: match &record.body {
+            Body::Volume { status, .. } => status.group_name.clone(),
+            Body::GroupSnapshot { spec, .. } => Some(spec.group_name.clone()),
+            _ => None,
+        }
+        .unwrap_or_default(),
     };
     if let Some(since) = &record.drumlin.orphan_since {
         "Orphan".clone_into(&mut row.reason);
@@ -169,6 +191,18 @@ fn row(record: &Record) -> Row {
         );
     }
     row
+}
+
+/// How much room volumes of all members need.
+fn total(members: &[MemberSnapshot]) -> String {
+    let sizes = members
+        .iter()
+        .filter_map(|member| member.restore_size.as_ref());
+    let bytes = sizes.filter_map(|size| size.bytes().ok()).sum();
+    if bytes == 0 {
+        return String::new();
+    }
+    Quantity::from_bytes(bytes).to_string()
 }
 
 impl StatusTable {
@@ -247,7 +281,8 @@ fn columns(form: Form) -> Vec<Column> {
         ("REASON", |row| &row.reason),
     ];
     if form == Form::Wide {
-        columns.extend::<[Column; 4]>([
+        columns.extend::<[Column; 5]>([
+            ("GROUP", |row| &row.group),
             ("CLASS", |row| &row.class),
             ("POLICY", |row| &row.policy),
             ("HANDLE", |row| &row.handle),

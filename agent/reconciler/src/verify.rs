@@ -4,19 +4,22 @@
 
 use std::collections::{HashMap, HashSet};
 
-use drumlin_crd::ObjectKey;
-use drumlin_proto::csi::v1;
+use drumlin_crd::{ObjectKey, VolumeGroupStatus};
+use drumlin_proto::{csi::v1, volumegroup::ListVolumeGroupsRequest};
 use tonic::Code;
 
 use crate::{
     client::{Failure, SHORT, call},
     engine::Engine,
-    kinds::volume::{abnormal, size},
+    kinds::{
+        membership::state,
+        volume::{abnormal, size},
+    },
     record::{Body, Record},
 };
 
 impl Engine {
-    /// Looks for volumes and snapshots that were there and are gone, or came back, and for mounts that are missing.
+    /// Looks for volumes, snapshots and groups that were there and are gone, or came back, and for mounts that are missing.
     pub(crate) async fn verify(&self) -> Result<(), Failure> {
         let keys = self.shared.keys_of(|record| {
             record.is_begun()
@@ -34,6 +37,12 @@ impl Engine {
             .collect();
         let volumes = self.volumes().await?;
         let snapshots = self.snapshots().await?;
+        let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
+        let groups = if records.iter().any(is_group) {
+            self.groups().await?
+        } else {
+            HashMap::new()
+        };
         for record in records {
             let key = record.key();
             match &record.body {
@@ -52,6 +61,20 @@ impl Engine {
                     if handle
                         .is_some_and(|handle| snapshots.contains(handle) == record.drumlin.lost)
                     {
+                        self.doubt(&key);
+                    }
+                }
+                Body::Group { status, .. } => {
+                    let group = status.group_handle.as_ref();
+                    if group.is_some_and(|handle| has_other_members(status, groups.get(handle))) {
+                        self.doubt(&key);
+                    }
+                }
+                Body::GroupSnapshot { status, .. } => {
+                    let members = status.members.iter();
+                    let mut handles = members.filter_map(|member| member.snapshot_handle.as_ref());
+                    let is_lost = handles.any(|handle| !snapshots.contains(handle));
+                    if status.group_snapshot_handle.is_some() && is_lost != record.drumlin.lost {
                         self.doubt(&key);
                     }
                 }
@@ -105,6 +128,28 @@ impl Engine {
         }
     }
 
+    /// All groups, each with the ids of its volumes.
+    async fn groups(&self) -> Result<HashMap<String, HashSet<String>>, Failure> {
+        let mut groups = HashMap::new();
+        let mut request = ListVolumeGroupsRequest::default();
+        loop {
+            let mut client = self.client.groups();
+            let answer = client.list_volume_groups(request.clone());
+            let answer = call("ListVolumeGroups", SHORT, answer).await?;
+            let found = answer.entries.into_iter();
+            groups.extend(found.filter_map(|entry| {
+                let group = entry.volume_group?;
+                let volumes = group.volumes.into_iter();
+                let ids = volumes.map(|volume| volume.volume_id).collect();
+                Some((group.volume_group_id, ids))
+            }));
+            if answer.next_token.is_empty() {
+                return Ok(groups);
+            }
+            request.starting_token = answer.next_token;
+        }
+    }
+
     async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> Result<(), Failure> {
         let request = v1::NodeGetVolumeStatsRequest {
             volume_id: handle.to_owned(),
@@ -129,6 +174,15 @@ impl Engine {
             Ok(_) => Ok(()),
         }
     }
+}
+
+/// Whether a group has other members than its record says, or is gone.
+fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>) -> bool {
+    let members = status.members.iter();
+    let known = members
+        .filter(|member| [state::JOINED, state::FOREIGN].contains(&member.state.as_str()))
+        .filter_map(|member| member.volume_handle.clone());
+    found != Some(&known.collect())
 }
 
 /// Whether a volume is not as its record has it.

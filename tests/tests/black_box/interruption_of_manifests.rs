@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use drumlin_proto::volumegroup::{DeleteVolumeGroupRequest, ListVolumeGroupsRequest, VolumeGroup};
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     requests::delete,
@@ -99,8 +100,73 @@ fn story(root: &str) -> Vec<Step> {
     ]
 }
 
-/// The state without the names of snapshots, which are new ones each time.
-fn nameless(state: &State) -> String {
+/// Two volumes in a group, a snapshot of both, a volume made from it, one that leaves the group, and the end of all.
+fn story_of_a_group(_: &str) -> Vec<Step> {
+    let object = |kind: &str, name: &str, annotation: &str, spec: &str| {
+        format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\nspec: {{{spec}, deletionPolicy: Delete}}\n"
+        )
+    };
+    let volume = |name: &str, annotation: &str| {
+        let source = if name == "r" {
+            ", source: {groupSnapshot: {name: s, member: b}}"
+        } else {
+            ""
+        };
+        object(
+            "Volume",
+            name,
+            annotation,
+            &format!("capacity: 16Mi{source}"),
+        )
+    };
+    let group = |members: &str, annotation: &str| {
+        let members = members.split(' ');
+        let members: Vec<String> = members
+            .map(|name| format!("{{kind: Volume, name: {name}}}"))
+            .collect();
+        let spec = format!("members: [{}]", members.join(", "));
+        object("VolumeGroup", "g", annotation, &spec)
+    };
+    let snapshot = |annotation: &str| object("GroupSnapshot", "s", annotation, "groupName: g");
+    let absent = "drumlin.dev/state: absent";
+    vec![
+        (
+            vec![
+                ("g.yaml", group("a b", "")),
+                ("a.yaml", volume("a", "")),
+                ("b.yaml", volume("b", "")),
+            ],
+            vec!["2 of 2 members"],
+        ),
+        (
+            vec![("s.yaml", snapshot("")), ("r.yaml", volume("r", ""))],
+            vec!["2 members of g", "r     True"],
+        ),
+        (vec![("g.yaml", group("a", ""))], vec!["1 of 1 members"]),
+        (
+            vec![("g.yaml", group("a", absent))],
+            vec!["VolumeGroup    default    g     False  -         -      Deleted"],
+        ),
+        (
+            vec![
+                ("a.yaml", volume("a", absent)),
+                ("b.yaml", volume("b", absent)),
+                ("r.yaml", volume("r", absent)),
+                ("s.yaml", snapshot(absent)),
+            ],
+            vec![
+                "Volume         default    a     False  -         -      Deleted",
+                "Volume         default    b     False  -         -      Deleted",
+                "Volume         default    r     False  -         -      Deleted",
+                "GroupSnapshot  default    s     False  -         -      Deleted",
+            ],
+        ),
+    ]
+}
+
+/// The state without the names of snapshots, which are new ones each time, a line each.
+fn nameless(state: &State) -> Vec<String> {
     let mut text = format!("{state:#?}");
     for path in state.files.keys() {
         let mut parts = path
@@ -111,15 +177,19 @@ fn nameless(state: &State) -> String {
             parts.next().unwrap_or_default(),
             parts.next().unwrap_or_default(),
         );
-        if parent == "snapshots" {
+        if parent == "snapshots" || parent == "group-snapshots" {
             text = text.replace(&name, "SNAPSHOT");
         }
     }
     let mut parts = text.split("snap-");
     let first = parts.next().unwrap_or_default().to_owned();
-    parts.fold(first, |text, part| {
+    let text = parts.fold(first, |text, part| {
         text + "snap-" + part.get(32..).unwrap_or_default()
-    })
+    });
+    // In the order of their names until now.
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
 }
 
 /// How a story is told: to an agent with these arguments, and from which step on it may be killed.
@@ -131,6 +201,11 @@ struct Telling {
 const EVERYTHING: Telling = Telling {
     arguments: &[],
     story,
+};
+
+const GROUPED: Telling = Telling {
+    arguments: &[],
+    story: story_of_a_group,
 };
 
 /// The agent wants volumes to be published to it, and a publication changes.
@@ -157,7 +232,7 @@ const ATTACHED: Telling = Telling {
     },
 };
 
-async fn told(telling: &Telling, point: Option<&str>) -> (Vec<String>, usize) {
+async fn told(telling: &Telling, point: Option<&str>) -> (Vec<Vec<String>>, usize) {
     let scratch = Scratch::new();
     let manifests = scratch.directory("manifests");
     scratch.directory("targets");
@@ -211,25 +286,45 @@ async fn told(telling: &Telling, point: Option<&str>) -> (Vec<String>, usize) {
     (states, kills)
 }
 
-#[tokio::test]
-async fn a_reconciler_that_is_killed_between_any_two_steps_goes_on_where_it_was() {
-    let (wanted, _) = told(&EVERYTHING, None).await;
-    let points = points(
-        "agent/reconciler/src",
-        &[".save(\"", ".point(\"", ".fail)(\""],
-    );
-    assert!(points.len() > 20, "{points:?}");
+/// The points between the steps of groups and their snapshots, or all others.
+fn points_of(groups: bool) -> Vec<String> {
+    let calls = [".save(\"", ".point(\"", ".fail)(\""];
+    let points = points("agent/reconciler/src", &calls).into_iter();
+    let is_meant = |point: &String| point.starts_with("group") == groups;
+    points.filter(is_meant).collect()
+}
+
+/// Kills at each of these points but those that `skipped` names, which need more than the story tells.
+async fn kill_at_each(telling: &Telling, points: Vec<String>, skipped: &[&str]) {
+    let (wanted, _) = told(telling, None).await;
     for point in points {
-        // These need a volume that is gone, or an agent that wants volumes published: see the tests below.
-        if ["volume.lost", "volume.recreate", "volume.attach.called"].contains(&point.as_str()) {
+        if skipped.contains(&point.as_str()) {
             continue;
         }
-        let (states, kills) = told(&EVERYTHING, Some(&point)).await;
+        let (states, kills) = told(telling, Some(&point)).await;
         assert!(kills > 0, "nothing comes to {point}");
+        assert_eq!(states.len(), wanted.len(), "killed at {point}");
         for (step, (found, wanted)) in states.iter().zip(&wanted).enumerate() {
             assert_eq!(found, wanted, "step {step}, killed at {point}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_reconciler_that_is_killed_between_any_two_steps_goes_on_where_it_was() {
+    let points = points_of(false);
+    assert!(points.len() > 20, "{points:?}");
+    // These need a volume that is gone, or an agent that wants volumes published: see the tests below.
+    let skipped = ["volume.lost", "volume.recreate", "volume.attach.called"];
+    kill_at_each(&EVERYTHING, points, &skipped).await;
+}
+
+#[tokio::test]
+async fn so_does_one_that_is_killed_between_two_steps_of_a_group_or_its_snapshot() {
+    let points = points_of(true);
+    assert!(points.len() > 12, "{points:?}");
+    // This needs a group that is gone: see the test below.
+    kill_at_each(&GROUPED, points, &["group.lost"]).await;
 }
 
 #[tokio::test]
@@ -301,4 +396,56 @@ async fn a_loss_is_remembered_across_a_kill_and_so_is_its_end() {
         )
         .await;
     }
+}
+
+#[tokio::test]
+async fn a_group_that_is_lost_is_made_again_also_across_a_kill() {
+    let scratch = Scratch::new();
+    let manifests = scratch.directory("manifests");
+    let options = |point: Option<&str>| Options {
+        arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
+        environment: point
+            .map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()))
+            .into_iter()
+            .collect(),
+        ..Options::default()
+    };
+    let manifest = |at: &str| {
+        format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: v}}\nspec: {{capacity: 16Mi}}\n---\napiVersion: drumlin.dev/v1alpha1\nkind: VolumeGroup\nmetadata: {{name: g, annotations: {{drumlin.dev/reconcile-at: \"{at}\"}}}}\nspec: {{members: [{{kind: Volume, name: v}}]}}\n"
+        )
+    };
+    let file = manifests.join("g.yaml");
+    write(&file, &manifest("1"));
+    let mut agent = Agent::with(scratch, options(Some("group.lost"))).await;
+    eventually(|| agent.status().0, |table| table.contains("1 of 1")).await;
+    let [group] = groups(&agent).await.try_into().unwrap();
+    let unlinked = DeleteVolumeGroupRequest {
+        volume_group_id: group.volume_group_id.clone(),
+        ..DeleteVolumeGroupRequest::default()
+    };
+    agent.groups().delete_volume_group(unlinked).await.unwrap();
+    write(&file, &manifest("2"));
+    agent.wait_until_killed().await;
+    agent.restart_with(options(None)).await;
+    let deadline = Instant::now() + drumlin_tests::agent::PATIENCE;
+    loop {
+        let now = groups(&agent).await;
+        if now
+            .first()
+            .is_some_and(|found| found.volumes == group.volumes)
+        {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{now:?}\n{}", agent.log());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    eventually(|| agent.status(), |(_, code)| *code == 0).await;
+}
+
+async fn groups(agent: &Agent) -> Vec<VolumeGroup> {
+    let request = ListVolumeGroupsRequest::default();
+    let listed = agent.groups().list_volume_groups(request).await.unwrap();
+    let entries = listed.into_inner().entries.into_iter();
+    entries.filter_map(|entry| entry.volume_group).collect()
 }

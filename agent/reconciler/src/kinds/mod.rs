@@ -1,5 +1,8 @@
 //! A file per kind: from what is there to what is wanted, one call at a time.
 
+mod group;
+mod group_snapshot;
+pub(crate) mod membership;
 mod mounting;
 mod origin;
 mod removal;
@@ -8,7 +11,7 @@ pub(crate) mod volume;
 
 use std::collections::BTreeMap;
 
-use drumlin_crd::ObjectKey;
+use drumlin_crd::{DeletionPolicy, ObjectKey};
 use tonic::Code;
 
 use crate::{
@@ -123,5 +126,18 @@ pub(crate) fn ready(reason: &'static str, message: String) -> Verdict {
         state: State::Ready,
         reason,
         message,
+    }
+}
+
+/// What `state: absent` asked for is done.
+pub(crate) fn gone(policy: DeletionPolicy) -> Verdict {
+    let (reason, message) = match policy {
+        DeletionPolicy::Delete => ("Deleted", "deleted; its manifest can be removed"),
+        DeletionPolicy::Retain => ("Released", "kept; its manifest can be removed"),
+    };
+    Verdict {
+        state: State::Gone,
+        reason,
+        message: message.to_owned(),
     }
 }

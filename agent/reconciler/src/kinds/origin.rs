@@ -1,8 +1,8 @@
 //! What a volume is made from, and what a snapshot shows: other objects, waited for until they are ready.
 
-use drumlin_crd::Quantity;
+use drumlin_crd::{GroupSnapshotMember, Quantity};
 
-use super::{Halt, Pass, stalled, waiting};
+use super::{Halt, Pass, group_snapshot, stalled, waiting};
 use crate::record::{Body, CreateIntent};
 
 impl Pass<'_> {
@@ -23,14 +23,12 @@ impl Pass<'_> {
         let Some(source) = &spec.source else {
             return Ok(intent);
         };
-        if source.group_snapshot.is_some() {
-            return Err(stalled(
-                "Unsupported",
-                "spec.source.groupSnapshot: group snapshots are not there yet".to_owned(),
-            ));
-        }
-        if let Some(name) = &source.snapshot_name {
-            let (handle, size) = self.ready_snapshot(name)?;
+        let snapshot = match (&source.snapshot_name, &source.group_snapshot) {
+            (Some(name), _) => Some((name, self.ready_snapshot(name)?)),
+            (None, Some(member)) => Some((&member.name, self.ready_member(member)?)),
+            (None, None) => None,
+        };
+        if let Some((name, (handle, size))) = snapshot {
             if bytes < size {
                 return Err(stalled(
                     "InvalidArgument",
@@ -68,8 +66,39 @@ impl Pass<'_> {
                 .volume_handle
                 .clone()
                 .ok_or_else(|| missing("is not there")),
-            Body::Snapshot { .. } => Err(missing("is not there")),
+            _ => Err(missing("is not there")),
         }
+    }
+
+    /// The snapshot of a member of a group snapshot, once that is ready.
+    fn ready_member(&self, source: &GroupSnapshotMember) -> Result<(String, u64), Halt> {
+        let GroupSnapshotMember { name, member } = source;
+        let missing = |what: &str| {
+            waiting(
+                "DependencyNotFound",
+                format!("waits for group snapshot {name}, which {what}"),
+            )
+        };
+        let record = self.sibling("GroupSnapshot", name);
+        let record = record.ok_or_else(|| missing("is not there"))?;
+        let status = match &record.body {
+            Body::GroupSnapshot { status, .. } if status.ready_to_use => status,
+            _ => return Err(missing("is not ready")),
+        };
+        // Its members never change.
+        let Some(found) = group_snapshot::member(status, member) else {
+            return Err(stalled(
+                "InvalidArgument",
+                format!(
+                    "spec.source.groupSnapshot.member: group snapshot {name} has no member {member}"
+                ),
+            ));
+        };
+        let size = found.restore_size.as_ref();
+        let bytes = size.and_then(|size| size.bytes().ok());
+        let handle = found.snapshot_handle.clone();
+        let handle = handle.ok_or_else(|| missing("is not ready"))?;
+        Ok((handle, bytes.unwrap_or(0)))
     }
 
     fn ready_snapshot(&self, name: &str) -> Result<(String, u64), Halt> {

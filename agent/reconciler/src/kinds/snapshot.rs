@@ -8,13 +8,13 @@ use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
 use super::{
-    Halt, Pass, blocked, ready, stalled,
+    Halt, Pass, blocked, gone, ready, stalled,
     volume::{is_refusal, size},
     waiting,
 };
 use crate::{
     client::{LONG, SHORT, call},
-    record::{Body, Record, State, Verdict},
+    record::{Body, Record, Verdict},
 };
 
 impl Pass<'_> {
@@ -53,14 +53,14 @@ impl Pass<'_> {
     fn snapshot_status(&self) -> &SnapshotStatus {
         match &self.record.body {
             Body::Snapshot { status, .. } => status,
-            Body::Volume { .. } => unreachable!("a snapshot's pass has a snapshot's record"),
+            _ => unreachable!("a snapshot's pass has a snapshot's record"),
         }
     }
 
     fn snapshot_status_mut(&mut self) -> &mut SnapshotStatus {
         match &mut self.record.body {
             Body::Snapshot { status, .. } => status,
-            Body::Volume { .. } => unreachable!("a snapshot's pass has a snapshot's record"),
+            _ => unreachable!("a snapshot's pass has a snapshot's record"),
         }
     }
 
@@ -107,7 +107,7 @@ impl Pass<'_> {
     }
 
     /// A snapshot stays while a volume is being made from it.
-    fn no_restore_is_running(&self) -> Result<(), Halt> {
+    pub(super) fn no_restore_is_running(&self) -> Result<(), Halt> {
         let is_running = |record: &&Record| {
             matches!(&record.body, Body::Volume { status, .. }
                 if record.drumlin.create.is_some() && status.volume_handle.is_none())
@@ -140,7 +140,7 @@ impl Pass<'_> {
         }
         let mut parameters = match &self.record.body {
             Body::Snapshot { spec, .. } => spec.parameters.clone(),
-            Body::Volume { .. } => std::collections::BTreeMap::new(),
+            _ => std::collections::BTreeMap::new(),
         };
         parameters.extend(self.owner());
         let request = v1::CreateSnapshotRequest {
@@ -186,10 +186,7 @@ impl Pass<'_> {
     }
 
     async fn destroy_snapshot(&mut self) -> Result<Verdict, Halt> {
-        let policy = match &self.record.body {
-            Body::Snapshot { spec, .. } => spec.deletion_policy,
-            Body::Volume { .. } => DeletionPolicy::Retain,
-        };
+        let policy = self.record.deletion_policy();
         if !self.record.drumlin.destroyed {
             let is_begun = self.snapshot_status().source_volume_handle.is_some();
             if policy == DeletionPolicy::Delete && is_begun {
@@ -227,23 +224,12 @@ impl Pass<'_> {
             self.save("snapshot.destroyed")?;
             self.shared.wake_waiting();
         }
-        Ok(match policy {
-            DeletionPolicy::Delete => Verdict {
-                state: State::Gone,
-                reason: "Deleted",
-                message: "deleted; its manifest can be removed".to_owned(),
-            },
-            DeletionPolicy::Retain => Verdict {
-                state: State::Gone,
-                reason: "Released",
-                message: "kept; its manifest can be removed".to_owned(),
-            },
-        })
+        Ok(gone(policy))
     }
 }
 
 /// A moment as people and Kubernetes write it.
-fn moment(time: &prost_types::Timestamp) -> Option<String> {
+pub(super) fn moment(time: &prost_types::Timestamp) -> Option<String> {
     let seconds = u64::try_from(time.seconds).ok()?;
     let nanoseconds = u32::try_from(time.nanos).ok()?;
     let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);

@@ -50,7 +50,7 @@ impl Pass<'_> {
     pub(super) fn status_mut(&mut self) -> &mut VolumeStatus {
         match &mut self.record.body {
             Body::Volume { status, .. } => status,
-            Body::Snapshot { .. } => unreachable!("a volume's pass has a volume's record"),
+            _ => unreachable!("a volume's pass has a volume's record"),
         }
     }
 
@@ -318,6 +318,6 @@ pub(crate) fn size(bytes: i64) -> Quantity {
 fn volume_parts(record: &Record) -> (&VolumeSpec, &VolumeStatus) {
     match &record.body {
         Body::Volume { spec, status } => (spec, status),
-        Body::Snapshot { .. } => unreachable!("a volume's pass has a volume's record"),
+        _ => unreachable!("a volume's pass has a volume's record"),
     }
 }

@@ -1,0 +1,222 @@
+//! Kind `VolumeGroup`: made empty, then given its members, and emptied before it is deleted.
+
+use drumlin_crd::{DeletionPolicy, MemberKind, VolumeGroupSpec, VolumeGroupStatus, names};
+use drumlin_proto::volumegroup::{
+    ControllerGetVolumeGroupRequest, CreateVolumeGroupRequest, DeleteVolumeGroupRequest,
+    ModifyVolumeGroupMembershipRequest, VolumeGroup,
+};
+use tonic::Code;
+
+use super::{Halt, Pass, blocked, gone, stalled, volume::is_refusal, waiting};
+use crate::{
+    client::{Failure, LONG, SHORT, call},
+    record::{Body, Verdict},
+};
+
+impl Pass<'_> {
+    /// Brings a group to what its manifest wants.
+    pub(crate) async fn group(&mut self) -> Result<Verdict, Halt> {
+        if self.record.is_absent() {
+            return self.destroy_group().await;
+        }
+        self.record.drumlin.destroyed = false;
+        self.check_members()?;
+        self.create_group().await?;
+        let group = match self.look_at_group().await? {
+            Some(group) => group,
+            None => self.make_group_again().await?,
+        };
+        let mut members = self.wanted_members(&self.record);
+        let group = self.follow_members(group, &mut members).await?;
+        self.tell_members(&group, members);
+        self.judge_members()
+    }
+
+    pub(super) fn group_parts(&self) -> (&VolumeGroupSpec, &VolumeGroupStatus) {
+        match &self.record.body {
+            Body::Group { spec, status } => (spec, status),
+            _ => unreachable!("a group's pass has a group's record"),
+        }
+    }
+
+    pub(super) fn group_status_mut(&mut self) -> &mut VolumeGroupStatus {
+        match &mut self.record.body {
+            Body::Group { status, .. } => status,
+            _ => unreachable!("a group's pass has a group's record"),
+        }
+    }
+
+    /// A bare host has no claims.
+    fn check_members(&self) -> Result<(), Halt> {
+        let (spec, _) = self.group_parts();
+        let mut members = spec.members.iter().flatten().enumerate();
+        let claim = members.find(|(_, member)| member.kind != MemberKind::Volume);
+        let Some((index, claim)) = claim else {
+            return Ok(());
+        };
+        let book = &self.record.drumlin;
+        Err(stalled(
+            "Unsupported",
+            format!(
+                "spec.members.{index}.kind: {} {}: a bare host has no claims; use kind Volume ({}:{})",
+                claim.kind, claim.name, book.file, book.line
+            ),
+        ))
+    }
+
+    /// Makes the group, empty: whatever becomes of its members meanwhile, a repeat asks for the same.
+    async fn create_group(&mut self) -> Result<(), Halt> {
+        if self.group_parts().1.group_handle.is_some() {
+            return Ok(());
+        }
+        let key = self.record.key();
+        let name = names::csi_name("dvg", &key.kind, (&key.namespace, &key.name), None);
+        if self.group_parts().1.csi_name.is_none() {
+            self.group_status_mut().csi_name = Some(name.clone());
+            self.save("group.create.intended")?;
+        }
+        let mut parameters = self.group_parts().0.parameters.clone();
+        parameters.extend(self.owner());
+        let request = CreateVolumeGroupRequest {
+            name,
+            parameters,
+            ..CreateVolumeGroupRequest::default()
+        };
+        let mut groups = self.client.groups();
+        let answer = groups.create_volume_group(request);
+        let answer = call("CreateVolumeGroup", LONG, answer).await;
+        if let Err(failure) = &answer
+            && is_refusal(failure.code)
+        {
+            // Nothing was made, so the next try may ask for what the manifest says by then.
+            self.group_status_mut().csi_name = None;
+        }
+        let answer = answer?;
+        self.point("group.create.called");
+        let Some(group) = answer.volume_group else {
+            return Err(stalled(
+                "InvalidAnswer",
+                "CreateVolumeGroup answered without a group".to_owned(),
+            ));
+        };
+        self.group_status_mut().group_handle = Some(group.volume_group_id);
+        self.save("group.create.recorded")
+    }
+
+    fn group_handle(&self) -> String {
+        let handle = self.group_parts().1.group_handle.clone();
+        handle.unwrap_or_default()
+    }
+
+    /// The group as the agent has it; none when it is gone.
+    async fn look_at_group(&self) -> Result<Option<VolumeGroup>, Failure> {
+        let request = ControllerGetVolumeGroupRequest {
+            volume_group_id: self.group_handle(),
+            ..ControllerGetVolumeGroupRequest::default()
+        };
+        let mut groups = self.client.groups();
+        let answer = groups.controller_get_volume_group(request);
+        match call("ControllerGetVolumeGroup", SHORT, answer).await {
+            Ok(answer) => Ok(answer.volume_group),
+            Err(failure) if failure.code == Code::NotFound => Ok(None),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// A group that is lost holds nothing of its volumes, so it is made again.
+    async fn make_group_again(&mut self) -> Result<VolumeGroup, Halt> {
+        self.forget_group();
+        self.save("group.lost")?;
+        self.create_group().await?;
+        let group = self.look_at_group().await?;
+        group.ok_or_else(|| {
+            waiting(
+                "Creating",
+                "the group was made and is gone again".to_owned(),
+            )
+        })
+    }
+
+    fn forget_group(&mut self) {
+        self.record.drumlin.applied = Vec::new();
+        let status = self.group_status_mut();
+        status.group_handle = None;
+        status.csi_name = None;
+        status.members = Vec::new();
+        status.member_count = 0;
+        status.desired_count = 0;
+    }
+
+    /// Makes these volumes the members of the group, and no others.
+    pub(super) async fn modify_group(
+        &self,
+        volume_ids: Vec<String>,
+    ) -> Result<VolumeGroup, Failure> {
+        let request = ModifyVolumeGroupMembershipRequest {
+            volume_group_id: self.group_handle(),
+            volume_ids,
+            ..ModifyVolumeGroupMembershipRequest::default()
+        };
+        let mut groups = self.client.groups();
+        let answer = groups.modify_volume_group_membership(request);
+        let answer = call("ModifyVolumeGroupMembership", LONG, answer).await?;
+        Ok(answer.volume_group.unwrap_or_default())
+    }
+
+    async fn destroy_group(&mut self) -> Result<Verdict, Halt> {
+        let policy = self.record.deletion_policy();
+        if !self.record.drumlin.destroyed {
+            if policy == DeletionPolicy::Delete && self.group_parts().1.csi_name.is_some() {
+                // One whose making may have been begun is made first: only then its id is known.
+                match self.create_group().await {
+                    Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
+                    other => other?,
+                }
+                if self.group_parts().1.group_handle.is_some() {
+                    self.empty_group().await?;
+                    self.delete_group().await?;
+                }
+                self.tell_volumes(&[]);
+                self.forget_group();
+            }
+            self.record.drumlin.destroyed = true;
+            self.save("group.destroyed")?;
+            self.shared.wake_waiting();
+            self.shared.wake_groups(&self.record.key());
+        }
+        Ok(gone(policy))
+    }
+
+    /// Has all members leave, whoever put them into the group: what a deletion does to them is a setting of the agent's.
+    async fn empty_group(&self) -> Result<(), Halt> {
+        let group = self.look_at_group().await?.unwrap_or_default();
+        if group.volumes.is_empty() {
+            return Ok(());
+        }
+        let emptied = self.modify_group(Vec::new()).await.map_err(blocked)?;
+        self.point("group.emptied");
+        if emptied.volumes.is_empty() {
+            return Ok(());
+        }
+        Err(waiting(
+            "DeletionBlocked",
+            format!("{} volumes have not left it", emptied.volumes.len()),
+        ))
+    }
+
+    async fn delete_group(&self) -> Result<(), Halt> {
+        let request = DeleteVolumeGroupRequest {
+            volume_group_id: self.group_handle(),
+            ..DeleteVolumeGroupRequest::default()
+        };
+        let mut groups = self.client.groups();
+        let deleted = groups.delete_volume_group(request);
+        match call("DeleteVolumeGroup", LONG, deleted).await {
+            Err(failure) if failure.code != Code::NotFound => Err(blocked(failure)),
+            _ => {
+                self.point("group.delete.called");
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Kind `GroupSnapshot`: taken once of all members that the group has then, and deleted as a whole.
+
+use std::collections::BTreeSet;
+
+use drumlin_crd::{DeletionPolicy, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot, names};
+use drumlin_proto::csi::v1::{
+    self, CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest,
+    GetVolumeGroupSnapshotRequest,
+};
+use k8s_openapi::jiff::Timestamp;
+use tonic::Code;
+
+use super::{
+    Halt, Pass, blocked, gone, ready,
+    snapshot::moment,
+    stalled,
+    volume::{is_refusal, size},
+    waiting,
+};
+use crate::{
+    client::{Failure, LONG, SHORT, call},
+    record::{Body, Verdict},
+};
+
+impl Pass<'_> {
+    /// Brings a group snapshot to what its manifest wants.
+    pub(crate) async fn group_snapshot(&mut self) -> Result<Verdict, Halt> {
+        if self.record.is_absent() {
+            return self.destroy_group_snapshot().await;
+        }
+        self.record.drumlin.destroyed = false;
+        if self.is_doubted {
+            self.look_for_group_snapshot().await?;
+        }
+        if self.record.drumlin.lost {
+            return Err(stalled(
+                "SnapshotLost",
+                "the group snapshot was there and is gone, or a member of it; its moment cannot be had again".to_owned(),
+            ));
+        }
+        if !self.together().1.ready_to_use {
+            self.create_group_snapshot().await?;
+        }
+        let (spec, status) = self.together();
+        Ok(ready(
+            "SnapshotReady",
+            format!(
+                "{} members of {} at {}",
+                status.member_count,
+                spec.group_name,
+                status.creation_time.clone().unwrap_or_default()
+            ),
+        ))
+    }
+
+    fn together(&self) -> (&GroupSnapshotSpec, &GroupSnapshotStatus) {
+        match &self.record.body {
+            Body::GroupSnapshot { spec, status } => (spec, status),
+            _ => unreachable!("a group snapshot's pass has a group snapshot's record"),
+        }
+    }
+
+    fn together_mut(&mut self) -> &mut GroupSnapshotStatus {
+        match &mut self.record.body {
+            Body::GroupSnapshot { status, .. } => status,
+            _ => unreachable!("a group snapshot's pass has a group snapshot's record"),
+        }
+    }
+
+    /// The members that the group has now, once it is as its manifest wants it.
+    fn members_now(&self) -> Result<Vec<MemberSnapshot>, Halt> {
+        let name = &self.together().0.group_name;
+        let missing = |what: &str| {
+            waiting(
+                "DependencyNotFound",
+                format!("waits for group {name}, which {what}"),
+            )
+        };
+        let group = self
+            .sibling("VolumeGroup", name)
+            .ok_or_else(|| missing("is not there"))?;
+        if !group.is_ready() || !group.is_settled() {
+            return Err(missing("is not ready"));
+        }
+        // It may not have been looked at since a volume got its label, or was made.
+        if !self.has_wanted_members(&group) {
+            return Err(missing("is about to get other members"));
+        }
+        let Body::Group { status, .. } = &group.body else {
+            return Err(missing("is not there"));
+        };
+        let members = status.members.iter().filter_map(|member| {
+            Some(MemberSnapshot {
+                kind: member.kind.clone(),
+                name: member.name.clone(),
+                volume_handle: member.volume_handle.clone()?,
+                ..MemberSnapshot::default()
+            })
+        });
+        let members: Vec<MemberSnapshot> = members.collect();
+        if members.is_empty() {
+            return Err(missing("has no members"));
+        }
+        Ok(members)
+    }
+
+    async fn create_group_snapshot(&mut self) -> Result<(), Halt> {
+        let key = self.record.key();
+        let incarnation = self.record.drumlin.incarnation.clone();
+        let name = names::csi_name(
+            "gsnap",
+            &key.kind,
+            (&key.namespace, &key.name),
+            Some(&incarnation),
+        );
+        if self.together().1.members.is_empty() {
+            let members = self.members_now()?;
+            let status = self.together_mut();
+            status.members = members;
+            status.csi_name = Some(name.clone());
+            // From here on the list is what it is, whatever becomes of the group.
+            self.save("group-snapshot.create.intended")?;
+        }
+        let (spec, status) = self.together();
+        let mut parameters = spec.parameters.clone();
+        parameters.extend(self.owner());
+        let frozen: Vec<String> = status
+            .members
+            .iter()
+            .map(|member| member.volume_handle.clone())
+            .collect();
+        let request = CreateVolumeGroupSnapshotRequest {
+            name,
+            source_volume_ids: frozen.clone(),
+            parameters,
+            ..CreateVolumeGroupSnapshotRequest::default()
+        };
+        let mut groups = self.client.group_controller();
+        let answer = groups.create_volume_group_snapshot(request);
+        let answer = call("CreateVolumeGroupSnapshot", LONG, answer).await;
+        if let Err(failure) = &answer
+            && takes_nothing(failure.code)
+            && self.together().1.group_snapshot_handle.is_none()
+        {
+            // Nothing was taken, so the next try may ask for what the group has by then.
+            self.together_mut().members = Vec::new();
+        }
+        let answer = answer?;
+        self.point("group-snapshot.create.called");
+        let Some(taken) = answer.group_snapshot else {
+            return Err(stalled(
+                "InvalidAnswer",
+                "CreateVolumeGroupSnapshot answered without a group snapshot".to_owned(),
+            ));
+        };
+        let sources = taken.snapshots.iter();
+        let sources: BTreeSet<&String> = sources.map(|member| &member.source_volume_id).collect();
+        let is_asked_for = sources == frozen.iter().collect();
+        // Also of a wrong answer the id is kept: by it what was made can be deleted.
+        self.take_over(&taken);
+        self.together_mut().ready_to_use &= is_asked_for;
+        self.save("group-snapshot.create.recorded")?;
+        if !is_asked_for {
+            return Err(stalled(
+                "InvalidAnswer",
+                "CreateVolumeGroupSnapshot answered with other volumes than it was asked for"
+                    .to_owned(),
+            ));
+        }
+        self.tell_group();
+        if self.together().1.ready_to_use {
+            return Ok(());
+        }
+        Err(waiting(
+            "Creating",
+            "the agent has taken the group snapshot, which is not ready yet".to_owned(),
+        ))
+    }
+
+    /// Takes over what the agent says of the group snapshot and its members.
+    fn take_over(&mut self, taken: &v1::VolumeGroupSnapshot) {
+        let status = self.together_mut();
+        for member in &mut status.members {
+            let mut snapshots = taken.snapshots.iter();
+            let snapshot =
+                snapshots.find(|snapshot| snapshot.source_volume_id == member.volume_handle);
+            if let Some(snapshot) = snapshot {
+                member.snapshot_handle = Some(snapshot.snapshot_id.clone());
+                member.restore_size = Some(size(snapshot.size_bytes));
+                member.ready_to_use = snapshot.ready_to_use;
+            }
+        }
+        status.member_count = u32::try_from(status.members.len()).unwrap_or(u32::MAX);
+        status.group_snapshot_handle = Some(taken.group_snapshot_id.clone());
+        status.creation_time = taken.creation_time.as_ref().and_then(moment);
+        status.ready_to_use = taken.ready_to_use;
+    }
+
+    /// Has the group say when it was snapshotted last.
+    fn tell_group(&self) {
+        let (spec, status) = self.together();
+        let Some(group) = self.sibling("VolumeGroup", &spec.group_name) else {
+            return;
+        };
+        if let Body::Group { status: now, .. } = &group.body {
+            let has = now.members.iter();
+            let has = has.filter_map(|member| member.volume_handle.as_ref());
+            let shown = status.members.iter().map(|member| &member.volume_handle);
+            if has.collect::<BTreeSet<_>>() != shown.collect() {
+                tracing::info!(object = %self.record.key(), reason = "MembershipChangedDuringSnapshot", "the group has other members than its snapshot shows");
+            }
+        }
+        let Some(time) = status.creation_time.clone() else {
+            return;
+        };
+        let instant = |time: &String| time.parse::<Timestamp>().ok();
+        let told = self
+            .shared
+            .edit(&group.key(), |record| match &mut record.body {
+                Body::Group { status, .. }
+                    if status.last_snapshot_time.as_ref().and_then(instant) < instant(&time) =>
+                {
+                    status.last_snapshot_time = Some(time);
+                    true
+                }
+                _ => false,
+            });
+        if let Err(error) = told {
+            tracing::warn!(object = %group.key(), error = %error, "time of its snapshot not written");
+        }
+    }
+
+    /// Asks whether the group snapshot is still there, with all its members.
+    async fn look_for_group_snapshot(&mut self) -> Result<(), Halt> {
+        let Some(group_snapshot_id) = self.together().1.group_snapshot_handle.clone() else {
+            return Ok(());
+        };
+        if !self.together().1.ready_to_use && !self.record.drumlin.lost {
+            // It was never whole yet: the repeat of its making tells.
+            return Ok(());
+        }
+        let request = GetVolumeGroupSnapshotRequest {
+            group_snapshot_id,
+            snapshot_ids: self.member_snapshots(),
+            ..GetVolumeGroupSnapshotRequest::default()
+        };
+        let mut groups = self.client.group_controller();
+        let answer = groups.get_volume_group_snapshot(request);
+        let is_lost = match call("GetVolumeGroupSnapshot", SHORT, answer).await {
+            Ok(answer) => answer
+                .group_snapshot
+                .is_none_or(|found| !found.ready_to_use),
+            Err(failure) if failure.code == Code::NotFound => true,
+            Err(failure) => return Err(failure.into()),
+        };
+        // What is written of this is written with the verdict; a restart before that finds it out again.
+        if is_lost != self.record.drumlin.lost {
+            self.record.drumlin.lost = is_lost;
+            self.together_mut().ready_to_use = !is_lost;
+        }
+        Ok(())
+    }
+
+    fn member_snapshots(&self) -> Vec<String> {
+        let members = self.together().1.members.iter();
+        members
+            .filter_map(|member| member.snapshot_handle.clone())
+            .collect()
+    }
+
+    /// The members as the agent lists them, for a group snapshot of which not all are known here.
+    async fn listed_members(&self, group_snapshot_id: &str) -> Result<Vec<String>, Failure> {
+        let mut members = Vec::new();
+        let mut request = v1::ListSnapshotsRequest::default();
+        loop {
+            let mut controller = self.client.controller();
+            let answer = controller.list_snapshots(request.clone());
+            let answer = call("ListSnapshots", SHORT, answer).await?;
+            let snapshots = answer
+                .entries
+                .into_iter()
+                .filter_map(|entry| entry.snapshot);
+            let own = snapshots.filter(|found| found.group_snapshot_id == group_snapshot_id);
+            members.extend(own.map(|found| found.snapshot_id));
+            if answer.next_token.is_empty() {
+                return Ok(members);
+            }
+            request.starting_token = answer.next_token;
+        }
+    }
+
+    async fn destroy_group_snapshot(&mut self) -> Result<Verdict, Halt> {
+        let policy = self.record.deletion_policy();
+        if !self.record.drumlin.destroyed {
+            let is_begun = !self.together().1.members.is_empty();
+            if policy == DeletionPolicy::Delete && is_begun {
+                self.no_restore_is_running()?;
+                self.end_making().await?;
+                if let Some(id) = self.together().1.group_snapshot_handle.clone() {
+                    self.delete_group_snapshot(id).await?;
+                }
+                *self.together_mut() = GroupSnapshotStatus::default();
+            }
+            self.record.drumlin.destroyed = true;
+            self.save("group-snapshot.destroyed")?;
+            self.shared.wake_waiting();
+        }
+        Ok(gone(policy))
+    }
+
+    /// A create whose outcome is not known is brought to an end before the deletion, or what it made would be left.
+    async fn end_making(&mut self) -> Result<(), Halt> {
+        if self.together().1.group_snapshot_handle.is_some() {
+            return Ok(());
+        }
+        match self.create_group_snapshot().await {
+            Err(Halt::Failed(failure)) if takes_nothing(failure.code) => Ok(()),
+            // It may not be ready yet, or be another one than was asked for, but it is known and can be deleted.
+            Err(Halt::Waiting(_)) if self.together().1.group_snapshot_handle.is_some() => Ok(()),
+            other => other,
+        }
+    }
+
+    async fn delete_group_snapshot(&self, group_snapshot_id: String) -> Result<(), Halt> {
+        let mut snapshot_ids = self.member_snapshots();
+        if snapshot_ids.len() < self.together().1.members.len() {
+            snapshot_ids = self.listed_members(&group_snapshot_id).await?;
+        }
+        let request = DeleteVolumeGroupSnapshotRequest {
+            group_snapshot_id,
+            snapshot_ids,
+            ..DeleteVolumeGroupSnapshotRequest::default()
+        };
+        let mut groups = self.client.group_controller();
+        let deleted = groups.delete_volume_group_snapshot(request);
+        match call("DeleteVolumeGroupSnapshot", LONG, deleted).await {
+            Err(failure) if failure.code != Code::NotFound => Err(blocked(failure)),
+            _ => {
+                self.point("group-snapshot.delete.called");
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether an answer says that nothing was taken. Unlike one volume, several may have no moment at all.
+fn takes_nothing(code: Code) -> bool {
+    is_refusal(code) || code == Code::FailedPrecondition
+}
+
+/// A member of a group snapshot, by its name, or by its volume's id when nothing was called so.
+pub(super) fn member<'a>(
+    status: &'a GroupSnapshotStatus,
+    member: &str,
+) -> Option<&'a MemberSnapshot> {
+    let mut members = status.members.iter();
+    members.find(|found| found.name == member || found.volume_handle == member)
+}

@@ -1,0 +1,426 @@
+//! Who is in a group: what a manifest says, what was applied before, and what others have done, which stays.
+
+use std::collections::HashSet;
+
+use drumlin_crd::{MemberStatus, ObjectKey};
+use drumlin_proto::volumegroup::VolumeGroup;
+use tonic::Code;
+
+use super::{Halt, Pass, ready, stalled, waiting};
+use crate::{
+    client::Failure,
+    record::{Body, Record, Verdict},
+};
+
+/// What a member is, from here to there.
+pub(crate) mod state {
+    /// It is in the group.
+    pub(crate) const JOINED: &str = "Joined";
+    /// Its volume is not made yet.
+    pub(crate) const PENDING: &str = "Pending";
+    /// No manifest is called so, or its volume is gone.
+    pub(crate) const NOT_FOUND: &str = "NotFound";
+    /// It is another node's.
+    pub(crate) const OTHER_NODE: &str = "OtherNode";
+    /// It cannot join: it is in another group, or another group that wants it comes first.
+    pub(crate) const CONFLICT: &str = "Conflict";
+    /// Others have put it into the group.
+    pub(crate) const FOREIGN: &str = "Foreign";
+}
+
+impl Pass<'_> {
+    /// The members that a group's manifest wants, and how far each is.
+    pub(super) fn wanted_members(&self, group: &Record) -> Vec<MemberStatus> {
+        let Body::Group { spec, .. } = &group.body else {
+            return Vec::new();
+        };
+        let names = match &spec.members {
+            Some(members) => members.iter().map(|member| member.name.clone()).collect(),
+            None => self.selected(group),
+        };
+        let first = self.groups_before(group);
+        names.iter().map(|name| self.member(name, &first)).collect()
+    }
+
+    /// The names of the volumes that a group means by their labels. One that is about to go is not meant any more.
+    fn selected(&self, group: &Record) -> Vec<String> {
+        let node = &self.agent.node;
+        let is_meant = |record: &Record| {
+            record.node().is_none_or(|named| named == node)
+                && !record.is_absent()
+                && group.wants(record)
+        };
+        let keys = self.shared.keys_of(is_meant);
+        let mut names: Vec<String> = keys.into_iter().map(|key| key.name).collect();
+        names.sort();
+        names
+    }
+
+    /// The groups that have what they want before this one gets anything, first those that come first.
+    fn groups_before(&self, group: &Record) -> Vec<Record> {
+        let own = group.key();
+        let node = &self.agent.node;
+        let mut keys = self.shared.keys_of(|other| {
+            matches!(other.body, Body::Group { .. })
+                && !other.is_absent()
+                && other.drumlin.orphan_since.is_none()
+                && other.node().is_none_or(|named| named == node)
+                && other.key() < own
+        });
+        keys.sort();
+        let records = keys.iter().filter_map(|key| self.shared.record(key));
+        records.collect()
+    }
+
+    fn member(&self, name: &str, groups_before: &[Record]) -> MemberStatus {
+        let member = |state: &str, message: String, volume_handle: Option<String>| MemberStatus {
+            kind: "Volume".to_owned(),
+            name: name.to_owned(),
+            volume_handle,
+            state: state.to_owned(),
+            message,
+        };
+        let elsewhere = |node: &str| member(state::OTHER_NODE, format!("it is on {node}"), None);
+        let Some(volume) = self.sibling("Volume", name) else {
+            let key = ObjectKey {
+                kind: "Volume".to_owned(),
+                namespace: self.record.key().namespace,
+                name: name.to_owned(),
+            };
+            return match self.shared.node_elsewhere(&key) {
+                Some(node) => elsewhere(&node),
+                None => member(
+                    state::NOT_FOUND,
+                    "no manifest is called so".to_owned(),
+                    None,
+                ),
+            };
+        };
+        if let Some(node) = volume.node().filter(|node| *node != self.agent.node) {
+            return elsewhere(node);
+        }
+        if volume.is_absent() {
+            return member(state::PENDING, "it is being destroyed".to_owned(), None);
+        }
+        if let Some(first) = groups_before.iter().find(|group| group.wants(&volume)) {
+            let message = format!("{} wants it, too, and comes first", first.key());
+            return member(state::CONFLICT, message, None);
+        }
+        match &volume.body {
+            Body::Volume { status, .. } if status.volume_handle.is_some() => {
+                let handle = status.volume_handle.clone();
+                member(state::JOINED, String::new(), handle)
+            }
+            _ => member(state::PENDING, "it is not made yet".to_owned(), None),
+        }
+    }
+
+    /// Whether a group has just those members that its manifest wants, by what is known of its volumes now.
+    pub(super) fn has_wanted_members(&self, group: &Record) -> bool {
+        let Body::Group { status, .. } = &group.body else {
+            return false;
+        };
+        let wanted = self.wanted_members(group);
+        let joined = status.members.iter();
+        let joined = joined.filter(|member| member.state == state::JOINED);
+        wanted.iter().collect::<Vec<_>>() == joined.collect::<Vec<_>>()
+    }
+
+    /// Gives the group those of its members that can join. What others have put into it stays.
+    pub(super) async fn follow_members(
+        &mut self,
+        group: VolumeGroup,
+        members: &mut [MemberStatus],
+    ) -> Result<VolumeGroup, Halt> {
+        let observed = ids(&group);
+        let mut staying = observed.clone();
+        let leaving = self.volumes_on_their_way_out();
+        staying.retain(|id| !leaving.contains(id));
+        let handles = members.iter();
+        let desired: Vec<String> = handles
+            .filter_map(|member| member.volume_handle.clone())
+            .collect();
+        let before = self.record.drumlin.applied.clone();
+        let wanted = merged(&staying, &before, &desired);
+        if is_same(&wanted, &observed) {
+            self.record.drumlin.applied = desired;
+            return Ok(group);
+        }
+        // Before the call: what it may have added is ours to take away again.
+        self.record.drumlin.applied = union(&before, &desired);
+        self.save("group.members.intended")?;
+        let group = match self.modify_group(wanted.clone()).await {
+            Err(failure) if is_a_members(failure.code) => {
+                self.join_in_parts(group, &wanted, members).await?
+            }
+            changed => changed?,
+        };
+        self.point("group.members.called");
+        let joined = ids(&group);
+        if observed.iter().any(|id| !joined.contains(id)) {
+            // Who has left can be deleted, or join another group.
+            self.shared.wake_waiting();
+            self.shared.wake_groups(&self.record.key());
+        }
+        let ours = desired.into_iter().filter(|id| joined.contains(id));
+        self.record.drumlin.applied = ours.collect();
+        Ok(group)
+    }
+
+    /// The ids of the volumes that are being destroyed: whoever has put them into a group, they leave it.
+    fn volumes_on_their_way_out(&self) -> HashSet<String> {
+        let keys = self
+            .shared
+            .keys_of(|record| record.is_absent() && !record.drumlin.destroyed);
+        let handle = |record: &Record| match &record.body {
+            Body::Volume { status, .. } => status.volume_handle.clone(),
+            _ => None,
+        };
+        let handles = keys.iter().map(|key| self.shared.with(key, handle));
+        handles.flatten().flatten().collect()
+    }
+
+    /// Has members join in ever smaller parts, so that one that cannot keeps no other out.
+    async fn join_in_parts(
+        &self,
+        mut group: VolumeGroup,
+        wanted: &[String],
+        members: &mut [MemberStatus],
+    ) -> Result<VolumeGroup, Halt> {
+        let observed = ids(&group);
+        let (mut now, new): (Vec<String>, Vec<String>) =
+            wanted.iter().cloned().partition(|id| observed.contains(id));
+        if !is_same(&now, &observed) {
+            group = self.modify_group(now.clone()).await?;
+        }
+        let mut parts = halves(&new);
+        while let Some(part) = parts.pop() {
+            let with = union(&now, &part);
+            match self.modify_group(with.clone()).await {
+                Ok(changed) => {
+                    group = changed;
+                    now = with;
+                }
+                Err(failure) if is_a_members(failure.code) => {
+                    if let [id] = part.as_slice() {
+                        refuse(members, id, &failure);
+                    } else {
+                        parts.extend(halves(&part));
+                    }
+                }
+                Err(failure) => return Err(failure.into()),
+            }
+        }
+        Ok(group)
+    }
+
+    /// Writes down what has become of the members, those of others with them.
+    pub(super) fn tell_members(&mut self, group: &VolumeGroup, mut members: Vec<MemberStatus>) {
+        let inside = ids(group);
+        let known: Vec<String> = members
+            .iter()
+            .filter_map(|member| member.volume_handle.clone())
+            .collect();
+        let foreign = inside.iter().filter(|id| !known.contains(id));
+        let foreign: Vec<MemberStatus> = foreign
+            .map(|id| MemberStatus {
+                kind: "Volume".to_owned(),
+                name: self.name_of(id),
+                volume_handle: Some(id.clone()),
+                state: state::FOREIGN.to_owned(),
+                message: "others have put it into the group, where it stays".to_owned(),
+            })
+            .collect();
+        let desired = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        members.extend(foreign);
+        self.tell_volumes(&inside);
+        let status = self.group_status_mut();
+        status.desired_count = desired;
+        status.member_count = u32::try_from(inside.len()).unwrap_or(u32::MAX);
+        status.members = members;
+    }
+
+    /// Has volumes say which group holds them.
+    pub(super) fn tell_volumes(&self, inside: &[String]) {
+        let own = self.record.key();
+        let group = |record: &Record| {
+            let Body::Volume { status, .. } = &record.body else {
+                return None;
+            };
+            let handle = status.volume_handle.as_ref();
+            let is_inside = handle.is_some_and(|id| inside.contains(id));
+            let says_so = status.group_name.as_deref() == Some(own.name.as_str());
+            (is_inside != says_so).then(|| is_inside.then(|| own.name.clone()))
+        };
+        let is_wrong =
+            |record: &Record| record.key().namespace == own.namespace && group(record).is_some();
+        for key in self.shared.keys_of(is_wrong) {
+            let told = self.shared.edit(&key, |record| {
+                let name = group(record);
+                match (&mut record.body, name) {
+                    (Body::Volume { status, .. }, Some(name)) => {
+                        status.group_name = name;
+                        true
+                    }
+                    _ => false,
+                }
+            });
+            if let Err(error) = told {
+                tracing::warn!(object = %key, error = %error, "its group is not written");
+            }
+        }
+    }
+
+    /// What the manifests of this namespace call a volume.
+    fn name_of(&self, id: &str) -> String {
+        let namespace = self.record.key().namespace;
+        let keys = self.shared.keys_of(|record| {
+            let is_it = matches!(&record.body, Body::Volume { status, .. }
+                if status.volume_handle.as_deref() == Some(id));
+            is_it && record.key().namespace == namespace
+        });
+        keys.into_iter()
+            .next()
+            .map(|key| key.name)
+            .unwrap_or_default()
+    }
+
+    /// Ready when all that are wanted have joined, also those that labels mean: a snapshot would lack them.
+    pub(super) fn judge_members(&self) -> Result<Verdict, Halt> {
+        let (spec, status) = self.group_parts();
+        let of = |state: &str| status.members.iter().find(|member| member.state == state);
+        let count = |state: &str| {
+            let members = status.members.iter();
+            members.filter(|member| member.state == state).count()
+        };
+        let tell = |member: &MemberStatus| format!("Volume {}: {}", member.name, member.message);
+        if let Some(member) = of(state::CONFLICT) {
+            return Err(stalled("MemberConflict", tell(member)));
+        }
+        if let Some(member) = of(state::OTHER_NODE) {
+            return Err(stalled("MembersOnOtherNode", tell(member)));
+        }
+        if let Some(member) = of(state::PENDING).or(of(state::NOT_FOUND)) {
+            return Err(waiting("MembersPending", tell(member)));
+        }
+        if status.member_count < spec.min_members {
+            return Err(waiting(
+                "MembersPending",
+                format!(
+                    "{} members, spec.minMembers is {}",
+                    status.member_count, spec.min_members
+                ),
+            ));
+        }
+        let joined = format!(
+            "{} of {} members",
+            count(state::JOINED),
+            status.desired_count
+        );
+        let message = match count(state::FOREIGN) {
+            0 => joined,
+            foreign => format!("{joined}, and {foreign} that others have put into it"),
+        };
+        Ok(ready("AllMembersJoined", message))
+    }
+}
+
+/// Whether a failure is that of a member, and not of the group.
+fn is_a_members(code: Code) -> bool {
+    matches!(
+        code,
+        Code::InvalidArgument | Code::NotFound | Code::FailedPrecondition
+    )
+}
+
+/// Notes that a member cannot join, and why.
+fn refuse(members: &mut [MemberStatus], id: &str, failure: &Failure) {
+    let is_it = |member: &&mut MemberStatus| member.volume_handle.as_deref() == Some(id);
+    if let Some(member) = members.iter_mut().find(is_it) {
+        let state = match failure.code {
+            Code::InvalidArgument => state::CONFLICT,
+            Code::NotFound => state::NOT_FOUND,
+            _ => state::PENDING,
+        };
+        state.clone_into(&mut member.state);
+        member.message.clone_from(&failure.message);
+    }
+}
+
+/// A list in two parts, the later one first; one of a single volume, or of none, in as many.
+fn halves(ids: &[String]) -> Vec<Vec<String>> {
+    let (first, second) = ids.split_at(ids.len() / 2);
+    let parts = [second, first].into_iter();
+    let parts = parts.filter(|part| !part.is_empty());
+    parts.map(<[String]>::to_vec).collect()
+}
+
+fn ids(group: &VolumeGroup) -> Vec<String> {
+    let volumes = group.volumes.iter();
+    volumes.map(|volume| volume.volume_id.clone()).collect()
+}
+
+/// Whether two lists have the same volumes, in whatever order.
+fn is_same(one: &[String], other: &[String]) -> bool {
+    one.len() == other.len() && one.iter().all(|id| other.contains(id))
+}
+
+/// One list, and what only the other has.
+fn union(one: &[String], other: &[String]) -> Vec<String> {
+    let more = other.iter().filter(|id| !one.contains(id));
+    one.iter().chain(more).cloned().collect()
+}
+
+/// What a group is to have: what is wanted, and what others have put into it.
+fn merged(observed: &[String], applied: &[String], desired: &[String]) -> Vec<String> {
+    let others: Vec<String> = observed
+        .iter()
+        .filter(|id| !applied.contains(id))
+        .cloned()
+        .collect();
+    union(&others, desired)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_others_have_added_stays_and_what_we_applied_goes_when_it_is_not_wanted() {
+        for (observed, applied, desired, wanted) in [
+            ("", "", "a b", "a b"),
+            ("a b", "a b", "a b", "a b"),
+            ("a b x", "a b", "a b", "x a b"),
+            ("a b x", "a b", "a", "x a"),
+            ("a x", "a", "", "x"),
+            // It was taken out by others, and is wanted.
+            ("", "a", "a", "a"),
+            // A kill between the intent and the call, and one after it.
+            ("a", "a b", "a b", "a b"),
+            ("a b", "a b", "a", "a"),
+        ] {
+            let merged = merged(&list(observed), &list(applied), &list(desired));
+            assert_eq!(merged, list(wanted), "{observed} / {applied} / {desired}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_halved_until_every_part_is_one_volume() {
+        assert_eq!(halves(&[]), Vec::<Vec<String>>::new());
+        assert_eq!(halves(&list("a")), [list("a")]);
+        assert_eq!(halves(&list("a b c")), [list("b c"), list("a")]);
+        let mut parts = vec![list("a b c d e f g")];
+        let mut ones = Vec::new();
+        while let Some(part) = parts.pop() {
+            match part.as_slice() {
+                [one] => ones.push(one.clone()),
+                _ => parts.extend(halves(&part)),
+            }
+        }
+        assert_eq!(ones, list("a b c d e f g"));
+    }
+}
