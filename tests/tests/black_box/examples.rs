@@ -7,7 +7,7 @@ use drumlin_tests::{
     programs::workspace,
 };
 
-use crate::{kit::text, manifests::Host};
+use crate::{host::Host, kit::text};
 
 /// Every example, as it is but for where it is mounted.
 #[tokio::test]

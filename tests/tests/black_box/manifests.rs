@@ -1,103 +1,25 @@
 //! A directory of manifests converges: made, grown, moved, unmounted, kept, and destroyed only when that is asked for.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Child,
-};
+use std::{fs, path::Path, process::Child};
 
-use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest};
+use drumlin_proto::csi::v1::{DeleteSnapshotRequest, ListVolumesRequest};
 use drumlin_tests::{
-    agent::{Agent, Options, eventually, write},
+    agent::{Agent, eventually, write},
     programs::{drumlin, program},
     requests::delete,
-    storage::{Scratch, mounts_below},
+    storage::mounts_below,
 };
 
-use crate::kit::{get, ok, put, text};
+use crate::{
+    host::{Host, absent, volume},
+    kit::{get, ok, put, text},
+};
 use nix::sys::statvfs::FsFlags;
-
-/// An agent with an empty directory of manifests.
-pub(crate) struct Host {
-    pub(crate) agent: Agent,
-    pub(crate) manifests: PathBuf,
-}
-
-impl Host {
-    pub(crate) async fn start() -> Self {
-        Self::with(Vec::new()).await
-    }
-
-    async fn with(environment: Vec<(String, String)>) -> Self {
-        let scratch = Scratch::new();
-        let manifests = scratch.directory("manifests");
-        let options = Options {
-            arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
-            environment,
-            ..Options::default()
-        };
-        Self {
-            agent: Agent::with(scratch, options).await,
-            manifests,
-        }
-    }
-
-    fn write(&self, file: &str, documents: &[String]) {
-        write(&self.manifests.join(file), &documents.join("---\n"));
-    }
-
-    fn path(&self, name: &str) -> String {
-        text(self.agent.path("mnt").join(name))
-    }
-
-    /// Waits until the status table has all of these words in the line of the object.
-    async fn until(&self, object: &str, words: &[&str]) -> String {
-        let shown = |(table, _): &(String, i32)| {
-            let line = table
-                .lines()
-                .find(|line| line.split_whitespace().nth(2) == Some(object))?;
-            words
-                .iter()
-                .all(|word| line.contains(word))
-                .then(|| line.to_owned())
-        };
-        let status = eventually(|| self.agent.status(), |status| shown(status).is_some()).await;
-        shown(&status).unwrap()
-    }
-
-    async fn counts(&self) -> (usize, usize) {
-        let volumes = ok(self
-            .agent
-            .controller()
-            .list_volumes(ListVolumesRequest::default())
-            .await);
-        let snapshots = ok(self
-            .agent
-            .controller()
-            .list_snapshots(ListSnapshotsRequest::default())
-            .await);
-        (volumes.entries.len(), snapshots.entries.len())
-    }
-}
-
-/// A volume's manifest with more lines in its spec.
-fn volume(name: &str, capacity: &str, spec: &str) -> String {
-    let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
-    format!(
-        "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata:\n  name: {name}\nspec:\n  capacity: {capacity}\n{spec}"
-    )
-}
+use serde_json::Value;
 
 fn snapshot(name: &str, of: &str) -> String {
     format!(
         "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata:\n  name: {name}\nspec:\n  source: {{volumeName: {of}}}\n"
-    )
-}
-
-fn absent(manifest: &str) -> String {
-    manifest.replace(
-        "metadata:\n",
-        "metadata:\n  annotations: {drumlin.dev/state: absent}\n",
     )
 }
 
@@ -432,6 +354,27 @@ async fn a_volume_that_is_lost_is_reported_and_never_replaced_by_itself() {
 }
 
 #[tokio::test]
+async fn a_snapshot_that_is_lost_is_told_and_its_name_is_free_once_it_is_destroyed() {
+    let mut host = Host::start().await;
+    host.write("v.yaml", &[volume("data", "16Mi", "")]);
+    host.write("s.yaml", &[snapshot("s", "data")]);
+    host.until("s", &["True"]).await;
+    let handle = &host.object("Snapshot", "s")["status"]["snapshotHandle"];
+    let request = DeleteSnapshotRequest {
+        snapshot_id: handle.as_str().unwrap().to_owned(),
+        ..DeleteSnapshotRequest::default()
+    };
+    ok(host.agent.controller().delete_snapshot(request).await);
+    host.restart(None).await;
+    host.until("s", &["False", "SnapshotLost"]).await;
+    host.write("s.yaml", &[absent(&snapshot("s", "data"))]);
+    host.until("s", &["Deleted"]).await;
+    host.write("s.yaml", &[snapshot("s", "data")]);
+    host.until("s", &["True", "SnapshotReady"]).await;
+    assert_eq!(host.counts().await, (1, 1));
+}
+
+#[tokio::test]
 async fn a_mount_that_was_taken_away_by_hand_is_made_again_when_asked_to() {
     let host = Host::start().await;
     let path = host.path("data");
@@ -525,7 +468,7 @@ async fn a_reconciler_of_its_own_works_through_the_socket_and_two_are_refused() 
         "the state files tell it without the daemon: {table}"
     );
     let json = agent.command(&["status", "-o", "json", "--state-dir", &state]);
-    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["objects"][0]["name"], "data");
     assert!(
         agent

@@ -300,6 +300,7 @@ impl Pass<'_> {
                     self.delete_group_snapshot(id).await?;
                 }
                 *self.together_mut() = GroupSnapshotStatus::default();
+                self.record.drumlin.lost = false;
             }
             self.record.drumlin.destroyed = true;
             self.save("group-snapshot.destroyed")?;

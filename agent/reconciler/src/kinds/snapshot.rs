@@ -219,6 +219,7 @@ impl Pass<'_> {
                     }
                 }
                 *self.snapshot_status_mut() = SnapshotStatus::default();
+                self.record.drumlin.lost = false;
             }
             self.record.drumlin.destroyed = true;
             self.save("snapshot.destroyed")?;
