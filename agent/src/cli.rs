@@ -31,6 +31,11 @@ pub(crate) enum Command {
     /// Show what became of the manifests, from the state files. Exits with 3 if anything is not ready.
     #[command(after_help = "Example:\n  drumlin status -o wide")]
     Status(StatusArguments),
+    /// Print the manifests that restore a snapshot, from the state files. Applies nothing.
+    #[command(
+        after_help = "Example:\n  drumlin restore dgsnap db/before-upgrade --suffix -restored > restored.yaml"
+    )]
+    Restore(RestoreArguments),
     /// Print the custom resource definitions of the kinds there are.
     #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
     Crds,
@@ -129,6 +134,38 @@ pub(crate) struct StatusArguments {
     pub(crate) state_dir: PathBuf,
 }
 
+/// What can be restored, by its short name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SnapshotKind {
+    /// A group snapshot: a volume for each member, and a group of them.
+    #[value(name = "dgsnap", alias = "groupsnapshot")]
+    Group,
+    /// A snapshot: one volume.
+    #[value(name = "dsnap", alias = "snapshot")]
+    One,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RestoreArguments {
+    /// What it is.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: SnapshotKind,
+    /// Which one: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: String,
+    /// What stands behind the name of whatever is made, so that it is another one.
+    #[arg(
+        long,
+        value_name = "SUFFIX",
+        default_value = "-restored",
+        allow_hyphen_values = true
+    )]
+    pub(crate) suffix: String,
+    /// Where state is kept.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,5 +185,25 @@ mod tests {
                 command.get_name()
             );
         }
+    }
+
+    #[test]
+    fn a_suffix_may_begin_as_an_option_does() {
+        let line = ["drumlin", "restore", "dgsnap", "db/pg", "--suffix", "-x"];
+        let Command::Restore(arguments) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command");
+        };
+        assert_eq!(arguments.kind, SnapshotKind::Group);
+        assert_eq!(
+            (arguments.name.as_str(), arguments.suffix.as_str()),
+            ("db/pg", "-x")
+        );
+        let line = ["drumlin", "restore", "snapshot", "pg"];
+        let Command::Restore(arguments) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("another command");
+        };
+        assert_eq!(arguments.kind, SnapshotKind::One);
+        assert_eq!(arguments.suffix, "-restored");
+        assert!(Cli::try_parse_from(["drumlin", "restore", "volume", "pg"]).is_err());
     }
 }

@@ -7,6 +7,7 @@
 //! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
 //! - [`verify`]: whether what was made is still there.
 //! - [`status`]: what the operator is shown.
+//! - [`restore`]: the manifests that restore a snapshot.
 //!
 //! **Invariant:** the socket is the only way in; nothing here depends on the operations.
 //! **Invariant:** what is missing deletes nothing. Only `drumlin.dev/state: absent` destroys.
@@ -29,6 +30,7 @@ mod engine;
 mod kinds;
 mod queue;
 mod record;
+pub mod restore;
 mod shared;
 mod source;
 pub mod status;
@@ -64,6 +66,9 @@ pub enum Error {
     /// The endpoint cannot be dialled.
     #[error("{0}")]
     Endpoint(String),
+    /// There is nothing to restore, or nothing that it could be called.
+    #[error("{0}")]
+    Restore(String),
 }
 
 /// What a reconciler is told.
@@ -79,7 +84,7 @@ pub struct Settings {
     pub fail: fn(&str),
 }
 
-/// Keeps volumes and snapshots as a directory of manifests says.
+/// Keeps volumes, groups and snapshots as a directory of manifests says.
 pub struct Reconciler {
     engine: Arc<Engine>,
     directory: Directory,

@@ -191,7 +191,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 }
 
 /// The file of an object. Names were checked when they were read; they are checked again where they become paths.
-fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
+pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
     let is_kind = key.kind.bytes().all(|byte| byte.is_ascii_alphabetic()) && !key.kind.is_empty();
     if !is_kind || !names::is_label(&key.namespace) || !names::is_subdomain(&key.name) {
         return Err(Error::State(format!(

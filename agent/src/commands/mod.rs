@@ -6,6 +6,7 @@ pub(crate) mod crds;
 pub(crate) mod guard;
 mod print;
 pub(crate) mod reconcile;
+pub(crate) mod restore;
 mod signals;
 pub(crate) mod status;
 pub(crate) mod validate;

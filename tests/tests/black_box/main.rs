@@ -31,6 +31,7 @@ mod manifests;
 mod node;
 mod one_moment;
 mod process;
+mod restoring;
 mod room;
 mod signals;
 mod volume_groups;

@@ -1,0 +1,305 @@
+//! The manifests that restore a snapshot, from the state files alone. Nothing is applied: a person decides where to.
+
+use std::{collections::BTreeMap, fmt::Write, path::Path};
+
+use drumlin_crd::{
+    DeletionPolicy, FsType, GroupMember, GroupSnapshotMember, MemberKind, MemberSnapshot,
+    ObjectKey, Quantity, Volume, VolumeGroup, VolumeGroupSpec, VolumeMode, VolumeSource,
+    VolumeSpec, names, to_yaml,
+};
+use serde::Serialize;
+
+use crate::{
+    Error,
+    record::{Body, Record},
+    store::{self, DIRECTORY},
+};
+
+/// The manifests of volumes made from a snapshot, or from all members of a group snapshot with a group of them; each is
+/// called like what it is a copy of, with `suffix` behind it.
+///
+/// # Errors
+/// When there is no such snapshot, it is not ready, or a name that would be given is taken, or is none.
+pub fn manifests(state_dir: &Path, key: &ObjectKey, suffix: &str) -> Result<String, Error> {
+    let root = state_dir.join(DIRECTORY);
+    let (records, unreadable) = store::load(&root)?;
+    let here = store::path(&root, key)?;
+    if let Some(one) = unreadable.iter().find(|one| one.path == here) {
+        let why = format!("{key}: its state cannot be read: {}", one.why);
+        return Err(Error::Restore(why));
+    }
+    let record = records.iter().find(|record| record.key() == *key);
+    let record = record.ok_or_else(|| {
+        Error::Restore(format!(
+            "{key}: there is none; `drumlin status` shows what there is"
+        ))
+    })?;
+    let restore = Restore {
+        records: &records,
+        record,
+        suffix,
+    };
+    restore.check_ready()?;
+    match &record.body {
+        Body::GroupSnapshot { .. } => restore.group(),
+        _ => restore.one(),
+    }
+}
+
+/// A snapshot, and all that is known beside it.
+struct Restore<'a> {
+    records: &'a [Record],
+    record: &'a Record,
+    suffix: &'a str,
+}
+
+/// Something whose moment is kept.
+struct Kept<'a> {
+    /// What it is called in manifests, if it is.
+    name: &'a str,
+    /// The id of its volume.
+    handle: &'a str,
+    /// How large a volume of it must be.
+    size: u64,
+    source: VolumeSource,
+}
+
+impl Restore<'_> {
+    fn check_ready(&self) -> Result<(), Error> {
+        let key = self.record.key();
+        let is_ready = match &self.record.body {
+            Body::Snapshot { status, .. } => status.ready_to_use,
+            Body::GroupSnapshot { status, .. } => status.ready_to_use,
+            _ => return Err(Error::Restore(format!("{key}: is no snapshot"))),
+        };
+        if is_ready && !self.record.is_absent() {
+            return Ok(());
+        }
+        let told = self.record.condition("Ready");
+        let told = told.map(|ready| format!(": {}: {}", ready.reason, ready.message));
+        Err(Error::Restore(format!(
+            "{key}: is not ready{}",
+            told.unwrap_or_default()
+        )))
+    }
+
+    /// The manifests of all members, and of a group of them.
+    fn group(&self) -> Result<String, Error> {
+        let Body::GroupSnapshot { spec, status } = &self.record.body else {
+            return Ok(String::new());
+        };
+        let mut documents = Vec::new();
+        let mut members = Vec::new();
+        for member in &status.members {
+            let kept = self.kept(member);
+            let name = self.new_name("Volume", &called(&kept))?;
+            documents.push(self.volume(&name, kept)?);
+            let kind = MemberKind::Volume;
+            members.push(GroupMember { kind, name });
+        }
+        let before = self.sibling("VolumeGroup", &spec.group_name);
+        let before = before.and_then(|record| match &record.body {
+            Body::Group { spec, .. } => Some(&**spec),
+            _ => None,
+        });
+        let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
+        let group = VolumeGroupSpec {
+            node_name: self.record.node().map(str::to_owned),
+            members: Some(members),
+            selector: None,
+            min_members: before.map_or(1, |before| before.min_members.min(count)),
+            parameters: before.map_or_else(BTreeMap::new, |before| before.parameters.clone()),
+            deletion_policy: before.map_or(DeletionPolicy::Delete, |before| before.deletion_policy),
+        };
+        let name = self.new_name("VolumeGroup", &spec.group_name)?;
+        let mut group = VolumeGroup::new(&name, group);
+        group.metadata.namespace = Some(self.record.key().namespace);
+        documents.push(yaml(&group)?);
+        Ok(self.text(status.creation_time.as_ref(), &documents))
+    }
+
+    /// The manifest of one volume.
+    fn one(&self) -> Result<String, Error> {
+        let Body::Snapshot { spec, status } = &self.record.body else {
+            return Ok(String::new());
+        };
+        let kept = Kept {
+            name: spec.source.volume_name.as_deref().unwrap_or_default(),
+            handle: status.source_volume_handle.as_deref().unwrap_or_default(),
+            size: bytes(status.restore_size.as_ref()),
+            source: VolumeSource {
+                snapshot_name: Some(self.record.key().name),
+                ..VolumeSource::default()
+            },
+        };
+        let name = self.new_name("Volume", &called(&kept))?;
+        let volume = self.volume(&name, kept)?;
+        Ok(self.text(status.creation_time.as_ref(), &[volume]))
+    }
+
+    fn text(&self, moment: Option<&String>, documents: &[String]) -> String {
+        format!(
+            "# From {} of {}. Nothing is applied yet: check it, and put it among the manifests.\n{}",
+            self.record.key(),
+            moment.map_or("an unknown moment", String::as_str),
+            documents.join("---\n")
+        )
+    }
+
+    fn kept<'a>(&self, member: &'a MemberSnapshot) -> Kept<'a> {
+        // One that nothing was called is found by its id.
+        let by = if member.name.is_empty() {
+            &member.volume_handle
+        } else {
+            &member.name
+        };
+        Kept {
+            name: &member.name,
+            handle: &member.volume_handle,
+            size: bytes(member.restore_size.as_ref()),
+            source: VolumeSource {
+                group_snapshot: Some(GroupSnapshotMember {
+                    name: self.record.key().name,
+                    member: by.clone(),
+                }),
+                ..VolumeSource::default()
+            },
+        }
+    }
+
+    /// The manifest of a copy, with what is to be known of it before.
+    fn volume(&self, name: &str, kept: Kept<'_>) -> Result<String, Error> {
+        let mut text = format!("# A copy of volume {}.\n", kept.handle);
+        let before = self.sibling("Volume", kept.name);
+        let before = before.and_then(|record| match &record.body {
+            Body::Volume { spec, .. } => Some((record, &**spec)),
+            _ => None,
+        });
+        let mut volume = if let Some((record, spec)) = before {
+            self.like(&mut text, record, spec)
+        } else {
+            text += "# No manifest is about that any more: check class, fsType and volumeMode.\n";
+            blank(class_of(kept.handle))
+        };
+        volume.metadata.name = Some(name.to_owned());
+        volume.metadata.namespace = Some(self.record.key().namespace);
+        let spec = &mut volume.spec;
+        if let Some(node) = self.record.node() {
+            spec.node_name = Some(node.to_owned());
+        }
+        if bytes(Some(&spec.capacity)) < kept.size {
+            spec.capacity = Quantity::from_bytes(kept.size);
+        }
+        spec.source = Some(kept.source);
+        Ok(text + &yaml(&volume)?)
+    }
+
+    /// A volume like another one, without its place and, where they would lead it astray, its labels.
+    fn like(&self, text: &mut String, record: &Record, spec: &VolumeSpec) -> Volume {
+        let old = record.key().name;
+        let mut volume = Volume::new("", spec.clone());
+        if let Some(group) = self.group_of_labels(record) {
+            let _ = writeln!(
+                text,
+                "# Without the labels of {old}: with them it would join group {group}."
+            );
+        } else {
+            volume.metadata.labels.clone_from(&record.metadata.labels);
+        }
+        if let Some(mount) = volume.spec.mount.take() {
+            let _ = writeln!(
+                text,
+                "# Not mounted, for {old} is at {}: give it a mount of its own, or that one when {old} has left it.",
+                mount.path
+            );
+        }
+        volume.spec.deletion_policy = DeletionPolicy::Retain;
+        volume
+    }
+
+    /// A group that wants all volumes with the labels of this one.
+    fn group_of_labels(&self, volume: &Record) -> Option<String> {
+        let mut groups = self.records.iter();
+        let group = groups.find(|group| {
+            let by_labels =
+                matches!(&group.body, Body::Group { spec, .. } if spec.selector.is_some());
+            by_labels && group.wants(volume)
+        });
+        group.map(|group| group.key().name)
+    }
+
+    fn sibling(&self, kind: &str, name: &str) -> Option<&Record> {
+        let key = ObjectKey {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            namespace: self.record.key().namespace,
+        };
+        self.records.iter().find(|record| record.key() == key)
+    }
+
+    /// What a copy is called.
+    fn new_name(&self, kind: &str, old: &str) -> Result<String, Error> {
+        let name = format!("{old}{}", self.suffix);
+        if !names::is_subdomain(&name) {
+            return Err(Error::Restore(format!(
+                "--suffix {:?}: {name:?} cannot be a name",
+                self.suffix
+            )));
+        }
+        if self.sibling(kind, &name).is_some() {
+            return Err(Error::Restore(format!(
+                "{kind} {name} is there already; choose another --suffix"
+            )));
+        }
+        Ok(name)
+    }
+}
+
+/// What a copy is called after: the name, or what can be one of the last part of the id.
+fn called(kept: &Kept<'_>) -> String {
+    if !kept.name.is_empty() {
+        return kept.name.to_owned();
+    }
+    let last = kept.handle.rsplit('/').next().unwrap_or_default();
+    let character = |character: char| match character.to_ascii_lowercase() {
+        character if character.is_ascii_alphanumeric() => character,
+        _ => '-',
+    };
+    format!("volume-{}", last.chars().map(character).collect::<String>())
+}
+
+/// The class that an id names (`<node>/<class>/<key>`).
+fn class_of(handle: &str) -> String {
+    let class = handle.rsplit('/').nth(1).unwrap_or_default();
+    if names::is_label(class) {
+        class.to_owned()
+    } else {
+        "default".to_owned()
+    }
+}
+
+fn bytes(size: Option<&Quantity>) -> u64 {
+    size.and_then(|size| size.bytes().ok()).unwrap_or(0)
+}
+
+/// A volume of which nothing is known.
+fn blank(device_class: String) -> Volume {
+    let spec = VolumeSpec {
+        node_name: None,
+        device_class,
+        capacity: Quantity::from_bytes(0),
+        volume_mode: VolumeMode::default(),
+        fs_type: FsType::default(),
+        source: None,
+        mount: None,
+        parameters: BTreeMap::new(),
+        deletion_policy: DeletionPolicy::Retain,
+    };
+    Volume::new("", spec)
+}
+
+fn yaml<T: Serialize>(object: &T) -> Result<String, Error> {
+    let value = serde_json::to_value(object)
+        .map_err(|error| Error::Restore(format!("could not write a manifest: {error}")))?;
+    Ok(to_yaml(&value))
+}
