@@ -20,7 +20,7 @@ async fn every_example_becomes_ready() {
     {
         directories.push(entry.unwrap().path());
     }
-    assert!(directories.len() > 8, "{directories:?}");
+    assert!(directories.len() > 10, "{directories:?}");
     for example in directories {
         let host = Host::start().await;
         let files: Vec<PathBuf> = if example.is_dir() {

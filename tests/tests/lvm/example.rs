@@ -29,9 +29,9 @@ async fn the_database_host_has_its_volumes() {
         ..Options::default()
     };
     let agent = Agent::with(scratch, options).await;
-    let done = |(table, code): &(String, i32)| *code == 0 && table.lines().count() == 5;
+    let done = |(table, code): &(String, i32)| *code == 0 && table.lines().count() == 7;
     let (table, _) = eventually(|| agent.status(), done).await;
-    assert!(table.contains("data-upgrade"), "{table}");
+    assert!(table.contains("log-upgrade"), "{table}");
     let listed = lvm("lvs", &["--noheadings", "-o", "pool_lv", &group]);
-    assert_eq!(listed.matches("pool0").count(), 4, "{listed}");
+    assert_eq!(listed.matches("pool0").count(), 6, "{listed}");
 }
