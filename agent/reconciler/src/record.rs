@@ -430,6 +430,13 @@ impl Record {
         self.annotation(names::STATE) == Some("absent")
     }
 
+    /// Whether what `state: absent` asks for is done: what was released only, and shall be deleted since, is not.
+    pub(crate) fn is_destroyed(&self) -> bool {
+        let ready = self.condition("Ready");
+        let is_released = ready.is_some_and(|ready| ready.reason == "Released");
+        self.drumlin.destroyed && !(is_released && self.deletion_policy() == DeletionPolicy::Delete)
+    }
+
     /// Whether it shall be left alone.
     pub(crate) fn is_paused(&self) -> bool {
         self.annotation(names::PAUSED) == Some("true")

@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use drumlin_proto::csi::v1::{
-    DeleteVolumeGroupSnapshotRequest, ListSnapshotsRequest, Snapshot as Listed,
+use drumlin_proto::{
+    csi::v1::{DeleteVolumeGroupSnapshotRequest, ListSnapshotsRequest, Snapshot as Listed},
+    volumegroup::{CreateVolumeGroupRequest, DeleteVolumeGroupRequest},
 };
 use drumlin_tests::agent::eventually;
 use serde_json::{Value, json};
@@ -376,4 +377,69 @@ async fn one_that_is_retained_stays_and_one_of_another_group_is_another() {
     assert_eq!(host.snapshots().await.len(), 2);
     host.write("s.yaml", &[kept]);
     host.has_one_snapshot_of_both().await;
+}
+
+#[tokio::test]
+async fn what_was_released_is_deleted_when_that_is_asked_for_later() {
+    let host = Host::start().await;
+    let retained =
+        |manifest: &str| manifest.replace("deletionPolicy: Delete", "deletionPolicy: Retain");
+    let policy = "deletionPolicy: Delete";
+    let all = [
+        small("b"),
+        small("a"),
+        object(
+            "VolumeGroup",
+            "g",
+            "",
+            &format!("members: [{{kind: Volume, name: a}}], {policy}"),
+        ),
+        object(
+            "Snapshot",
+            "one",
+            "",
+            &format!("source: {{volumeName: a}}, {policy}"),
+        ),
+        object("GroupSnapshot", "s", "", &format!("groupName: g, {policy}")),
+    ];
+    let names = ["b", "a", "g", "one", "s"];
+    let kept = all.each_ref().map(|manifest| retained(manifest));
+    host.write("all.yaml", &kept);
+    for name in names {
+        host.until(name, &["True"]).await;
+    }
+    host.write(
+        "all.yaml",
+        &kept.each_ref().map(|manifest| absent(manifest)),
+    );
+    for name in names {
+        host.until(name, &["Released"]).await;
+    }
+    assert_eq!(host.counts().await, (2, 2));
+    assert_eq!(host.groups().await.len(), 1);
+    // One of them cannot go yet.
+    let request = CreateVolumeGroupRequest {
+        name: "theirs".to_owned(),
+        volume_ids: vec![host.handle("b")],
+        ..CreateVolumeGroupRequest::default()
+    };
+    let theirs = ok(host.agent.groups().create_volume_group(request).await);
+    host.write("all.yaml", &all.each_ref().map(|manifest| absent(manifest)));
+    for name in &names[1..] {
+        host.until(name, &["Deleted"]).await;
+    }
+    host.until("b", &["DeletionBlocked", "is in group"]).await;
+    let request = DeleteVolumeGroupRequest {
+        volume_group_id: theirs.volume_group.unwrap().volume_group_id,
+        ..DeleteVolumeGroupRequest::default()
+    };
+    ok(host.agent.groups().delete_volume_group(request).await);
+    // It would be tried again by itself, but not at once.
+    let now = "absent, drumlin.dev/reconcile-at: now";
+    let at_once = all
+        .each_ref()
+        .map(|manifest| absent(manifest).replace("absent", now));
+    host.write("all.yaml", &at_once);
+    host.until("b", &["Deleted"]).await;
+    host.has_nothing().await;
 }

@@ -165,7 +165,7 @@ impl Pass<'_> {
 
     async fn destroy_group(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
-        if !self.record.drumlin.destroyed {
+        if self.is_to_be_destroyed() {
             if policy == DeletionPolicy::Delete && self.group_parts().1.csi_name.is_some() {
                 // One whose making may have been begun is made first: only then its id is known.
                 match self.create_group().await {

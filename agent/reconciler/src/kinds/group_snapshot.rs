@@ -291,7 +291,7 @@ impl Pass<'_> {
 
     async fn destroy_group_snapshot(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
-        if !self.record.drumlin.destroyed {
+        if self.is_to_be_destroyed() {
             let is_begun = !self.together().1.members.is_empty();
             if policy == DeletionPolicy::Delete && is_begun {
                 self.no_restore_is_running()?;

@@ -62,6 +62,7 @@ impl Pass<'_> {
         let node = &self.agent.node;
         let mut keys = self.shared.keys_of(|other| {
             matches!(other.body, Body::Group { .. })
+                && other.metadata.namespace == group.metadata.namespace
                 && !other.is_absent()
                 && other.drumlin.orphan_since.is_none()
                 && other.node().is_none_or(|named| named == node)
@@ -169,9 +170,7 @@ impl Pass<'_> {
 
     /// The ids of the volumes that are being destroyed: whoever has put them into a group, they leave it.
     fn volumes_on_their_way_out(&self) -> HashSet<String> {
-        let keys = self
-            .shared
-            .keys_of(|record| record.is_absent() && !record.drumlin.destroyed);
+        let keys = self.shared.keys_of(Record::is_absent);
         let handle = |record: &Record| match &record.body {
             Body::Volume { status, .. } => status.volume_handle.clone(),
             _ => None,

@@ -67,6 +67,13 @@ impl Pass<'_> {
         (self.shared.fail)(point);
     }
 
+    /// Whether there is something left of what `state: absent` asks for.
+    pub(crate) fn is_to_be_destroyed(&mut self) -> bool {
+        // What was released may have to be deleted since, which can take more than this pass.
+        self.record.drumlin.destroyed = self.record.is_destroyed();
+        !self.record.drumlin.destroyed
+    }
+
     /// Another object of the same namespace.
     pub(crate) fn sibling(&self, kind: &str, name: &str) -> Option<Record> {
         self.shared.record(&ObjectKey {

@@ -13,7 +13,7 @@ use crate::{
 impl Pass<'_> {
     /// Takes the volume away, and then deletes or releases it.
     pub(super) async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
-        if !self.record.drumlin.destroyed {
+        if self.is_to_be_destroyed() {
             // A create whose outcome is not known is brought to an end first, or what it made would be left.
             if self.record.drumlin.create.is_some() && self.status().volume_handle.is_none() {
                 match self.create_volume().await {

@@ -187,7 +187,7 @@ impl Pass<'_> {
 
     async fn destroy_snapshot(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
-        if !self.record.drumlin.destroyed {
+        if self.is_to_be_destroyed() {
             let is_begun = self.snapshot_status().source_volume_handle.is_some();
             if policy == DeletionPolicy::Delete && is_begun {
                 self.no_restore_is_running()?;
