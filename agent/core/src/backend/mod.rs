@@ -133,6 +133,20 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Refuses to give volumes back the bytes of snapshots of them where that cannot be done: each is a volume and one of
+    /// its snapshots.
+    ///
+    /// # Errors
+    /// `InUse`, `NoSpace`, `Precondition`.
+    async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()>;
+
+    /// Gives a volume back the bytes of one of its snapshots, which stays. It keeps its size; what it has behind the
+    /// snapshot's end means nothing. Interrupted, its bytes are neither, until it is repeated.
+    ///
+    /// # Errors
+    /// `InUse` when its device is mounted or open, and then it is as it was.
+    async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()>;
+
     /// Images that nobody sees any more because their deletion was begun.
     async fn leaving(&self) -> Result<Vec<ImageId>> {
         Ok(Vec::new())

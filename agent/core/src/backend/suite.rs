@@ -425,6 +425,74 @@ async fn the_largest_volume_that_is_offered_can_be_made(subject: Subject) {
     );
 }
 
+async fn a_volume_that_is_given_back_has_the_bytes_of_its_snapshot(subject: Subject) {
+    let backend = &*subject.backend;
+    let volume = blank("volume", 16);
+    create(backend, &volume).await.unwrap();
+    write(&subject, volume.id, b"oldest", 5 * MIB).await;
+    let oldest = copy(ImageKind::Snapshot, "oldest", &volume, 16);
+    create(backend, &oldest).await.unwrap();
+    write(&subject, volume.id, b"before", 5 * MIB).await;
+    let before = copy(ImageKind::Snapshot, "before", &volume, 16);
+    create(backend, &before).await.unwrap();
+    write(&subject, volume.id, b"after!", 5 * MIB).await;
+    write(&subject, volume.id, b"added!", 9 * MIB + 512).await;
+    let after = copy(ImageKind::Snapshot, "after", &volume, 16);
+    create(backend, &after).await.unwrap();
+    let grown = Size::from_mebibytes(32);
+    backend.grow(volume.id, grown).await.unwrap();
+    let shows = async |id, words: [&[u8]; 2]| {
+        assert_eq!(read(&subject, id, 6, 5 * MIB).await, words[0], "{id}");
+        assert_eq!(read(&subject, id, 6, 9 * MIB + 512).await, words[1], "{id}");
+    };
+    let pairs = [(volume.id, before.id)];
+    for _ in 0..2 {
+        backend.check_give_back(&pairs).await.unwrap();
+        backend.give_back(volume.id, before.id).await.unwrap();
+        shows(volume.id, [b"before", &[0; 6]]).await;
+    }
+    let size = backend.get(volume.id).await.unwrap().unwrap().size;
+    assert_eq!(size, grown);
+    let end = grown.bytes() - 4096;
+    write(&subject, volume.id, b"end", end).await;
+    // Whatever is done with it, the snapshots stay what they are.
+    write(&subject, volume.id, b"newer!", 5 * MIB).await;
+    shows(oldest.id, [b"oldest", &[0; 6]]).await;
+    shows(before.id, [b"before", &[0; 6]]).await;
+    shows(after.id, [b"after!", b"added!"]).await;
+    // Forth, and back further than before.
+    for (snapshot, words) in [
+        (after.id, [b"after!", b"added!"]),
+        (oldest.id, [b"oldest", &[0; 6]]),
+    ] {
+        backend.give_back(volume.id, snapshot).await.unwrap();
+        shows(volume.id, [words[0], words[1]]).await;
+    }
+}
+
+async fn a_volume_that_is_used_is_not_given_back(subject: Subject) {
+    let volume = blank("volume", 16);
+    create(&*subject.backend, &volume).await.unwrap();
+    let snapshot = copy(ImageKind::Snapshot, "snapshot", &volume, 16);
+    create(&*subject.backend, &snapshot).await.unwrap();
+    write(&subject, volume.id, b"precious", MIB).await;
+    let device = subject.backend.attach(volume.id, Access::ReadWrite);
+    let open = File::open(device.await.unwrap()).unwrap();
+    let pairs = [(volume.id, snapshot.id)];
+    let checked = subject.backend.check_give_back(&pairs).await;
+    assert_eq!(checked.unwrap_err().kind(), Kind::InUse);
+    let given = subject.backend.give_back(volume.id, snapshot.id).await;
+    assert_eq!(given.unwrap_err().kind(), Kind::InUse);
+    drop(open);
+    assert_eq!(read(&subject, volume.id, 8, MIB).await, b"precious");
+    // What is no snapshot of it.
+    let other = blank("other", 24);
+    create(&*subject.backend, &other).await.unwrap();
+    let pairs = [(volume.id, other.id)];
+    let checked = subject.backend.check_give_back(&pairs).await;
+    assert_eq!(checked.unwrap_err().kind(), Kind::Precondition);
+}
+
 macro_rules! suite {
     ($($behaviour:ident),* $(,)?) => {
         mod directory_on_ext4 { suite!(@ FileSystem::Ext4, Allocation::Thin, $($behaviour),*); }
@@ -468,4 +536,6 @@ suite!(
     an_open_device_keeps_its_image,
     without_room_nothing_is_left_behind,
     the_largest_volume_that_is_offered_can_be_made,
+    a_volume_that_is_given_back_has_the_bytes_of_its_snapshot,
+    a_volume_that_is_used_is_not_given_back,
 );

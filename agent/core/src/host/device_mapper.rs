@@ -301,6 +301,9 @@ impl DeviceMapper {
     }
 
     /// Says something to a device, such as `delete 7` to a thin pool.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`] when there is no such device, or none of this number in the pool.
     pub fn message(&self, uuid: &str, text: &str) -> Result<()> {
         let mut data = 0_u64.to_ne_bytes().to_vec();
         data.extend(text.bytes());
@@ -344,7 +347,8 @@ fn errno(error: &io::Error) -> Errno {
 fn failed(what: &str, uuid: &str, error: Errno) -> Error {
     let kind = match error {
         Errno::EBUSY => Kind::InUse,
-        Errno::ENXIO => Kind::NotFound,
+        // There is no such device, or none of this number in a pool.
+        Errno::ENXIO | Errno::ENODATA => Kind::NotFound,
         _ => Kind::Io,
     };
     Error::new(kind, format!("could not {what} device {uuid}")).because(io::Error::from(error))

@@ -8,6 +8,7 @@ pub mod copy;
 pub mod device_mapper;
 mod direct;
 pub mod disk;
+pub mod exceptions;
 pub mod exec;
 mod filesystem;
 pub mod fill;

@@ -57,7 +57,7 @@ impl Inner {
         copied
     }
 
-    fn copy_bytes(&self, from: &File, target: &File, spec: &ImageSpec) -> Result<()> {
+    pub(super) fn copy_bytes(&self, from: &File, target: &File, spec: &ImageSpec) -> Result<()> {
         match (self.settings.allocation, spec.id.kind) {
             // A reserved block must be nobody else's, or writing it would need a new one.
             (Allocation::Thick, ImageKind::Volume) => {

@@ -43,18 +43,27 @@ pub(super) enum Passing {
     Deleting,
     /// A record that is about to replace another.
     Record,
+    /// Bytes that are about to replace others.
+    Image,
     /// A mark that a file system is frozen.
     Frozen,
 }
 
 impl Passing {
-    const ALL: [Self; 4] = [Self::Making, Self::Deleting, Self::Record, Self::Frozen];
+    const ALL: [Self; 5] = [
+        Self::Making,
+        Self::Deleting,
+        Self::Record,
+        Self::Image,
+        Self::Frozen,
+    ];
 
     fn prefix(self) -> &'static str {
         match self {
             Self::Making => ".making-",
             Self::Deleting => ".deleting-",
             Self::Record => ".record-",
+            Self::Image => ".image-",
             Self::Frozen => ".frozen-",
         }
     }

@@ -101,7 +101,7 @@ impl Inner {
     }
 
     /// Makes an image's file as long as the image, its blocks reserved where the class says so.
-    fn set_length(&self, image: &File, id: ImageId, size: Size) -> Result<()> {
+    pub(super) fn set_length(&self, image: &File, id: ImageId, size: Size) -> Result<()> {
         if self.settings.allocation == Allocation::Thick && id.kind == ImageKind::Volume {
             copy::preallocate(image, size.bytes())?;
         }

@@ -9,6 +9,7 @@
 //! <path>/volumes/.making-<key>/     half-made; removed on start and before the key is made again
 //! <path>/volumes/.deleting-<key>/   half-removed; likewise
 //! <path>/volumes/.record-<key>      a record on its way to `<key>/record.json`
+//! <path>/volumes/.image-<key>       bytes on their way to `<key>/image`, which they replace
 //! <path>/volumes/.frozen-<key>      the file system of this volume is frozen; thawed on start
 //! ```
 //!
@@ -20,6 +21,7 @@ mod copying;
 mod layout;
 mod making;
 mod opening;
+mod overwriting;
 mod record;
 mod together;
 
@@ -195,6 +197,15 @@ impl Backend for Directory {
     async fn keep_together(&self, specs: &[ImageSpec]) -> Result<()> {
         let specs = specs.to_vec();
         self.run(move |inner| inner.keep_copies(&specs)).await
+    }
+
+    async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        let pairs = pairs.to_vec();
+        self.run(move |inner| inner.check_give_back(&pairs)).await
+    }
+
+    async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        self.run(move |inner| inner.give_back(id, from)).await
     }
 
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {

@@ -100,7 +100,7 @@ impl Inner {
             for (passing, id, path) in self.layout.all_passing(kind)? {
                 match passing {
                     Passing::Making | Passing::Deleting => record::remove(&path)?,
-                    Passing::Record => unlink(&path)?,
+                    Passing::Record | Passing::Image => unlink(&path)?,
                     Passing::Frozen => {
                         for device in loop_device::find(&self.layout.image(id))? {
                             for mount in MountTable::read()?.file_systems_of(&device.path)? {

@@ -56,7 +56,7 @@ impl Inner {
     }
 
     /// Whether a copy takes as long as its bytes need.
-    fn must_copy(&self) -> Result<bool> {
+    pub(super) fn must_copy(&self) -> Result<bool> {
         let is_thick = self.settings.allocation == Allocation::Thick;
         Ok(is_thick || !copy::supports_reflink(&self.settings.path)?)
     }

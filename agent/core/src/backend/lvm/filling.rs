@@ -206,6 +206,8 @@ pub(super) enum What {
     Copying,
     /// The bytes of former volumes are wiped.
     Wiping,
+    /// A volume gets the bytes of one of its snapshots back.
+    RollingBack,
 }
 
 /// What each is done with, and how far it is, in bytes.
@@ -245,6 +247,7 @@ impl Running {
         let what = match what {
             What::Copying => "copying",
             What::Wiping => "wiping",
+            What::RollingBack => "rolling back",
         };
         let part = done.saturating_mul(100) / bytes.max(&1);
         Some(format!("{what}, {part} % of {bytes} bytes"))
@@ -269,15 +272,20 @@ impl Running {
 impl Progress {
     /// So far it is, in bytes; whether to go on, which is not so when the time is over or the agent ends.
     pub(super) fn tell(&self, at: u64, until: Instant) -> ControlFlow<()> {
+        if self.goes_on(at) && Instant::now() < until {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    }
+
+    /// So far it is, in bytes; whether to go on, which is not so when the agent ends.
+    pub(super) fn goes_on(&self, at: u64) -> bool {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, done, _)) = all.get_mut(&self.id) {
             *done = at;
         }
-        if self.is_stopping.load(Ordering::Acquire) || Instant::now() >= until {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        !self.is_stopping.load(Ordering::Acquire)
     }
 }
 

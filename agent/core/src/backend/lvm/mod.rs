@@ -15,6 +15,7 @@ mod installation;
 mod making;
 mod metadata;
 mod new_pool;
+mod overwriting;
 mod program;
 mod records;
 mod repair;
@@ -357,6 +358,14 @@ impl Backend for Lvm {
 
     async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment> {
         self.prepare_copies(specs).await
+    }
+
+    async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        Self::check_give_back(self, pairs).await
+    }
+
+    async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        Self::give_back(self, id, from).await
     }
 
     fn progress(&self, id: ImageId) -> Option<String> {

@@ -1,0 +1,246 @@
+//! Giving a volume back the bytes of one of its snapshots, while nobody uses it.
+//!
+//! In a pool the volume's device is deleted and made again as a snapshot of the snapshot, under its old number: for LVM
+//! nothing changes. Without a pool what was written over since is copied back from the snapshot.
+
+use std::sync::Arc;
+
+use super::{
+    Lvm, Ours, Volumes, check_unused,
+    filling::What,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    settings::Thick,
+    wiping::stopped,
+};
+use crate::{
+    Error, Kind, Result, blocking, fail,
+    host::{device_mapper::SECTOR, exceptions},
+    types::ImageId,
+};
+
+impl Lvm {
+    /// Refuses what cannot be given back, or what other snapshots have no room to keep when it is.
+    pub(super) async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        self.ready().await?;
+        let now = self.group.now().await?;
+        for (id, from) in pairs {
+            let (volume, moment) = self.pair(&now, *id, *from)?;
+            if let Some(device) = self.device(&now, volume.volume)? {
+                check_unused(&device)?;
+            }
+            if let Volumes::Thick(thick) = &self.settings.volumes {
+                // A store tells how full it is when it has a device.
+                self.activate(&now, volume.volume).await?;
+                self.check_stores_of(&now, thick, volume.volume, moment.volume)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A volume, and a snapshot of it.
+    fn pair<'a>(
+        &'a self,
+        now: &'a VolumeGroup,
+        id: ImageId,
+        from: ImageId,
+    ) -> Result<(Ours<'a>, Ours<'a>)> {
+        let volume = self.finished(now, id)?;
+        let moment = self.finished(now, from)?;
+        let is_its = match (&volume.volume.kind, &moment.volume.kind) {
+            (VolumeKind::Thin { pool, .. }, VolumeKind::Thin { pool: other, .. }) => pool == other,
+            (VolumeKind::Plain | VolumeKind::Mirrored, VolumeKind::Snapshot { origin }) => {
+                *origin == volume.volume.name
+            }
+            _ => false,
+        };
+        let size = |ours: &Ours<'_>| ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
+        if is_its && size(&moment) <= size(&volume) {
+            return Ok((volume, moment));
+        }
+        Err(Error::new(
+            Kind::Precondition,
+            format!("{from} shows no volume that could be {id}: that was made anew since"),
+        ))
+    }
+
+    /// Each other snapshot keeps what is written over.
+    fn check_stores_of(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        volume: &LogicalVolume,
+        moment: &LogicalVolume,
+    ) -> Result<()> {
+        let mapper = self.group.mapper()?;
+        let used = |snapshot: &LogicalVolume| -> Result<(u64, u64)> {
+            let words = mapper.status(&now.mapped_uuid(snapshot))?;
+            Ok(words.as_deref().and_then(parse_store).unwrap_or((0, 0)))
+        };
+        let (written, _) = used(moment)?;
+        for snapshot in now.snapshots_of(volume) {
+            if snapshot.uuid == moment.uuid {
+                continue;
+            }
+            let (own, all) = used(snapshot)?;
+            // One that is full already loses nothing any more.
+            if all > 0 && own < all && own.saturating_add(written) > all {
+                return Err(Error::new(
+                    Kind::NoSpace,
+                    format!(
+                        "snapshot {} has {} bytes left to keep what would be written over, and {written} would be; delete it, or keep no snapshot of the state before (snapshotSize of the class is {})",
+                        self.group.path(&snapshot.name),
+                        all - own,
+                        thick.store(now.bytes(volume))
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a volume the bytes of a snapshot of it.
+    pub(super) async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        self.ready().await?;
+        let now = self.group.now().await?;
+        let (volume, moment) = self.pair(&now, id, from)?;
+        match &self.settings.volumes {
+            Volumes::Thin(_) => {
+                self.give_thin_back(&now, volume.volume, moment.volume)
+                    .await
+            }
+            Volumes::Thick(_) => {
+                if volume.tags.clean.is_some() {
+                    // Its device may not be as long as it is yet.
+                    self.clean(id).await?;
+                }
+                self.give_thick_back(id, from).await
+            }
+        }
+    }
+
+    async fn give_thin_back(
+        &self,
+        now: &Arc<VolumeGroup>,
+        volume: &LogicalVolume,
+        moment: &LogicalVolume,
+    ) -> Result<()> {
+        let (
+            VolumeKind::Thin { pool, device, .. },
+            VolumeKind::Thin {
+                device: snapshot, ..
+            },
+        ) = (&volume.kind, &moment.kind)
+        else {
+            return Err(Error::new(Kind::Bug, "a thin volume is none"));
+        };
+        let (pool, _) = now
+            .pool(pool)
+            .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+        let pool = now.pool_uuid(pool);
+        if self.group.mapper()?.find(&pool)?.is_none() {
+            // The volume itself may be without its device in the pool since an interruption, and cannot be activated.
+            self.activate(now, moment).await?;
+        }
+        let (delete, create) = (
+            format!("delete {device}"),
+            format!("create_snap {device} {snapshot}"),
+        );
+        let uuid = now.mapped_uuid(volume);
+        let (group, seen) = (Arc::clone(&self.group), (volume.clone(), moment.clone()));
+        blocking(move || {
+            // Nobody else may change the pool meanwhile; and what was read before may not be so any more.
+            let lock = group.lock();
+            let _lock = lock.map_err(|error| {
+                Error::new(Kind::HalfDone, "LVM's lock cannot be had").because(error)
+            })?;
+            let now = group.read_known();
+            let is_there = |one: &LogicalVolume| {
+                let found = now.as_ref().and_then(|now| now.volumes.get(&one.name));
+                found.is_some_and(|found| found.uuid == one.uuid && found.kind == one.kind)
+            };
+            if !is_there(&seen.0) || !is_there(&seen.1) {
+                return Err(Error::new(
+                    Kind::HalfDone,
+                    format!("somebody else changes volume group {}", group.name),
+                ));
+            }
+            let mapper = group.mapper()?;
+            let device = mapper.find(&uuid)?;
+            let table = device.as_ref().map(|_| mapper.table(&uuid)).transpose()?;
+            if let Some(device) = &device {
+                check_unused(device)?;
+                mapper.remove_patiently(&uuid)?;
+            }
+            fail::point("lvm.give-back.unmapped");
+            match mapper.message(&pool, &delete) {
+                // An interruption came between the two.
+                Err(error) if error.kind() == Kind::NotFound => {}
+                other => other?,
+            }
+            fail::point("lvm.give-back.deleted");
+            mapper.message(&pool, &create)?;
+            fail::point("lvm.give-back.made");
+            if let (Some(device), Some(table)) = (device, table) {
+                mapper.create(&device.name, &uuid, &table)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn give_thick_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let (volume, moment) = self.pair(&now, id, from)?;
+        let origin = self.activate(&now, volume.volume).await?;
+        let snapshot = self.activate(&now, moment.volume).await?;
+        if let Some(device) = self.device(&now, volume.volume)? {
+            check_unused(&device)?;
+        }
+        let store = format!("{}-cow", now.mapped_uuid(moment.volume));
+        let store = self.group.mapper()?.find(&store)?;
+        let store = store.ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("{from} is active and its store is not"),
+            )
+        })?;
+        let progress = self
+            .running
+            .begin(id, What::RollingBack, now.bytes(volume.volume));
+        blocking(move || {
+            let store = store.node()?;
+            exceptions::give_back(&store, &snapshot, &origin, |at| {
+                fail::point("thick.give-back.step");
+                if progress.goes_on(at) {
+                    return Ok(());
+                }
+                Err(stopped(id))
+            })
+        })
+        .await
+    }
+}
+
+/// What a snapshot says of its store: the bytes used, and all of them.
+fn parse_store(words: &str) -> Option<(u64, u64)> {
+    // "<used>/<all> <metadata>", in sectors.
+    let (used, all) = words.split_whitespace().next()?.split_once('/')?;
+    let bytes = |sectors: &str| sectors.parse::<u64>().ok()?.checked_mul(SECTOR);
+    Some((bytes(used)?, bytes(all)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_store_says_how_full_it_is() {
+        for (words, store) in [
+            ("16/8192 16", Some((8192, 4 << 20))),
+            ("Invalid", None),
+            ("", None),
+        ] {
+            assert_eq!(parse_store(words), store, "{words}");
+        }
+    }
+}

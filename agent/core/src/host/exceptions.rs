@@ -1,0 +1,243 @@
+//! What an old-style snapshot of device-mapper has kept: which chunks of its origin were written to since.
+//!
+//! The store begins with a chunk that says how large chunks are. Then come areas: a chunk of pairs (chunk of the origin,
+//! chunk of the store), little-endian, and the chunks of the store that they name. A pair that names chunk 0 of the store
+//! is behind the last one.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    ops::Range,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::Path,
+};
+
+use super::DirectBuffer;
+use crate::{Error, Kind, Result};
+
+/// How a store begins: `SnAp`.
+const MAGIC: u32 = 0x7041_6e53;
+/// The version that all kernels write.
+const VERSION: u32 = 1;
+/// The unit of the head's chunk size, in bytes.
+const SECTOR: u64 = 512;
+/// Two numbers of 64 bits.
+const PAIR: usize = 16;
+/// What is copied at a time, in bytes.
+const BUFFER: usize = 1 << 20;
+
+/// The store of one snapshot.
+#[derive(Debug)]
+struct Store {
+    file: File,
+    /// In bytes.
+    chunk: u64,
+}
+
+impl Store {
+    fn open(path: &Path) -> Result<Self> {
+        let file = open(path, false).map_err(|error| failed(path, error))?;
+        let mut head = DirectBuffer::new(DirectBuffer::BLOCK);
+        file.read_exact_at(head.bytes_mut(), 0)
+            .map_err(|error| failed(path, error))?;
+        let number = |at: usize| {
+            let bytes = head.bytes().get(at..).and_then(|bytes| bytes.first_chunk());
+            bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
+        };
+        let chunk = u64::from(number(12)) * SECTOR;
+        let is_whole = number(4) != 0 && number(8) == VERSION;
+        // Direct input and output, and room for a pair at least.
+        if number(0) != MAGIC
+            || !is_whole
+            || chunk == 0
+            || !chunk.is_multiple_of(4096)
+            || chunk > 1 << 24
+        {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "{} is no exception store whose snapshot is whole and has chunks of 4 KiB or a multiple",
+                    path.display()
+                ),
+            ));
+        }
+        Ok(Self { file, chunk })
+    }
+
+    /// Hears the chunks of the origin that each area names, sorted.
+    fn each_area(&self, mut hear: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
+        let failed = |error| Error::io("could not read an exception store", error);
+        let length = usize::try_from(self.chunk).unwrap_or_default();
+        let pairs = self.chunk / 16;
+        let mut area = DirectBuffer::new(length);
+        let mut at = self.chunk;
+        loop {
+            match self.file.read_exact_at(area.bytes_mut(), at) {
+                // A store can be full to the last chunk.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+                other => other.map_err(failed)?,
+            }
+            let mut chunks = Vec::new();
+            for pair in area.bytes().chunks_exact(PAIR) {
+                let number = |at: usize| {
+                    let bytes = pair.get(at..).and_then(|bytes| bytes.first_chunk());
+                    bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+                };
+                if number(8) == 0 {
+                    break;
+                }
+                chunks.push(number(0));
+            }
+            let is_last = chunks.len() < area.bytes().len() / PAIR;
+            chunks.sort_unstable();
+            hear(&chunks)?;
+            if is_last {
+                return Ok(());
+            }
+            at += (pairs + 1) * self.chunk;
+        }
+    }
+}
+
+/// Gives an origin back what one of its snapshots shows: copies the chunks that the snapshot's store names and that
+/// differ. What lies behind the snapshot's end stays.
+///
+/// Nobody may use the origin meanwhile. Interrupted, it is begun again; what was done already is not written twice.
+/// `step` hears how far it is, in bytes from the origin's beginning of what was done last.
+///
+/// # Errors
+/// `Precondition` when the store is not one of a snapshot that is whole, `Io`.
+pub fn give_back(
+    store: &Path,
+    snapshot: &Path,
+    origin: &Path,
+    mut step: impl FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let store = Store::open(store)?;
+    let from = open(snapshot, false).map_err(|error| failed(snapshot, error))?;
+    let to = open(origin, true).map_err(|error| failed(origin, error))?;
+    let mut buffers = (DirectBuffer::new(BUFFER), DirectBuffer::new(BUFFER));
+    store.each_area(|chunks| {
+        for run in runs(chunks, store.chunk, BUFFER) {
+            give_run_back(&from, &to, &run, store.chunk, &mut buffers)
+                .map_err(|error| failed(origin, error))?;
+            step(run.end)?;
+        }
+        Ok(())
+    })?;
+    to.sync_all().map_err(|error| failed(origin, error))
+}
+
+fn give_run_back(
+    from: &File,
+    to: &File,
+    run: &Range<u64>,
+    chunk: u64,
+    (before, now): &mut (DirectBuffer, DirectBuffer),
+) -> io::Result<()> {
+    let length = usize::try_from(run.end - run.start).unwrap_or_default();
+    let unit = usize::try_from(chunk).unwrap_or(length).max(1);
+    let before = before.bytes_mut().get_mut(..length).unwrap_or_default();
+    let now = now.bytes_mut().get_mut(..length).unwrap_or_default();
+    from.read_exact_at(before, run.start)?;
+    to.read_exact_at(now, run.start)?;
+    let pairs = before.chunks(unit).zip(now.chunks(unit));
+    let mut at = run.start;
+    for (before, now) in pairs {
+        // Another snapshot of the origin keeps what is written over.
+        if before != now {
+            to.write_all_at(before, at)?;
+        }
+        at += chunk;
+    }
+    Ok(())
+}
+
+/// The stretches, in bytes, that sorted chunks make, none longer than `most` unless a chunk is.
+fn runs(chunks: &[u64], chunk: u64, most: usize) -> Vec<Range<u64>> {
+    let most = u64::try_from(most).unwrap_or(u64::MAX);
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for start in chunks.iter().map(|number| number.saturating_mul(chunk)) {
+        match runs.last_mut() {
+            Some(last) if last.end == start && last.end - last.start + chunk <= most => {
+                last.end += chunk;
+            }
+            _ => runs.push(start..start.saturating_add(chunk)),
+        }
+    }
+    runs
+}
+
+fn open(path: &Path, writable: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(writable)
+        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
+        .open(path)
+}
+
+fn failed(path: &Path, error: io::Error) -> Error {
+    Error::io(
+        format!("could not roll back with {}", path.display()),
+        error,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_that_lie_together_are_one_run_as_long_as_a_buffer() {
+        let all = |chunks: &[u64]| -> Vec<(u64, u64)> {
+            let runs = runs(chunks, 4096, 3 * 4096);
+            runs.iter().map(|run| (run.start, run.end)).collect()
+        };
+        assert_eq!(all(&[]), []);
+        assert_eq!(all(&[2]), [(8192, 12288)]);
+        assert_eq!(all(&[0, 1, 2, 3]), [(0, 12288), (12288, 16384)]);
+        assert_eq!(all(&[0, 2, 3]), [(0, 4096), (8192, 16384)]);
+    }
+
+    #[test]
+    fn a_store_names_the_chunks_of_all_its_areas_and_a_foreign_one_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        let chunk = 4096_u64;
+        let mut bytes = vec![0_u8; 600 * 4096];
+        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&1_u32.to_le_bytes());
+        bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
+        bytes[12..16].copy_from_slice(&8_u32.to_le_bytes());
+        // 256 pairs fill the first area, and two are in the second.
+        for number in 0..258_u64 {
+            let area = number / 256;
+            let at = (1 + area * 257) * chunk + (number % 256) * 16;
+            let at = usize::try_from(at).unwrap();
+            let old = 1000 - number;
+            bytes[at..at + 8].copy_from_slice(&old.to_le_bytes());
+            bytes[at + 8..at + 16].copy_from_slice(&(number + 2).to_le_bytes());
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        let mut heard = Vec::new();
+        let store = Store::open(&path).unwrap();
+        let mut areas = 0;
+        store
+            .each_area(|chunks| {
+                areas += 1;
+                assert!(chunks.is_sorted());
+                heard.extend_from_slice(chunks);
+                Ok(())
+            })
+            .unwrap();
+        heard.sort_unstable();
+        assert_eq!(areas, 2);
+        assert_eq!(heard, (743..=1000).collect::<Vec<u64>>());
+        for (at, value) in [(0, 7), (4, 0), (8, 2), (12, 1)] {
+            let mut wrong = bytes.clone();
+            wrong[at] = value;
+            std::fs::write(&path, &wrong).unwrap();
+            assert_eq!(Store::open(&path).unwrap_err().kind(), Kind::Precondition);
+        }
+    }
+}
