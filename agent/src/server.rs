@@ -11,7 +11,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     authority::Connection,
-    rpc::{csi_v1, volumegroup},
+    rpc::{csi_v1, drumlin_v1, volumegroup},
 };
 
 /// Serves `operations` on `listener` until `stop`; calls that run then are answered first.
@@ -42,12 +42,14 @@ fn routes(operations: Arc<Operations>, driver: &str) -> anyhow::Result<Routes> {
         .context("could not describe the services")?;
     let routes = csi_v1::Front::new(Arc::clone(&operations), driver);
     let routes = routes.register(Routes::new(reflection));
-    Ok(volumegroup::Front::new(operations).register(routes))
+    let routes = volumegroup::Front::new(Arc::clone(&operations)).register(routes);
+    Ok(drumlin_v1::Front::new(operations).register(routes))
 }
 
 /// The services that are served, by name.
 fn services() -> impl Iterator<Item = &'static str> {
-    csi_v1::SERVICES.into_iter().chain(volumegroup::SERVICES)
+    let csi = csi_v1::SERVICES.into_iter();
+    csi.chain(volumegroup::SERVICES).chain(drumlin_v1::SERVICES)
 }
 
 /// What a caller gets when a call panics: INTERNAL, and the agent goes on.

@@ -10,7 +10,11 @@ use prost_reflect::DescriptorPool;
 mod debug;
 
 /// One file a package; the path is also the name under which reflection shows the file.
-const FILES: [&str; 2] = ["csi/v1/csi.proto", "volumegroup/volumegroup.proto"];
+const FILES: [&str; 3] = [
+    "csi/v1/csi.proto",
+    "volumegroup/volumegroup.proto",
+    "drumlin/v1/drumlin.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     rebuild_when_changed();

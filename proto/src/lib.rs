@@ -4,9 +4,10 @@
 //! | --- | --- |
 //! | [`csi::v1`] | Container Storage Interface 1.13, with what it took away from 1.12 |
 //! | [`volumegroup`] | groups of volumes, for both projects that speak it |
+//! | [`drumlin::v1`] | what those have no words for |
 //! | [`FILE_DESCRIPTOR_SET`] | all packages described, for reflection |
 //! | [`Endpoint`], [`socket_path`], [`connect`] | the socket's address as people write it, and a client's channel to it |
-//! | `csi/v1/csi.proto`, `volumegroup/volumegroup.proto` | what the modules are generated from; one file a package |
+//! | `csi/v1/csi.proto`, `volumegroup/volumegroup.proto`, `drumlin/v1/drumlin.proto` | what the modules are generated from; one file a package |
 //! | `build/` | the compiler's run, and `Debug` for all messages |
 //!
 //! **Invariant:** no `Debug` of a message shows a secret, neither its keys nor its values, however deep the
@@ -69,4 +70,25 @@ pub mod csi {
 )]
 pub mod volumegroup {
     tonic::include_proto!("volumegroup");
+}
+
+/// Our own.
+pub mod drumlin {
+    /// Version 1.
+    #[allow(
+        clippy::all,
+        clippy::pedantic,
+        clippy::allow_attributes_without_reason,
+        clippy::as_conversions,
+        clippy::disallowed_methods,
+        missing_docs,
+        unreachable_pub,
+        unused_qualifications,
+        rust_2018_idioms,
+        missing_debug_implementations,
+        reason = "generated"
+    )]
+    pub mod v1 {
+        tonic::include_proto!("drumlin.v1");
+    }
 }

@@ -15,8 +15,9 @@ use prost_reflect::{
 };
 
 /// The packages and their tables.
-const PACKAGES: [(&str, &str); 2] = [
+const PACKAGES: [(&str, &str); 3] = [
     ("csi.v1", include_str!("wire/csi.v1.txt")),
+    ("drumlin.v1", include_str!("wire/drumlin.v1.txt")),
     ("volumegroup", include_str!("wire/volumegroup.txt")),
 ];
 

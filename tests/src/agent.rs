@@ -14,7 +14,7 @@ use drumlin_proto::{
         group_controller_client::GroupControllerClient, identity_client::IdentityClient,
         node_client::NodeClient,
     },
-    volumegroup,
+    drumlin, volumegroup,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -254,6 +254,11 @@ impl Agent {
     /// A client of its groups of volumes.
     pub fn groups(&self) -> volumegroup::controller_client::ControllerClient<Channel> {
         volumegroup::controller_client::ControllerClient::new(self.channel())
+    }
+
+    /// A client of what CSI has no words for.
+    pub fn own(&self) -> drumlin::v1::group_controller_client::GroupControllerClient<Channel> {
+        drumlin::v1::group_controller_client::GroupControllerClient::new(self.channel())
     }
 
     /// Its process id.

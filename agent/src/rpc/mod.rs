@@ -2,6 +2,7 @@
 
 mod call;
 pub(crate) mod csi_v1;
+pub(crate) mod drumlin_v1;
 mod status;
 pub(crate) mod volumegroup;
 

@@ -7,14 +7,17 @@ use drumlin_proto::csi::v1::{
     controller_client::ControllerClient, node_client::NodeClient,
 };
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::{Agent, Options, eventually},
     programs::{drumlin, program, run},
     requests::{create, delete, mounted, raw, snapshot, stage},
     storage::{Kind, Scratch},
 };
 use tonic::{Code, Status};
 
-use crate::kit::{get, home, mount, ok, paths, put, refused, text, unmount, volume};
+use crate::{
+    group_snapshots::together,
+    kit::{get, home, mount, ok, paths, put, refused, text, unmount, volume},
+};
 
 /// An agent whose one class is at `images` in its scratch directory.
 async fn over(scratch: Scratch, images: &Path) -> Agent {
@@ -27,6 +30,51 @@ async fn over(scratch: Scratch, images: &Path) -> Agent {
         ..Options::default()
     };
     Agent::with(scratch, options).await
+}
+
+#[tokio::test]
+async fn what_was_interrupted_in_a_directory_that_comes_late_is_ended_then() {
+    let scratch = Scratch::new();
+    let images = scratch.directory("images");
+    let mut agent = over(scratch, &images).await;
+    let id = volume(&agent, "v", 1, &raw()).await;
+    let fail = Options {
+        environment: vec![(
+            "DRUMLIN_FAIL".to_owned(),
+            "create-group-snapshot.prepared".to_owned(),
+        )],
+        ..agent.options().clone()
+    };
+    agent.kill();
+    agent.restart_with(fail).await;
+    let request = together("g", &[id]);
+    let mut groups = agent.group_controller();
+    groups
+        .create_volume_group_snapshot(request)
+        .await
+        .unwrap_err();
+    agent.wait_until_killed().await;
+    let away = images.with_extension("away");
+    fs::rename(&images, &away).unwrap();
+    let plain = Options {
+        environment: Vec::new(),
+        ..agent.options().clone()
+    };
+    agent.restart_with(plain).await;
+    refused(
+        agent.identity().probe(ProbeRequest {}).await,
+        Code::FailedPrecondition,
+    );
+    fs::rename(&away, &images).unwrap();
+    let left = || {
+        ["group-snapshots", "snapshots"].map(|kind| {
+            let directory = fs::read_dir(images.join(kind)).unwrap();
+            directory.count()
+        })
+    };
+    assert_eq!(left(), [1, 1]);
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    eventually(left, |left| *left == [0, 0]).await;
 }
 
 #[tokio::test]

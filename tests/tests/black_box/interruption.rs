@@ -32,7 +32,10 @@ use drumlin_tests::{
 };
 use tonic::{Response, Status};
 
-use crate::kit::{detach, paths, points};
+use crate::{
+    kit::{detach, paths, points},
+    rollback,
+};
 
 /// An agent that may be killed, and what is known of that.
 struct Subject {
@@ -347,8 +350,8 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
         Volumes::Linear | Volumes::Raid1 => &["directory."],
     };
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
-    // Pools are made in tests of their own.
-    points.retain(|point| !point.starts_with("lvm.pool."));
+    // Pools are made and groups are rolled back in tests of their own.
+    points.retain(|point| !point.starts_with("lvm.pool.") && !rollback::is_own(point));
     for point in points {
         let mut kills = 0;
         for (capability, mebibytes, wanted) in &wanted {

@@ -32,6 +32,7 @@ mod node;
 mod one_moment;
 mod process;
 mod restoring;
+mod rollback;
 mod room;
 mod signals;
 mod volume_groups;

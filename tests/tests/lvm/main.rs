@@ -47,8 +47,11 @@ mod pools;
 mod processes;
 mod refusals;
 mod repairs;
+#[path = "../black_box/rollback.rs"]
+mod rollback;
 mod sanity;
 mod stalls;
+mod stores;
 mod strangers;
 #[path = "../sanity/tool.rs"]
 mod tool;

@@ -19,10 +19,7 @@ use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, LabelChange, Labels, Origin},
     blocking, fail,
-    host::{
-        MountTable, freeze,
-        moment::{Guard, Moment, Taken},
-    },
+    host::moment::{Guard, Moment, Taken},
     types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 
@@ -58,6 +55,19 @@ pub struct CreateGroupSnapshot {
     pub parameters: Map,
 }
 
+/// A group snapshot that is to be taken.
+pub(super) struct Taking<'a> {
+    /// Where its record is to be.
+    pub(super) class: Class,
+    pub(super) id: ImageId,
+    /// Of which volumes.
+    pub(super) volumes: &'a [Member],
+    /// What else its record says from the beginning.
+    pub(super) labels: Labels,
+    /// Its state when it is whole; none when all may see it then.
+    pub(super) state: Option<&'static str>,
+}
+
 /// The group snapshots that hold some snapshots, by class and key.
 #[derive(Debug, Default)]
 pub(super) struct Groups(BTreeMap<(ClassName, Key), Found>);
@@ -90,7 +100,7 @@ fn group_of(snapshot: &Found) -> Option<(ClassName, Key)> {
 }
 
 /// The snapshot of a volume within a group snapshot.
-fn member_id(group: ImageId, volume: &Member) -> ImageId {
+pub(super) fn member_id(group: ImageId, volume: &Member) -> ImageId {
     ImageId {
         kind: ImageKind::Snapshot,
         key: group
@@ -169,26 +179,47 @@ impl Operations {
             }
             self.end_group_snapshot(&found).await?;
         }
-        let parts = self.parts(id, &class, &volumes).await?;
-        for (class, specs) in &parts {
-            class.backend.check_together(specs).await?;
-        }
-        let spec = ImageSpec {
+        let taking = Taking {
             id,
-            size: Size::default(),
+            class,
+            volumes: &volumes,
             labels: Labels::from([
                 (labels::NAME.to_owned(), request.name.to_string()),
-                (labels::CREATED.to_owned(), labels::now()),
                 (
                     labels::PARAMETERS.to_owned(),
                     labels::json(&request.parameters)?,
                 ),
-                (
-                    labels::MEMBERS.to_owned(),
-                    super::volume_group::write(&volumes),
-                ),
-                (labels::STATE.to_owned(), MAKING.to_owned()),
             ]),
+            state: None,
+        };
+        self.group_snapshot(self.take_together(taking).await?).await
+    }
+
+    /// Takes a group snapshot that is not there yet.
+    pub(super) async fn take_together(&self, taking: Taking<'_>) -> Result<Found> {
+        let Taking {
+            class,
+            id,
+            volumes,
+            labels: mut born_with,
+            state,
+        } = taking;
+        let parts = self.parts(id, &class, volumes).await?;
+        for (class, specs) in &parts {
+            class.backend.check_together(specs).await?;
+        }
+        born_with.extend([
+            (labels::CREATED.to_owned(), labels::now()),
+            (
+                labels::MEMBERS.to_owned(),
+                super::volume_group::write(volumes),
+            ),
+            (labels::STATE.to_owned(), MAKING.to_owned()),
+        ]);
+        let spec = ImageSpec {
+            id,
+            size: Size::default(),
+            labels: born_with,
             origin: Origin::Blank,
         };
         let image = class.backend.create(&spec).await?.into_inner();
@@ -198,7 +229,7 @@ impl Operations {
             class,
             image,
         };
-        match self.complete(&found, &parts).await {
+        match self.complete(&found, &parts, state).await {
             Ok((found, taken)) => {
                 tracing::info!(
                     group.id = %found.handle,
@@ -206,7 +237,7 @@ impl Operations {
                     held_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
                     "group snapshot created"
                 );
-                self.group_snapshot(found).await
+                Ok(found)
             }
             Err(error) => match self.end_group_snapshot(&found).await {
                 Ok(()) => Err(error),
@@ -265,11 +296,12 @@ impl Operations {
         Ok(parts)
     }
 
-    /// Takes the moment, and records that all is there.
+    /// Takes the moment, and records that all is there, and in which state.
     async fn complete(
         &self,
         group: &Found,
         parts: &[(Class, Vec<ImageSpec>)],
+        state: Option<&'static str>,
     ) -> Result<(Found, Taken)> {
         let guard = blocking(|| Guard::start(&PathBuf::from(PROGRAM)));
         // It starts while the rest is made.
@@ -294,7 +326,14 @@ impl Operations {
         }
         fail::point("create-group-snapshot.kept");
         let mut change = LabelChange::set(labels::CREATED, labels::time(taken.at));
-        change.remove.push(labels::STATE.to_owned());
+        match state {
+            None => change.remove.push(labels::STATE.to_owned()),
+            Some(state) => {
+                change
+                    .set
+                    .insert(labels::STATE.to_owned(), state.to_owned());
+            }
+        }
         let image = group.class.backend.relabel(group.image.id, &change).await?;
         fail::point("create-group-snapshot.complete");
         let found = Found {
@@ -323,75 +362,6 @@ impl Operations {
         }
         group.class.backend.delete(group.image.id).await?;
         fail::point("end-group-snapshot.ended");
-        Ok(())
-    }
-
-    /// Undoes the group snapshots that an earlier agent has left half-made, and ends the deletions that it had begun.
-    ///
-    /// Writers go on before this returns; what takes longer nobody waits for.
-    pub(super) async fn recover_group_snapshots(self: &Arc<Self>) {
-        for class in self.classes.iter() {
-            let kind = ImageKind::GroupSnapshot;
-            // A class that cannot be read is reported elsewhere.
-            let Ok(groups) = class.backend.list(kind).await else {
-                continue;
-            };
-            for image in groups {
-                if image.label(labels::STATE).is_none() {
-                    continue;
-                }
-                let found = Found {
-                    handle: self.handle_in(class, image.id),
-                    class: class.clone(),
-                    image,
-                };
-                // That of a newer agent is its own to end.
-                if found.readable().is_err() {
-                    continue;
-                }
-                tracing::warn!(group.id = %found.handle, "ends a group snapshot that was interrupted");
-                if let Err(error) = self.release_members(&found).await {
-                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "group snapshot not ended");
-                    continue;
-                }
-                let this = Arc::clone(self);
-                tokio::spawn(async move { this.end_interrupted(found).await });
-            }
-        }
-    }
-
-    async fn end_interrupted(self: Arc<Self>, group: Found) {
-        let id = group.image.id;
-        let own = group.members();
-        let members = own
-            .iter()
-            .map(|volume| Hold::Exclusive(member_id(id, volume)));
-        let holds = [Hold::Exclusive(id)].into_iter().chain(members).collect();
-        let (this, handle) = (Arc::clone(&self), group.handle.clone());
-        let end = async move { this.end_group_snapshot(&group).await };
-        if let Err(error) = self.changes.run(holds, end).await {
-            // Whoever asks for it again has it ended.
-            tracing::warn!(group.id = %handle, error = %error.chain(), "group snapshot not ended");
-        }
-    }
-
-    /// Thaws what an agent had frozen that died with its guard.
-    async fn release_members(&self, group: &Found) -> Result<()> {
-        let volumes = self.volumes_of(group.members().iter()).await?;
-        for found in volumes.iter() {
-            let devices = Devices::of(found).await?;
-            blocking(move || {
-                for mount in devices.mounts(&MountTable::read()?) {
-                    // A raw volume is shown as a file, and has nothing to thaw.
-                    if mount.target.is_dir() && freeze::thaw(&mount.target)? == freeze::Thaw::Thawed
-                    {
-                        tracing::warn!(object = %mount.target.display(), "file system thawed");
-                    }
-                }
-                Ok(())
-            })
-            .await?;
-        }
         Ok(())
     }
 
@@ -430,6 +400,7 @@ impl Operations {
                     return Ok(());
                 };
                 let found = Found { image, ..found };
+                found.check_not_rolling()?;
                 for member in this.snapshots_in(&found).await?.into_iter().flatten() {
                     Devices::of(&member).await?.check_unmounted(&member)?;
                 }
@@ -493,7 +464,7 @@ impl Operations {
     }
 
     /// The members of a group snapshot, in their order; none for one that is lost. One read for each class.
-    async fn snapshots_in(&self, group: &Found) -> Result<Vec<Option<Found>>> {
+    pub(super) async fn snapshots_in(&self, group: &Found) -> Result<Vec<Option<Found>>> {
         let handles = self.member_handles(group);
         let mut found = BTreeMap::new();
         for class in self.classes.iter() {
@@ -516,7 +487,7 @@ impl Operations {
         Ok(handles.iter().map(|handle| found.remove(handle)).collect())
     }
 
-    async fn group_snapshot(&self, group: Found) -> Result<GroupSnapshot> {
+    pub(super) async fn group_snapshot(&self, group: Found) -> Result<GroupSnapshot> {
         let found = self.snapshots_in(&group).await?;
         let groups = Groups(
             [(

@@ -35,12 +35,24 @@ pub(super) const PUBLISHED: &str = "published";
 pub(super) const MEMBERS: &str = "members";
 /// The group snapshot that a snapshot is a member of: `<class>/<key>`.
 pub(super) const GROUP: &str = "group";
-/// `making` on a group snapshot until it is whole, `leaving` while it is deleted.
+/// `making` on a group snapshot until it is whole, `undecided` while it is kept for a rollback that may not begin,
+/// `leaving` while it is deleted.
 pub(super) const STATE: &str = "state";
+/// The name of the rollback to a group snapshot that runs.
+pub(super) const ROLLING: &str = "rolling";
+/// The name of the last rollback to a group snapshot that ended.
+pub(super) const ROLLED: &str = "rolled";
+/// The group snapshot that a volume is being rolled back to, or is about to be: `<class>/<key>`.
+pub(super) const ROLLS_TO: &str = "rolls-to";
+/// On what is kept for a rollback, the group snapshot that it was to: `<class>/<key>`.
+pub(super) const BEFORE: &str = "before";
 /// `true` while it may not be deleted.
 pub(super) const PROTECTED: &str = "protected";
 /// What the labels of a user begin with.
 pub(super) const USER: &str = "label.";
+
+/// The labels of a volume that say what its bytes are, and that a snapshot of it has, too.
+pub(super) const OF_BYTES: [&str; 3] = [FILE_SYSTEM, FORMAT, IDENTITY];
 
 /// A publication by the controller (CSI, `ControllerPublishVolume`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

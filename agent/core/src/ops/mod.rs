@@ -9,6 +9,7 @@ mod changes;
 mod class;
 mod devices;
 mod group_snapshot;
+mod interrupted;
 mod labels;
 mod locks;
 mod mount_group;
@@ -19,6 +20,7 @@ mod parameters;
 mod publication;
 mod repeat;
 mod resolve;
+mod rollback;
 mod snapshot;
 mod stage;
 mod stats;
@@ -26,7 +28,10 @@ mod target;
 mod volume;
 mod volume_group;
 
-use std::sync::Arc;
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 pub use adoption::adopted_labels;
 pub use capacity::CapacityQuery;
@@ -35,13 +40,14 @@ pub use group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use node::PublishVolume;
 pub use page::{Listing, PageRequest};
 pub use publication::PublishController;
+pub use rollback::RollBack;
 pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use stage::StageVolume;
 pub use stats::{Usage, VolumeStats};
 pub use volume::{Condition, CreateVolume, Source, Volume};
 pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
-use crate::types::{ImageId, NodeName};
+use crate::types::{ClassName, ImageId, NodeName};
 use changes::Changes;
 use locks::Hold;
 
@@ -79,6 +85,8 @@ pub struct Operations {
     publishing: tokio::sync::Mutex<()>,
     /// Held by whoever puts a volume into a group: no other may put it into another one meanwhile.
     grouping: tokio::sync::Mutex<()>,
+    /// The classes that could not be read at the start: what was interrupted in them is still so.
+    unrecovered: Mutex<BTreeSet<ClassName>>,
 }
 
 impl Operations {
@@ -90,6 +98,7 @@ impl Operations {
             classes,
             publishing: tokio::sync::Mutex::default(),
             grouping: tokio::sync::Mutex::default(),
+            unrecovered: Mutex::default(),
         })
     }
 
@@ -101,22 +110,54 @@ impl Operations {
     /// Finishes or undoes what an earlier agent left half-made, in every class that can be read.
     /// A class that cannot is reported by [`Operations::probe`] and recovered when it comes back.
     pub async fn recover(self: &Arc<Self>) {
+        let mut readable = Vec::new();
         for class in self.classes.iter() {
-            let recovered = class.backend.recover().await;
-            let leaving = match recovered {
-                Ok(()) => class.backend.leaving().await,
-                Err(error) => Err(error),
-            };
-            match leaving {
-                Ok(leaving) => leaving
-                    .into_iter()
-                    .for_each(|id| self.end_deletion(class, id)),
-                Err(error) => {
-                    tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
-                }
+            match self.recover_class(class).await {
+                Ok(()) => readable.push(class),
+                Err(error) => self.recover_later(class, &error),
             }
         }
-        self.recover_group_snapshots().await;
+        // The volumes of a group may be in several classes.
+        for class in readable {
+            if let Err(error) = self.recover_groups(class).await {
+                self.recover_later(class, &error);
+            }
+        }
+    }
+
+    async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
+        class.backend.recover().await?;
+        for id in class.backend.leaving().await? {
+            self.end_deletion(class, id);
+        }
+        Ok(())
+    }
+
+    fn recover_later(&self, class: &Class, error: &crate::Error) {
+        tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
+        self.unrecovered().insert(class.name.clone());
+    }
+
+    fn unrecovered(&self) -> MutexGuard<'_, BTreeSet<ClassName>> {
+        let locked = self.unrecovered.lock();
+        locked.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Recovers a class that could not be read at the start and can be by now; once.
+    fn recover_now(self: &Arc<Self>, class: &Class) {
+        if !self.unrecovered().remove(&class.name) {
+            return;
+        }
+        let (this, class) = (Arc::clone(self), class.clone());
+        tokio::spawn(async move {
+            let recovered = match this.recover_class(&class).await {
+                Ok(()) => this.recover_groups(&class).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = recovered {
+                this.recover_later(&class, &error);
+            }
+        });
     }
 
     /// Goes on with a deletion that was interrupted; it may take long, and nobody waits for it.
@@ -136,11 +177,12 @@ impl Operations {
     ///
     /// # Errors
     /// [`crate::Kind::Precondition`] that says which class lacks what.
-    pub async fn probe(&self) -> crate::Result<()> {
+    pub async fn probe(self: &Arc<Self>) -> crate::Result<()> {
         let mut problems = Vec::new();
         for class in self.classes.iter() {
-            if let Err(error) = class.backend.check().await {
-                problems.push(format!("class {}: {}", class.name, error.chain()));
+            match class.backend.check().await {
+                Ok(()) => self.recover_now(class),
+                Err(error) => problems.push(format!("class {}: {}", class.name, error.chain())),
             }
         }
         if problems.is_empty() {

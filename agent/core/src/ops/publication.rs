@@ -49,6 +49,7 @@ impl Operations {
             .run(holds, async move {
                 let found = place.find().await?;
                 let image = found.readable()?;
+                found.check_not_on_its_way()?;
                 if request.node != this.settings.node.as_str() {
                     return Err(Error::not_found(format!(
                         "node {:?} is not known; volume {} is on node {}",

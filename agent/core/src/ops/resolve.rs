@@ -92,19 +92,21 @@ impl Found {
     /// The image, if it is as it should be.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] saying what is wrong with it.
+    /// [`Kind::Precondition`] saying what is wrong with it, [`Kind::Busy`] while it is being rolled back.
     pub(super) fn healthy(&self) -> Result<&Image> {
+        self.check_not_on_its_way()?;
         match &self.image.health {
             Health::Good | Health::Degraded(_) => Ok(&self.image),
-            Health::Damaged(why) | Health::Unreadable(why) => Err(Error::new(
-                Kind::Precondition,
-                format!(
-                    "{} {} is damaged: {why}",
-                    self.image.id.kind.word(),
-                    self.handle
-                ),
-            )),
+            Health::Damaged(why) | Health::Unreadable(why) => Err(self.damaged(why)),
         }
+    }
+
+    fn damaged(&self, why: &str) -> Error {
+        let kind = self.image.id.kind.word();
+        Error::new(
+            Kind::Precondition,
+            format!("{kind} {} is damaged: {why}", self.handle),
+        )
     }
 
     /// The image, if its record can be read.
@@ -114,7 +116,7 @@ impl Found {
     pub(super) fn readable(&self) -> Result<&Image> {
         match &self.image.health {
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(&self.image),
-            Health::Unreadable(_) => self.healthy(),
+            Health::Unreadable(why) => Err(self.damaged(why)),
         }
     }
 }

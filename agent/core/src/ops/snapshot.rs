@@ -76,7 +76,7 @@ pub(super) fn snapshot_labels(volume: &Found) -> Labels {
         (labels::CREATED.to_owned(), labels::now()),
         (labels::SNAPSHOT_OF.to_owned(), volume.handle.to_string()),
     ]);
-    for key in [labels::FILE_SYSTEM, labels::FORMAT] {
+    for key in labels::OF_BYTES {
         if let Some(value) = volume.image.label(key) {
             labels.insert(key.to_owned(), value.to_owned());
         }

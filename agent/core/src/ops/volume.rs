@@ -109,7 +109,7 @@ impl From<Found> for Volume {
             size: found.image.size,
             source: found.image.source(),
             published: found.image.publication().map(|published| published.node),
-            condition: Condition::of(&found.image.health),
+            condition: found.condition(),
             handle: found.handle,
         }
     }
@@ -425,6 +425,7 @@ impl Found {
     /// `InUse` when it is published, `Precondition` when it is protected or its record cannot be read.
     pub(super) fn check_deletable(&self) -> Result<()> {
         let (image, handle) = (self.readable()?, &self.handle);
+        self.check_not_on_its_way()?;
         if image.is_protected() {
             return Err(Error::new(
                 Kind::Precondition,
@@ -439,6 +440,16 @@ impl Found {
                 Kind::InUse,
                 format!("volume {handle} is published to node {}", published.node),
             )),
+        }
+    }
+
+    fn condition(&self) -> Condition {
+        match self.check_not_on_its_way() {
+            Ok(()) => Condition::of(&self.image.health),
+            Err(error) => Condition {
+                abnormal: true,
+                message: error.to_string(),
+            },
         }
     }
 

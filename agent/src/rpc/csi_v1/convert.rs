@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::SystemTime};
 use drumlin_core::{
     Error, Kind, Result,
     host::Access,
-    ops::{Condition, PageRequest, Snapshot, Source, Volume},
+    ops::{Condition, GroupSnapshot, PageRequest, Snapshot, Source, Volume},
     types::{AccessMode, AccessType, Capability, Reference, Requirement, SizeRange, Topology},
 };
 use drumlin_proto::csi::v1::{
@@ -269,6 +269,17 @@ pub(super) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
 /// A number of bytes or inodes as a message's signed number.
 pub(super) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// A group snapshot with its members.
+pub(in crate::rpc) fn group_snapshot(group: &GroupSnapshot) -> Result<v1::VolumeGroupSnapshot> {
+    let snapshots: Result<_> = group.members.iter().map(snapshot).collect();
+    Ok(v1::VolumeGroupSnapshot {
+        group_snapshot_id: group.handle.to_string(),
+        snapshots: snapshots?,
+        creation_time: Some(timestamp(group.created)?),
+        ready_to_use: group.ready,
+    })
 }
 
 #[cfg(test)]

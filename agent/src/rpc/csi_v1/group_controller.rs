@@ -2,7 +2,7 @@
 
 use drumlin_core::{
     Error, Result,
-    ops::{CreateGroupSnapshot, GroupSnapshot},
+    ops::CreateGroupSnapshot,
     types::{Name, Reference},
 };
 use drumlin_proto::csi::v1;
@@ -41,7 +41,7 @@ impl v1::group_controller_server::GroupController for Front {
             };
             let made = self.operations.create_group_snapshot(request).await?;
             Ok(v1::CreateVolumeGroupSnapshotResponse {
-                group_snapshot: Some(message(&made)?),
+                group_snapshot: Some(convert::group_snapshot(&made)?),
             })
         })
         .await
@@ -73,7 +73,7 @@ impl v1::group_controller_server::GroupController for Front {
             let (group, members) = named(&request.group_snapshot_id, &request.snapshot_ids)?;
             let found = self.operations.get_group_snapshot(&group, &members).await?;
             Ok(v1::GetVolumeGroupSnapshotResponse {
-                group_snapshot: Some(message(&found)?),
+                group_snapshot: Some(convert::group_snapshot(&found)?),
             })
         })
         .await
@@ -84,14 +84,4 @@ impl v1::group_controller_server::GroupController for Front {
 fn named(id: &str, members: &[String]) -> Result<(Reference, Vec<Reference>), Error> {
     let group = Reference::parse("group_snapshot_id", id)?;
     Ok((group, convert::references("snapshot_ids", members)?))
-}
-
-fn message(group: &GroupSnapshot) -> Result<v1::VolumeGroupSnapshot> {
-    let snapshots: Result<_> = group.members.iter().map(convert::snapshot).collect();
-    Ok(v1::VolumeGroupSnapshot {
-        group_snapshot_id: group.handle.to_string(),
-        snapshots: snapshots?,
-        creation_time: Some(convert::timestamp(group.created)?),
-        ready_to_use: group.ready,
-    })
 }

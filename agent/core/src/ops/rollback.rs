@@ -1,0 +1,503 @@
+//! Rollback of a group: its volumes get the bytes of one moment back, all of them or none.
+//!
+//! The record of the group snapshot says that it was decided, in one change. Before that all can be undone, and is; after
+//! it the rollback goes forward only, whatever interrupts it. A volume says itself that it is on its way, and is out of use
+//! for so long. What the volumes held before is kept as a group snapshot, seen from when it was decided.
+
+use std::sync::Arc;
+
+use super::{
+    Class, GroupSnapshot, Operations,
+    devices::Devices,
+    group_snapshot::{Taking, member_id},
+    labels::{self, Read},
+    locks::Hold,
+    resolve::{Found, not_here},
+    volume_group::Member,
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{LabelChange, Labels},
+    fail,
+    types::{ImageId, ImageKind, Key, Name, Reference},
+};
+
+/// The value of [`labels::STATE`] of what is kept for a rollback that is not decided yet.
+pub(super) const UNDECIDED: &str = "undecided";
+
+/// A group to be rolled back.
+#[derive(Debug, Clone)]
+pub struct RollBack {
+    /// What this rollback is called, and the group snapshot that it keeps: the same name is done once.
+    pub name: Name,
+    /// The group snapshot whose moment is wanted.
+    pub to: Reference,
+    /// Whether what the volumes hold before is kept.
+    pub keeps: bool,
+}
+
+impl Found {
+    /// Whether volumes are being rolled back to this group snapshot.
+    pub(super) fn is_rolling(&self) -> bool {
+        self.image.label(labels::ROLLING).is_some()
+    }
+
+    /// Refuses a group snapshot that volumes are being rolled back to.
+    pub(super) fn check_not_rolling(&self) -> Result<()> {
+        if !self.is_rolling() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Busy,
+            format!(
+                "volumes are being rolled back to {}; ask again",
+                self.handle
+            ),
+        ))
+    }
+
+    /// Refuses a volume that is on its way back to a group snapshot.
+    pub(super) fn check_not_on_its_way(&self) -> Result<()> {
+        match self.image.label(labels::ROLLS_TO) {
+            None => Ok(()),
+            Some(group) => Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "volume {} is being rolled back to group snapshot {}/{group}; if that does not end, ask for the rollback again",
+                    self.handle, self.handle.node
+                ),
+            )),
+        }
+    }
+
+    /// How the labels of others name this group snapshot.
+    fn place_word(&self) -> String {
+        format!("{}/{}", self.class.name, self.image.id.key)
+    }
+}
+
+/// The group snapshot that keeps what was there before a rollback.
+fn kept_id(name: &Name) -> ImageId {
+    let kind = ImageKind::GroupSnapshot;
+    ImageId {
+        kind,
+        key: Key::of(kind, name),
+    }
+}
+
+impl Operations {
+    /// Gives all volumes of a group snapshot the bytes of its moment back. Says which group snapshot keeps what they held
+    /// before, if one does.
+    ///
+    /// # Errors
+    /// `NotFound`, `Conflict` when the name is that of another group snapshot, `InUse` saying who uses which volume, `Busy`,
+    /// `NoSpace`, `Precondition`: nothing is changed. `HalfDone` when it was begun and goes on with the next call.
+    pub async fn roll_back(self: &Arc<Self>, request: RollBack) -> Result<Option<GroupSnapshot>> {
+        let found = self.find(ImageKind::GroupSnapshot, &request.to).await;
+        let group = found.map_err(not_here)?;
+        let id = group.image.id;
+        let volumes = group.members();
+        let kept = kept_id(&request.name);
+        if kept == id {
+            return Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "{:?} is the name of the group snapshot itself; a rollback needs one of its own",
+                    request.name.as_str()
+                ),
+            ));
+        }
+        let mut holds = Self::rollback_holds(&group);
+        holds.extend(kept_holds(kept, &volumes));
+        // What it may have to go on with first keeps something, too.
+        if let Some(before) = group.rolling_name().filter(|name| *name != request.name) {
+            holds.extend(kept_holds(kept_id(&before), &volumes));
+        }
+        let this = Arc::clone(self);
+        self.changes
+            .run(holds, async move {
+                let image = group.class.backend.get(id).await?;
+                let group = image.map(|image| Found {
+                    image,
+                    ..group.clone()
+                });
+                let group = group.filter(|group| group.image.label(labels::STATE).is_none());
+                let group = group.ok_or_else(|| {
+                    Error::not_found(format!("group snapshot {} does not exist", request.to))
+                })?;
+                group.readable()?;
+                if group.members() != volumes {
+                    return Err(Error::new(
+                        Kind::Busy,
+                        format!("group snapshot {} was made anew; ask again", group.handle),
+                    ));
+                }
+                this.roll(group, request).await
+            })
+            .await
+    }
+
+    /// What a rollback needs for itself, but for what it keeps.
+    pub(super) fn rollback_holds(group: &Found) -> Vec<Hold> {
+        let id = group.image.id;
+        let mut holds = vec![Hold::Exclusive(id)];
+        for volume in group.members() {
+            holds.push(Hold::Exclusive(volume.id()));
+            // Others may make volumes of it meanwhile.
+            holds.push(Hold::Shared(member_id(id, &volume)));
+        }
+        holds
+    }
+
+    async fn roll(&self, mut group: Found, request: RollBack) -> Result<Option<GroupSnapshot>> {
+        if group.is_rolling() {
+            group = self.roll_forward(group).await?;
+        }
+        self.free_held_for_nothing(&group).await?;
+        let kept = kept_id(&request.name);
+        let known = self.named(&group.class, kept).await?;
+        if group.image.label(labels::ROLLED) == Some(request.name.as_str()) {
+            // One that was deleted since is kept no longer.
+            return self.shown(known).await;
+        }
+        if let Some(known) = known {
+            known.readable()?;
+            let is_ours = known.image.label(labels::BEFORE) == Some(&group.place_word());
+            match known.image.label(labels::STATE) {
+                // It was done, and another one after it.
+                None if is_ours => return self.shown(Some(known)).await,
+                Some(_) if is_ours && known.members() == group.members() => {
+                    self.end_group_snapshot(&known).await?;
+                }
+                _ => {
+                    return Err(Error::new(
+                        Kind::Conflict,
+                        format!(
+                            "group snapshot {:?} exists already; a rollback needs a name of its own",
+                            request.name.as_str()
+                        ),
+                    ));
+                }
+            }
+        }
+        self.check_rollback(&group).await?;
+        fail::point("roll-back.checked");
+        let before = if request.keeps {
+            Some(self.keep_before(&group, &request.name).await?)
+        } else {
+            None
+        };
+        fail::point("roll-back.kept");
+        if let Err(error) = self.decide(&mut group, &request.name).await {
+            return Err(self.undo(&group, before, error).await);
+        }
+        tracing::info!(group.id = %group.handle, name = %request.name, "rollback begins");
+        self.roll_forward(group).await?;
+        match before {
+            Some(before) => {
+                let kept = before.class.backend.get(before.image.id).await?;
+                self.shown(kept.map(|image| Found { image, ..before }))
+                    .await
+            }
+            None => Ok(None),
+        }
+    }
+
+    async fn shown(&self, kept: Option<Found>) -> Result<Option<GroupSnapshot>> {
+        match kept {
+            Some(kept) => self.group_snapshot(kept).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Refuses what cannot be rolled back, before anything is made.
+    async fn check_rollback(&self, group: &Found) -> Result<()> {
+        let members = group.members();
+        let volumes = self.volumes_of(members.iter()).await?;
+        volumes.check(self, &members)?;
+        for found in volumes.iter() {
+            found.healthy()?;
+            if let Some(published) = found.image.publication() {
+                return Err(Error::new(
+                    Kind::InUse,
+                    format!(
+                        "volume {} is published to node {}",
+                        found.handle, published.node
+                    ),
+                ));
+            }
+            Devices::of(found).await?.check_unmounted(found)?;
+        }
+        self.check_pairs(group).await
+    }
+
+    /// Asks each back end whether its volumes can get their bytes back.
+    async fn check_pairs(&self, group: &Found) -> Result<()> {
+        let mut parts: Vec<(Class, Vec<(ImageId, ImageId)>)> = Vec::new();
+        for (member, snapshot) in self.pairs(group).await? {
+            snapshot.healthy()?;
+            let pair = (member.id(), snapshot.image.id);
+            match parts.last_mut() {
+                Some((class, pairs)) if class.name == member.class => pairs.push(pair),
+                _ => parts.push((snapshot.class, vec![pair])),
+            }
+        }
+        for (class, pairs) in parts {
+            class.backend.check_give_back(&pairs).await?;
+        }
+        Ok(())
+    }
+
+    /// The members of a group snapshot, each with its snapshot.
+    async fn pairs(&self, group: &Found) -> Result<Vec<(Member, Found)>> {
+        let snapshots = self.snapshots_in(group).await?;
+        let pairs = group.members().into_iter().zip(snapshots);
+        pairs
+            .map(|(member, snapshot)| match snapshot {
+                Some(snapshot) => Ok((member, snapshot)),
+                None => Err(Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "the snapshot of volume {}/{}/{} in group snapshot {} is lost",
+                        self.settings().node,
+                        member.class,
+                        member.key,
+                        group.handle
+                    ),
+                )),
+            })
+            .collect()
+    }
+
+    /// Keeps what the volumes hold now, out of sight until it is decided.
+    async fn keep_before(&self, group: &Found, name: &Name) -> Result<Found> {
+        let parameters = labels::json(&crate::types::Map::new())?;
+        self.take_together(Taking {
+            class: group.class.clone(),
+            id: kept_id(name),
+            volumes: &group.members(),
+            labels: Labels::from([
+                (labels::NAME.to_owned(), name.to_string()),
+                (labels::PARAMETERS.to_owned(), parameters),
+                (labels::BEFORE.to_owned(), group.place_word()),
+            ]),
+            state: Some(UNDECIDED),
+        })
+        .await
+    }
+
+    /// Takes the volumes out of use, and decides.
+    async fn decide(&self, group: &mut Found, name: &Name) -> Result<()> {
+        // What is kept takes room, too.
+        self.check_pairs(group).await?;
+        let members = group.members();
+        let volumes = self.volumes_of(members.iter()).await?;
+        let mark = LabelChange::set(labels::ROLLS_TO, group.place_word());
+        for found in volumes.iter() {
+            found.class.backend.relabel(found.image.id, &mark).await?;
+            fail::point("roll-back.marked");
+        }
+        let decision = LabelChange::set(labels::ROLLING, name.as_str());
+        let decided = group.class.backend.relabel(group.image.id, &decision);
+        group.image = decided.await?.into_inner();
+        fail::point("roll-back.decided");
+        Ok(())
+    }
+
+    /// Undoes what was done before the decision; says what the caller hears.
+    async fn undo(&self, group: &Found, before: Option<Found>, error: Error) -> Error {
+        let undone = async {
+            // It may have been decided although it failed: then it is not undone.
+            let now = group.class.backend.get(group.image.id).await?;
+            if now.is_none_or(|now| now.label(labels::ROLLING).is_some()) {
+                return Err(Error::new(Kind::HalfDone, "it may have begun"));
+            }
+            self.free(group).await?;
+            match &before {
+                Some(before) => self.end_group_snapshot(before).await,
+                None => Ok(()),
+            }
+        };
+        match undone.await {
+            Ok(()) => error,
+            Err(second) => Error::new(
+                Kind::HalfDone,
+                format!(
+                    "{}; it could not be undone: {}",
+                    error.chain(),
+                    second.chain()
+                ),
+            ),
+        }
+    }
+
+    /// Gives the volumes free.
+    async fn free(&self, group: &Found) -> Result<()> {
+        let members = group.members();
+        let mark = LabelChange::remove(labels::ROLLS_TO);
+        for found in self.volumes_of(members.iter()).await?.iter() {
+            if found.image.label(labels::ROLLS_TO).is_some() {
+                found.class.backend.relabel(found.image.id, &mark).await?;
+                fail::point("roll-back.freed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives those of its volumes free that a rollback which never began still holds.
+    async fn free_held_for_nothing(&self, group: &Found) -> Result<()> {
+        let members = group.members();
+        let mark = LabelChange::remove(labels::ROLLS_TO);
+        for found in self.volumes_of(members.iter()).await?.iter() {
+            if self.is_held_for_nothing(found).await {
+                found.class.backend.relabel(found.image.id, &mark).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what was decided, from wherever it was interrupted.
+    ///
+    /// # Errors
+    /// `HalfDone`: it goes on with the next call.
+    pub(super) async fn roll_forward(&self, group: Found) -> Result<Found> {
+        let handle = group.handle.clone();
+        self.roll_each(group).await.map_err(|error| {
+            Error::new(
+                Kind::HalfDone,
+                format!("the rollback to group snapshot {handle} was begun and has not ended; ask for it again"),
+            )
+            .because(error)
+        })
+    }
+
+    async fn roll_each(&self, group: Found) -> Result<Found> {
+        let Some(name) = group.rolling_name() else {
+            return Ok(group);
+        };
+        self.show_kept(&group, &name).await?;
+        let pairs = self.pairs(&group).await?;
+        let volumes = self.volumes_of(group.members().iter()).await?;
+        for (member, snapshot) in pairs {
+            let Some(volume) = volumes.get(&member) else {
+                tracing::warn!(group.id = %group.handle, class = %member.class, key = %member.key, "a volume to be rolled back is gone");
+                continue;
+            };
+            let explain = |error: Error| {
+                Error::new(error.kind(), format!("volume {}", volume.handle)).because(error)
+            };
+            let (id, backend) = (volume.image.id, &volume.class.backend);
+            let given = backend.give_back(id, snapshot.image.id).await;
+            given.map_err(explain)?;
+            fail::point("roll-back.member");
+            let state = labels_of_moment(&snapshot);
+            if state.apply(&volume.image.labels).is_some() {
+                backend.relabel(id, &state).await.map_err(explain)?;
+                fail::point("roll-back.relabelled");
+            }
+        }
+        let mut ended = LabelChange::set(labels::ROLLED, name.as_str());
+        ended.remove.push(labels::ROLLING.to_owned());
+        let image = group.class.backend.relabel(group.image.id, &ended).await?;
+        fail::point("roll-back.ended");
+        let group = Found {
+            image: image.into_inner(),
+            ..group
+        };
+        self.free(&group).await?;
+        tracing::info!(group.id = %group.handle, %name, "rollback ended");
+        Ok(group)
+    }
+
+    /// Lets what was kept be seen, now that it is decided.
+    async fn show_kept(&self, group: &Found, name: &Name) -> Result<()> {
+        let kept = self.named(&group.class, kept_id(name)).await?;
+        if let Some(kept) = kept
+            && kept.image.label(labels::BEFORE) == Some(&group.place_word())
+            && kept.image.label(labels::STATE) == Some(UNDECIDED)
+        {
+            let show = LabelChange::remove(labels::STATE);
+            kept.class.backend.relabel(kept.image.id, &show).await?;
+            fail::point("roll-back.shown");
+        }
+        Ok(())
+    }
+
+    /// Whether what a group snapshot keeps is that of a rollback which was decided.
+    pub(super) async fn is_kept(&self, kept: &Found) -> bool {
+        let Some(group) = self.named_by(kept.image.label(labels::BEFORE)).await else {
+            return false;
+        };
+        // Whatever cannot be read may have been decided.
+        group.is_none_or(|group| {
+            let name = kept.image.label(labels::NAME);
+            group.image.label(labels::ROLLING) == name || group.image.label(labels::ROLLED) == name
+        })
+    }
+
+    /// Whether a volume is held for a rollback that is not running.
+    pub(super) async fn is_held_for_nothing(&self, volume: &Found) -> bool {
+        let label = volume.image.label(labels::ROLLS_TO);
+        if label.is_none() {
+            return false;
+        }
+        match self.named_by(label).await {
+            None => true,
+            Some(None) => false,
+            Some(Some(group)) => !group.is_rolling(),
+        }
+    }
+
+    /// The group snapshot that a label names: none when it is not there, `Some(None)` when that cannot be told.
+    async fn named_by(&self, label: Option<&str>) -> Option<Option<Found>> {
+        let (class, key) = label?.split_once('/')?;
+        let id = ImageId {
+            kind: ImageKind::GroupSnapshot,
+            key: Key::parse(key)?,
+        };
+        let class = class.parse().ok()?;
+        let Ok(class) = self.classes.find(Some(&class)) else {
+            return Some(None);
+        };
+        match class.backend.get(id).await {
+            Ok(None) => None,
+            Err(_) => Some(None),
+            Ok(Some(image)) => {
+                let found = Found {
+                    handle: self.handle_in(class, id),
+                    class: class.clone(),
+                    image,
+                };
+                Some(found.readable().is_ok().then_some(found))
+            }
+        }
+    }
+}
+
+impl Found {
+    /// The name of the rollback to this group snapshot that runs.
+    fn rolling_name(&self) -> Option<Name> {
+        Name::parse("name", self.image.label(labels::ROLLING)?).ok()
+    }
+}
+
+fn kept_holds(kept: ImageId, volumes: &[Member]) -> Vec<Hold> {
+    let members = volumes
+        .iter()
+        .map(|volume| Hold::Exclusive(member_id(kept, volume)));
+    [Hold::Exclusive(kept)].into_iter().chain(members).collect()
+}
+
+/// What a volume says of itself when it has the bytes of a snapshot again.
+fn labels_of_moment(snapshot: &Found) -> LabelChange {
+    let mut change = LabelChange::default();
+    for key in labels::OF_BYTES {
+        match snapshot.image.label(key) {
+            Some(value) => {
+                change.set.insert(key.to_owned(), value.to_owned());
+            }
+            None => change.remove.push(key.to_owned()),
+        }
+    }
+    change
+}
