@@ -36,6 +36,9 @@ pub(crate) enum Command {
         after_help = "Example:\n  drumlin restore dgsnap db/before-upgrade --suffix -restored > restored.yaml"
     )]
     Restore(RestoreArguments),
+    /// Give the volumes of a group snapshot their bytes of its moment back, in place: all of them or none.
+    #[command(after_help = "Example:\n  drumlin rollback dgsnap db/before-upgrade")]
+    Rollback(RollbackArguments),
     /// Print the custom resource definitions of the kinds there are.
     #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
     Crds,
@@ -161,6 +164,37 @@ pub(crate) struct RestoreArguments {
         allow_hyphen_values = true
     )]
     pub(crate) suffix: String,
+    /// Where state is kept.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+/// What can be rolled back to, by its short name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GroupSnapshotKind {
+    /// A group snapshot.
+    #[value(name = "dgsnap", alias = "groupsnapshot")]
+    Group,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RollbackArguments {
+    /// What it is.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: GroupSnapshotKind,
+    /// Which one: `NAMESPACE/NAME`, `NAME` in the namespace `default`, or the agent's id of it (`NODE/CLASS/KEY`).
+    #[arg(value_name = "NAMESPACE/NAME|ID")]
+    pub(crate) which: String,
+    /// What this rollback is called, and the group snapshot of what was there before: the same name is done once
+    /// [default: `rollback-` and the time]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Keep nothing of what was there before.
+    #[arg(long)]
+    pub(crate) discard: bool,
+    /// Where the agent answers.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: String,
     /// Where state is kept.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,

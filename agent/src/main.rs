@@ -61,6 +61,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,
         Command::Validate(arguments) => return commands::validate::run(&arguments),
         Command::Status(arguments) => return commands::status::run(&arguments),
+        Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
         Command::Restore(arguments) => commands::restore::run(&arguments)?,
         Command::Crds => commands::crds::run(),
         Command::Guard => anyhow::bail!("the guard runs without this"),

@@ -7,6 +7,7 @@ pub(crate) mod guard;
 mod print;
 pub(crate) mod reconcile;
 pub(crate) mod restore;
+pub(crate) mod rollback;
 mod signals;
 pub(crate) mod status;
 pub(crate) mod validate;

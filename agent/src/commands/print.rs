@@ -6,3 +6,8 @@ use std::io::Write;
 pub(crate) fn print(text: &str) {
     let _ = std::io::stdout().write_all(text.as_bytes());
 }
+
+/// Tells how it goes, where errors go.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}

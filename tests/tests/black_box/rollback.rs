@@ -16,7 +16,9 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, Volumes, is_over_lvm, snapshots_bind_their_volume},
-    requests::{MIB, create, delete, expand, from_snapshot, mounted, raw, snapshot, stage},
+    requests::{
+        MIB, create, delete, expand, from_snapshot, mounted, raw, snapshot, stage, unpublish,
+    },
     state::State,
 };
 use tonic::{Code, Status};
@@ -61,10 +63,11 @@ impl Pair {
                 let device = File::options().write(true).open(&at.1).unwrap();
                 device.write_all_at(word.as_bytes(), PLACE).unwrap();
                 device.sync_all().unwrap();
+                drop(device);
             } else {
                 put(&at.1, "word", word.as_bytes());
             }
-            unmount(&self.agent, id, &at).await;
+            leave(&self.agent, id, &at).await;
         }
     }
 
@@ -93,6 +96,19 @@ impl Pair {
     }
 }
 
+/// Unmounts a volume that this process had open: a program that another test starts just then has it open, too, until it
+/// is a program of its own.
+async fn leave(agent: &Agent, id: &str, at: &(String, String)) {
+    let deadline = Instant::now() + PATIENCE;
+    let request = unpublish(id, &at.1);
+    while let Err(status) = agent.node().node_unpublish_volume(request.clone()).await {
+        let is_open = status.code() == Code::FailedPrecondition;
+        assert!(is_open && Instant::now() < deadline, "{status}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    unmount(agent, id, at).await;
+}
+
 async fn read(agent: &Agent, name: &str, id: &str, capability: &VolumeCapability) -> String {
     let at = mount(agent, name, id, capability).await;
     let word = if *capability == raw() {
@@ -103,7 +119,7 @@ async fn read(agent: &Agent, name: &str, id: &str, capability: &VolumeCapability
     } else {
         get(&at.1, "word")
     };
-    unmount(agent, id, &at).await;
+    leave(agent, id, &at).await;
     String::from_utf8(word).unwrap()
 }
 

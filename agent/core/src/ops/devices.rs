@@ -101,18 +101,21 @@ impl Devices {
     /// # Errors
     /// [`Kind::InUse`] saying where.
     pub(super) fn check_unmounted(&self, found: &Found) -> Result<()> {
-        match self.mounts(&MountTable::read()?).next() {
-            None => Ok(()),
-            Some(mount) => Err(Error::new(
-                Kind::InUse,
-                format!(
-                    "{} {} is mounted on {}",
-                    found.image.id.kind.word(),
-                    found.handle,
-                    mount.target.display()
-                ),
-            )),
+        let table = MountTable::read()?;
+        let targets = self.mounts(&table).map(|mount| mount.target.display());
+        let targets: Vec<String> = targets.map(|target| target.to_string()).collect();
+        if targets.is_empty() {
+            return Ok(());
         }
+        Err(Error::new(
+            Kind::InUse,
+            format!(
+                "{} {} is mounted on {}",
+                found.image.id.kind.word(),
+                found.handle,
+                targets.join(" and ")
+            ),
+        ))
     }
 
     /// Frees read-only devices that no mount shows any more.

@@ -1,0 +1,130 @@
+//! `drumlin rollback`: the volumes of a group snapshot get their bytes of its moment back.
+
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, bail};
+use drumlin_proto::{
+    Endpoint,
+    drumlin::v1::{
+        RollbackVolumeGroupSnapshotRequest, RollbackVolumeGroupSnapshotResponse,
+        group_controller_client::GroupControllerClient,
+    },
+};
+use drumlin_reconciler::status;
+use tonic::{Code, Status, transport::Channel};
+
+use super::print::{note, print};
+use crate::cli::{GroupSnapshotKind, RollbackArguments};
+
+/// So often it is asked again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Asks until it is done.
+pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
+    let GroupSnapshotKind::Group = arguments.kind;
+    let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
+    let group_snapshot_id = id(&arguments)?;
+    let name = match &arguments.name {
+        Some(name) => name.clone(),
+        None => format!("rollback-{}", now()),
+    };
+    let request = RollbackVolumeGroupSnapshotRequest {
+        name: name.clone(),
+        group_snapshot_id,
+        discard: arguments.discard,
+    };
+    let channel = drumlin_proto::connect(endpoint.path())?;
+    let mut client = GroupControllerClient::new(channel);
+    let answer = ask(&mut client, &request).await;
+    let answer = answer.with_context(|| format!("rollback {name} at {endpoint}"))?;
+    print(&match answer.kept {
+        None => format!(
+            "rolled back to {}; what was there before is not kept\n",
+            arguments.which
+        ),
+        Some(kept) => format!(
+            "rolled back to {}, {} volumes\nwhat was there before is group snapshot {id}; to go back to that:\n  drumlin rollback dgsnap {id}\n",
+            arguments.which,
+            kept.snapshots.len(),
+            id = kept.group_snapshot_id
+        ),
+    });
+    Ok(())
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
+}
+
+/// The agent's id of what is wanted: given, or that of a manifest's object.
+fn id(arguments: &RollbackArguments) -> anyhow::Result<String> {
+    let which = &arguments.which;
+    if which.matches('/').count() == 2 {
+        return Ok(which.clone());
+    }
+    let (namespace, name) = which.split_once('/').unwrap_or(("default", which.as_str()));
+    let table = status::load(&arguments.state_dir)?;
+    let mut rows = table.objects.iter();
+    let row = rows.find(|row| {
+        (row.kind.as_str(), row.namespace.as_str(), row.name.as_str())
+            == ("GroupSnapshot", namespace, name)
+    });
+    match row {
+        None => bail!(
+            "GroupSnapshot/{namespace}/{name}: there is none; `drumlin status` shows what there is"
+        ),
+        Some(row) if row.handle.is_empty() => bail!(
+            "GroupSnapshot/{namespace}/{name}: is not ready: {}: {}",
+            row.reason,
+            row.message
+        ),
+        Some(row) => Ok(row.handle.clone()),
+    }
+}
+
+/// What must not be given up half-way is asked for again until it has an end.
+async fn ask(
+    client: &mut GroupControllerClient<Channel>,
+    request: &RollbackVolumeGroupSnapshotRequest,
+) -> anyhow::Result<RollbackVolumeGroupSnapshotResponse> {
+    let mut told = String::new();
+    loop {
+        match client.rollback_volume_group_snapshot(request.clone()).await {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) if goes_on(&status) => {
+                if told != status.message() {
+                    note(status.message());
+                    status.message().clone_into(&mut told);
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(status) if !is_answer(&status) => bail!(
+                "the agent cannot be reached; if it was, it goes on: ask again with --name {}",
+                request.name
+            ),
+            Err(status) => bail!("{}{}", status.message(), hint(status.code())),
+        }
+    }
+}
+
+/// Whether the agent has said it.
+fn is_answer(status: &Status) -> bool {
+    std::error::Error::source(status).is_none()
+}
+
+/// Whether asking again helps: another call is running, or this one was begun.
+fn goes_on(status: &Status) -> bool {
+    is_answer(status) && matches!(status.code(), Code::Aborted | Code::Unavailable)
+}
+
+fn hint(code: Code) -> &'static str {
+    match code {
+        Code::FailedPrecondition => {
+            "\nnothing was changed; stop what uses the volumes, and take `mount` out of their manifests until this is done"
+        }
+        Code::ResourceExhausted | Code::NotFound | Code::AlreadyExists => "\nnothing was changed",
+        _ => "",
+    }
+}
