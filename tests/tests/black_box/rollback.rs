@@ -408,6 +408,8 @@ async fn killed_at_each_step_it_is_all_or_nothing_and_the_repeat_ends_it() {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             }
+            let at = mount(&pair.agent, "late", &late, &mounted("ext4")).await;
+            unmount(&pair.agent, &late, &at).await;
             let after = State::of(pair.agent.scratch.path());
             assert!(after.frozen.is_empty(), "{point}");
             assert_eq!(

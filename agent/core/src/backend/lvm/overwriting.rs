@@ -165,10 +165,9 @@ impl Lvm {
                 ));
             }
             let mapper = group.mapper()?;
-            let device = mapper.find(&uuid)?;
-            let table = device.as_ref().map(|_| mapper.table(&uuid)).transpose()?;
-            if let Some(device) = &device {
-                check_unused(device)?;
+            if let Some(device) = mapper.find(&uuid)? {
+                check_unused(&device)?;
+                // LVM makes it again, with all that it tells udev, when the volume is used next.
                 mapper.remove_patiently(&uuid)?;
             }
             fail::point("lvm.give-back.unmapped");
@@ -180,9 +179,6 @@ impl Lvm {
             fail::point("lvm.give-back.deleted");
             mapper.message(&pool, &create)?;
             fail::point("lvm.give-back.made");
-            if let (Some(device), Some(table)) = (device, table) {
-                mapper.create(&device.name, &uuid, &table)?;
-            }
             Ok(())
         })
         .await
