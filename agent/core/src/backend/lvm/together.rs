@@ -161,8 +161,22 @@ impl Lvm {
 
     /// Whether nothing is in a thin volume that has no device.
     pub(super) async fn is_blank(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+        // "<mapped sectors> <highest mapped sector>"
+        let words = self.hidden_status(now, volume).await?;
+        Ok(words.split_whitespace().next() == Some("0"))
+    }
+
+    /// What a thin volume says of itself through a device that only we know.
+    ///
+    /// # Errors
+    /// When it has no device of its number in its pool, or that is not active.
+    pub(super) async fn hidden_status(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+    ) -> Result<String> {
         let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
-            return Ok(true);
+            return Err(Error::new(Kind::Bug, "a thin volume is none"));
         };
         let (pool, _) = now
             .pool(pool)
@@ -195,8 +209,7 @@ impl Lvm {
             words
         })
         .await?;
-        // "<mapped sectors> <highest mapped sector>"
-        Ok(words.unwrap_or_default().split_whitespace().next() == Some("0"))
+        Ok(words.unwrap_or_default())
     }
 }
 
@@ -247,12 +260,22 @@ fn plan(
         }
         _ => empty_again(mapper, &now.mapped_uuid(copy))?,
     };
-    let mut held = Vec::new();
+    let (mut settled, mut held) = (Vec::new(), Vec::new());
     if let Some(device) = device {
-        held = frozen_first(&device)?;
+        if let Some((directory, fs_type)) = mounted(&device)? {
+            // To suspend a device freezes what is mounted from it, but not btrfs in all kernels.
+            if fs_type == "btrfs" {
+                let directory = directory.try_clone();
+                let directory = directory
+                    .map_err(|error| Error::io("could not hold a directory open", error))?;
+                held.push(Held::FileSystem(directory));
+            }
+            settled.push(Held::FileSystem(directory));
+        }
         held.push(Held::Device { uuid: device.uuid });
     }
     Ok(Member {
+        settled,
         held,
         before,
         within,
@@ -283,23 +306,18 @@ fn empty_again(mapper: &DeviceMapper, uuid: &str) -> Result<(Vec<Step>, Vec<Step
     ))
 }
 
-/// To suspend a device freezes what is mounted from it, but not btrfs in all kernels. What can be brought to the disk
-/// before is not brought there while writers wait.
-fn frozen_first(device: &Mapped) -> Result<Vec<Held>> {
+/// A directory of the file system that is mounted from a device and can be written to, and its type.
+fn mounted(device: &Mapped) -> Result<Option<(File, String)>> {
     let table = MountTable::read()?;
     let node = device.node()?;
     let mut mounts = table.of_block_device(&node, device.number);
     let writable =
         mounts.find(|mount| !mount.is_file_system_read_only() && mount.fs_type != "devtmpfs");
     let Some(mount) = writable.filter(|mount| mount.target.is_dir()) else {
-        return Ok(Vec::new());
+        return Ok(None);
     };
-    let failed = |error| Error::io(format!("could not sync {}", mount.target.display()), error);
-    let directory = File::open(&mount.target).map_err(failed)?;
-    nix::unistd::syncfs(&directory).map_err(|error| failed(error.into()))?;
-    Ok(if mount.fs_type == "btrfs" {
-        vec![Held::FileSystem(directory)]
-    } else {
-        Vec::new()
-    })
+    let directory = File::open(&mount.target);
+    let directory = directory
+        .map_err(|error| Error::io(format!("could not open {}", mount.target.display()), error))?;
+    Ok(Some((directory, mount.fs_type.clone())))
 }

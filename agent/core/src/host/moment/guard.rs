@@ -56,8 +56,6 @@ const LATE: u8 = b'l';
 /// What the process must know.
 #[derive(Debug, Serialize, Deserialize)]
 struct Plan {
-    /// The longest that anybody may wait, in milliseconds.
-    limit: u64,
     /// What is held of each image.
     members: Vec<Vec<Told>>,
     /// So many files come beside it, the locks last.
@@ -106,16 +104,11 @@ impl Guard {
             .ok_or_else(|| Error::new(Kind::Bug, "the guard has stood down"))
     }
 
-    /// Tells it what is about to be held. The time runs when this returns.
+    /// Tells it what is about to be held. It lets go of that from now on should this process die.
     ///
     /// # Errors
     /// `Busy` when it is gone: nobody may be held without it.
-    pub(super) fn arm(
-        &mut self,
-        members: &[&[Held]],
-        locks: &[Flock<File>],
-        limit: Duration,
-    ) -> Result<()> {
+    pub(super) fn arm(&mut self, members: &[Vec<&Held>], locks: &[Flock<File>]) -> Result<()> {
         let mut files = Vec::new();
         let members = members
             .iter()
@@ -123,18 +116,25 @@ impl Guard {
             .collect();
         files.extend(locks.iter().map(|lock| lock.as_fd()));
         let plan = Plan {
-            limit: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             members,
             files: files.len(),
         };
         let stream = self.stream()?;
-        let armed = send_plan(stream, &plan, &files)
-            .and_then(|()| expect(stream, READY))
-            .and_then(|()| stream.write_all(&[GO]))
-            .and_then(|()| expect(stream, GO));
-        armed.map_err(|error| {
-            Error::new(Kind::Busy, "the guard does not answer; ask again").because(error)
-        })
+        let armed = send_plan(stream, &plan, &files).and_then(|()| expect(stream, READY));
+        armed.map_err(no_answer)
+    }
+
+    /// Tells it the longest that anybody may wait. The time runs when this returns.
+    ///
+    /// # Errors
+    /// `Busy` when it is gone.
+    pub(super) fn watch(&mut self, limit: Duration) -> Result<()> {
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let mut word = vec![GO];
+        word.extend(limit.to_ne_bytes());
+        let stream = self.stream()?;
+        let watched = stream.write_all(&word).and_then(|()| expect(stream, GO));
+        watched.map_err(no_answer)
     }
 
     /// Ends it, after everybody goes on; says whether it had to see to that itself, because the time was over.
@@ -151,6 +151,10 @@ impl Guard {
         })?;
         Ok(answer != [IN_TIME])
     }
+}
+
+fn no_answer(error: io::Error) -> Error {
+    Error::new(Kind::Busy, "the guard does not answer; ask again").because(error)
 }
 
 impl Drop for Guard {
@@ -310,10 +314,15 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
     // agent lets go of what it holds, too.
     let _ = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE);
     stream.write_all(&[READY])?;
-    if expect(&mut stream, GO).is_err() {
+    let mut word = [0; 1 + size_of::<u64>()];
+    let asked = stream.read_exact(&mut word).map(|()| word);
+    let Ok([GO, limit @ ..]) = asked else {
+        // It can have died while it settled something.
+        releasers.tell();
+        releasers.wait();
         return Ok(Watched::Nothing);
-    }
-    let limit = Duration::from_millis(plan.limit);
+    };
+    let limit = Duration::from_millis(u64::from_ne_bytes(limit));
     let mut deadline = Instant::now() + limit;
     stream.write_all(&[GO])?;
     let mut is_late = false;

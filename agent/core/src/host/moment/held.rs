@@ -8,7 +8,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Kind, Result,
+    Error, Kind, Result, fail,
     host::{
         device_mapper::{DeviceMapper, Hold},
         system,
@@ -59,6 +59,27 @@ impl Held {
     /// Whether device-mapper is needed for it.
     pub(super) fn is_device(&self) -> bool {
         matches!(self, Self::Device { .. })
+    }
+
+    /// Has writers wait for a moment and go on, so that there is little left to be brought to the disk when they wait next:
+    /// a freeze writes a journal out that a sync leaves to be.
+    pub(super) fn settle(&self) -> Result<()> {
+        let Self::FileSystem(directory) = self else {
+            return Ok(());
+        };
+        let failed = |error| Error::io("could not sync its file system", error);
+        nix::unistd::syncfs(directory).map_err(|error| failed(error.into()))?;
+        match system::freeze(directory) {
+            Ok(()) => {
+                fail::point("moment.settling");
+                self.release(None)
+            }
+            // Somebody else has frozen it, who thaws it, too; or it cannot be.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP)) => {
+                Ok(())
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Has writers wait, after what they wrote has reached the device.

@@ -86,6 +86,8 @@ pub enum Step {
 pub struct Member {
     /// What it is called, for people.
     pub name: String,
+    /// What is settled just before.
+    pub settled: Vec<Held>,
     /// What keeps its writers waiting, in order.
     pub held: Vec<Held>,
     /// What is done while they still write.
@@ -185,6 +187,11 @@ impl Moment {
             member.run(&member.before, mapper.as_ref())?;
         }
         fail::point("moment.prepared");
+        guard.arm(&self.watched(), &locks)?;
+        for member in &self.members {
+            let settled = member.settled.iter().try_for_each(Held::settle);
+            settled.map_err(|error| member.explain(error))?;
+        }
         let window = Window::new(self.limit);
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
@@ -207,12 +214,8 @@ impl Moment {
                     }
                 }
             }
-            let held: Vec<&[Held]> = writers
-                .iter()
-                .map(|member| member.held.as_slice())
-                .collect();
-            let armed = result.and_then(|()| guard.arm(&held, &locks, self.limit));
-            let taken = match armed {
+            let watched = result.and_then(|()| guard.watch(self.limit));
+            let taken = match watched {
                 Ok(()) => {
                     fail::point("moment.armed");
                     self.at_once(&window, threads.len(), mapper.as_ref())
@@ -247,6 +250,13 @@ impl Moment {
             return Err(too_long(self.limit));
         }
         Ok(Taken { at, window })
+    }
+
+    /// What the guard lets go of, for each image.
+    fn watched(&self) -> Vec<Vec<&Held>> {
+        let all = self.members.iter();
+        let all = all.map(|member| member.settled.iter().chain(&member.held).collect());
+        all.filter(|held: &Vec<&Held>| !held.is_empty()).collect()
     }
 
     fn mapper(&self) -> Result<Option<DeviceMapper>> {
