@@ -1,6 +1,6 @@
 //! `drumlin rollback`: the volumes of a group snapshot get their bytes of its moment back.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail};
 use drumlin_proto::{
@@ -18,6 +18,8 @@ use crate::cli::{GroupSnapshotKind, RollbackArguments};
 
 /// So often it is asked again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// So long what it is asked for must stay the same before it is given up.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Asks until it is done.
 pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
@@ -89,7 +91,7 @@ async fn ask(
     client: &mut GroupControllerClient<Channel>,
     request: &RollbackVolumeGroupSnapshotRequest,
 ) -> anyhow::Result<RollbackVolumeGroupSnapshotResponse> {
-    let mut told = String::new();
+    let (mut told, mut since) = (String::new(), Instant::now());
     loop {
         match client.rollback_volume_group_snapshot(request.clone()).await {
             Ok(answer) => return Ok(answer.into_inner()),
@@ -97,6 +99,10 @@ async fn ask(
                 if told != status.message() {
                     note(status.message());
                     status.message().clone_into(&mut told);
+                    since = Instant::now();
+                }
+                if since.elapsed() >= PATIENCE {
+                    bail!("{told}; ask again with --name {}", request.name);
                 }
                 tokio::time::sleep(PAUSE).await;
             }

@@ -17,14 +17,15 @@ use drumlin_proto::{
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, Volumes, is_over_lvm, snapshots_bind_their_volume},
     requests::{
-        MIB, create, delete, expand, from_snapshot, mounted, raw, snapshot, stage, unpublish,
+        MIB, create, delete, expand, from_snapshot, mounted, publish, raw, snapshot, stage,
+        unpublish,
     },
     state::State,
 };
 use tonic::{Code, Status};
 
 use crate::{
-    group_snapshots::{forget, take, with_reflinks},
+    group_snapshots::{forget, take, together, with_reflinks},
     kit::{bytes_of, get, mount, ok, paths, points, put, refused, unbind_all, unmount, volume},
 };
 
@@ -218,12 +219,68 @@ async fn what_was_never_formatted_at_that_moment_is_formatted_again() {
     let pair = Pair::new().await;
     let blank = take(&pair.agent, "blank", &pair.ids()).await;
     pair.write("one").await;
-    pair.ask("back", &blank).await.unwrap();
     let (name, capability, id) = &pair.volumes[0];
+    // Its end was never that of a blank volume.
+    let grow = expand(id, 64);
+    ok(pair.agent.controller().controller_expand_volume(grow).await);
+    let end = File::options().write(true).open(device(&pair.agent, id));
+    let end = end.unwrap();
+    end.write_all_at(&vec![0xff; 30 << 20], 33 << 20).unwrap();
+    end.sync_all().unwrap();
+    drop(end);
+    pair.ask("back", &blank).await.unwrap();
     let at = mount(&pair.agent, name, id, capability).await;
     assert!(!std::path::Path::new(&at.1).join("word").exists());
     put(&at.1, "word", b"new");
     unmount(&pair.agent, id, &at).await;
+    drumlin_tests::programs::run("e2fsck", &["-fn", &device(&pair.agent, id)]);
+}
+
+/// Where the bytes of a volume that nobody uses can be looked at.
+fn device(agent: &Agent, id: &str) -> String {
+    bytes_of(agent, id).to_string_lossy().into_owned()
+}
+
+#[tokio::test]
+async fn a_name_is_that_of_one_rollback() {
+    let pair = Pair::new().await;
+    pair.write("one").await;
+    let one = take(&pair.agent, "one", &pair.ids()).await;
+    let kept = pair.ask("back", &one).await.unwrap().unwrap();
+    // What is kept was not asked for as a group snapshot.
+    let request = together("back", &pair.ids());
+    let mut groups = pair.agent.group_controller();
+    let taken = groups.create_volume_group_snapshot(request).await;
+    refused(taken, Code::AlreadyExists);
+    // Another group snapshot under the same name has nothing to do with it.
+    ok(groups.delete_volume_group_snapshot(forget(&one)).await);
+    pair.write("two").await;
+    let two = take(&pair.agent, "one", &pair.ids()).await;
+    pair.write("six").await;
+    let status = pair.ask("back", &two).await.unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists, "{status}");
+    assert_eq!(pair.read().await, ["six", "six"]);
+    ok(groups.delete_volume_group_snapshot(forget(&kept)).await);
+    pair.ask("back", &two).await.unwrap().unwrap();
+    assert_eq!(pair.read().await, ["two", "two"]);
+}
+
+#[tokio::test]
+async fn a_raw_volume_that_is_staged_can_be_published_whatever_becomes_of_a_rollback() {
+    let pair = Pair::new().await;
+    pair.write("one").await;
+    let one = take(&pair.agent, "one", &pair.ids()).await;
+    let (name, capability, id) = &pair.volumes[1];
+    let (staging, target) = paths(&pair.agent, name);
+    let request = stage(id, &staging, capability);
+    ok(pair.agent.node().node_stage_volume(request).await);
+    let answer = pair.ask("back", &one).await;
+    if !is_over_lvm() {
+        assert_eq!(answer.unwrap_err().code(), Code::FailedPrecondition);
+    }
+    let request = publish(id, (&staging, &target), capability);
+    ok(pair.agent.node().node_publish_volume(request).await);
+    unmount(&pair.agent, id, &(staging, target)).await;
 }
 
 #[tokio::test]

@@ -47,12 +47,8 @@ impl Store {
         let chunk = u64::from(number(12)) * SECTOR;
         let is_whole = number(4) != 0 && number(8) == VERSION;
         // Direct input and output, and room for a pair at least.
-        if number(0) != MAGIC
-            || !is_whole
-            || chunk == 0
-            || !chunk.is_multiple_of(4096)
-            || chunk > 1 << 24
-        {
+        let fits = usize::try_from(chunk).is_ok_and(|chunk| (1..=BUFFER).contains(&chunk));
+        if number(0) != MAGIC || !is_whole || !fits || !chunk.is_multiple_of(4096) {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
@@ -97,6 +93,14 @@ impl Store {
             at += (pairs + 1) * self.chunk;
         }
     }
+}
+
+/// Refuses a store that nothing can be given back from.
+///
+/// # Errors
+/// `Precondition`, `Io`.
+pub fn check(store: &Path) -> Result<()> {
+    Store::open(store).map(drop)
 }
 
 /// Gives an origin back what one of its snapshots shows: copies the chunks that the snapshot's store names and that

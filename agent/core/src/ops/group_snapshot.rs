@@ -153,6 +153,15 @@ impl Operations {
         // Before the volumes are looked at: they may be gone since, and a repeat must still find what it made.
         if let Some(found) = self.named(&class, id).await? {
             found.readable()?;
+            if found.image.label(labels::BEFORE).is_some() {
+                return Err(Error::new(
+                    Kind::Conflict,
+                    format!(
+                        "group snapshot {:?} exists already: it was kept when its volumes were rolled back",
+                        request.name.as_str()
+                    ),
+                ));
+            }
             if found.image.label(labels::STATE).is_none() {
                 let is_same = found.image.label(labels::NAME) == Some(request.name.as_str())
                     && found.members() == volumes;
@@ -401,6 +410,11 @@ impl Operations {
                 };
                 let found = Found { image, ..found };
                 found.check_not_rolling()?;
+                let volumes = this.volumes_of(found.members().iter()).await?;
+                if let Some(volume) = volumes.iter().find(|volume| volume.rolls_to(&found)) {
+                    // Only by it can that be given free.
+                    volume.check_not_on_its_way()?;
+                }
                 for member in this.snapshots_in(&found).await?.into_iter().flatten() {
                     Devices::of(&member).await?.check_unmounted(&member)?;
                 }

@@ -1,8 +1,9 @@
 //! Group snapshots and rollbacks that an earlier agent was interrupted in: undone, or gone on with.
 //!
-//! Writers go on before the agent serves; what takes longer nobody waits for.
+//! Writers go on before the agent serves; what takes longer nobody waits for. A class can come when others are served
+//! already: so all is looked at again once it is held.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
     Class, Operations,
@@ -14,30 +15,52 @@ use super::{
     rollback::UNDECIDED,
 };
 use crate::{
-    Result,
+    Kind, Result,
     backend::LabelChange,
     blocking,
     host::{MountTable, freeze},
-    types::{ImageId, ImageKind},
+    types::ImageKind,
 };
 
+/// So long nothing is tried while others hold what was interrupted.
+const PAUSE: Duration = Duration::from_millis(500);
+
 impl Operations {
-    /// Ends or undoes what was interrupted, of the groups whose records are in a class.
+    /// Has the members of group snapshots that were being taken go on, before anybody is served.
+    ///
+    /// # Errors
+    /// When the class cannot be read.
+    pub(super) async fn release_groups(&self, class: &Class) -> Result<()> {
+        for found in self.group_snapshots_of(class).await? {
+            if found.image.label(labels::STATE).is_some()
+                && let Err(error) = self.release_members(&found).await
+            {
+                tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends or undoes what was interrupted, of the groups whose records are in a class, and of its volumes.
     ///
     /// # Errors
     /// When the class cannot be read; then nothing was done.
     pub(super) async fn recover_groups(self: &Arc<Self>, class: &Class) -> Result<()> {
-        let groups = class.backend.list(ImageKind::GroupSnapshot).await?;
+        let groups = self.group_snapshots_of(class).await?;
         let volumes = class.backend.list(ImageKind::Volume).await?;
-        for image in groups {
-            let found = Found {
-                handle: self.handle_in(class, image.id),
-                class: class.clone(),
-                image,
-            };
-            // That of a newer agent is its own to end.
-            if found.readable().is_ok() {
-                self.recover_group(found).await;
+        for found in groups {
+            if found.is_rolling() {
+                tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
+                let holds = Self::rollback_holds(&found);
+                self.when_free(holds, found, Self::go_on_rolling);
+            } else if found.image.label(labels::STATE).is_some() {
+                let id = found.image.id;
+                let own = found.members();
+                let members = own
+                    .iter()
+                    .map(|volume| Hold::Exclusive(member_id(id, volume)));
+                let holds = [Hold::Exclusive(id)].into_iter().chain(members).collect();
+                self.when_free(holds, found, Self::end_interrupted);
             }
         }
         for image in volumes {
@@ -47,48 +70,69 @@ impl Operations {
                 image,
             };
             if found.readable().is_ok() && self.is_held_for_nothing(&found).await {
-                tracing::warn!(volume.id = %found.handle, "was to be rolled back, which did not begin");
-                let this = Arc::clone(self);
-                tokio::spawn(async move { this.let_go(found).await });
+                let holds = vec![Hold::Exclusive(found.image.id)];
+                self.when_free(holds, found, Self::let_go);
             }
         }
         Ok(())
     }
 
-    async fn recover_group(self: &Arc<Self>, found: Found) {
-        let this = Arc::clone(self);
-        if found.is_rolling() {
-            tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
-            tokio::spawn(async move { this.go_on_rolling(found).await });
-            return;
-        }
-        let Some(state) = found.image.label(labels::STATE) else {
-            return;
-        };
-        if state == UNDECIDED && self.is_kept(&found).await {
-            return;
-        }
-        tracing::warn!(group.id = %found.handle, "ends a group snapshot that was interrupted");
-        if let Err(error) = self.release_members(&found).await {
-            tracing::warn!(group.id = %found.handle, error = %error.chain(), "group snapshot not ended");
-            return;
-        }
-        tokio::spawn(async move { this.end_interrupted(found).await });
+    /// The group snapshots of a class. Those of a newer agent are its own to end.
+    async fn group_snapshots_of(&self, class: &Class) -> Result<Vec<Found>> {
+        let images = class.backend.list(ImageKind::GroupSnapshot).await?;
+        let found = images.into_iter().map(|image| Found {
+            handle: self.handle_in(class, image.id),
+            class: class.clone(),
+            image,
+        });
+        Ok(found.filter(|found| found.readable().is_ok()).collect())
     }
 
-    async fn end_interrupted(self: Arc<Self>, group: Found) {
-        let id = group.image.id;
-        let own = group.members();
-        let members = own
-            .iter()
-            .map(|volume| Hold::Exclusive(member_id(id, volume)));
-        let holds = [Hold::Exclusive(id)].into_iter().chain(members).collect();
-        let (this, handle) = (Arc::clone(&self), group.handle.clone());
-        let end = async move { this.end_group_snapshot(&group).await };
-        if let Err(error) = self.changes.run(holds, end).await {
-            // Whoever asks for it again has it ended.
-            tracing::warn!(group.id = %handle, error = %error.chain(), "group snapshot not ended");
+    /// Does something with an image as it is once these are held, which others may do for a while.
+    fn when_free<F>(
+        self: &Arc<Self>,
+        holds: Vec<Hold>,
+        found: Found,
+        work: impl Fn(Arc<Self>, Found) -> F + Send + Sync + Copy + 'static,
+    ) where
+        F: Future<Output = Result<()>> + Send + 'static,
+    {
+        let this = Arc::clone(self);
+        tokio::spawn(async move {
+            loop {
+                let (these, known) = (Arc::clone(&this), found.clone());
+                let done = this.changes.run(holds.clone(), async move {
+                    match known.class.backend.get(known.image.id).await? {
+                        Some(image) => work(these, Found { image, ..known }).await,
+                        None => Ok(()),
+                    }
+                });
+                match done.await {
+                    Err(error) if error.kind() == Kind::Busy => tokio::time::sleep(PAUSE).await,
+                    Err(error) => {
+                        // Whoever asks for it again has it ended.
+                        tracing::error!(id = %found.handle, error = %error.chain(), "what was interrupted is not ended");
+                        return;
+                    }
+                    Ok(()) => return,
+                }
+            }
+        });
+    }
+
+    async fn go_on_rolling(self: Arc<Self>, group: Found) -> Result<()> {
+        self.roll_forward(group).await.map(drop)
+    }
+
+    async fn end_interrupted(self: Arc<Self>, group: Found) -> Result<()> {
+        match group.image.label(labels::STATE) {
+            None => return Ok(()),
+            Some(UNDECIDED) if self.is_kept(&group).await => return Ok(()),
+            Some(_) => {}
         }
+        tracing::warn!(group.id = %group.handle, "ends a group snapshot that was interrupted");
+        self.release_members(&group).await?;
+        self.end_group_snapshot(&group).await
     }
 
     /// Thaws what an agent had frozen that died with its guard.
@@ -111,34 +155,14 @@ impl Operations {
         Ok(())
     }
 
-    async fn go_on_rolling(self: Arc<Self>, group: Found) {
-        let holds = Self::rollback_holds(&group);
-        let (this, handle) = (Arc::clone(&self), group.handle.clone());
-        let forward = async move { this.roll_forward(group).await };
-        if let Err(error) = self.changes.run(holds, forward).await {
-            // Its volumes stay out of use until it is asked for again.
-            tracing::error!(group.id = %handle, error = %error.chain(), "rollback not ended");
-        }
-    }
-
     /// Gives a volume free that is held for a rollback which is not running.
-    async fn let_go(self: Arc<Self>, volume: Found) {
-        let handle = volume.handle.clone();
-        let id: ImageId = volume.image.id;
-        let this = Arc::clone(&self);
-        let free = async move {
-            let now = volume.class.backend.get(id).await?;
-            let Some(image) = now else { return Ok(()) };
-            let volume = Found { image, ..volume };
-            // It may have begun since.
-            if this.is_held_for_nothing(&volume).await {
-                let change = LabelChange::remove(labels::ROLLS_TO);
-                volume.class.backend.relabel(id, &change).await?;
-            }
-            Ok(())
-        };
-        if let Err(error) = self.changes.run(vec![Hold::Exclusive(id)], free).await {
-            tracing::warn!(volume.id = %handle, error = %error.chain(), "volume not given free");
+    async fn let_go(self: Arc<Self>, volume: Found) -> Result<()> {
+        if self.is_held_for_nothing(&volume).await {
+            tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
+            let change = LabelChange::remove(labels::ROLLS_TO);
+            let id = volume.image.id;
+            volume.class.backend.relabel(id, &change).await?;
         }
+        Ok(())
     }
 }

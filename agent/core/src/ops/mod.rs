@@ -119,7 +119,11 @@ impl Operations {
         }
         // The volumes of a group may be in several classes.
         for class in readable {
-            if let Err(error) = self.recover_groups(class).await {
+            let recovered = match self.release_groups(class).await {
+                Ok(()) => self.recover_groups(class).await,
+                Err(error) => Err(error),
+            };
+            if let Err(error) = recovered {
                 self.recover_later(class, &error);
             }
         }
@@ -150,12 +154,14 @@ impl Operations {
         }
         let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
-            let recovered = match this.recover_class(&class).await {
-                Ok(()) => this.recover_groups(&class).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = recovered {
-                this.recover_later(&class, &error);
+            if let Err(error) = this.recover_class(&class).await {
+                return this.recover_later(&class, &error);
+            }
+            // What others have waited for may be in this one.
+            for class in this.classes.iter() {
+                if let Err(error) = this.recover_groups(class).await {
+                    this.recover_later(class, &error);
+                }
             }
         });
     }

@@ -70,6 +70,11 @@ impl Found {
         }
     }
 
+    /// Whether this volume is on its way back to a group snapshot.
+    pub(super) fn rolls_to(&self, group: &Self) -> bool {
+        self.image.label(labels::ROLLS_TO) == Some(&group.place_word())
+    }
+
     /// How the labels of others name this group snapshot.
     fn place_word(&self) -> String {
         format!("{}/{}", self.class.name, self.image.id.key)
@@ -108,10 +113,9 @@ impl Operations {
             ));
         }
         let mut holds = Self::rollback_holds(&group);
-        holds.extend(kept_holds(kept, &volumes));
-        // What it may have to go on with first keeps something, too.
-        if let Some(before) = group.rolling_name().filter(|name| *name != request.name) {
-            holds.extend(kept_holds(kept_id(&before), &volumes));
+        let rolling = group.rolling_name();
+        if rolling.as_ref() != Some(&request.name) {
+            holds.extend(kept_holds(kept, &volumes));
         }
         let this = Arc::clone(self);
         self.changes
@@ -126,10 +130,13 @@ impl Operations {
                     Error::not_found(format!("group snapshot {} does not exist", request.to))
                 })?;
                 group.readable()?;
-                if group.members() != volumes {
+                if group.members() != volumes || group.rolling_name() != rolling {
                     return Err(Error::new(
                         Kind::Busy,
-                        format!("group snapshot {} was made anew; ask again", group.handle),
+                        format!(
+                            "group snapshot {} was changed by another call; ask again",
+                            group.handle
+                        ),
                     ));
                 }
                 this.roll(group, request).await
@@ -137,14 +144,18 @@ impl Operations {
             .await
     }
 
-    /// What a rollback needs for itself, but for what it keeps.
+    /// What a rollback needs, but for what one that has not begun is to keep.
     pub(super) fn rollback_holds(group: &Found) -> Vec<Hold> {
         let id = group.image.id;
+        let volumes = group.members();
         let mut holds = vec![Hold::Exclusive(id)];
-        for volume in group.members() {
+        for volume in &volumes {
             holds.push(Hold::Exclusive(volume.id()));
             // Others may make volumes of it meanwhile.
-            holds.push(Hold::Shared(member_id(id, &volume)));
+            holds.push(Hold::Shared(member_id(id, volume)));
+        }
+        if let Some(name) = group.rolling_name() {
+            holds.extend(kept_holds(kept_id(&name), &volumes));
         }
         holds
     }
@@ -156,13 +167,20 @@ impl Operations {
         self.free_held_for_nothing(&group).await?;
         let kept = kept_id(&request.name);
         let known = self.named(&group.class, kept).await?;
+        let is_ours = |known: &Found| {
+            // A group snapshot that was deleted and taken anew is another one.
+            known.image.label(labels::BEFORE) == Some(&group.place_word())
+                && known.image.created() >= group.image.created()
+        };
         if group.image.label(labels::ROLLED) == Some(request.name.as_str()) {
-            // One that was deleted since is kept no longer.
-            return self.shown(known).await;
+            // What was deleted since is kept no longer.
+            let is_seen =
+                |known: &Found| is_ours(known) && known.image.label(labels::STATE).is_none();
+            return self.shown(known.filter(is_seen)).await;
         }
         if let Some(known) = known {
             known.readable()?;
-            let is_ours = known.image.label(labels::BEFORE) == Some(&group.place_word());
+            let is_ours = is_ours(&known);
             match known.image.label(labels::STATE) {
                 // It was done, and another one after it.
                 None if is_ours => return self.shown(Some(known)).await,
@@ -336,7 +354,7 @@ impl Operations {
         let members = group.members();
         let mark = LabelChange::remove(labels::ROLLS_TO);
         for found in self.volumes_of(members.iter()).await?.iter() {
-            if found.image.label(labels::ROLLS_TO).is_some() {
+            if found.rolls_to(group) {
                 found.class.backend.relabel(found.image.id, &mark).await?;
                 fail::point("roll-back.freed");
             }
@@ -379,7 +397,9 @@ impl Operations {
         let pairs = self.pairs(&group).await?;
         let volumes = self.volumes_of(group.members().iter()).await?;
         for (member, snapshot) in pairs {
-            let Some(volume) = volumes.get(&member) else {
+            // All were marked before it was decided; one that is not is another one by now.
+            let volume = volumes.get(&member);
+            let Some(volume) = volume.filter(|volume| volume.rolls_to(&group)) else {
                 tracing::warn!(group.id = %group.handle, class = %member.class, key = %member.key, "a volume to be rolled back is gone");
                 continue;
             };
@@ -390,7 +410,7 @@ impl Operations {
             let given = backend.give_back(id, snapshot.image.id).await;
             given.map_err(explain)?;
             fail::point("roll-back.member");
-            let state = labels_of_moment(&snapshot);
+            let state = labels_of_moment(&snapshot, volume);
             if state.apply(&volume.image.labels).is_some() {
                 backend.relabel(id, &state).await.map_err(explain)?;
                 fail::point("roll-back.relabelled");
@@ -489,10 +509,14 @@ fn kept_holds(kept: ImageId, volumes: &[Member]) -> Vec<Hold> {
 }
 
 /// What a volume says of itself when it has the bytes of a snapshot again.
-fn labels_of_moment(snapshot: &Found) -> LabelChange {
+fn labels_of_moment(snapshot: &Found, volume: &Found) -> LabelChange {
     let mut change = LabelChange::default();
     for key in labels::OF_BYTES {
         match snapshot.image.label(key) {
+            // What it has behind the snapshot's end was written to since.
+            Some(_) if key == labels::FORMAT && volume.image.size > snapshot.image.size => {
+                change.set.insert(key.to_owned(), "running".to_owned());
+            }
             Some(value) => {
                 change.set.insert(key.to_owned(), value.to_owned());
             }

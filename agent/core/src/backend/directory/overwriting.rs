@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{Inner, layout::Passing, record};
+use super::{Allocation, Inner, layout::Passing, record};
 use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, Labels, Origin},
@@ -18,7 +18,9 @@ use crate::{
 impl Inner {
     /// Refuses what cannot be given back, or has no room beside what is there until then.
     pub(super) fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
-        let mut largest = 0;
+        let must_copy = self.must_copy()?;
+        let is_thick = self.settings.allocation == Allocation::Thick;
+        let (mut taken, mut most) = (0_i128, 0_i128);
         for (id, from) in pairs {
             let volume = self.layout.usable(*id)?;
             let moment = self.layout.usable(*from)?;
@@ -28,17 +30,34 @@ impl Inner {
                     format!("{from} shows no volume that could be {id}: that was made anew since"),
                 ));
             }
-            self.detach(*id)?;
-            let path = self.layout.image(*from);
-            let image = fs::metadata(&path);
-            let image = image.map_err(|error| failed(&path, error))?;
-            // They are replaced one after the other.
-            largest = largest.max(image.blocks() * 512);
+            if !self.devices(*id)?.is_empty() {
+                return Err(Error::new(
+                    Kind::InUse,
+                    format!("{id} has a device; unpublish and unstage it first"),
+                ));
+            }
+            // They are replaced one after the other, each when its new bytes are whole.
+            let (old, new) = (self.blocks(*id)?, self.blocks(*from)?);
+            let new = if is_thick {
+                volume.size.bytes().into()
+            } else {
+                new
+            };
+            most = most.max(taken + new);
+            taken += new - old;
         }
-        if self.must_copy()? {
-            self.check_room(Size::try_from(largest)?)?;
+        if must_copy && let Ok(most) = u64::try_from(most) {
+            self.check_room(Size::try_from(most)?)?;
         }
         Ok(())
+    }
+
+    /// The bytes that an image takes of its file system.
+    fn blocks(&self, id: ImageId) -> Result<i128> {
+        let path = self.layout.image(id);
+        let image = fs::metadata(&path);
+        let image = image.map_err(|error| failed(&path, error))?;
+        Ok(i128::from(image.blocks()) * 512)
     }
 
     /// Replaces the bytes of a volume by those of a snapshot, in one step.

@@ -3,7 +3,11 @@
 //! In a pool the volume's device is deleted and made again as a snapshot of the snapshot, under its old number: for LVM
 //! nothing changes. Without a pool what was written over since is copied back from the snapshot.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use super::{
     Lvm, Ours, Volumes, check_unused,
@@ -14,9 +18,15 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{device_mapper::SECTOR, exceptions},
+    host::{
+        device_mapper::{Mapped, SECTOR},
+        exceptions,
+    },
     types::ImageId,
 };
+
+/// So long a device that nobody uses may be open to somebody who looks at all that change.
+const GLANCE: Duration = Duration::from_secs(1);
 
 impl Lvm {
     /// Refuses what cannot be given back, or what other snapshots have no room to keep when it is.
@@ -25,16 +35,69 @@ impl Lvm {
         let now = self.group.now().await?;
         for (id, from) in pairs {
             let (volume, moment) = self.pair(&now, *id, *from)?;
-            if let Some(device) = self.device(&now, volume.volume)? {
-                check_unused(&device)?;
-            }
-            if let Volumes::Thick(thick) = &self.settings.volumes {
-                // A store tells how full it is when it has a device.
-                self.activate(&now, volume.volume).await?;
-                self.check_stores_of(&now, thick, volume.volume, moment.volume)?;
+            self.check_idle(&now, volume.volume).await?;
+            match &self.settings.volumes {
+                Volumes::Thick(thick) => {
+                    // A store tells how full it is when it has a device.
+                    self.activate(&now, volume.volume).await?;
+                    self.check_stores_of(&now, thick, volume.volume, moment.volume)?;
+                    let store = self.store(&now, moment.volume)?;
+                    blocking(move || exceptions::check(&store.node()?)).await?;
+                }
+                Volumes::Thin(pool) => {
+                    // One that cannot be written to would take the volume away and not give it back.
+                    self.check_is_in_pool(&now, moment.volume).await?;
+                    self.pool_state(&now, pool).await?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Refuses a volume that somebody uses. Who looks at all devices that change has it open for a moment.
+    async fn check_idle(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
+        let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
+        blocking(move || {
+            let deadline = Instant::now() + GLANCE;
+            loop {
+                let Some(device) = group.mapper()?.find(&uuid)? else {
+                    return Ok(());
+                };
+                match check_unused(&device) {
+                    Err(_) if device.open != 0 && Instant::now() < deadline => {
+                        thread::sleep(Duration::from_millis(20));
+                    }
+                    other => return other,
+                }
+            }
+        })
+        .await
+    }
+
+    /// Makes sure that the pool has what LVM's record says of a snapshot.
+    async fn check_is_in_pool(&self, now: &VolumeGroup, moment: &LogicalVolume) -> Result<()> {
+        if let VolumeKind::Thin { pool, .. } = &moment.kind
+            && let Some((pool, _)) = now.pool(pool)
+            && self.group.mapper()?.find(&now.pool_uuid(pool))?.is_none()
+        {
+            self.activate(now, moment).await?;
+        }
+        self.hidden_status(now, moment).await.map(drop)
+    }
+
+    /// The exception store of a snapshot that has a device.
+    fn store(&self, now: &VolumeGroup, moment: &LogicalVolume) -> Result<Mapped> {
+        let uuid = format!("{}-cow", now.mapped_uuid(moment));
+        let store = self.group.mapper()?.find(&uuid)?;
+        store.ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!(
+                    "{} is active and its store is not",
+                    self.group.path(&moment.name)
+                ),
+            )
+        })
     }
 
     /// A volume, and a snapshot of it.
@@ -137,10 +200,10 @@ impl Lvm {
             .pool(pool)
             .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
         let pool = now.pool_uuid(pool);
-        if self.group.mapper()?.find(&pool)?.is_none() {
-            // The volume itself may be without its device in the pool since an interruption, and cannot be activated.
-            self.activate(now, moment).await?;
-        }
+        // The volume itself may be without its device in the pool since an interruption, and cannot be activated.
+        self.check_is_in_pool(now, moment).await?;
+        self.check_idle(now, volume).await?;
+        let was_active = self.device(now, volume)?.is_some();
         let (delete, create) = (
             format!("delete {device}"),
             format!("create_snap {device} {snapshot}"),
@@ -167,7 +230,6 @@ impl Lvm {
             let mapper = group.mapper()?;
             if let Some(device) = mapper.find(&uuid)? {
                 check_unused(&device)?;
-                // LVM makes it again, with all that it tells udev, when the volume is used next.
                 mapper.remove_patiently(&uuid)?;
             }
             fail::point("lvm.give-back.unmapped");
@@ -181,7 +243,12 @@ impl Lvm {
             fail::point("lvm.give-back.made");
             Ok(())
         })
-        .await
+        .await?;
+        if was_active {
+            // By LVM, which tells udev all that it wants to know.
+            self.activate(now, volume).await?;
+        }
+        Ok(())
     }
 
     async fn give_thick_back(&self, id: ImageId, from: ImageId) -> Result<()> {
@@ -189,17 +256,8 @@ impl Lvm {
         let (volume, moment) = self.pair(&now, id, from)?;
         let origin = self.activate(&now, volume.volume).await?;
         let snapshot = self.activate(&now, moment.volume).await?;
-        if let Some(device) = self.device(&now, volume.volume)? {
-            check_unused(&device)?;
-        }
-        let store = format!("{}-cow", now.mapped_uuid(moment.volume));
-        let store = self.group.mapper()?.find(&store)?;
-        let store = store.ok_or_else(|| {
-            Error::new(
-                Kind::HalfDone,
-                format!("{from} is active and its store is not"),
-            )
-        })?;
+        self.check_idle(&now, volume.volume).await?;
+        let store = self.store(&now, moment.volume)?;
         let progress = self
             .running
             .begin(id, What::RollingBack, now.bytes(volume.volume));
