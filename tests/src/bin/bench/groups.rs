@@ -254,7 +254,7 @@ pub(crate) async fn directory(table: &mut Table) {
     let mut all = Vec::new();
     for number in 0..16 {
         let (id, place) = used(&agent, &format!("v{number}"), 1024, &mounted("ext4")).await;
-        // Something to share: a quarter of the volume.
+        // Something to share.
         let filler = place.path.with_file_name("filler");
         run(
             "dd",

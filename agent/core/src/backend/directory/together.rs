@@ -126,14 +126,12 @@ impl Inner {
         let (from, to) = (open(&from, false)?, open(&to, true)?);
         let mut member = Member::default();
         if let Writers::FileSystem(mount_point) = self.writers(source)? {
-            let directory = open(&mount_point, false)?;
             // What is on the disk already need not be brought there while writers wait.
-            let failed =
-                |error| Error::io(format!("could not sync {}", mount_point.display()), error);
-            nix::unistd::syncfs(&directory).map_err(failed)?;
             from.sync_data()
                 .map_err(|error| failed_sync(source, error))?;
-            member.held.push(Held::FileSystem(directory));
+            for list in [&mut member.settled, &mut member.held] {
+                list.push(Held::FileSystem(open(&mount_point, false)?));
+            }
         }
         let step = if must_copy {
             Step::Copy { from, to }
