@@ -1,10 +1,18 @@
 //! How much room there is, and what a thick class promises.
 
-use std::{fs, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+};
 
-use drumlin_proto::csi::v1::{
-    CapacityRange, CreateVolumeRequest, GetCapacityRequest, VolumeCapability,
-    volume_capability::access_mode::Mode,
+use drumlin_proto::{
+    csi::v1::{
+        CapacityRange, CreateVolumeRequest, GetCapacityRequest, VolumeCapability,
+        volume_capability::access_mode::Mode,
+    },
+    drumlin::v1::RollbackVolumeGroupSnapshotRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
@@ -13,7 +21,10 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{mount, ok, put, refused, text, unmount};
+use crate::{
+    group_snapshots::take,
+    kit::{mount, ok, put, refused, text, unmount},
+};
 
 /// Where the classes of [`thin_and_thick`] are.
 const CLASSES: [&str; 2] = ["thin", "thick"];
@@ -187,4 +198,65 @@ async fn there_is_room_only_for_what_could_be_made() {
         Code::InvalidArgument,
     );
     assert!(message.starts_with("parameters.class"), "{message}");
+}
+
+#[tokio::test]
+async fn a_rollback_for_which_there_is_no_room_is_refused_and_changes_nothing() {
+    // Without reflinks the new bytes of a volume lie beside the old ones until they are whole.
+    let agent = thin_and_thick(Kind::Ext4).await;
+    for class in CLASSES {
+        let mut ids = Vec::new();
+        for name in ["a", "b"] {
+            let request = in_class(class, create(&format!("{class}-{name}"), 64, &raw()));
+            ids.push(made(&agent, request).await);
+        }
+        let images: Vec<PathBuf> = ids
+            .iter()
+            .map(|id| bytes_of_class(&agent, class, id))
+            .collect();
+        for image in &images {
+            let file = fs::File::options().write(true).open(image).unwrap();
+            file.write_all_at(&vec![1; 32 << 20], 0).unwrap();
+        }
+        let group = take(&agent, &format!("{class}-g"), &ids).await;
+        for image in &images {
+            let file = fs::File::options().write(true).open(image).unwrap();
+            file.write_all_at(&vec![2; 32 << 20], 0).unwrap();
+        }
+        // Room for one of them and a part of the other.
+        let left = room(&agent, class, &raw()).await;
+        let keep = if class == "thick" { 40 } else { 24 };
+        let filler = agent.path(class).join("filler");
+        let file = fs::File::create(&filler).unwrap();
+        let bytes = vec![3; 1 << 20];
+        for _ in 0..left - keep {
+            (&file).write_all(&bytes).unwrap();
+        }
+        file.sync_all().unwrap();
+        drop(file);
+        let back = RollbackVolumeGroupSnapshotRequest {
+            name: format!("{class}-back"),
+            group_snapshot_id: group.group_snapshot_id.clone(),
+            discard: true,
+        };
+        let answer = agent
+            .own()
+            .rollback_volume_group_snapshot(back.clone())
+            .await;
+        refused(answer, Code::ResourceExhausted);
+        for image in &images {
+            assert_eq!(fs::read(image).unwrap()[..4096], [2; 4096], "{class}");
+        }
+        fs::remove_file(&filler).unwrap();
+        ok(agent.own().rollback_volume_group_snapshot(back).await);
+        for image in &images {
+            assert_eq!(fs::read(image).unwrap()[..4096], [1; 4096], "{class}");
+        }
+    }
+}
+
+/// Where the bytes of a volume of a class are.
+fn bytes_of_class(agent: &Agent, class: &str, id: &str) -> PathBuf {
+    let key = id.rsplit('/').next().unwrap();
+    agent.path(class).join("volumes").join(key).join("image")
 }
