@@ -34,7 +34,7 @@ use tonic::{Response, Status};
 
 use crate::{
     kit::{detach, paths, points},
-    rollback,
+    rollback_kills,
 };
 
 /// An agent that may be killed, and what is known of that.
@@ -351,7 +351,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     };
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
     // Pools are made and groups are rolled back in tests of their own.
-    points.retain(|point| !point.starts_with("lvm.pool.") && !rollback::is_own(point));
+    points.retain(|point| !point.starts_with("lvm.pool.") && !rollback_kills::is_own(point));
     for point in points {
         let mut kills = 0;
         for (capability, mebibytes, wanted) in &wanted {

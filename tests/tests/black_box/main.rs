@@ -33,6 +33,7 @@ mod one_moment;
 mod process;
 mod restoring;
 mod rollback;
+mod rollback_kills;
 mod rolling_back;
 mod room;
 mod signals;

@@ -49,6 +49,8 @@ mod refusals;
 mod repairs;
 #[path = "../black_box/rollback.rs"]
 mod rollback;
+#[path = "../black_box/rollback_kills.rs"]
+mod rollback_kills;
 mod sanity;
 mod stalls;
 mod stores;
