@@ -1,4 +1,11 @@
-//! Memory for input and output past the page cache.
+//! Input and output past the page cache.
+
+use std::{
+    fs::{File, OpenOptions},
+    io,
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
 /// Bytes that begin where direct reads and writes want them.
 #[derive(Debug)]
@@ -32,4 +39,13 @@ impl DirectBuffer {
         let all = self.skip..self.skip + self.length;
         self.memory.get_mut(all).unwrap_or_default()
     }
+}
+
+/// Opens a device so.
+pub(crate) fn open_direct(path: &Path, writable: bool) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(writable)
+        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
+        .open(path)
 }

@@ -4,15 +4,9 @@
 //! chunk of the store), little-endian, and the chunks of the store that they name. A pair that names chunk 0 of the store
 //! is behind the last one.
 
-use std::{
-    fs::{File, OpenOptions},
-    io,
-    ops::Range,
-    os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
-};
+use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
-use super::DirectBuffer;
+use super::{DirectBuffer, open_direct};
 use crate::{Error, Kind, Result};
 
 /// How a store begins: `SnAp`.
@@ -36,7 +30,7 @@ struct Store {
 
 impl Store {
     fn open(path: &Path) -> Result<Self> {
-        let file = open(path, false).map_err(|error| failed(path, error))?;
+        let file = open_direct(path, false).map_err(|error| failed(path, error))?;
         let mut head = DirectBuffer::new(DirectBuffer::BLOCK);
         file.read_exact_at(head.bytes_mut(), 0)
             .map_err(|error| failed(path, error))?;
@@ -118,8 +112,8 @@ pub fn give_back(
     mut step: impl FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let store = Store::open(store)?;
-    let from = open(snapshot, false).map_err(|error| failed(snapshot, error))?;
-    let to = open(origin, true).map_err(|error| failed(origin, error))?;
+    let from = open_direct(snapshot, false).map_err(|error| failed(snapshot, error))?;
+    let to = open_direct(origin, true).map_err(|error| failed(origin, error))?;
     let mut buffers = (DirectBuffer::new(BUFFER), DirectBuffer::new(BUFFER));
     store.each_area(|chunks| {
         for run in runs(chunks, store.chunk, BUFFER) {
@@ -170,14 +164,6 @@ fn runs(chunks: &[u64], chunk: u64, most: usize) -> Vec<Range<u64>> {
         }
     }
     runs
-}
-
-fn open(path: &Path, writable: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(writable)
-        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
-        .open(path)
 }
 
 fn failed(path: &Path, error: io::Error) -> Error {

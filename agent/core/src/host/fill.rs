@@ -1,14 +1,14 @@
 //! What a block device holds: copied from another one, zeroed, forgotten. Past the page cache, in steps.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::File,
     io,
     ops::{ControlFlow, Range},
-    os::unix::fs::{FileExt, OpenOptionsExt},
+    os::unix::fs::FileExt,
     path::Path,
 };
 
-use super::{DirectBuffer, system};
+use super::{DirectBuffer, open_direct, system};
 use crate::{Error, Result};
 
 /// One step: large enough to be fast, small enough to be stopped.
@@ -33,7 +33,7 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
         )
     };
     let mut work = || -> io::Result<u64> {
-        let (from, to) = (open(source, false)?, open(target, true)?);
+        let (from, to) = (open_direct(source, false)?, open_direct(target, true)?);
         let mut buffer = DirectBuffer::new(BUFFER);
         let mut at = span.start;
         while at < span.end {
@@ -87,7 +87,7 @@ fn each(
     change: impl Fn(&File, u64, u64) -> io::Result<()>,
 ) -> Result<u64> {
     let mut work = || -> io::Result<u64> {
-        let file = open(device, true)?;
+        let file = open_direct(device, true)?;
         let mut at = span.start;
         while at < span.end {
             let length = (span.end - at).min(STEP);
@@ -101,12 +101,4 @@ fn each(
         Ok(at)
     };
     work().map_err(|error| Error::io(format!("could not wipe {}", device.display()), error))
-}
-
-fn open(device: &Path, writable: bool) -> io::Result<File> {
-    OpenOptions::new()
-        .read(true)
-        .write(writable)
-        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
-        .open(device)
 }

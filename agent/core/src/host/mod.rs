@@ -30,7 +30,7 @@ mod system;
 pub(crate) mod testing;
 
 pub use access::Access;
-pub(crate) use direct::DirectBuffer;
+pub(crate) use direct::{DirectBuffer, open_direct};
 pub use disk::Disk;
 pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;

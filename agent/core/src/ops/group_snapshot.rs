@@ -109,6 +109,13 @@ pub(super) fn member_id(group: ImageId, volume: &Member) -> ImageId {
     }
 }
 
+/// What is held to make, or remove, a group snapshot of these volumes.
+pub(super) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<Hold> {
+    let members = volumes.iter().map(|volume| member_id(group, volume));
+    let all = [group].into_iter().chain(members);
+    all.map(Hold::Exclusive).collect()
+}
+
 impl Operations {
     /// Makes a group snapshot, or finds the one that an earlier call with this name made.
     ///
@@ -130,11 +137,8 @@ impl Operations {
             kind,
             key: Key::of(kind, &request.name),
         };
-        let mut holds = vec![Hold::Exclusive(id)];
-        for volume in &volumes {
-            holds.push(Hold::Exclusive(volume.id()));
-            holds.push(Hold::Exclusive(member_id(id, volume)));
-        }
+        let mut holds = whole_holds(id, &volumes);
+        holds.extend(volumes.iter().map(|volume| Hold::Exclusive(volume.id())));
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -396,12 +400,7 @@ impl Operations {
         found.readable()?;
         self.check_members(&found, members)?;
         let id = found.image.id;
-        let mut holds = vec![Hold::Exclusive(id)];
-        let own = found.members();
-        holds.extend(
-            own.iter()
-                .map(|volume| Hold::Exclusive(member_id(id, volume))),
-        );
+        let holds = whole_holds(id, &found.members());
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -563,11 +562,7 @@ impl Operations {
                 continue;
             }
             for image in class.backend.list(ImageKind::GroupSnapshot).await? {
-                let found = Found {
-                    handle: self.handle_in(class, image.id),
-                    class: class.clone(),
-                    image,
-                };
+                let found = self.found(class, image);
                 groups.insert((class.name.clone(), found.image.id.key), found);
             }
         }

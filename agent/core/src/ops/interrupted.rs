@@ -8,16 +8,14 @@ use std::{future::Future, sync::Arc, time::Duration};
 use super::{
     Class, Operations,
     devices::Devices,
-    group_snapshot::member_id,
+    group_snapshot::whole_holds,
     labels::{self, Read},
     locks::Hold,
     resolve::Found,
     rollback::UNDECIDED,
 };
 use crate::{
-    Kind, Result,
-    backend::LabelChange,
-    blocking,
+    Kind, Result, blocking,
     host::{MountTable, freeze},
     types::ImageKind,
 };
@@ -26,49 +24,43 @@ use crate::{
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Operations {
-    /// Has the members of group snapshots that were being taken go on, before anybody is served.
-    ///
-    /// # Errors
-    /// When the class cannot be read.
-    pub(super) async fn release_groups(&self, class: &Class) -> Result<()> {
-        for found in self.group_snapshots_of(class).await? {
-            if found.image.label(labels::STATE).is_some()
-                && let Err(error) = self.release_members(&found).await
-            {
-                tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends or undoes what was interrupted, of the groups whose records are in a class, and of its volumes.
+    /// Ends or undoes what was interrupted, of the groups whose records are in a class, and of its volumes. Before anybody
+    /// is served, writers go on when this returns.
     ///
     /// # Errors
     /// When the class cannot be read; then nothing was done.
-    pub(super) async fn recover_groups(self: &Arc<Self>, class: &Class) -> Result<()> {
-        let groups = self.group_snapshots_of(class).await?;
-        let volumes = class.backend.list(ImageKind::Volume).await?;
-        for found in groups {
+    pub(super) async fn recover_groups(
+        self: &Arc<Self>,
+        class: &Class,
+        is_served: bool,
+    ) -> Result<()> {
+        for found in self.group_snapshots_of(class).await? {
             if found.is_rolling() {
                 tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
                 let holds = Self::rollback_holds(&found);
                 self.when_free(holds, found, Self::go_on_rolling);
             } else if found.image.label(labels::STATE).is_some() {
-                let id = found.image.id;
-                let own = found.members();
-                let members = own
-                    .iter()
-                    .map(|volume| Hold::Exclusive(member_id(id, volume)));
-                let holds = [Hold::Exclusive(id)].into_iter().chain(members).collect();
+                if !is_served && let Err(error) = self.release_members(&found).await {
+                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
+                }
+                let holds = whole_holds(found.image.id, &found.members());
                 self.when_free(holds, found, Self::end_interrupted);
             }
         }
-        for image in volumes {
-            let found = Found {
-                handle: self.handle_in(class, image.id),
-                class: class.clone(),
-                image,
-            };
+        let (this, class) = (Arc::clone(self), class.clone());
+        // They are out of use until then, and all volumes are looked at for that: the start need not wait.
+        tokio::spawn(async move {
+            if let Err(error) = this.free_marked(&class).await {
+                this.recover_later(&class, &error);
+            }
+        });
+        Ok(())
+    }
+
+    /// Gives the volumes of a class free that are held for a rollback which is not running.
+    async fn free_marked(self: &Arc<Self>, class: &Class) -> Result<()> {
+        for image in class.backend.list(ImageKind::Volume).await? {
+            let found = self.found(class, image);
             if found.readable().is_ok() && self.is_held_for_nothing(&found).await {
                 let holds = vec![Hold::Exclusive(found.image.id)];
                 self.when_free(holds, found, Self::let_go);
@@ -80,11 +72,7 @@ impl Operations {
     /// The group snapshots of a class. Those of a newer agent are its own to end.
     async fn group_snapshots_of(&self, class: &Class) -> Result<Vec<Found>> {
         let images = class.backend.list(ImageKind::GroupSnapshot).await?;
-        let found = images.into_iter().map(|image| Found {
-            handle: self.handle_in(class, image.id),
-            class: class.clone(),
-            image,
-        });
+        let found = images.into_iter().map(|image| self.found(class, image));
         Ok(found.filter(|found| found.readable().is_ok()).collect())
     }
 
@@ -155,14 +143,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Gives a volume free that is held for a rollback which is not running.
     async fn let_go(self: Arc<Self>, volume: Found) -> Result<()> {
-        if self.is_held_for_nothing(&volume).await {
-            tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
-            let change = LabelChange::remove(labels::ROLLS_TO);
-            let id = volume.image.id;
-            volume.class.backend.relabel(id, &change).await?;
-        }
-        Ok(())
+        self.free_if_held_for_nothing(&volume).await
     }
 }

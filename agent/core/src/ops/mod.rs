@@ -119,11 +119,7 @@ impl Operations {
         }
         // The volumes of a group may be in several classes.
         for class in readable {
-            let recovered = match self.release_groups(class).await {
-                Ok(()) => self.recover_groups(class).await,
-                Err(error) => Err(error),
-            };
-            if let Err(error) = recovered {
+            if let Err(error) = self.recover_groups(class, false).await {
                 self.recover_later(class, &error);
             }
         }
@@ -159,7 +155,7 @@ impl Operations {
             }
             // What others have waited for may be in this one.
             for class in this.classes.iter() {
-                if let Err(error) = this.recover_groups(class).await {
+                if let Err(error) = this.recover_groups(class, true).await {
                     this.recover_later(class, &error);
                 }
             }

@@ -58,6 +58,15 @@ impl Operations {
         })
     }
 
+    /// An image of a class of this node.
+    pub(super) fn found(&self, class: &Class, image: Image) -> Found {
+        Found {
+            handle: self.handle_in(class, image.id),
+            class: class.clone(),
+            image,
+        }
+    }
+
     /// The image that an id names.
     ///
     /// # Errors

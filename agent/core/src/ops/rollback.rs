@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{
     Class, GroupSnapshot, Operations,
     devices::Devices,
-    group_snapshot::{Taking, member_id},
+    group_snapshot::{Taking, member_id, whole_holds},
     labels::{self, Read},
     locks::Hold,
     resolve::{Found, not_here},
@@ -115,7 +115,7 @@ impl Operations {
         let mut holds = Self::rollback_holds(&group);
         let rolling = group.rolling_name();
         if rolling.as_ref() != Some(&request.name) {
-            holds.extend(kept_holds(kept, &volumes));
+            holds.extend(whole_holds(kept, &volumes));
         }
         let this = Arc::clone(self);
         self.changes
@@ -155,7 +155,7 @@ impl Operations {
             holds.push(Hold::Shared(member_id(id, volume)));
         }
         if let Some(name) = group.rolling_name() {
-            holds.extend(kept_holds(kept_id(&name), &volumes));
+            holds.extend(whole_holds(kept_id(&name), &volumes));
         }
         holds
     }
@@ -365,11 +365,19 @@ impl Operations {
     /// Gives those of its volumes free that a rollback which never began still holds.
     async fn free_held_for_nothing(&self, group: &Found) -> Result<()> {
         let members = group.members();
-        let mark = LabelChange::remove(labels::ROLLS_TO);
         for found in self.volumes_of(members.iter()).await?.iter() {
-            if self.is_held_for_nothing(found).await {
-                found.class.backend.relabel(found.image.id, &mark).await?;
-            }
+            self.free_if_held_for_nothing(found).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives a volume free that a rollback which never began still holds.
+    pub(super) async fn free_if_held_for_nothing(&self, volume: &Found) -> Result<()> {
+        if self.is_held_for_nothing(volume).await {
+            tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
+            let change = LabelChange::remove(labels::ROLLS_TO);
+            let id = volume.image.id;
+            volume.class.backend.relabel(id, &change).await?;
         }
         Ok(())
     }
@@ -483,11 +491,7 @@ impl Operations {
             Ok(None) => None,
             Err(_) => Some(None),
             Ok(Some(image)) => {
-                let found = Found {
-                    handle: self.handle_in(class, id),
-                    class: class.clone(),
-                    image,
-                };
+                let found = self.found(class, image);
                 Some(found.readable().is_ok().then_some(found))
             }
         }
@@ -499,13 +503,6 @@ impl Found {
     fn rolling_name(&self) -> Option<Name> {
         Name::parse("name", self.image.label(labels::ROLLING)?).ok()
     }
-}
-
-fn kept_holds(kept: ImageId, volumes: &[Member]) -> Vec<Hold> {
-    let members = volumes
-        .iter()
-        .map(|volume| Hold::Exclusive(member_id(kept, volume)));
-    [Hold::Exclusive(kept)].into_iter().chain(members).collect()
 }
 
 /// What a volume says of itself when it has the bytes of a snapshot again.

@@ -116,11 +116,7 @@ impl Operations {
             let Ok(Some(image)) = class.backend.get(id).await else {
                 continue;
             };
-            let found = Found {
-                handle: self.handle_in(class, id),
-                class: class.clone(),
-                image,
-            };
+            let found = self.found(class, image);
             let of = found.readable()?.label(labels::SNAPSHOT_OF);
             let name = found.image.label(labels::NAME);
             if of != Some(&request.of.to_string()) || name != Some(request.name.as_str()) {
