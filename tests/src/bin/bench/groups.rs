@@ -109,12 +109,13 @@ pub(crate) async fn thin(table: &mut Table) {
         ..Options::default()
     })
     .await;
-    let mut all = Vec::new();
+    let [mut all, mut raws] = [Vec::new(), Vec::new()];
     for number in 0..64 {
         all.push(used(&agent, &format!("v{number}"), 16, &mounted("ext4")).await);
+        raws.push(used(&agent, &format!("r{number}"), 4, &raw()).await);
     }
-    let ids: Vec<String> = all.iter().map(|(id, _)| id.clone()).collect();
-    let places: Vec<Place> = all.iter().map(|(_, place)| place.clone()).collect();
+    let (ids, places): (Vec<String>, Vec<Place>) = all.into_iter().unzip();
+    let (raw_ids, raw_places): (Vec<String>, Vec<Place>) = raws.into_iter().unzip();
     let name = |id: &str| format!("dl-v-{}", id.rsplit('/').next().unwrap());
     let device = format!("{group}-{}", name(&ids[0])).replace('-', "--");
     let device = device.replacen("--dl", "-dl", 1);
@@ -126,16 +127,19 @@ pub(crate) async fn thin(table: &mut Table) {
     let bare_suspend = median((0..TIMES).map(|_| bare_suspend()).collect());
     writer.stop().unwrap();
     let mut at_16 = Duration::ZERO;
+    let used = [("mounted", &ids, &places), ("raw", &raw_ids, &raw_places)];
     for (many, wanted) in [(1, 1.5), (16, 3.0), (64, 6.0)] {
-        let writer = Writer::start(2, &places[..many]).unwrap();
-        let stall = stall(&agent, &ids[..many], &writer).await;
-        writer.stop().unwrap();
-        let figure = format!(
-            "longest write during a group snapshot of {many} beside one bare suspend and resume"
-        );
-        table.ratio(&figure, (stall, bare_suspend), wanted);
-        if many == 16 {
-            at_16 = stall;
+        for (how, ids, places) in used {
+            let writer = Writer::start(2, &places[..many]).unwrap();
+            let stall = stall(&agent, &ids[..many], &writer).await;
+            writer.stop().unwrap();
+            let figure = format!(
+                "longest write during a group snapshot of {many} {how} beside one bare suspend and resume"
+            );
+            table.ratio(&figure, (stall, bare_suspend), wanted);
+            if many == 16 && how == "mounted" {
+                at_16 = stall;
+            }
         }
     }
     let writer = Writer::start(3, &places[..16]).unwrap();
@@ -173,7 +177,7 @@ pub(crate) async fn thin(table: &mut Table) {
     }
     writer.stop().unwrap();
     table.ratio(
-        "the same for 16 beside freezing all and lvcreate -s one by one",
+        "the same for 16 mounted beside freezing all and lvcreate -s one by one",
         (at_16, median(naive)),
         1.0 / 50.0,
     );
@@ -273,6 +277,9 @@ pub(crate) async fn directory(table: &mut Table) {
     let places: Vec<Place> = all.iter().map(|(_, place)| place.clone()).collect();
     let writer = Writer::start(1, &places).unwrap();
     let stall = stall(&agent, &ids, &writer).await;
+    for l in agent.log().lines().filter(|l| l.contains("XXX")) {
+        println!("{l}");
+    }
     writer.stop().unwrap();
     table.most(
         "longest write during a group snapshot of 16 mounted volumes in a directory with reflinks",

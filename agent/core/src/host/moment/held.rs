@@ -61,14 +61,22 @@ impl Held {
         matches!(self, Self::Device { .. })
     }
 
-    /// Has writers wait for a moment and go on, so that there is little left to be brought to the disk when they wait next:
-    /// a freeze writes a journal out that a sync leaves to be.
+    /// Brings what was written to the disk, while writers go on.
+    pub(super) fn sync(&self) -> Result<()> {
+        let Self::FileSystem(directory) = self else {
+            return Ok(());
+        };
+        let synced = nix::unistd::syncfs(directory);
+        synced.map_err(|error| could_not_settle(error.into()))
+    }
+
+    /// Has writers wait for a moment and go on, so that they wait for less when they wait next: a freeze writes a journal
+    /// out that a sync leaves to be, and waits three times for all processors, which the next one need not if it comes
+    /// within some milliseconds.
     pub(super) fn settle(&self) -> Result<()> {
         let Self::FileSystem(directory) = self else {
             return Ok(());
         };
-        let failed = |error| Error::io("could not sync its file system", error);
-        nix::unistd::syncfs(directory).map_err(|error| failed(error.into()))?;
         match system::freeze(directory) {
             Ok(()) => {
                 fail::point("moment.settling");
@@ -78,7 +86,7 @@ impl Held {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP)) => {
                 Ok(())
             }
-            Err(error) => Err(failed(error)),
+            Err(error) => Err(could_not_settle(error)),
         }
     }
 
@@ -109,4 +117,8 @@ impl Held {
             },
         }
     }
+}
+
+fn could_not_settle(error: std::io::Error) -> Error {
+    Error::io("could not sync its file system", error)
 }

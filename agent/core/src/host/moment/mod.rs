@@ -10,6 +10,7 @@ mod window;
 use std::{
     fmt,
     fs::{File, OpenOptions},
+    num::NonZero,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
@@ -33,6 +34,8 @@ use crate::{Error, Kind, Result, fail};
 pub const SHORT: Duration = Duration::from_secs(1);
 /// The stack of a thread that holds one image: it does a few system calls.
 const STACK: usize = 128 << 10;
+/// So many file systems are settled at a time for each processor: they have their writers wait, and slow each other down.
+const SETTLED_AT_ONCE: usize = 8;
 /// The head of an exception store; zeros mean that it is empty.
 const STORE_HEAD: usize = 4096;
 
@@ -86,7 +89,7 @@ pub enum Step {
 pub struct Member {
     /// What it is called, for people.
     pub name: String,
-    /// What is settled just before.
+    /// The file systems that are settled just before.
     pub settled: Vec<Held>,
     /// What keeps its writers waiting, in order.
     pub held: Vec<Held>,
@@ -189,18 +192,18 @@ impl Moment {
         fail::point("moment.prepared");
         guard.arm(&self.watched(), &locks)?;
         for member in &self.members {
-            let settled = member.settled.iter().try_for_each(Held::settle);
-            settled.map_err(|error| member.explain(error))?;
+            let synced = member.settled.iter().try_for_each(Held::sync);
+            synced.map_err(|error| member.explain(error))?;
         }
-        let window = Window::new(self.limit);
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
+        let window = Window::new(self.limit, writers.len());
         let (taken, released) = thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut result = Ok(());
-            for member in &writers {
+            for (number, member) in writers.iter().enumerate() {
                 let (window, mapper) = (&window, mapper.as_ref());
-                let hold = move || member.hold_within(window, mapper);
+                let hold = move || member.hold_within(number, window, mapper);
                 let thread = thread::Builder::new().stack_size(STACK);
                 match thread.spawn_scoped(scope, hold) {
                     Ok(thread) => threads.push(thread),
@@ -214,14 +217,7 @@ impl Moment {
                     }
                 }
             }
-            let watched = result.and_then(|()| guard.watch(self.limit));
-            let taken = match watched {
-                Ok(()) => {
-                    fail::point("moment.armed");
-                    self.at_once(&window, threads.len(), mapper.as_ref())
-                }
-                Err(error) => Err(error),
-            };
+            let taken = result.and_then(|()| self.at_once(&window, &mut guard, mapper.as_ref()));
             window.end();
             let (mut result, mut released) = (taken.map(|at| (at, window.began())), Ok(()));
             for thread in threads {
@@ -264,14 +260,22 @@ impl Moment {
         needs.then(DeviceMapper::open).transpose()
     }
 
-    /// Has all writers held at once, and makes the copies.
+    /// Has all writers held at once, and makes the copies. When one could not be held, the thread that tried says why.
     fn at_once(
         &self,
         window: &Window,
-        writers: usize,
+        guard: &mut Guard,
         mapper: Option<&DeviceMapper>,
     ) -> Result<SystemTime> {
-        let is_held = window.begin(writers);
+        let at_once = SETTLED_AT_ONCE * thread::available_parallelism().map_or(1, NonZero::get);
+        for end in (at_once..window.holders).step_by(at_once) {
+            if !window.settle(end) {
+                return Ok(SystemTime::now());
+            }
+        }
+        guard.watch(self.limit)?;
+        fail::point("moment.armed");
+        let is_held = window.begin();
         fail::point("moment.held");
         let at = SystemTime::now();
         if is_held {
@@ -314,10 +318,19 @@ impl Member {
     /// Holds the writers while the window is open: whether they were held, and whether they go on again.
     fn hold_within(
         &self,
+        number: usize,
         window: &Window,
         mapper: Option<&DeviceMapper>,
     ) -> (Result<()>, Result<()>) {
-        if !window.wait_for_begin() {
+        if !window.wait_to_settle(number) {
+            return (Ok(()), Ok(()));
+        }
+        if let Err(error) = self.settled.iter().try_for_each(Held::settle) {
+            window.tell(false);
+            return (Err(self.explain(error)), Ok(()));
+        }
+        window.has_settled();
+        if !window.wait_for_begin(number) {
             return (Ok(()), Ok(()));
         }
         let (mut holding, mut done) = (Ok(()), 0);

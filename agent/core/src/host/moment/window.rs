@@ -1,4 +1,6 @@
 //! The time in which writers are held: begun for all at once, ended for all at once, or for each that comes too late.
+//!
+//! Before that all are settled, some at a time, the last of them when it begins: who has just been settled is held soonest.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
@@ -10,12 +12,18 @@ use std::{
 pub(super) struct Window {
     /// The longest that it may be open.
     pub(super) limit: Duration,
+    /// So many hold writers.
+    pub(super) holders: usize,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// Those below are to settle, those below have when it begins, and so many have.
+    told: usize,
+    early: usize,
+    settled: usize,
     began: Option<Instant>,
     has_ended: bool,
     has_first: bool,
@@ -25,9 +33,11 @@ struct State {
 }
 
 impl Window {
-    pub(super) fn new(limit: Duration) -> Self {
+    /// One for so many who hold writers.
+    pub(super) fn new(limit: Duration, holders: usize) -> Self {
         Self {
             limit,
+            holders,
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -42,11 +52,34 @@ impl Window {
         waiting.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens it, and waits until each of so many has said what became of its writers: whether all are held.
-    pub(super) fn begin(&self, writers: usize) -> bool {
-        self.state().began = Some(Instant::now());
+    /// Has those below a number settle, and waits until they have: whether they could.
+    pub(super) fn settle(&self, end: usize) -> bool {
+        self.state().told = end;
         self.changed.notify_all();
-        let state = self.wait_while(|state| state.held + state.lost < writers);
+        let state = self.wait_while(|state| state.settled + state.lost < end);
+        state.lost == 0
+    }
+
+    /// Waits until the one of this number is to settle: false when it never is.
+    pub(super) fn wait_to_settle(&self, number: usize) -> bool {
+        let state = self.wait_while(|state| state.told <= number && !state.has_ended);
+        state.told > number
+    }
+
+    /// Says that one has settled.
+    pub(super) fn has_settled(&self) {
+        self.state().settled += 1;
+        self.changed.notify_all();
+    }
+
+    /// Opens it, and waits until all have said what became of their writers: whether all are held.
+    pub(super) fn begin(&self) -> bool {
+        let mut state = self.state();
+        state.began = Some(Instant::now());
+        state.early = std::mem::replace(&mut state.told, self.holders);
+        drop(state);
+        self.changed.notify_all();
+        let state = self.wait_while(|state| state.held + state.lost < self.holders);
         state.lost == 0
     }
 
@@ -67,9 +100,14 @@ impl Window {
         began.is_some_and(|began| began.elapsed() >= self.limit)
     }
 
-    /// Waits until it begins: false when it never does.
-    pub(super) fn wait_for_begin(&self) -> bool {
-        let state = self.wait_while(|state| state.began.is_none() && !state.has_ended);
+    /// Waits until it begins for the one of this number: false when it never does. Who settled early waits for the last
+    /// ones to settle, for whom it has begun then.
+    pub(super) fn wait_for_begin(&self, number: usize) -> bool {
+        let waits = |state: &State| {
+            let some_settle = state.settled + state.lost < self.holders;
+            state.began.is_none() || number < state.early && some_settle
+        };
+        let state = self.wait_while(|state| !state.has_ended && waits(state));
         state.began.is_some()
     }
 
@@ -109,57 +147,113 @@ mod tests {
     use super::*;
     use std::thread;
 
+    fn window(limit: Duration, holders: usize) -> Window {
+        Window::new(limit, holders)
+    }
+
+    /// What one does that holds writers.
+    fn hold(window: &Window, number: usize, is_held: bool) -> bool {
+        if !window.wait_to_settle(number) {
+            return false;
+        }
+        window.has_settled();
+        if !window.wait_for_begin(number) {
+            return false;
+        }
+        window.tell(is_held);
+        true
+    }
+
     #[test]
-    fn all_are_held_before_anybody_goes_on() {
-        let window = Window::new(Duration::from_mins(1));
+    fn all_are_settled_and_held_before_anybody_goes_on() {
+        let window = window(Duration::from_mins(1), 4);
         thread::scope(|scope| {
-            for _ in 0..4 {
-                scope.spawn(|| {
-                    assert!(window.wait_for_begin());
-                    window.tell(true);
+            for number in 0..4 {
+                let window = &window;
+                scope.spawn(move || {
+                    assert!(hold(window, number, true));
                     window.wait_for_end();
                     assert!(window.state().has_ended);
                 });
             }
-            assert!(window.begin(4));
+            assert!(window.settle(2));
+            assert_eq!(window.state().settled, 2);
+            assert!(window.begin());
+            assert_eq!(window.state().settled, 4);
             window.end();
         });
         assert!(!window.is_over());
     }
 
     #[test]
-    fn one_that_is_not_held_is_told_and_one_that_never_begins_lets_all_go() {
-        let window = Window::new(Duration::from_mins(1));
+    fn who_settled_early_waits_for_the_last_one() {
+        let window = window(Duration::from_mins(1), 2);
         thread::scope(|scope| {
-            for is_held in [true, false] {
-                let window = &window;
-                scope.spawn(move || {
-                    window.wait_for_begin();
-                    window.tell(is_held);
-                });
-            }
-            assert!(!window.begin(2));
+            let window = &window;
+            let early = scope.spawn(move || hold(window, 0, true));
+            assert!(window.settle(1));
+            let last = scope.spawn(move || {
+                assert!(window.wait_to_settle(1));
+                assert!(window.wait_for_begin(1));
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(window.state().held, 0);
+                window.has_settled();
+                window.tell(true);
+            });
+            assert!(window.begin());
+            window.end();
+            assert!(early.join().unwrap());
+            last.join().unwrap();
         });
-        let never = Window::new(Duration::from_mins(1));
+    }
+
+    #[test]
+    fn one_that_is_not_held_is_told_and_one_that_never_begins_lets_all_go() {
+        let one_lost = window(Duration::from_mins(1), 2);
         thread::scope(|scope| {
-            scope.spawn(|| assert!(!never.wait_for_begin()));
-            never.end();
+            for (number, is_held) in [true, false].into_iter().enumerate() {
+                let window = &one_lost;
+                scope.spawn(move || hold(window, number, is_held));
+            }
+            assert!(!one_lost.begin());
+        });
+        for settles in [0, 1] {
+            let never = window(Duration::from_mins(1), 1);
+            thread::scope(|scope| {
+                scope.spawn(|| assert!(!hold(&never, 0, true)));
+                assert!(never.settle(settles));
+                never.end();
+            });
+        }
+    }
+
+    #[test]
+    fn one_that_cannot_settle_is_told_and_holds_up_nobody() {
+        let window = window(Duration::from_mins(1), 2);
+        thread::scope(|scope| {
+            let window = &window;
+            scope.spawn(move || hold(window, 1, true));
+            scope.spawn(move || {
+                assert!(window.wait_to_settle(0));
+                window.tell(false);
+            });
+            assert!(!window.settle(1));
+            window.end();
         });
     }
 
     #[test]
     fn nobody_waits_for_longer_than_the_limit() {
-        let window = Window::new(Duration::from_millis(50));
+        let window = window(Duration::from_millis(50), 2);
         thread::scope(|scope| {
             // The other one never says anything.
             scope.spawn(|| {
-                assert!(window.wait_for_begin());
-                window.tell(true);
+                assert!(hold(&window, 0, true));
                 window.wait_for_end();
                 assert!(window.is_over());
                 window.tell(false);
             });
-            assert!(!window.begin(2));
+            assert!(!window.begin());
         });
     }
 }
