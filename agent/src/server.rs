@@ -1,4 +1,6 @@
 //! The gRPC server: services, limits, and the end of it.
+//!
+//! All services are on one socket. Clients of what CSI does not have may have one of their own, with those alone.
 
 use std::{future::Future, sync::Arc};
 
@@ -11,28 +13,37 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     authority::Connection,
-    rpc::{csi_v1, drumlin_v1, volumegroup},
+    rpc::{csi_v0, csi_v0_1, csi_v1, drumlin_v1, identity, reclaimspace, volumegroup},
 };
+
+/// What is served on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Offer {
+    /// Every service.
+    All,
+    /// The services that CSI does not have.
+    BesideCsi,
+}
 
 /// Serves `operations` on `listener` until `stop`; calls that run then are answered first.
 pub(crate) async fn serve(
     operations: Arc<Operations>,
     driver: &str,
-    listener: UnixListener,
+    (listener, offer): (UnixListener, Offer),
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let connections = UnixListenerStream::new(listener).map(|one| one.map(Connection::new));
     Server::builder()
         .layer(CatchPanicLayer::custom(panicked))
-        .add_routes(routes(operations, driver)?)
+        .add_routes(routes(&operations, driver, offer)?)
         .serve_with_incoming_shutdown(connections, stop)
         .await
         .context("the server failed")
 }
 
 /// All that is served; reflection names it and nothing else.
-fn routes(operations: Arc<Operations>, driver: &str) -> anyhow::Result<Routes> {
-    let reflection = services()
+fn routes(operations: &Arc<Operations>, driver: &str, offer: Offer) -> anyhow::Result<Routes> {
+    let reflection = services(offer)
         .fold(
             tonic_reflection::server::Builder::configure(),
             tonic_reflection::server::Builder::with_service_name,
@@ -40,16 +51,32 @@ fn routes(operations: Arc<Operations>, driver: &str) -> anyhow::Result<Routes> {
         .register_encoded_file_descriptor_set(drumlin_proto::FILE_DESCRIPTOR_SET)
         .build_v1()
         .context("could not describe the services")?;
-    let routes = csi_v1::Front::new(Arc::clone(&operations), driver);
-    let routes = routes.register(Routes::new(reflection));
-    let routes = volumegroup::Front::new(Arc::clone(&operations)).register(routes);
-    Ok(drumlin_v1::Front::new(operations).register(routes))
+    let own = || Arc::clone(operations);
+    let routes = Routes::new(reflection);
+    let routes = volumegroup::Front::new(own()).register(routes);
+    let routes = identity::Front::new(own(), driver).register(routes);
+    let routes = reclaimspace::Front::new(own()).register(routes);
+    if offer == Offer::BesideCsi {
+        return Ok(routes);
+    }
+    let routes = csi_v1::Front::new(own(), driver).register(routes);
+    let routes = csi_v0::Front::new(own(), driver).register(routes);
+    let routes = csi_v0_1::Front::new(own(), driver).register(routes);
+    Ok(drumlin_v1::Front::new(own()).register(routes))
 }
 
 /// The services that are served, by name.
-fn services() -> impl Iterator<Item = &'static str> {
+fn services(offer: Offer) -> impl Iterator<Item = &'static str> {
+    let beside = volumegroup::SERVICES.into_iter();
+    let beside = beside
+        .chain(identity::SERVICES)
+        .chain(reclaimspace::SERVICES);
     let csi = csi_v1::SERVICES.into_iter();
-    csi.chain(volumegroup::SERVICES).chain(drumlin_v1::SERVICES)
+    let csi = csi
+        .chain(csi_v0::SERVICES)
+        .chain(csi_v0_1::SERVICES)
+        .chain(drumlin_v1::SERVICES);
+    beside.chain(csi.filter(move |_| offer == Offer::All))
 }
 
 /// What a caller gets when a call panics: INTERNAL, and the agent goes on.
@@ -106,24 +133,8 @@ pub(crate) mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn reflection_names_what_is_served_and_a_stop_ends_the_server() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("csi.sock");
-        let listener = UnixListener::bind(&path).unwrap();
-        let stop = CancellationToken::new();
-        let serving = tokio::spawn({
-            let stopped = stop.clone().cancelled_owned();
-            async move { serve(operations(), "org.example.test", listener, stopped).await }
-        });
-        let channel = drumlin_proto::connect(&path).unwrap();
-        let info = IdentityClient::new(channel.clone())
-            .get_plugin_info(GetPluginInfoRequest {})
-            .await
-            .unwrap()
-            .into_inner();
-        assert_eq!(info.name, "org.example.test");
-        assert!(info.vendor_version.starts_with(env!("CARGO_PKG_VERSION")));
+    /// What reflection names on a socket.
+    async fn named(channel: tonic::transport::Channel) -> Vec<String> {
         let request = ServerReflectionRequest {
             host: String::new(),
             message_request: Some(MessageRequest::ListServices(String::new())),
@@ -137,11 +148,43 @@ pub(crate) mod tests {
         let Some(MessageResponse::ListServicesResponse(list)) = answer else {
             unreachable!("{answer:?}");
         };
-        let names: Vec<String> = list.service.into_iter().map(|one| one.name).collect();
-        assert_eq!(names, services().collect::<Vec<_>>());
-        drop(answers);
-        stop.cancel();
-        serving.await.unwrap().unwrap();
+        list.service.into_iter().map(|one| one.name).collect()
+    }
+
+    #[tokio::test]
+    async fn reflection_names_what_is_served_and_a_stop_ends_the_server() {
+        let directory = tempfile::tempdir().unwrap();
+        for offer in [Offer::All, Offer::BesideCsi] {
+            let path = directory.path().join(format!("{offer:?}.sock"));
+            let listener = UnixListener::bind(&path).unwrap();
+            let stop = CancellationToken::new();
+            let serving = tokio::spawn({
+                let stopped = stop.clone().cancelled_owned();
+                let driver = "org.example.test";
+                async move { serve(operations(), driver, (listener, offer), stopped).await }
+            });
+            let channel = drumlin_proto::connect(&path).unwrap();
+            let names = named(channel.clone()).await;
+            assert_eq!(names, services(offer).collect::<Vec<_>>());
+            let info = IdentityClient::new(channel.clone())
+                .get_plugin_info(GetPluginInfoRequest {})
+                .await;
+            match offer {
+                Offer::All => {
+                    let info = info.unwrap().into_inner();
+                    assert_eq!(info.name, "org.example.test");
+                    assert!(info.vendor_version.starts_with(env!("CARGO_PKG_VERSION")));
+                }
+                Offer::BesideCsi => assert_eq!(info.unwrap_err().code(), Code::Unimplemented),
+            }
+            let beside = drumlin_proto::identity::identity_client::IdentityClient::new(channel)
+                .get_identity(drumlin_proto::identity::GetIdentityRequest {})
+                .await
+                .unwrap();
+            assert_eq!(beside.into_inner().name, "org.example.test");
+            stop.cancel();
+            serving.await.unwrap().unwrap();
+        }
     }
 
     /// Operations over a class that is not there.

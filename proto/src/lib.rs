@@ -2,12 +2,14 @@
 //!
 //! | where | what |
 //! | --- | --- |
+//! | [`csi::v0_1`], [`csi::v0`] | Container Storage Interface 0.1 and 0.3 |
 //! | [`csi::v1`] | Container Storage Interface 1.13, with what it took away from 1.12 |
 //! | [`volumegroup`] | groups of volumes, for both projects that speak it |
+//! | [`identity`], [`reclaimspace`] | who a driver is, and free blocks given back, for clients of what CSI does not have |
 //! | [`drumlin::v1`] | what those have no words for |
 //! | [`FILE_DESCRIPTOR_SET`] | all packages described, for reflection |
 //! | [`Endpoint`], [`socket_path`], [`connect`] | the socket's address as people write it, and a client's channel to it |
-//! | `csi/v1/csi.proto`, `volumegroup/volumegroup.proto`, `drumlin/v1/drumlin.proto` | what the modules are generated from; one file a package |
+//! | `csi/v1/csi.proto`, `volumegroup/volumegroup.proto` and others | what the modules are generated from; one file a package |
 //! | `build/` | the compiler's run, and `Debug` for all messages |
 //!
 //! **Invariant:** no `Debug` of a message shows a secret, neither its keys nor its values, however deep the
@@ -26,6 +28,29 @@
     )
 )]
 
+/// A module of what is generated from a package; our lints are not for it.
+macro_rules! generated {
+    ($(#[$doc:meta])* $name:ident = $package:literal) => {
+        $(#[$doc])*
+        #[allow(
+            clippy::all,
+            clippy::pedantic,
+            clippy::allow_attributes_without_reason,
+            clippy::as_conversions,
+            clippy::disallowed_methods,
+            missing_docs,
+            unreachable_pub,
+            unused_qualifications,
+            rust_2018_idioms,
+            missing_debug_implementations,
+            reason = "generated"
+        )]
+        pub mod $name {
+            tonic::include_proto!($package);
+        }
+    };
+}
+
 mod socket;
 
 pub use socket::{Endpoint, EndpointError, connect, socket_path};
@@ -35,60 +60,41 @@ pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "
 
 /// Packages of the Container Storage Interface.
 pub mod csi {
-    /// Version 1: 1.13 and what it took away from 1.12.
-    #[allow(
-        clippy::all,
-        clippy::pedantic,
-        clippy::allow_attributes_without_reason,
-        clippy::as_conversions,
-        clippy::disallowed_methods,
-        missing_docs,
-        unreachable_pub,
-        unused_qualifications,
-        rust_2018_idioms,
-        missing_debug_implementations,
-        reason = "generated"
-    )]
-    pub mod v1 {
-        tonic::include_proto!("csi.v1");
+    generated! {
+        /// Version 0.1.
+        v0_1 = "csi"
+    }
+
+    generated! {
+        /// Version 0.3.
+        v0 = "csi.v0"
+    }
+
+    generated! {
+        /// Version 1: 1.13 and what it took away from 1.12.
+        v1 = "csi.v1"
     }
 }
 
-/// Groups of volumes, as two projects speak it.
-#[allow(
-    clippy::all,
-    clippy::pedantic,
-    clippy::allow_attributes_without_reason,
-    clippy::as_conversions,
-    clippy::disallowed_methods,
-    missing_docs,
-    unreachable_pub,
-    unused_qualifications,
-    rust_2018_idioms,
-    missing_debug_implementations,
-    reason = "generated"
-)]
-pub mod volumegroup {
-    tonic::include_proto!("volumegroup");
+generated! {
+    /// Groups of volumes, as two projects speak it.
+    volumegroup = "volumegroup"
 }
 
 /// Our own.
 pub mod drumlin {
-    /// Version 1.
-    #[allow(
-        clippy::all,
-        clippy::pedantic,
-        clippy::allow_attributes_without_reason,
-        clippy::as_conversions,
-        clippy::disallowed_methods,
-        missing_docs,
-        unreachable_pub,
-        unused_qualifications,
-        rust_2018_idioms,
-        missing_debug_implementations,
-        reason = "generated"
-    )]
-    pub mod v1 {
-        tonic::include_proto!("drumlin.v1");
+    generated! {
+        /// Version 1.
+        v1 = "drumlin.v1"
     }
+}
+
+generated! {
+    /// Who a driver is to clients of what CSI does not have.
+    identity = "identity"
+}
+
+generated! {
+    /// Giving free blocks back.
+    reclaimspace = "reclaimspace"
 }

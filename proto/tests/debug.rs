@@ -10,7 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use drumlin_proto::FILE_DESCRIPTOR_SET;
-use drumlin_proto::{csi::v1, volumegroup};
+use drumlin_proto::{
+    csi::{v0, v0_1, v1},
+    reclaimspace, volumegroup,
+};
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, MapKey, Value};
 
@@ -23,7 +26,63 @@ const PASSWORD: &str = "hunter2";
 type Print = fn(&DynamicMessage) -> String;
 
 /// Every message with a secret of its own, and how to print its generated type.
-const SECRETIVE: [(&str, Print); 27] = [
+const SECRETIVE: [(&str, Print); 43] = [
+    (
+        "csi.ControllerPublishVolumeRequest",
+        print::<v0_1::ControllerPublishVolumeRequest>,
+    ),
+    (
+        "csi.ControllerUnpublishVolumeRequest",
+        print::<v0_1::ControllerUnpublishVolumeRequest>,
+    ),
+    (
+        "csi.CreateVolumeRequest",
+        print::<v0_1::CreateVolumeRequest>,
+    ),
+    (
+        "csi.DeleteVolumeRequest",
+        print::<v0_1::DeleteVolumeRequest>,
+    ),
+    (
+        "csi.NodePublishVolumeRequest",
+        print::<v0_1::NodePublishVolumeRequest>,
+    ),
+    (
+        "csi.NodeUnpublishVolumeRequest",
+        print::<v0_1::NodeUnpublishVolumeRequest>,
+    ),
+    (
+        "csi.v0.ControllerPublishVolumeRequest",
+        print::<v0::ControllerPublishVolumeRequest>,
+    ),
+    (
+        "csi.v0.ControllerUnpublishVolumeRequest",
+        print::<v0::ControllerUnpublishVolumeRequest>,
+    ),
+    (
+        "csi.v0.CreateSnapshotRequest",
+        print::<v0::CreateSnapshotRequest>,
+    ),
+    (
+        "csi.v0.CreateVolumeRequest",
+        print::<v0::CreateVolumeRequest>,
+    ),
+    (
+        "csi.v0.DeleteSnapshotRequest",
+        print::<v0::DeleteSnapshotRequest>,
+    ),
+    (
+        "csi.v0.DeleteVolumeRequest",
+        print::<v0::DeleteVolumeRequest>,
+    ),
+    (
+        "csi.v0.NodePublishVolumeRequest",
+        print::<v0::NodePublishVolumeRequest>,
+    ),
+    (
+        "csi.v0.NodeStageVolumeRequest",
+        print::<v0::NodeStageVolumeRequest>,
+    ),
     (
         "csi.v1.ControllerExpandVolumeRequest",
         print::<v1::ControllerExpandVolumeRequest>,
@@ -108,6 +167,14 @@ const SECRETIVE: [(&str, Print); 27] = [
     (
         "csi.v1.ValidateVolumeCapabilitiesRequest",
         print::<v1::ValidateVolumeCapabilitiesRequest>,
+    ),
+    (
+        "reclaimspace.ControllerReclaimSpaceRequest",
+        print::<reclaimspace::ControllerReclaimSpaceRequest>,
+    ),
+    (
+        "reclaimspace.NodeReclaimSpaceRequest",
+        print::<reclaimspace::NodeReclaimSpaceRequest>,
     ),
     (
         "volumegroup.ControllerGetVolumeGroupRequest",

@@ -15,7 +15,11 @@ use prost_reflect::{
 };
 
 /// The packages and their tables.
-const PACKAGES: [(&str, &str); 3] = [
+const PACKAGES: [(&str, &str); 7] = [
+    ("csi", include_str!("wire/csi.txt")),
+    ("csi.v0", include_str!("wire/csi.v0.txt")),
+    ("identity", include_str!("wire/identity.txt")),
+    ("reclaimspace", include_str!("wire/reclaimspace.txt")),
     ("csi.v1", include_str!("wire/csi.v1.txt")),
     ("drumlin.v1", include_str!("wire/drumlin.v1.txt")),
     ("volumegroup", include_str!("wire/volumegroup.txt")),

@@ -227,7 +227,8 @@ impl Agent {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    fn channel(&self) -> Channel {
+    /// A connection to it, for clients of any service.
+    pub fn channel(&self) -> Channel {
         drumlin_proto::connect(&self.socket()).expect("the socket's path is short")
     }
 

@@ -4,12 +4,18 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use drumlin_core::{fail, host::exec, ops::Operations};
 use drumlin_reconciler::{Reconciler, Settings};
+use futures::future::try_join_all;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::signals::Signals;
 use crate::{
-    cli::AgentArguments, config::Config, lock::StateLock, server, socket::Socket, telemetry,
+    cli::AgentArguments,
+    config::Config,
+    lock::StateLock,
+    server::{self, Offer},
+    socket::Socket,
+    telemetry,
 };
 
 /// How long running changes may take to end before the agent goes without them: a repeat finishes or undoes them.
@@ -28,6 +34,15 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     // Before anything can be half-done: from here on a signal ends the agent in order.
     let signals = Signals::new()?;
     let (socket, listener) = Socket::bind(config.endpoint.path())?;
+    let mut listeners = vec![(listener, Offer::All)];
+    let beside = match &config.addons_endpoint {
+        None => None,
+        Some(endpoint) => {
+            let (socket, listener) = Socket::bind(endpoint.path())?;
+            listeners.push((listener, Offer::BesideCsi));
+            Some(socket)
+        }
+    };
     let operations = Operations::new(config.settings, config.classes);
     operations.recover().await;
     let reconciler = match config.manifests {
@@ -49,11 +64,11 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let rescan = reconciler.as_ref().map(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
     let reconciling = reconciler.map(|reconciler| tokio::spawn(reconciler.run(stop.clone())));
-    let served = serve_until_stopped(&operations, &config.driver, listener, &stop).await;
+    let served = serve_until_stopped(&operations, &config.driver, listeners, &stop).await;
     if let Some(reconciling) = reconciling {
         let _ = tokio::time::timeout(GRACE, reconciling).await;
     }
-    drop(socket);
+    drop((socket, beside));
     tracing::info!("agent stopped");
     served
 }
@@ -62,19 +77,22 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
 async fn serve_until_stopped(
     operations: &Arc<Operations>,
     driver: &str,
-    listener: UnixListener,
+    listeners: Vec<(UnixListener, Offer)>,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let ended = CancellationToken::new();
     let serving = async {
-        let stopping = stop.clone().cancelled_owned();
-        let answered = server::serve(Arc::clone(operations), driver, listener, stopping);
+        let serve = |listener| {
+            let stopping = stop.clone().cancelled_owned();
+            server::serve(Arc::clone(operations), driver, listener, stopping)
+        };
+        let answered = try_join_all(listeners.into_iter().map(serve));
         let given_up = async {
             ended.cancelled().await;
             tokio::time::sleep(GRACE).await;
         };
         let served = tokio::select! {
-            served = answered => served,
+            served = answered => served.map(drop),
             () = given_up => Ok(()),
         };
         // A server that failed ends everything else too.
@@ -162,7 +180,12 @@ mod tests {
         let operations = server::tests::operations();
         let stop = CancellationToken::new();
         let client = UnixStream::connect(&path).unwrap();
-        let serving = serve_until_stopped(&operations, "org.example.test", listener, &stop);
+        let serving = serve_until_stopped(
+            &operations,
+            "org.example.test",
+            vec![(listener, Offer::All)],
+            &stop,
+        );
         let begun = Instant::now();
         let stopping = async {
             // The server has taken the connection when it answers the next one.

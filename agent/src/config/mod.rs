@@ -31,6 +31,7 @@ pub(crate) const DRIVER: &str = "csi.drumlin.dev";
 struct File {
     node: Option<String>,
     endpoint: Option<String>,
+    addons_endpoint: Option<String>,
     state_dir: Option<PathBuf>,
     manifests: Option<PathBuf>,
     attach: Option<bool>,
@@ -72,6 +73,8 @@ struct Log {
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) endpoint: Endpoint,
+    /// Where the services that CSI does not have are served once more.
+    pub(crate) addons_endpoint: Option<Endpoint>,
     pub(crate) state_dir: PathBuf,
     pub(crate) manifests: Option<PathBuf>,
     pub(crate) driver: String,
@@ -115,8 +118,15 @@ impl Config {
         if max_volumes == Some(0) {
             bail!("maxVolumesPerNode is 0; leave it out for no limit");
         }
+        let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
+        let addons_endpoint = file.addons_endpoint.map(|text| text.parse::<Endpoint>());
+        let addons_endpoint = addons_endpoint.transpose().context("addonsEndpoint")?;
+        if addons_endpoint.as_ref().map(Endpoint::path) == Some(endpoint.path()) {
+            bail!("addonsEndpoint is the endpoint of CSI, which has all services; leave it out");
+        }
         Ok(Self {
-            endpoint: endpoint.parse().context("endpoint")?,
+            endpoint,
+            addons_endpoint,
             manifests: arguments.manifests.clone().or(file.manifests),
             driver,
             log_format: arguments
@@ -207,6 +217,18 @@ mod tests {
         assert_eq!(config.state_dir, Path::new("/file"));
         assert!(config.settings.attach);
         assert_eq!(config.driver, DRIVER);
+    }
+
+    #[test]
+    fn a_second_endpoint_is_another_one() {
+        let config = load("node: n\naddonsEndpoint: unix:///tmp/b.sock\n", &[]).unwrap();
+        let second = config.addons_endpoint.unwrap();
+        assert_eq!(second.path(), Path::new("/tmp/b.sock"));
+        let same = "node: n\nendpoint: /tmp/a.sock\naddonsEndpoint: unix:///tmp/a.sock\n";
+        let error = load(same, &[]).unwrap_err();
+        assert!(format!("{error:#}").contains("addonsEndpoint"), "{error:#}");
+        let error = load("node: n\naddonsEndpoint: tcp://a\n", &[]).unwrap_err();
+        assert!(format!("{error:#}").contains("addonsEndpoint"), "{error:#}");
     }
 
     #[test]

@@ -2,25 +2,33 @@
 
 use std::fs;
 
-use drumlin_proto::csi::v1::{
-    CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest,
-    ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
-    ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
-    DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest,
-    ListSnapshotsRequest, ListVolumesRequest, NodeExpandVolumeRequest, NodeGetVolumeStatsRequest,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, ProbeRequest, Topology, TopologyRequirement,
-    ValidateVolumeCapabilitiesRequest, VolumeCapability, VolumeContentSource,
-    volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
+use drumlin_proto::csi::{
+    v0,
+    v1::{
+        CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest,
+        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
+        ControllerUnpublishVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
+        DeleteSnapshotRequest, DeleteVolumeRequest, GetCapacityRequest, GetSnapshotRequest,
+        ListSnapshotsRequest, ListVolumesRequest, NodeExpandVolumeRequest,
+        NodeGetVolumeStatsRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
+        NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, ProbeRequest, Topology,
+        TopologyRequirement, ValidateVolumeCapabilitiesRequest, VolumeCapability,
+        VolumeContentSource,
+        volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
+    },
 };
 use drumlin_tests::{
     agent::Agent,
     programs::run,
     requests::{from_snapshot, from_volume, mounted, raw, snapshot},
 };
+use prost::Message;
 use tonic::{Code, Status};
 
-use crate::kit::{ok, text, volume};
+use crate::{
+    dialect::{controller_v0, node_v0},
+    kit::{ok, text, volume},
+};
 
 const REQUESTS: usize = 10_000;
 
@@ -202,14 +210,27 @@ impl Hostile {
     /// One request to one of the RPCs.
     async fn send(&mut self, agent: &Agent) -> Result<(), Status> {
         let (mut controller, mut node) = (agent.controller(), agent.node());
+        let (mut old_controller, mut old_node) = (controller_v0(agent), node_v0(agent));
+        let is_old = self.random.below(3) == 0;
         macro_rules! call {
             ($client:ident.$rpc:ident($request:expr)) => {{
                 let request = $request;
                 $client.$rpc(request).await.map(|_| ())
             }};
+            // The same numbers mean nearly the same in an older dialect.
+            ($client:ident or $old:ident.$rpc:ident($request:ident $fields:tt)) => {{
+                let request = $request $fields;
+                if is_old {
+                    let bytes = request.encode_to_vec();
+                    let request = v0::$request::decode(bytes.as_slice()).unwrap();
+                    $old.$rpc(request).await.map(|_| ())
+                } else {
+                    $client.$rpc(request).await.map(|_| ())
+                }
+            }};
         }
         match self.random.below(20) {
-            0 | 1 => call!(controller.create_volume(CreateVolumeRequest {
+            0 | 1 => call!(controller or old_controller.create_volume(CreateVolumeRequest {
                 name: self.text(),
                 capacity_range: self.range(),
                 volume_capabilities: self.capabilities(),
@@ -222,12 +243,12 @@ impl Hostile {
                 }),
                 mutable_parameters: self.map(),
             })),
-            2 => call!(controller.delete_volume(DeleteVolumeRequest {
+            2 => call!(controller or old_controller.delete_volume(DeleteVolumeRequest {
                 volume_id: self.text(),
                 secrets: self.map()
             })),
             3 => call!(
-                controller.controller_publish_volume(ControllerPublishVolumeRequest {
+                controller or old_controller.controller_publish_volume(ControllerPublishVolumeRequest {
                     volume_id: self.id(),
                     node_id: self.random.pick(&["", "node-a", "node-b", "\0"]).to_owned(),
                     volume_capability: self.maybe_capability(),
@@ -236,41 +257,41 @@ impl Hostile {
                 })
             ),
             4 => call!(
-                controller.controller_unpublish_volume(ControllerUnpublishVolumeRequest {
+                controller or old_controller.controller_unpublish_volume(ControllerUnpublishVolumeRequest {
                     volume_id: self.id(),
                     node_id: self.text(),
                     secrets: self.map()
                 })
             ),
-            5 => call!(controller.validate_volume_capabilities(
+            5 => call!(controller or old_controller.validate_volume_capabilities(
                 ValidateVolumeCapabilitiesRequest {
                     volume_id: self.id(),
                     volume_capabilities: self.capabilities(),
                     ..ValidateVolumeCapabilitiesRequest::default()
                 }
             )),
-            6 => call!(controller.list_volumes(ListVolumesRequest {
+            6 => call!(controller or old_controller.list_volumes(ListVolumesRequest {
                 max_entries: i32::try_from(self.number()).unwrap_or(-7),
                 starting_token: self.text()
             })),
-            7 => call!(controller.get_capacity(GetCapacityRequest {
+            7 => call!(controller or old_controller.get_capacity(GetCapacityRequest {
                 volume_capabilities: self.capabilities(),
                 parameters: self.map(),
                 accessible_topology: Some(Topology {
                     segments: self.map()
                 })
             })),
-            8 => call!(controller.create_snapshot(CreateSnapshotRequest {
+            8 => call!(controller or old_controller.create_snapshot(CreateSnapshotRequest {
                 source_volume_id: self.id(),
                 name: self.text(),
                 parameters: self.map(),
                 ..CreateSnapshotRequest::default()
             })),
-            9 => call!(controller.delete_snapshot(DeleteSnapshotRequest {
+            9 => call!(controller or old_controller.delete_snapshot(DeleteSnapshotRequest {
                 snapshot_id: self.text(),
                 secrets: self.map()
             })),
-            10 => call!(controller.list_snapshots(ListSnapshotsRequest {
+            10 => call!(controller or old_controller.list_snapshots(ListSnapshotsRequest {
                 snapshot_id: self.id(),
                 source_volume_id: self.id(),
                 starting_token: self.text(),
@@ -300,17 +321,17 @@ impl Hostile {
                     secrets: self.map()
                 })
             ),
-            15 => call!(node.node_stage_volume(NodeStageVolumeRequest {
+            15 => call!(node or old_node.node_stage_volume(NodeStageVolumeRequest {
                 volume_id: self.id(),
                 staging_target_path: self.path(),
                 volume_capability: self.maybe_capability(),
                 ..NodeStageVolumeRequest::default()
             })),
-            16 => call!(node.node_unstage_volume(NodeUnstageVolumeRequest {
+            16 => call!(node or old_node.node_unstage_volume(NodeUnstageVolumeRequest {
                 volume_id: self.id(),
                 staging_target_path: self.path()
             })),
-            17 => call!(node.node_publish_volume(NodePublishVolumeRequest {
+            17 => call!(node or old_node.node_publish_volume(NodePublishVolumeRequest {
                 volume_id: self.id(),
                 staging_target_path: self.path(),
                 target_path: self.path(),
@@ -318,7 +339,7 @@ impl Hostile {
                 readonly: self.random.below(2) == 0,
                 ..NodePublishVolumeRequest::default()
             })),
-            18 => call!(node.node_unpublish_volume(NodeUnpublishVolumeRequest {
+            18 => call!(node or old_node.node_unpublish_volume(NodeUnpublishVolumeRequest {
                 volume_id: self.id(),
                 target_path: self.path()
             })),

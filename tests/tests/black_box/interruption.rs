@@ -34,18 +34,18 @@ use tonic::{Response, Status};
 
 use crate::{
     kit::{detach, paths, points},
-    rollback_kills,
+    rollback_kills, unstaged_kills,
 };
 
 /// An agent that may be killed, and what is known of that.
-struct Subject {
-    agent: Agent,
-    kills: usize,
+pub(crate) struct Subject {
+    pub(crate) agent: Agent,
+    pub(crate) kills: usize,
 }
 
 impl Subject {
     /// An agent that holds its callers to what the controller publishes, and that ends at `point`.
-    async fn start(point: Option<&str>) -> Self {
+    pub(crate) async fn start(point: Option<&str>) -> Self {
         let environment = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
         let scratch = Scratch::new();
         let classes = if is_over_lvm() {
@@ -69,7 +69,7 @@ impl Subject {
     }
 
     /// Makes a call until it is answered: whenever the agent is gone it is started again, without a point.
-    async fn call<T>(
+    pub(crate) async fn call<T>(
         &mut self,
         what: &str,
         call: impl AsyncFn(&Agent) -> Result<Response<T>, Status>,
@@ -109,7 +109,7 @@ impl Subject {
         }
     }
 
-    fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         State::of(self.agent.scratch.path())
     }
 }
@@ -350,8 +350,9 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
         Volumes::Linear | Volumes::Raid1 => &["directory."],
     };
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
-    // Pools are made and groups are rolled back in tests of their own.
-    points.retain(|point| !point.starts_with("lvm.pool.") && !rollback_kills::is_own(point));
+    // What is not CSI's, or of old dialects, has tests of its own.
+    let is_own = |point: &str| rollback_kills::is_own(point) || unstaged_kills::is_own(point);
+    points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));
     for point in points {
         let mut kills = 0;
         for (capability, mebibytes, wanted) in &wanted {

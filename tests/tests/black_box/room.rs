@@ -189,15 +189,26 @@ async fn there_is_room_only_for_what_could_be_made() {
     let id = made(&agent, smallest).await;
     let at = mount(&agent, "xfs", &id, &mounted("xfs")).await;
     unmount(&agent, &id, &at).await;
-    let request = GetCapacityRequest {
-        parameters: [("class".to_owned(), "nope".to_owned())].into(),
+    for (key, value) in [("class", "nope"), ("speed", "fast")] {
+        let request = GetCapacityRequest {
+            parameters: [(key.to_owned(), value.to_owned())].into(),
+            ..GetCapacityRequest::default()
+        };
+        let message = refused(
+            agent.controller().get_capacity(request).await,
+            Code::InvalidArgument,
+        );
+        assert!(
+            message.starts_with(&format!("parameters.{key}")),
+            "{message}"
+        );
+    }
+    let two = GetCapacityRequest {
+        volume_capabilities: vec![mounted("ext4"), mounted("xfs")],
         ..GetCapacityRequest::default()
     };
-    let message = refused(
-        agent.controller().get_capacity(request).await,
-        Code::InvalidArgument,
-    );
-    assert!(message.starts_with("parameters.class"), "{message}");
+    let answer = ok(agent.controller().get_capacity(two).await);
+    assert_eq!(answer.available_capacity, 0);
 }
 
 #[tokio::test]

@@ -22,6 +22,10 @@ mod concurrency;
 #[path = "../black_box/content.rs"]
 mod content;
 mod copies;
+#[path = "../black_box/dialect.rs"]
+mod dialect;
+#[path = "../black_box/dialects.rs"]
+mod dialects;
 mod discard;
 mod disks;
 mod example;
@@ -45,6 +49,8 @@ mod node;
 mod one_moment;
 mod pools;
 mod processes;
+#[path = "../black_box/reclaim.rs"]
+mod reclaim;
 mod refusals;
 mod repairs;
 #[path = "../black_box/rollback.rs"]
@@ -57,6 +63,8 @@ mod stores;
 mod strangers;
 #[path = "../sanity/tool.rs"]
 mod tool;
+#[path = "../black_box/unstaged_kills.rs"]
+mod unstaged_kills;
 #[path = "../black_box/volume_groups.rs"]
 mod volume_groups;
 #[path = "../black_box/volumes.rs"]

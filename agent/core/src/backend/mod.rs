@@ -29,6 +29,8 @@ pub struct Features {
     pub file_system: FileSystem,
     /// An image's device stays when it is detached.
     pub keeps_devices: bool,
+    /// Blocks that a file system gives back are free for others; elsewhere they are its own, used or not.
+    pub takes_back: bool,
 }
 
 /// Back ends whose images can be held at one moment.
@@ -156,6 +158,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn end_leaving(&self, _: ImageId) -> Result<()> {
         Ok(())
     }
+
+    /// What an image takes of its storage, in bytes, where that is known. What it shares with others counts.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>>;
 
     /// Gives an image a block device, or finds the one that it has.
     ///

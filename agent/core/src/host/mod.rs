@@ -28,6 +28,7 @@ mod superblock;
 mod system;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod trim;
 
 pub use access::Access;
 pub(crate) use direct::{DirectBuffer, open_direct};

@@ -194,6 +194,11 @@ impl MountOptions {
         self.data.join(",")
     }
 
+    /// What the file system is told, one by one.
+    pub(super) fn words(&self) -> Vec<String> {
+        self.data.clone()
+    }
+
     fn add(&mut self, kind: FileSystem, option: &str) -> Result<()> {
         if option.is_empty() {
             return Ok(());

@@ -27,6 +27,7 @@ use nix::sys::{
 const FICLONE: Ioctl = nix::request_code_write!(0x94, 9, size_of::<c_int>());
 const FIFREEZE: Ioctl = nix::request_code_readwrite!(b'X', 119, size_of::<c_int>());
 const FITHAW: Ioctl = nix::request_code_readwrite!(b'X', 120, size_of::<c_int>());
+const FITRIM: Ioctl = nix::request_code_readwrite!(b'X', 121, size_of::<[u64; 3]>());
 const BLKDISCARD: Ioctl = nix::request_code_none!(0x12, 119);
 const BLKZEROOUT: Ioctl = nix::request_code_none!(0x12, 127);
 const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>());
@@ -57,6 +58,13 @@ pub(crate) const LO_DIRECT_IO: u32 = 16;
 const OPEN_TREE_CLONE: c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
 const MOUNT_ATTR_RDONLY: u64 = 1;
+/// `nosuid`, `nodev`, `noexec`.
+const MOUNT_ATTR_HARMLESS: c_uint = 2 | 4 | 8;
+const FSOPEN_CLOEXEC: c_uint = 1;
+const FSMOUNT_CLOEXEC: c_uint = 1;
+const FSCONFIG_SET_FLAG: c_uint = 0;
+const FSCONFIG_SET_STRING: c_uint = 1;
+const FSCONFIG_CMD_CREATE: c_uint = 6;
 
 /// `struct loop_info64` of linux/loop.h.
 #[repr(C)]
@@ -287,7 +295,65 @@ pub(crate) fn clone_mount(source: &Path) -> io::Result<OwnedFd> {
     let flags = OPEN_TREE_CLONE | c_uint::try_from(libc::O_CLOEXEC).map_err(io::Error::other)?;
     // SAFETY: open_tree(2) reads a path that ends in NUL and lives across the call.
     let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) };
-    let fd = c_int::try_from(checked(fd)?).map_err(io::Error::other)?;
+    new_descriptor(fd)
+}
+
+/// Mounts a block device where nobody sees it; it is unmounted when the last descriptor of it goes.
+///
+/// `options` are those of the file system: `name` or `name=value`.
+pub(crate) fn mount_aside(device: &Path, fs_type: &str, options: &[String]) -> io::Result<OwnedFd> {
+    let fs_type = CString::new(fs_type)?;
+    // SAFETY: fsopen(2) reads a name that ends in NUL and lives across the call.
+    let context = unsafe { libc::syscall(libc::SYS_fsopen, fs_type.as_ptr(), FSOPEN_CLOEXEC) };
+    let context = new_descriptor(context)?;
+    let configure = |command: c_uint, key: Option<&str>, value: Option<&CString>| {
+        let key = key.map(CString::new).transpose()?;
+        let pointer = |text: Option<&CString>| text.map_or(std::ptr::null(), |text| text.as_ptr());
+        // SAFETY: fsconfig(2) reads texts that end in NUL and live across the call, or none.
+        let result = unsafe {
+            libc::syscall(
+                libc::SYS_fsconfig,
+                context.as_raw_fd(),
+                command,
+                pointer(key.as_ref()),
+                pointer(value),
+                0,
+            )
+        };
+        checked(result).map(drop)
+    };
+    configure(FSCONFIG_SET_STRING, Some("source"), Some(&c_path(device)?))?;
+    for option in options {
+        match option.split_once('=') {
+            None => configure(FSCONFIG_SET_FLAG, Some(option), None)?,
+            Some((name, value)) => {
+                configure(FSCONFIG_SET_STRING, Some(name), Some(&CString::new(value)?))?;
+            }
+        }
+    }
+    configure(FSCONFIG_CMD_CREATE, None, None)?;
+    // SAFETY: fsmount(2) takes numbers only.
+    let mount = unsafe {
+        libc::syscall(
+            libc::SYS_fsmount,
+            context.as_raw_fd(),
+            FSMOUNT_CLOEXEC,
+            MOUNT_ATTR_HARMLESS,
+        )
+    };
+    new_descriptor(mount)
+}
+
+/// Has the file system of an open directory give its free blocks back (`FITRIM`).
+pub(crate) fn trim(directory: impl AsFd) -> io::Result<()> {
+    // `struct fstrim_range`: start, length, least length.
+    let mut range = [0_u64, u64::MAX, 0];
+    // SAFETY: the ioctl reads and writes a structure of this form and size.
+    unsafe { ioctl_value(directory, FITRIM, &mut range) }
+}
+
+fn new_descriptor(result: c_long) -> io::Result<OwnedFd> {
+    let fd = c_int::try_from(checked(result)?).map_err(io::Error::other)?;
     // SAFETY: the call made this descriptor and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,6 +1,6 @@
 //! How much room there is.
 
-use super::{Operations, parameters};
+use super::{Operations, parameters, volume::check_capabilities};
 use crate::{
     Result,
     backend::Capacity,
@@ -11,7 +11,7 @@ use crate::{
 /// For what room is asked (CSI, `GetCapacity`).
 #[derive(Debug, Clone, Default)]
 pub struct CapacityQuery {
-    /// How volumes would be used.
+    /// How volumes would be used, if that is known.
     pub capabilities: Vec<Capability>,
     /// `class`, and what else a create would send.
     pub parameters: Map,
@@ -25,17 +25,15 @@ impl Operations {
     /// # Errors
     /// `Invalid` naming the parameter; what the class's back end reports.
     pub async fn capacity(&self, query: &CapacityQuery) -> Result<(Capacity, Size)> {
-        let name = parameters::named_class(&query.parameters)?;
+        let name = parameters::class(&query.parameters)?;
         let class = self.classes.find(name.as_ref())?;
         let mut minimum = class.backend.features().await?.sizes.minimum;
         let here = query
             .topology
             .as_ref()
             .is_none_or(|topology| topology.includes(&self.settings().node));
-        let possible = query
-            .capabilities
-            .iter()
-            .all(|capability| !capability.mode.is_multi_node());
+        let possible = query.capabilities.is_empty()
+            || check_capabilities("volume_capabilities", &query.capabilities).is_ok();
         if let Some(kind) = query.capabilities.iter().find_map(Capability::file_system) {
             minimum = minimum.max(minimum_size(kind));
         }

@@ -36,6 +36,29 @@ pub struct PublishVolume {
     pub capability: Capability,
     /// Whether it may be written there.
     pub access: Access,
+    /// Whether a volume of one node has one target at a time, whatever its access mode.
+    pub one_target: bool,
+}
+
+/// Whether what is published was staged.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Staging {
+    /// By a call before.
+    Before,
+    /// The dialect has none.
+    Never,
+}
+
+impl PublishVolume {
+    /// Whether writes are wanted, by the flag of the request and by those of the mount.
+    pub(super) fn wanted(&self) -> Access {
+        match &self.capability.access_type {
+            AccessType::Mount { flags, .. } if flags.iter().any(|flag| flag == "ro") => {
+                Access::ReadOnly
+            }
+            _ => self.access,
+        }
+    }
 }
 
 impl Operations {
@@ -45,6 +68,15 @@ impl Operations {
     /// `Invalid`, `NotFound`, `Conflict` when published there otherwise, `Busy`,
     /// `Precondition` when it is not staged, or published elsewhere and wanted by one alone.
     pub async fn publish_volume(self: &Arc<Self>, request: PublishVolume) -> Result<()> {
+        self.publish(request, Staging::Before).await
+    }
+
+    /// Makes a volume appear at the target path, as far as it may be used there.
+    pub(super) async fn publish(
+        self: &Arc<Self>,
+        request: PublishVolume,
+        staging: Staging,
+    ) -> Result<()> {
         check_capabilities(
             "volume_capability",
             std::slice::from_ref(&request.capability),
@@ -58,14 +90,11 @@ impl Operations {
             .run(holds, async move {
                 let found = place.find().await?;
                 found.healthy()?;
-                let flag = match &request.capability.access_type {
-                    AccessType::Mount { flags, .. } if flags.iter().any(|flag| flag == "ro") => {
-                        Access::ReadOnly
-                    }
-                    _ => request.access,
-                };
-                let access = this.permitted(&found, &request.capability, flag)?;
-                found.publish(&request, access).await
+                let access = this.permitted(&found, &request.capability, request.wanted())?;
+                match staging {
+                    Staging::Before => found.publish(&request, access).await,
+                    Staging::Never => found.publish_directly(&request, access).await,
+                }
             })
             .await
     }
@@ -79,6 +108,16 @@ impl Operations {
         volume: &Reference,
         target: AbsolutePath,
     ) -> Result<()> {
+        self.unpublish(volume, target, Staging::Before).await
+    }
+
+    /// Takes a volume away from the target path, which may be gone with it.
+    pub(super) async fn unpublish(
+        self: &Arc<Self>,
+        volume: &Reference,
+        target: AbsolutePath,
+        staging: Staging,
+    ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, volume) {
             Ok(place) => place,
             Err(error) => return gone(error, &target),
@@ -86,9 +125,10 @@ impl Operations {
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
-                match place.find().await {
-                    Ok(found) => found.unpublish(target).await,
-                    Err(error) => gone(error, &target),
+                match (place.find().await, staging) {
+                    (Ok(found), Staging::Before) => found.unpublish(target).await,
+                    (Ok(found), Staging::Never) => found.unpublish_directly(target).await,
+                    (Err(error), _) => gone(error, &target),
                 }
             })
             .await
@@ -163,38 +203,12 @@ impl Found {
         let devices = Devices::of(self).await?;
         let table = MountTable::read()?;
         let (source, staging) = self.staged(request, &devices, &table)?;
-        match devices.at(&table, &request.target) {
-            At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
-            At::Ours(mount) => {
-                let is_block = mount.fs_type == "devtmpfs";
-                if is_block != request.capability.is_block()
-                    || devices.access_of(&mount, &table) != access
-                {
-                    return Err(Error::new(
-                        Kind::Conflict,
-                        format!(
-                            "volume {} is published at target_path {} already, in another way",
-                            self.handle, request.target
-                        ),
-                    ));
-                }
-                return Ok(());
-            }
-            At::Nothing => {}
+        if self.is_published(request, access, (&devices, &table))? {
+            return Ok(());
         }
-        if request.capability.mode == AccessMode::SingleNodeSingleWriter
-            && let Some(other) = devices
-                .mounts(&table)
-                .find(|mount| Some(mount.target.as_path()) != staging.as_deref())
-        {
-            return Err(Error::new(
-                Kind::Precondition,
-                format!(
-                    "volume {} is for one workload alone, which has it at {}",
-                    self.handle,
-                    other.target.display()
-                ),
-            ));
+        let is_for_one = request.capability.mode == AccessMode::SingleNodeSingleWriter;
+        if is_for_one || request.one_target {
+            self.check_nowhere_else((&devices, &table), staging.as_deref())?;
         }
         if let Some(staging) = &staging {
             self.follow_device_if_possible(staging).await?;
@@ -208,6 +222,61 @@ impl Found {
         blocking(move || show(&source, &target, form, access)).await?;
         tracing::info!(volume.id = %self.handle, path = %request.target, "volume published");
         Ok(())
+    }
+
+    /// Whether it is at its target already.
+    ///
+    /// # Errors
+    /// `Conflict` when it is there in another way, `Precondition` when something else is.
+    pub(super) fn is_published(
+        &self,
+        request: &PublishVolume,
+        access: Access,
+        (devices, table): (&Devices, &MountTable),
+    ) -> Result<bool> {
+        let mount = match devices.at(table, &request.target) {
+            At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
+            At::Nothing => return Ok(false),
+            At::Ours(mount) => mount,
+        };
+        let is_block = mount.fs_type == "devtmpfs";
+        let wanted = request.capability.file_system();
+        if is_block != request.capability.is_block()
+            || wanted.is_some_and(|wanted| wanted.name() != mount.fs_type)
+            || devices.access_of(&mount, table) != access
+        {
+            return Err(Error::new(
+                Kind::Conflict,
+                format!(
+                    "volume {} is published at target_path {} already, in another way",
+                    self.handle, request.target
+                ),
+            ));
+        }
+        Ok(true)
+    }
+
+    /// Refuses a volume that is for one workload and is mounted somewhere already, but where it is staged.
+    ///
+    /// # Errors
+    /// `Precondition`, saying where.
+    pub(super) fn check_nowhere_else(
+        &self,
+        (devices, table): (&Devices, &MountTable),
+        staging: Option<&Path>,
+    ) -> Result<()> {
+        let mut others = devices.mounts(table);
+        let Some(other) = others.find(|mount| Some(mount.target.as_path()) != staging) else {
+            return Ok(());
+        };
+        Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "volume {} is for one workload alone, which has it at {}",
+                self.handle,
+                other.target.display()
+            ),
+        ))
     }
 
     /// What is to be shown at the target, and where the volume is mounted when it is.
@@ -246,7 +315,7 @@ impl Found {
         }
     }
 
-    async fn unpublish(&self, target: AbsolutePath) -> Result<()> {
+    pub(super) async fn unpublish(&self, target: AbsolutePath) -> Result<()> {
         let devices = Devices::of(self).await?;
         let published = match devices.at(&MountTable::read()?, &target) {
             At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
@@ -272,7 +341,7 @@ impl Found {
 
 /// What a volume looks like at its target.
 #[derive(Debug, Clone, Copy)]
-enum Form {
+pub(super) enum Form {
     /// A mounted file system.
     Directory,
     /// A block device.
@@ -280,7 +349,7 @@ enum Form {
 }
 
 /// Makes `source` appear at `target`; whatever fails, a target that this made does not stay behind.
-fn show(source: &Path, target: &Path, form: Form, access: Access) -> Result<()> {
+pub(super) fn show(source: &Path, target: &Path, form: Form, access: Access) -> Result<()> {
     let made = match form {
         Form::File => target::make_file(target)?,
         Form::Directory => target::make_directory(target)?,

@@ -44,14 +44,6 @@ pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
             "parameters.{key} is not known; known are: class"
         )));
     }
-    named_class(parameters)
-}
-
-/// The class that parameters name, whatever else is in them.
-///
-/// # Errors
-/// [`crate::Kind::Invalid`] naming the parameter.
-pub(super) fn named_class(parameters: &Map) -> Result<Option<ClassName>> {
     let name = parameters.get("class").map(|name| name.parse());
     name.transpose()
         .map_err(|error: Error| Error::invalid(format!("parameters.class: {error}")))

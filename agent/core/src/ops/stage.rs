@@ -75,9 +75,11 @@ impl Operations {
                 let access = this.permitted(&found, &request.capability, Access::ReadWrite)?;
                 check_staging(&request.staging)?;
                 match &request.capability.access_type {
-                    AccessType::Block => found.stage_block(&request.staging).await,
-                    AccessType::Mount { .. } => found.stage_mount(&request, access).await,
+                    AccessType::Block => found.stage_block(&request.staging).await?,
+                    AccessType::Mount { .. } => found.stage_mount(&request, access).await?,
                 }
+                tracing::info!(volume.id = %found.handle, path = %request.staging, "volume staged");
+                Ok(())
             })
             .await
     }
@@ -182,7 +184,7 @@ fn check_staging(staging: &Path) -> Result<()> {
 }
 
 impl Found {
-    async fn stage_block(&self, staging: &Path) -> Result<()> {
+    pub(super) async fn stage_block(&self, staging: &Path) -> Result<()> {
         let devices = Devices::of(self).await?;
         let table = MountTable::read()?;
         if let At::Ours(mount) = devices.at(&table, staging) {
@@ -197,12 +199,11 @@ impl Found {
         self.class
             .backend
             .attach(self.image.id, Access::ReadWrite)
-            .await?;
-        tracing::info!(volume.id = %self.handle, "volume staged");
-        Ok(())
+            .await
+            .map(drop)
     }
 
-    async fn stage_mount(&self, request: &StageVolume, access: Access) -> Result<()> {
+    pub(super) async fn stage_mount(&self, request: &StageVolume, access: Access) -> Result<()> {
         let AccessType::Mount {
             file_system,
             flags,
@@ -249,9 +250,7 @@ impl Found {
             let staging = request.staging.clone();
             blocking(move || mount_group::give(&staging, group)).await?;
         }
-        self.follow_device_if_possible(&request.staging).await?;
-        tracing::info!(volume.id = %self.handle, path = %request.staging, "volume staged");
-        Ok(())
+        self.follow_device_if_possible(&request.staging).await
     }
 
     /// Attaches and mounts; whatever fails, the device does not stay behind.
@@ -294,7 +293,7 @@ impl Found {
     }
 
     /// Makes sure that the wanted file system is on the device. Formats only what we made and nobody ever used.
-    async fn prepare(&self, device: &Path, kind: FileSystem) -> Result<()> {
+    pub(super) async fn prepare(&self, device: &Path, kind: FileSystem) -> Result<()> {
         let path = device.to_owned();
         let found = blocking(move || probe(&path)).await?;
         let refused = |what: String| {

@@ -15,11 +15,12 @@ impl Topology {
         Self(Map::from([(TOPOLOGY_KEY.to_owned(), node.to_string())]))
     }
 
-    /// Whether something on `node` is within this topology: an empty one holds everything, a foreign key nothing.
+    /// Whether something on `node` is within this topology: an empty one holds everything, a foreign key nothing. Keys are
+    /// the same in capitals.
     pub fn includes(&self, node: &NodeName) -> bool {
         self.0
             .iter()
-            .all(|(key, value)| key == TOPOLOGY_KEY && value == node.as_str())
+            .all(|(key, value)| key.eq_ignore_ascii_case(TOPOLOGY_KEY) && value == node.as_str())
     }
 }
 
@@ -55,6 +56,8 @@ mod tests {
             requisite: vec![Topology::of(node)],
             preferred: Vec::new(),
         };
+        let shouted = Map::from([(TOPOLOGY_KEY.to_uppercase(), here.to_string())]);
+        assert!(Topology(shouted).includes(&here));
         assert!(Requirement::default().is_met_by(&here));
         assert!(only(&here).is_met_by(&here));
         assert!(!only(&there).is_met_by(&here));

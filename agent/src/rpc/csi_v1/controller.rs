@@ -244,13 +244,9 @@ impl v1::controller_server::Controller for Front {
         let request = request.into_inner();
         let id = request.snapshot_id.clone();
         answer("csi.v1.Controller/ListSnapshots", id, async {
-            let wanted = |field: &str, id: &str| match id {
-                "" => Ok(None),
-                id => Reference::parse(field, id).map(Some),
-            };
             let filter = SnapshotFilter {
-                snapshot: wanted("snapshot_id", &request.snapshot_id)?,
-                of: wanted("source_volume_id", &request.source_volume_id)?,
+                snapshot: convert::optional("snapshot_id", &request.snapshot_id)?,
+                of: convert::optional("source_volume_id", &request.source_volume_id)?,
             };
             let page = convert::page(request.max_entries, request.starting_token)?;
             let listing = self.operations.list_snapshots(&filter, &page).await?;

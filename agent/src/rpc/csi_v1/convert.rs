@@ -8,7 +8,10 @@ use drumlin_core::{
     Error, Kind, Result,
     host::Access,
     ops::{Condition, GroupSnapshot, PageRequest, Snapshot, Source, Volume},
-    types::{AccessMode, AccessType, Capability, Reference, Requirement, SizeRange, Topology},
+    types::{
+        AbsolutePath, AccessMode, AccessType, Capability, Reference, Requirement, SizeRange,
+        Topology,
+    },
 };
 use drumlin_proto::csi::v1::{
     self,
@@ -22,7 +25,7 @@ const ENTRIES: usize = 1024;
 const TEXT_BYTES: usize = 4096;
 
 /// One capability that came in `field`.
-pub(super) fn capability(
+pub(in crate::rpc) fn capability(
     field: &str,
     capability: Option<&v1::VolumeCapability>,
 ) -> Result<Capability> {
@@ -116,19 +119,25 @@ pub(super) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capabili
 
 /// The capabilities that came in `volume_capabilities`, if any.
 pub(super) fn some_capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>> {
-    if list.len() > ENTRIES {
-        return Err(Error::invalid(format!(
-            "volume_capabilities has more than {ENTRIES} entries"
-        )));
-    }
+    check_entries("volume_capabilities", list.len())?;
     list.iter()
         .enumerate()
         .map(|(index, one)| capability(&format!("volume_capabilities[{index}]"), Some(one)))
         .collect()
 }
 
+/// Refuses a list that no honest caller sends.
+pub(in crate::rpc) fn check_entries(field: &str, entries: usize) -> Result<()> {
+    if entries > ENTRIES {
+        return Err(Error::invalid(format!(
+            "{field} has more than {ENTRIES} entries"
+        )));
+    }
+    Ok(())
+}
+
 /// A range of sizes; none means that anything will do.
-pub(super) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange> {
+pub(in crate::rpc) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange> {
     range.map_or(Ok(SizeRange::default()), |range| {
         SizeRange::from_wire("capacity_range", range.required_bytes, range.limit_bytes)
     })
@@ -156,6 +165,20 @@ pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<
     }))
 }
 
+/// An id that may be missing.
+pub(in crate::rpc) fn optional(field: &str, id: &str) -> Result<Option<Reference>> {
+    let given = (!id.is_empty()).then_some(id);
+    given.map(|id| Reference::parse(field, id)).transpose()
+}
+
+/// A path that may be missing.
+pub(in crate::rpc) fn optional_path(field: &str, path: &str) -> Result<Option<AbsolutePath>> {
+    let given = (!path.is_empty()).then_some(path);
+    given
+        .map(|path| AbsolutePath::parse(field, path))
+        .transpose()
+}
+
 /// The ids that came in the list `field`.
 pub(in crate::rpc) fn references(field: &str, ids: &[String]) -> Result<Vec<Reference>> {
     let numbered = ids.iter().enumerate();
@@ -165,7 +188,7 @@ pub(in crate::rpc) fn references(field: &str, ids: &[String]) -> Result<Vec<Refe
 }
 
 /// Where a volume must be usable from.
-pub(super) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirement {
+pub(in crate::rpc) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirement {
     let all =
         |list: Vec<v1::Topology>| list.into_iter().map(|one| Topology(one.segments)).collect();
     topology.map_or_else(Requirement::default, |topology| Requirement {
@@ -185,7 +208,7 @@ pub(in crate::rpc) fn page(max_entries: i32, token: String) -> Result<PageReques
 }
 
 /// Whether writes are wanted.
-pub(super) fn access(read_only: bool) -> Access {
+pub(in crate::rpc) fn access(read_only: bool) -> Access {
     if read_only {
         Access::ReadOnly
     } else {
@@ -205,7 +228,7 @@ pub(in crate::rpc) fn volume(volume: &Volume) -> v1::Volume {
 }
 
 /// A topology as a message.
-pub(super) fn topology(topology: &Topology) -> v1::Topology {
+pub(in crate::rpc) fn topology(topology: &Topology) -> v1::Topology {
     v1::Topology {
         segments: topology.0.clone(),
     }
@@ -226,7 +249,7 @@ fn content_source(source: &Source) -> v1::VolumeContentSource {
 }
 
 /// A condition as a message.
-pub(super) fn condition(condition: &Condition) -> v1::VolumeCondition {
+pub(in crate::rpc) fn condition(condition: &Condition) -> v1::VolumeCondition {
     v1::VolumeCondition {
         abnormal: condition.abnormal,
         message: condition.message.clone(),
@@ -234,7 +257,7 @@ pub(super) fn condition(condition: &Condition) -> v1::VolumeCondition {
 }
 
 /// A snapshot as a message.
-pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
+pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
     Ok(v1::Snapshot {
         size_bytes: snapshot.size.to_wire(),
         snapshot_id: snapshot.handle.to_string(),
@@ -267,7 +290,7 @@ pub(super) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
 }
 
 /// A number of bytes or inodes as a message's signed number.
-pub(super) fn number(value: u64) -> i64 {
+pub(in crate::rpc) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 

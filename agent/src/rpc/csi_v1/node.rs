@@ -62,11 +62,12 @@ impl v1::node_server::Node for Front {
                     "volume_capability",
                     request.volume_capability.as_ref(),
                 )?,
-                staging: match request.staging_target_path.as_str() {
-                    "" => None,
-                    path => Some(AbsolutePath::parse("staging_target_path", path)?),
-                },
+                staging: convert::optional_path(
+                    "staging_target_path",
+                    &request.staging_target_path,
+                )?,
                 access: convert::access(request.readonly),
+                one_target: false,
             };
             self.operations.publish_volume(request).await?;
             Ok(v1::NodePublishVolumeResponse {})

@@ -25,13 +25,13 @@ mod overwriting;
 mod record;
 mod together;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use super::{Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange};
 use crate::{
-    Result, blocking,
+    Error, Result, blocking,
     host::{Access, Disk, FileSystem, moment::Moment},
     types::{ImageId, ImageKind, Size, SizeRules},
 };
@@ -152,6 +152,7 @@ impl Backend for Directory {
             },
             file_system: self.inner.settings.file_system,
             keeps_devices: false,
+            takes_back: self.inner.settings.allocation == Allocation::Thin,
         })
     }
 
@@ -219,6 +220,18 @@ impl Backend for Directory {
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.run(move |inner| inner.delete(id)).await
+    }
+
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
+        self.run(move |inner| {
+            inner.layout.usable(id)?;
+            let path = inner.layout.image(id);
+            let metadata = std::fs::metadata(&path).map_err(|error| {
+                Error::io(format!("could not look at {}", path.display()), error)
+            })?;
+            Ok(Some(metadata.blocks() * 512))
+        })
+        .await
     }
 
     async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {

@@ -288,6 +288,8 @@ impl Backend for Lvm {
             sizes: self.sizes(extent)?,
             file_system: self.settings.file_system,
             keeps_devices: true,
+            // What a thick volume gives back stays its own, but its disk may use it to wear less.
+            takes_back: true,
         })
     }
 
@@ -460,6 +462,11 @@ impl Backend for Lvm {
             Volumes::Thick(thick) => self.end_removal(thick, id).await,
             Volumes::Thin(_) => Ok(()),
         }
+    }
+
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
+        let now = self.group.now().await?;
+        self.taken(&now, &self.finished(&now, id)?).await
     }
 
     async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {

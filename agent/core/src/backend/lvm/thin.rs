@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking,
+    host::device_mapper::SECTOR,
     types::{ImageKind, Size},
 };
 
@@ -25,6 +26,30 @@ pub(super) struct PoolState {
     data: (u64, u64),
     /// What is written where nothing was before waits or fails.
     is_out_of_space: bool,
+}
+
+impl Lvm {
+    /// What a volume takes of its pool or volume group, in bytes; none of one in a pool that is not active.
+    pub(super) async fn taken(&self, now: &VolumeGroup, ours: &Ours<'_>) -> Result<Option<u64>> {
+        let VolumeKind::Thin { pool, .. } = &ours.volume.kind else {
+            return Ok(Some(now.bytes(ours.volume)));
+        };
+        let words = match self.device(now, ours.volume)? {
+            Some(device) => {
+                let group = Arc::clone(&self.group);
+                blocking(move || group.mapper()?.status(&device.uuid)).await?
+            }
+            None => match now.pool(pool) {
+                Some((volume, _)) if self.device(now, volume)?.is_some() => {
+                    Some(self.hidden_status(now, ours.volume).await?)
+                }
+                _ => None,
+            },
+        };
+        // "<mapped sectors> <highest mapped sector>"
+        let sectors = words.and_then(|words| words.split_whitespace().next()?.parse::<u64>().ok());
+        Ok(sectors.map(|sectors| sectors * SECTOR))
+    }
 }
 
 impl PoolState {

@@ -1,0 +1,66 @@
+//! Free blocks of file systems, given back to what they are on.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, OwnedFd},
+    path::Path,
+};
+
+use super::{FileSystem, MountOptions, system};
+use crate::{Error, Kind, Result};
+
+/// Has a mounted file system tell its device which blocks are free. A device that takes none is no error.
+///
+/// # Errors
+/// `Precondition` when it is read-only.
+pub fn trim(mount_point: &Path) -> Result<()> {
+    let directory = File::open(mount_point);
+    let directory = directory.map_err(|error| failed(mount_point, error))?;
+    trim_open(&directory, mount_point)
+}
+
+/// The same for a file system that is mounted nowhere: it is mounted where nobody sees it meanwhile, and is not any more
+/// when this process ends.
+///
+/// # Errors
+/// `Precondition` when the kernel cannot mount it.
+pub fn trim_unmounted(device: &Path, kind: FileSystem) -> Result<()> {
+    let options = MountOptions::parse(kind, &[""; 0])?.words();
+    let mount = system::mount_aside(device, kind.name(), &options);
+    let mount: OwnedFd = mount.map_err(|error| {
+        Error::new(
+            Kind::Precondition,
+            format!("could not mount the {kind} of {}", device.display()),
+        )
+        .because(Error::io("fsmount", error))
+    })?;
+    let directory = nix::fcntl::openat(
+        mount.as_fd(),
+        ".",
+        nix::fcntl::OFlag::O_RDONLY | nix::fcntl::OFlag::O_CLOEXEC,
+        nix::sys::stat::Mode::empty(),
+    );
+    let directory = directory.map_err(|errno| failed(device, errno.into()))?;
+    trim_open(&directory, device)
+}
+
+fn trim_open(directory: impl AsFd, what: &Path) -> Result<()> {
+    // What was freed a moment ago is not free on the disk before the journal has it.
+    let synced = nix::unistd::syncfs(directory.as_fd());
+    synced.map_err(|errno| failed(what, errno.into()))?;
+    match system::trim(directory) {
+        Err(error) if error.raw_os_error() == Some(libc::EROFS) => Err(Error::new(
+            Kind::Precondition,
+            format!("{} is read-only", what.display()),
+        )),
+        Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(failed(what, error)),
+        _ => Ok(()),
+    }
+}
+
+fn failed(what: &Path, error: std::io::Error) -> Error {
+    Error::io(
+        format!("could not give the free blocks of {} back", what.display()),
+        error,
+    )
+}

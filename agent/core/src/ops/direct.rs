@@ -1,0 +1,108 @@
+//! Publishing a volume that nobody stages (CSI 0.1, `NodePublishVolume`): it is attached, formatted and mounted where the
+//! workload wants it, and all of that is taken down with it.
+
+use std::sync::Arc;
+
+use super::{
+    Operations,
+    devices::Devices,
+    node::{Form, PublishVolume, Staging, show},
+    resolve::Found,
+    stage::StageVolume,
+    target,
+};
+use crate::{
+    Error, Kind, Result, blocking, fail,
+    host::{Access, MountTable},
+    types::{AbsolutePath, AccessType, Reference},
+};
+
+impl Operations {
+    /// Attaches a volume, formats it if it never was, and makes it appear at the target path. A repeat finds it there.
+    ///
+    /// # Errors
+    /// `Invalid`, `NotFound`, `Conflict` when published there otherwise, `Busy`, `Precondition` when it is staged or
+    /// published elsewhere.
+    pub async fn publish_directly(self: &Arc<Self>, request: PublishVolume) -> Result<()> {
+        self.publish(request, Staging::Never).await
+    }
+
+    /// Takes a volume away from a target path, and its device when it was the last one. Not published is no error.
+    ///
+    /// # Errors
+    /// `InUse` while it is held open, `Precondition` when something else is mounted there.
+    pub async fn unpublish_directly(
+        self: &Arc<Self>,
+        volume: &Reference,
+        target: AbsolutePath,
+    ) -> Result<()> {
+        self.unpublish(volume, target, Staging::Never).await
+    }
+}
+
+impl Found {
+    pub(super) async fn publish_directly(
+        &self,
+        request: &PublishVolume,
+        access: Access,
+    ) -> Result<()> {
+        let devices = Devices::of(self).await?;
+        let table = MountTable::read()?;
+        if self.is_published(request, access, (&devices, &table))? {
+            return Ok(());
+        }
+        self.check_nowhere_else((&devices, &table), None)?;
+        match &request.capability.access_type {
+            AccessType::Block => self.show_device(request, access).await?,
+            AccessType::Mount { .. } => self.mount_at_target(request, access).await?,
+        }
+        tracing::info!(volume.id = %self.handle, path = %request.target, "volume published");
+        Ok(())
+    }
+
+    async fn mount_at_target(&self, request: &PublishVolume, access: Access) -> Result<()> {
+        let target = request.target.clone();
+        let made = blocking(move || target::make_directory(&target)).await?;
+        fail::point("publish-directly.target");
+        let stage = StageVolume {
+            volume: request.volume.clone(),
+            staging: request.target.clone(),
+            capability: request.capability.clone(),
+        };
+        let mounted = self.stage_mount(&stage, access).await;
+        if mounted.is_err() && made {
+            let _ = target::remove(&request.target);
+        }
+        mounted
+    }
+
+    async fn show_device(&self, request: &PublishVolume, access: Access) -> Result<()> {
+        self.stage_block(&request.target).await?;
+        fail::point("publish-directly.attached");
+        let devices = Devices::of(self).await?;
+        let device = devices.first().map(ToOwned::to_owned);
+        let device = device.ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("volume {} has lost its device", self.handle),
+            )
+        })?;
+        let target = request.target.clone();
+        let shown = blocking(move || show(&device, &target, Form::File, access)).await;
+        if shown.is_err() {
+            // What is still used was attached for somebody else before.
+            let _ = self.class.backend.detach(self.image.id).await;
+        }
+        shown
+    }
+
+    pub(super) async fn unpublish_directly(&self, target: AbsolutePath) -> Result<()> {
+        self.unpublish(target).await?;
+        fail::point("unpublish-directly.unmounted");
+        let devices = Devices::of(self).await?;
+        if devices.mounts(&MountTable::read()?).next().is_none() {
+            self.class.backend.detach(self.image.id).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! Free blocks of volumes, given back (package `reclaimspace`).
+
+use std::{path::PathBuf, sync::Arc};
+
+use super::{
+    Operations,
+    devices::Devices,
+    labels::Read,
+    locks::Hold,
+    resolve::{Found, not_here},
+};
+use crate::{
+    Error, Kind, Result, blocking, fail,
+    host::{Access, MountTable, trim},
+    types::{ImageKind, Reference},
+};
+
+/// What a volume took of its storage, in bytes, where that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Before its free blocks were given back.
+    pub before: Option<u64>,
+    /// After that.
+    pub after: Option<u64>,
+}
+
+/// What there is to be done for a volume.
+enum Way {
+    /// Nothing: nobody but its user knows which of its blocks are free, or they are its own in any case.
+    None,
+    /// It is mounted here.
+    Mounted(PathBuf),
+    /// It has a file system that is mounted nowhere.
+    Unmounted,
+}
+
+impl Operations {
+    /// Gives the free blocks of a volume's file system back, mounted or not. Of a raw volume and of one whose blocks are
+    /// its own nothing is given back.
+    ///
+    /// # Errors
+    /// `NotFound`, `Busy`, `Precondition` when it is mounted read-only or cannot be mounted.
+    pub async fn reclaim(self: &Arc<Self>, volume: &Reference) -> Result<Reclaimed> {
+        self.reclaim_where(volume, None).await
+    }
+
+    /// The same for a volume that is staged or published at `path`.
+    ///
+    /// # Errors
+    /// Besides those: `NotFound` when it is not there, `Precondition` for a raw volume.
+    pub async fn reclaim_at(self: &Arc<Self>, volume: &Reference, path: &str) -> Result<Reclaimed> {
+        self.reclaim_where(volume, Some(path.to_owned())).await
+    }
+
+    async fn reclaim_where(
+        self: &Arc<Self>,
+        volume: &Reference,
+        path: Option<String>,
+    ) -> Result<Reclaimed> {
+        let place = self.place(ImageKind::Volume, volume).map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                found.healthy()?;
+                let way = match path {
+                    None => found.way_of_all().await?,
+                    Some(path) => found.way_at(&path).await?,
+                };
+                found.reclaim(way).await
+            })
+            .await
+    }
+}
+
+impl Found {
+    async fn way_at(&self, path: &str) -> Result<Way> {
+        let path = self.shown_at(path).await?;
+        let table = MountTable::read()?;
+        match table.at(&path) {
+            Some(mount) if mount.fs_type != "devtmpfs" => Ok(Way::Mounted(path)),
+            _ => Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "volume {} is used as a raw block device; only its user knows which of its blocks are free",
+                    self.handle
+                ),
+            )),
+        }
+    }
+
+    async fn way_of_all(&self) -> Result<Way> {
+        let devices = Devices::of(self).await?;
+        let table = MountTable::read()?;
+        let mut mounts = devices.mounts(&table);
+        let mounted = mounts.find(|mount| mount.fs_type != "devtmpfs");
+        if let Some(mount) = mounted {
+            return Ok(Way::Mounted(mount.target.clone()));
+        }
+        // What a raw user wrote is his, and what was never formatted has nothing.
+        let is_used = devices.mounts(&table).next().is_some();
+        let is_new = self.image.is_unformatted() || self.image.is_format_running();
+        if is_used || is_new || self.image.file_system().is_none() {
+            return Ok(Way::None);
+        }
+        Ok(Way::Unmounted)
+    }
+
+    async fn reclaim(&self, way: Way) -> Result<Reclaimed> {
+        let backend = &self.class.backend;
+        let before = backend.usage(self.image.id).await?;
+        if backend.features().await?.takes_back {
+            match way {
+                Way::None => {}
+                Way::Mounted(path) => blocking(move || trim::trim(&path)).await?,
+                Way::Unmounted => self.trim_unmounted().await?,
+            }
+        }
+        let after = backend.usage(self.image.id).await?;
+        tracing::info!(volume.id = %self.handle, ?before, ?after, "free blocks given back");
+        Ok(Reclaimed { before, after })
+    }
+
+    async fn trim_unmounted(&self) -> Result<()> {
+        let Some(kind) = self.image.file_system() else {
+            return Ok(());
+        };
+        let backend = &self.class.backend;
+        let device = backend.attach(self.image.id, Access::ReadWrite).await?;
+        fail::point("reclaim.attached");
+        let trimmed = async {
+            self.prepare(&device, kind).await?;
+            blocking(move || trim::trim_unmounted(&device, kind)).await
+        };
+        let trimmed = trimmed.await;
+        fail::point("reclaim.trimmed");
+        let detached = backend.detach(self.image.id).await;
+        trimmed?;
+        detached.map(drop)
+    }
+}

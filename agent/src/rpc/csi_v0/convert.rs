@@ -1,0 +1,74 @@
+//! Requests become checked values here, once; answers become messages.
+
+use drumlin_core::{
+    Error, Result,
+    ops::{Snapshot, Source, Volume},
+    types::Reference,
+};
+use drumlin_proto::csi::v0::{
+    self, snapshot_status::Type as Status, volume_content_source as source,
+};
+
+use crate::rpc::{csi_v1::convert, old::same};
+
+/// What a volume shall be a copy of: a snapshot.
+pub(super) fn source(source: Option<&v0::VolumeContentSource>) -> Result<Option<Source>> {
+    let Some(source) = source else {
+        return Ok(None);
+    };
+    let Some(source::Type::Snapshot(snapshot)) = &source.r#type else {
+        return Err(Error::invalid(
+            "volume_content_source.type is missing: snapshot",
+        ));
+    };
+    let id = Reference::parse("volume_content_source.snapshot.id", &snapshot.id)?;
+    Ok(Some(Source::Snapshot(id)))
+}
+
+/// A volume as a message.
+pub(super) fn volume(volume: &Volume) -> Result<v0::Volume> {
+    let new = convert::volume(volume);
+    let content_source = match &volume.source {
+        // There is no word for a volume that is the copy of another one.
+        None | Some(Source::Volume(_)) => None,
+        Some(Source::Snapshot(id)) => Some(v0::VolumeContentSource {
+            r#type: Some(source::Type::Snapshot(source::SnapshotSource {
+                id: id.to_string(),
+            })),
+        }),
+    };
+    Ok(v0::Volume {
+        capacity_bytes: new.capacity_bytes,
+        id: new.volume_id,
+        attributes: new.volume_context,
+        content_source,
+        accessible_topology: new
+            .accessible_topology
+            .iter()
+            .map(same)
+            .collect::<Result<_>>()?,
+    })
+}
+
+/// A snapshot as a message.
+pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v0::Snapshot> {
+    let new = convert::snapshot(snapshot)?;
+    let created = new.creation_time.unwrap_or_default();
+    let nanoseconds = created.seconds.saturating_mul(1_000_000_000);
+    // What is held but not there yet "is being uploaded"; there is no other word for it.
+    let status = if snapshot.ready {
+        Status::Ready
+    } else {
+        Status::Uploading
+    };
+    Ok(v0::Snapshot {
+        size_bytes: new.size_bytes,
+        id: new.snapshot_id,
+        source_volume_id: new.source_volume_id,
+        created_at: nanoseconds.saturating_add(i64::from(created.nanos)),
+        status: Some(v0::SnapshotStatus {
+            r#type: status.into(),
+            details: String::new(),
+        }),
+    })
+}

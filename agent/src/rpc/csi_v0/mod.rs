@@ -1,0 +1,45 @@
+//! Package `csi.v0`: the Container Storage Interface 0.3.
+
+mod capabilities;
+mod controller;
+mod convert;
+mod identity;
+mod node;
+
+use std::sync::Arc;
+
+use drumlin_core::ops::Operations;
+use drumlin_proto::csi::v0;
+use tonic::service::Routes;
+
+/// What all services of the package share.
+#[derive(Debug, Clone)]
+pub(crate) struct Front {
+    operations: Arc<Operations>,
+    driver: Arc<str>,
+}
+
+/// The services of the package that are served, as reflection names them.
+pub(crate) const SERVICES: [&str; 3] = [
+    v0::identity_server::SERVICE_NAME,
+    v0::controller_server::SERVICE_NAME,
+    v0::node_server::SERVICE_NAME,
+];
+
+impl Front {
+    /// A front to `operations` that calls itself `driver`.
+    pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
+        Self {
+            operations,
+            driver: driver.into(),
+        }
+    }
+
+    /// Adds the services of the package.
+    pub(crate) fn register(self, routes: Routes) -> Routes {
+        routes
+            .add_service(v0::identity_server::IdentityServer::new(self.clone()))
+            .add_service(v0::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v0::node_server::NodeServer::new(self))
+    }
+}

@@ -1,0 +1,134 @@
+//! `csi.v0.Node`: volumes staged and published on this node.
+
+use drumlin_core::{
+    ops::{PublishVolume, StageVolume},
+    types::{AbsolutePath, Reference, Topology},
+};
+use drumlin_proto::csi::v0;
+use tonic::{Request, Response, Status};
+
+use super::{Front, capabilities};
+use crate::rpc::{call::answer, csi_v1::convert as common, old};
+
+#[tonic::async_trait]
+impl v0::node_server::Node for Front {
+    async fn node_stage_volume(
+        &self,
+        request: Request<v0::NodeStageVolumeRequest>,
+    ) -> Result<Response<v0::NodeStageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v0.Node/NodeStageVolume", id, async {
+            let request = StageVolume {
+                volume: Reference::parse("volume_id", &request.volume_id)?,
+                staging: AbsolutePath::parse("staging_target_path", &request.staging_target_path)?,
+                capability: old::capability(
+                    "volume_capability",
+                    request.volume_capability.as_ref(),
+                )?,
+            };
+            self.operations.stage_volume(request).await?;
+            Ok(v0::NodeStageVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<v0::NodeUnstageVolumeRequest>,
+    ) -> Result<Response<v0::NodeUnstageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v0.Node/NodeUnstageVolume", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            let staging = AbsolutePath::parse("staging_target_path", &request.staging_target_path)?;
+            old::must_exist(&self.operations, &volume).await?;
+            self.operations.unstage_volume(&volume, staging).await?;
+            Ok(v0::NodeUnstageVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<v0::NodePublishVolumeRequest>,
+    ) -> Result<Response<v0::NodePublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v0.Node/NodePublishVolume", id, async {
+            let request = PublishVolume {
+                volume: Reference::parse("volume_id", &request.volume_id)?,
+                target: AbsolutePath::parse("target_path", &request.target_path)?,
+                capability: old::capability(
+                    "volume_capability",
+                    request.volume_capability.as_ref(),
+                )?,
+                staging: common::optional_path(
+                    "staging_target_path",
+                    &request.staging_target_path,
+                )?,
+                access: common::access(request.readonly),
+                one_target: old::ONE_TARGET,
+            };
+            self.operations.publish_volume(request).await?;
+            Ok(v0::NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<v0::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<v0::NodeUnpublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v0.Node/NodeUnpublishVolume", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            let target = AbsolutePath::parse("target_path", &request.target_path)?;
+            old::must_exist(&self.operations, &volume).await?;
+            self.operations.unpublish_volume(&volume, target).await?;
+            Ok(v0::NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_id(
+        &self,
+        _: Request<v0::NodeGetIdRequest>,
+    ) -> Result<Response<v0::NodeGetIdResponse>, Status> {
+        answer("csi.v0.Node/NodeGetId", "", async {
+            Ok(v0::NodeGetIdResponse {
+                node_id: self.operations.settings().node.to_string(),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<v0::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<v0::NodeGetCapabilitiesResponse>, Status> {
+        answer("csi.v0.Node/NodeGetCapabilities", "", async {
+            Ok(v0::NodeGetCapabilitiesResponse {
+                capabilities: capabilities::node(),
+            })
+        })
+        .await
+    }
+
+    async fn node_get_info(
+        &self,
+        _: Request<v0::NodeGetInfoRequest>,
+    ) -> Result<Response<v0::NodeGetInfoResponse>, Status> {
+        answer("csi.v0.Node/NodeGetInfo", "", async {
+            let settings = self.operations.settings();
+            let here = Topology::of(&settings.node);
+            Ok(v0::NodeGetInfoResponse {
+                node_id: settings.node.to_string(),
+                max_volumes_per_node: settings.max_volumes.map_or(0, i64::from),
+                accessible_topology: Some(v0::Topology { segments: here.0 }),
+            })
+        })
+        .await
+    }
+}

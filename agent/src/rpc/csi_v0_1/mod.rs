@@ -1,0 +1,46 @@
+//! Package `csi`: the Container Storage Interface 0.1.
+
+mod capabilities;
+mod controller;
+mod convert;
+mod identity;
+mod node;
+mod version;
+
+use std::sync::Arc;
+
+use drumlin_core::ops::Operations;
+use drumlin_proto::csi::v0_1;
+use tonic::service::Routes;
+
+/// What all services of the package share.
+#[derive(Debug, Clone)]
+pub(crate) struct Front {
+    operations: Arc<Operations>,
+    driver: Arc<str>,
+}
+
+/// The services of the package that are served, as reflection names them.
+pub(crate) const SERVICES: [&str; 3] = [
+    v0_1::identity_server::SERVICE_NAME,
+    v0_1::controller_server::SERVICE_NAME,
+    v0_1::node_server::SERVICE_NAME,
+];
+
+impl Front {
+    /// A front to `operations` that calls itself `driver`.
+    pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
+        Self {
+            operations,
+            driver: driver.into(),
+        }
+    }
+
+    /// Adds the services of the package.
+    pub(crate) fn register(self, routes: Routes) -> Routes {
+        routes
+            .add_service(v0_1::identity_server::IdentityServer::new(self.clone()))
+            .add_service(v0_1::controller_server::ControllerServer::new(self.clone()))
+            .add_service(v0_1::node_server::NodeServer::new(self))
+    }
+}

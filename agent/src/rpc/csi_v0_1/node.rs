@@ -1,0 +1,96 @@
+//! `csi.Node`: volumes published on this node. There is no staging: to publish a volume is to attach, format and mount it,
+//! and its unpublication takes all of that down again.
+
+use drumlin_core::{
+    ops::PublishVolume,
+    types::{AbsolutePath, Reference},
+};
+use drumlin_proto::csi::v0_1;
+use tonic::{Request, Response, Status};
+
+use super::{Front, version};
+use crate::rpc::{call::answer, csi_v1::convert as common, old};
+
+#[tonic::async_trait]
+impl v0_1::node_server::Node for Front {
+    async fn node_publish_volume(
+        &self,
+        request: Request<v0_1::NodePublishVolumeRequest>,
+    ) -> Result<Response<v0_1::NodePublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.Node/NodePublishVolume", id, async {
+            version::check(request.version.as_ref())?;
+            let request = PublishVolume {
+                volume: Reference::parse("volume_id", &request.volume_id)?,
+                target: AbsolutePath::parse("target_path", &request.target_path)?,
+                capability: old::capability(
+                    "volume_capability",
+                    request.volume_capability.as_ref(),
+                )?,
+                staging: None,
+                access: common::access(request.readonly),
+                one_target: old::ONE_TARGET,
+            };
+            self.operations.publish_directly(request).await?;
+            Ok(v0_1::NodePublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<v0_1::NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<v0_1::NodeUnpublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = &request.volume_id;
+        answer("csi.Node/NodeUnpublishVolume", id, async {
+            version::check(request.version.as_ref())?;
+            let volume = Reference::parse("volume_id", id)?;
+            let target = AbsolutePath::parse("target_path", &request.target_path)?;
+            old::must_exist(&self.operations, &volume).await?;
+            self.operations.unpublish_directly(&volume, target).await?;
+            Ok(v0_1::NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn get_node_id(
+        &self,
+        request: Request<v0_1::GetNodeIdRequest>,
+    ) -> Result<Response<v0_1::GetNodeIdResponse>, Status> {
+        answer("csi.Node/GetNodeID", "", async {
+            version::check(request.into_inner().version.as_ref())?;
+            Ok(v0_1::GetNodeIdResponse {
+                node_id: self.operations.settings().node.to_string(),
+            })
+        })
+        .await
+    }
+
+    async fn node_probe(
+        &self,
+        request: Request<v0_1::NodeProbeRequest>,
+    ) -> Result<Response<v0_1::NodeProbeResponse>, Status> {
+        answer("csi.Node/NodeProbe", "", async {
+            version::check(request.into_inner().version.as_ref())?;
+            self.operations.probe().await?;
+            Ok(v0_1::NodeProbeResponse {})
+        })
+        .await
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        request: Request<v0_1::NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<v0_1::NodeGetCapabilitiesResponse>, Status> {
+        answer("csi.Node/NodeGetCapabilities", "", async {
+            version::check(request.into_inner().version.as_ref())?;
+            // There is nothing yet that a node could say here.
+            Ok(v0_1::NodeGetCapabilitiesResponse {
+                capabilities: Vec::new(),
+            })
+        })
+        .await
+    }
+}
