@@ -19,6 +19,10 @@ test *ARGS:
 sanity:
     cargo test --package drumlin-tests --test sanity -- --nocapture
 
+# What the specifications ask for: how much of it is tested, and what is not met and why.
+conformance:
+    cargo run --quiet --package drumlin-tests --bin conformance -- table
+
 # Speed and memory beside the bare programs, as root.
 bench *ARGS:
     cargo run --release --package drumlin-tests --bin bench -- {{ARGS}}

@@ -1,6 +1,7 @@
 //! The harness of the black-box tests: it starts the binary, and speaks gRPC and files only.
 //!
 //! - [`agent`]: an agent in a scratch directory, its clients, its log and its end.
+//! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`programs`]: programs of the host.
@@ -15,6 +16,7 @@
 )]
 
 pub mod agent;
+pub mod conformance;
 pub mod programs;
 pub mod requests;
 pub mod sequence;

@@ -1,0 +1,117 @@
+//! Which tests ran and passed, by what the test runner printed.
+
+use std::collections::BTreeSet;
+
+/// The kinds of logical volumes that the same tests run over.
+const KINDS: [&str; 3] = ["thin", "linear", "raid1"];
+
+/// The tests that passed: over which kind of logical volumes, in which binary, by which name.
+#[derive(Debug, Default)]
+pub struct Ran(BTreeSet<(Option<String>, String, String)>);
+
+impl Ran {
+    /// Reads the output of `tests/run`.
+    pub fn read(output: &str) -> Self {
+        let mut ran = Self::default();
+        let (mut kind, mut binary) = (None, "");
+        // A test that runs alone has its name on the line before what it prints itself.
+        let mut begun: Option<&str> = None;
+        for line in output.lines().map(str::trim) {
+            if let Some(rest) = line.strip_prefix("tests/run: over ") {
+                kind = rest.split_whitespace().next();
+            } else if let Some(found) = binary_of(line) {
+                binary = found;
+                begun = None;
+            } else if let Some((name, outcome)) = test_of(line) {
+                begun = Some(name).filter(|_| outcome.is_empty());
+                if outcome.ends_with("ok") {
+                    ran.passed(kind, binary, name);
+                }
+            } else if line == "ok"
+                && let Some(name) = begun.take()
+            {
+                ran.passed(kind, binary, name);
+            }
+        }
+        ran
+    }
+
+    fn passed(&mut self, kind: Option<&str>, binary: &str, name: &str) {
+        let kind = kind.filter(|_| binary == "lvm").map(str::to_owned);
+        self.0.insert((kind, binary.to_owned(), name.to_owned()));
+    }
+
+    /// Whether a test that is named `binary::module::function` passed, over whatever.
+    pub fn has(&self, named: &str) -> bool {
+        let Some((binary, name)) = named.split_once("::") else {
+            return false;
+        };
+        let mut ran = self.0.iter();
+        ran.any(|(_, in_binary, passed)| in_binary == binary && passed == name)
+    }
+
+    /// The back ends over which a test did not pass.
+    pub fn lacks(&self, named: &str) -> Vec<&'static str> {
+        let name = named.split_once("::").map_or(named, |(_, name)| name);
+        let over = |kind: &&str| {
+            let key = (Some((*kind).to_owned()), "lvm".to_owned(), name.to_owned());
+            !self.0.contains(&key)
+        };
+        let mut lacks: Vec<&str> = KINDS.into_iter().filter(over).collect();
+        if !self.has(named) {
+            lacks.push("image files");
+        }
+        lacks
+    }
+}
+
+/// The binary whose tests follow: `Running tests/lvm/main.rs (target/debug/deps/lvm-0123456789abcdef)`.
+fn binary_of(line: &str) -> Option<&str> {
+    let path = line.strip_prefix("Running ")?.rsplit_once('(')?.1;
+    let file = path.trim_end_matches(')').rsplit('/').next()?;
+    file.rsplit_once('-').map(|(binary, _)| binary)
+}
+
+/// A line of a test: its name, and what became of it if that is on the line.
+fn test_of(line: &str) -> Option<(&str, &str)> {
+    let (name, outcome) = line.strip_prefix("test ")?.split_once(" ...")?;
+    (!name.contains(' ')).then_some((name, outcome.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+     Running unittests src/lib.rs (target/debug/deps/drumlin_core-1f)
+test types::size::tests::a ... ok
+     Running tests/black_box/main.rs (target/debug/deps/black_box-2f)
+test volumes::a ... ok
+test volumes::b ... FAILED
+test volumes::c ... ignored
+tests/run: over thin volumes: volumes::
+     Running tests/lvm/main.rs (target/debug/deps/lvm-3f)
+test volumes::a ...\u{20}
+a word of its own
+ok\r
+tests/run: over linear volumes: volumes::
+     Running tests/lvm/main.rs (target/debug/deps/lvm-3f)
+test volumes::a ... ok
+test result: ok. 1 passed; 0 failed
+";
+
+    #[test]
+    fn what_passed_is_known_by_binary_and_back_end() {
+        let ran = Ran::read(OUTPUT);
+        assert!(ran.has("drumlin_core::types::size::tests::a"));
+        assert!(ran.has("black_box::volumes::a") && ran.has("lvm::volumes::a"));
+        for not in ["black_box::volumes::b", "black_box::volumes::c", "lvm::a"] {
+            assert!(!ran.has(not), "{not}");
+        }
+        assert_eq!(ran.lacks("black_box::volumes::a"), ["raid1"]);
+        assert_eq!(
+            ran.lacks("black_box::volumes::b"),
+            ["thin", "linear", "raid1", "image files"]
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! The conformance table says what is so: its tests exist, its totals are those of the README.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use std::{collections::BTreeSet, fs};
+
+use drumlin_tests::{
+    conformance::{Totals, sources, texts},
+    programs::workspace,
+};
+
+fn file(path: &str) -> String {
+    fs::read_to_string(workspace().join(path)).unwrap()
+}
+
+#[test]
+fn every_statement_has_a_test_that_exists_or_a_reason() {
+    let mut mistakes = BTreeSet::new();
+    for text in texts() {
+        for statement in &text.statements {
+            if let Some(mistake) = statement.mistake() {
+                let (place, says) = (statement.place(), &statement.says);
+                mistakes.insert(format!("{}, {place}: {says}: {mistake}", text.text));
+            }
+            mistakes.extend(
+                statement
+                    .named()
+                    .filter_map(|name| sources::find(name).err()),
+            );
+        }
+    }
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
+}
+
+#[test]
+fn what_is_shown_everywhere_is_in_the_tests_over_logical_volumes() {
+    let lvm = file("tests/tests/lvm/main.rs");
+    for text in texts() {
+        for name in text.statements.iter().flat_map(|one| &one.everywhere) {
+            let module = name.split("::").nth(1).unwrap();
+            let included = format!("#[path = \"../black_box/{module}.rs\"]");
+            assert!(
+                name.starts_with("black_box::") && lvm.contains(&included),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_readme_has_the_totals() {
+    let readme = file("README.md");
+    assert!(readme.contains(Totals::HEAD));
+    for text in texts() {
+        let line = Totals::of(&text).to_string();
+        assert!(readme.contains(&line), "it lacks {line}");
+    }
+}
+
+#[test]
+fn every_call_that_is_served_has_its_codes_written_down() {
+    let codes = file("tests/conformance/CODES.md");
+    for (package, proto) in [
+        ("csi", "proto/csi/csi.proto"),
+        ("csi.v0", "proto/csi/v0/csi.proto"),
+        ("csi.v1", "proto/csi/v1/csi.proto"),
+        ("volumegroup", "proto/volumegroup/volumegroup.proto"),
+        ("identity", "proto/identity/identity.proto"),
+        ("reclaimspace", "proto/reclaimspace/reclaimspace.proto"),
+        ("drumlin.v1", "proto/drumlin/v1/drumlin.proto"),
+    ] {
+        let heading = format!("\n## `{package}`");
+        let (_, section) = codes
+            .split_once(&heading)
+            .unwrap_or_else(|| panic!("{heading}"));
+        let section = section.split("\n## ").next().unwrap();
+        let proto = file(proto);
+        let calls = proto
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("rpc "));
+        for call in calls {
+            let call = call.split(['(', ' ']).next().unwrap();
+            assert!(section.contains(&format!("`{call}`")), "{package}: {call}");
+        }
+    }
+}
+
+#[test]
+fn the_readme_tells_what_the_texts_want_documented() {
+    let readme = file("README.md");
+    for (what, part) in [
+        ("which secrets are wanted", "No call needs a secret"),
+        ("what Probe looks at", "Probe looks at every class"),
+        ("which topologies there are", "Topologies have one key"),
+        ("capabilities beyond CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"),
+        ("what it sees of the host", "/run/lock/lvm"),
+        ("how much memory it takes", "resident memory"),
+    ] {
+        assert!(readme.contains(part), "{what}: {part}");
+    }
+}
