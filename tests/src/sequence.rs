@@ -5,18 +5,21 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io,
+    io::{self, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
+use nix::{
+    fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise},
+    unistd::gettid,
+};
 
 /// A block, in bytes.
 const BLOCK: usize = 4096;
@@ -24,6 +27,10 @@ const BLOCK: usize = 4096;
 const SLOTS: usize = 256;
 /// What is written of a volume, in bytes.
 pub const RING: usize = BLOCK * SLOTS;
+/// So long a writer may take for some blocks.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// A disk that takes so long for one file is busy with something else, and the writer may take longer, too.
+const SLOW_DISK: Duration = Duration::from_millis(500);
 /// What blocks of ours begin with.
 const MAGIC: u64 = 0x6472_756d_6c69_6e21;
 
@@ -50,6 +57,21 @@ struct Shared {
     stops: AtomicBool,
     acknowledged: AtomicU64,
     longest: AtomicU64,
+    /// The thread's.
+    number: AtomicI32,
+    /// What a write failed with.
+    error: OnceLock<String>,
+}
+
+/// How long a small file of its own takes to come to the disk that the scratch directories are on.
+pub fn disk_takes() -> Duration {
+    let begun = Instant::now();
+    let synced = tempfile::tempfile().and_then(|mut file| {
+        file.write_all(&[1; BLOCK])?;
+        file.sync_all()
+    });
+    synced.expect("a temporary file can be written");
+    begun.elapsed()
 }
 
 /// Memory that direct writes take.
@@ -95,14 +117,42 @@ impl Writer {
     /// Waits until so many more blocks were acknowledged.
     ///
     /// # Panics
-    /// When that takes longer than 20 s.
+    /// When that takes longer than 20 s on a disk that answers, or the writer has failed.
     pub fn goes_on(&self, blocks: u64) {
-        let wanted = self.acknowledged() + blocks;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while self.acknowledged() < wanted {
-            assert!(Instant::now() < deadline, "the writer is stuck");
+        self.comes_on(blocks).unwrap_or_else(|why| panic!("{why}"));
+    }
+
+    /// The same with what holds it up, as far as that can be told.
+    ///
+    /// # Errors
+    /// When that takes longer than 20 s on a disk that answers, or the writer has failed.
+    pub fn comes_on(&self, blocks: u64) -> Result<(), String> {
+        let begun = Instant::now();
+        let (at, mut limit) = (self.acknowledged(), PATIENCE);
+        while self.acknowledged() < at + blocks {
+            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                return Err(format!(
+                    "the writer has failed: {:?}",
+                    self.shared.error.get()
+                ));
+            }
+            if begun.elapsed() > limit {
+                let took = disk_takes();
+                if begun.elapsed() > 6 * PATIENCE || took < SLOW_DISK {
+                    let number = self.shared.number.load(Ordering::SeqCst);
+                    let stack = std::fs::read_to_string(format!("/proc/self/task/{number}/stack"));
+                    return Err(format!(
+                        "the writer is stuck after {at} blocks and {} more for {:?}; another file is synced in {took:?}; it is in\n{}",
+                        self.acknowledged() - at,
+                        begun.elapsed(),
+                        stack.unwrap_or_default()
+                    ));
+                }
+                limit = begun.elapsed() + took;
+            }
             std::thread::sleep(Duration::from_micros(200));
         }
+        Ok(())
     }
 
     /// Ends it.
@@ -147,6 +197,7 @@ impl Aligned {
 }
 
 fn write_on(run: u64, files: &[(File, u64)], shared: &Shared) -> io::Result<()> {
+    shared.number.store(gettid().as_raw(), Ordering::SeqCst);
     let mut block = Box::new(Aligned([0; BLOCK]));
     for sequence in 0.. {
         if shared.stops.load(Ordering::SeqCst) {
@@ -158,7 +209,10 @@ fn write_on(run: u64, files: &[(File, u64)], shared: &Shared) -> io::Result<()> 
         };
         block.fill(run, volume, sequence + 1);
         let begun = Instant::now();
-        file.write_all_at(&block.0, offset + bytes(slot))?;
+        if let Err(error) = file.write_all_at(&block.0, offset + bytes(slot)) {
+            let _ = shared.error.set(format!("volume {volume}: {error}"));
+            return Err(error);
+        }
         let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         shared.longest.fetch_max(took, Ordering::SeqCst);
         shared.acknowledged.store(sequence + 1, Ordering::SeqCst);

@@ -204,14 +204,11 @@ fn backing(device: &str, root: &str) -> String {
 /// A second freeze of a frozen file system is refused; the try must leave it as it was.
 fn is_frozen(target: &str) -> bool {
     use crate::programs::output;
-    let was_refused = !output("fsfreeze", &["--freeze", target]).status.success();
-    if was_refused {
-        // Other reasons to refuse: a read-only mount, a bind of a device node.
-        return output("fsfreeze", &["--freeze", target])
-            .stderr
-            .windows(4)
-            .any(|part| part == b"busy");
+    let tried = output("fsfreeze", &["--freeze", target]);
+    if tried.status.success() {
+        output("fsfreeze", &["--unfreeze", target]);
+        return false;
     }
-    output("fsfreeze", &["--unfreeze", target]);
-    false
+    // Other reasons to refuse: a read-only mount, a bind of a device node.
+    tried.stderr.windows(4).any(|part| part == b"busy")
 }
