@@ -18,9 +18,14 @@ use std::{
 };
 
 use libc::{Ioctl, c_int, c_long, c_uint};
-use nix::sys::{
-    signal::{SigHandler, Signal, signal},
-    socket::{ControlMessageOwned, MsgFlags, recvmsg},
+use nix::{
+    sched::CloneFlags,
+    sys::{
+        signal::{SigHandler, Signal, signal},
+        socket::{ControlMessageOwned, MsgFlags, recvmsg},
+        statfs::{BTRFS_SUPER_MAGIC, fstatfs},
+        wait::{WaitPidFlag, waitpid},
+    },
 };
 
 // linux/fs.h
@@ -55,6 +60,8 @@ pub(crate) const LO_AUTOCLEAR: u32 = 4;
 pub(crate) const LO_DIRECT_IO: u32 = 16;
 
 // linux/mount.h
+/// Enough for one system call.
+const OUTLIVING_STACK: usize = 16 << 10;
 const OPEN_TREE_CLONE: c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
 const MOUNT_ATTR_RDONLY: u64 = 1;
@@ -163,8 +170,36 @@ pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
 }
 
 /// Lets the writers of a frozen file system go on (`FITHAW`); `EINVAL` when it is not frozen.
+///
+/// btrfs reads its superblock first, and when who thaws is killed while it does, it is read-only from then on until it is
+/// unmounted: so that is done by a process that does not die with this one.
 pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
-    ioctl_number(directory, FITHAW, 0).map(drop)
+    let thaw = || ioctl_number(&directory, FITHAW, 0).map(drop);
+    if fstatfs(&directory)?.filesystem_type() == BTRFS_SUPER_MAGIC {
+        return outliving(&thaw);
+    }
+    thaw()
+}
+
+/// Makes one system call in a process of its own, which ends when this one is killed as it would otherwise. The call
+/// itself is made here where there can be no such process.
+fn outliving(call: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+    let mut outcome = Ok(());
+    let mut stack = [0; OUTLIVING_STACK];
+    let work = Box::new(|| {
+        outcome = call();
+        0
+    });
+    // As vfork(2): the memory is shared, and this thread waits until the other process has ended.
+    let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
+    // SAFETY: what runs there takes no lock and no memory, and ends before anything of this frame is gone: also when this
+    // process is killed meanwhile, for the memory is that of the other one, too.
+    let started = unsafe { nix::sched::clone(work, &mut stack, flags, None) };
+    let Ok(child) = started else {
+        return call();
+    };
+    let _ = waitpid(child, Some(WaitPidFlag::__WALL));
+    outcome
 }
 
 /// Has a signal change nothing for this process.
