@@ -4,6 +4,7 @@
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
+//! - [`throttle`]: devices that are read slowly.
 //! - [`programs`]: programs of the host.
 //! - [`sequence`]: a writer whose order can be told from copies of its volumes.
 //! - [`state`]: everything that an agent has to do with, to be compared.
@@ -22,3 +23,4 @@ pub mod requests;
 pub mod sequence;
 pub mod state;
 pub mod storage;
+pub mod throttle;

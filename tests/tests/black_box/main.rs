@@ -44,6 +44,7 @@ mod rolling_back;
 mod room;
 mod signals;
 mod surroundings;
+mod thawing;
 mod unstaged_kills;
 mod volume_groups;
 mod volumes;
