@@ -243,6 +243,8 @@ async fn a_member_is_restored_with_its_bytes_if_it_has_room() {
     host.write("g.yaml", &[group("g", "a b")]);
     host.until("g", &["True", "2 of 2"]).await;
     for name in ["a", "b"] {
+        // A member need not be mounted to be one.
+        host.until(name, &["True", "16Mi at"]).await;
         put(&host.path(name), "file", format!("then {name}").as_bytes());
     }
     // Without reflinks the agent refuses to hold writers for a whole copy.
