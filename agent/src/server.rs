@@ -8,7 +8,8 @@ use anyhow::Context;
 use drumlin_core::ops::Operations;
 use tokio::net::UnixListener;
 use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
-use tonic::{service::Routes, transport::Server};
+use tonic::{body::Body, service::Routes, transport::Server};
+use tower::util::MapResponseLayer;
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
@@ -35,6 +36,7 @@ pub(crate) async fn serve(
     let connections = UnixListenerStream::new(listener).map(|one| one.map(Connection::new));
     Server::builder()
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(MapResponseLayer::new(crate::rpc::with_words::<Body>))
         .add_routes(routes(&operations, driver, offer)?)
         .serve_with_incoming_shutdown(connections, stop)
         .await
@@ -83,7 +85,7 @@ fn services(offer: Offer) -> impl Iterator<Item = &'static str> {
 #[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
 fn panicked(
     cause: Box<dyn std::any::Any + Send + 'static>,
-) -> tonic::codegen::http::Response<tonic::body::Body> {
+) -> tonic::codegen::http::Response<Body> {
     let text = cause
         .downcast_ref::<String>()
         .map(String::as_str)
@@ -103,7 +105,6 @@ pub(crate) mod tests {
     use tokio_util::sync::CancellationToken;
     use tonic::{
         Code, Status,
-        body::Body,
         codegen::http::{Request, Response},
     };
     use tonic_reflection::pb::v1::{
@@ -175,7 +176,11 @@ pub(crate) mod tests {
                     assert_eq!(info.name, "org.example.test");
                     assert!(info.vendor_version.starts_with(env!("CARGO_PKG_VERSION")));
                 }
-                Offer::BesideCsi => assert_eq!(info.unwrap_err().code(), Code::Unimplemented),
+                Offer::BesideCsi => {
+                    let error = info.unwrap_err();
+                    assert_eq!(error.code(), Code::Unimplemented);
+                    assert!(error.message().contains("method"), "{error}");
+                }
             }
             let beside = drumlin_proto::identity::identity_client::IdentityClient::new(channel)
                 .get_identity(drumlin_proto::identity::GetIdentityRequest {})

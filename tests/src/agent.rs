@@ -41,6 +41,8 @@ pub struct Options {
     pub arguments: Vec<String>,
     /// More of the environment.
     pub environment: Vec<(String, String)>,
+    /// What starts it, a program and its arguments; nothing does when this is empty.
+    pub within: Vec<String>,
 }
 
 impl Options {
@@ -159,8 +161,11 @@ impl Agent {
             .append(true)
             .open(self.log_path());
         let log = log.expect("a log can be written");
-        let mut command = program(drumlin());
+        let mut words = self.options.within.iter().map(Into::into);
+        let mut words = words.by_ref().chain([drumlin().into_os_string()]);
+        let mut command = program(words.next().unwrap_or_default());
         command
+            .args(words)
             .arg("agent")
             .args(["--state-dir", &self.path("state").to_string_lossy()])
             .args(["--endpoint", &self.socket().to_string_lossy()])

@@ -169,19 +169,22 @@ fn host_name() -> anyhow::Result<String> {
 }
 
 /// A driver's name by the rules of CSI's `GetPluginInfo`, and the conformance tool's, which wants a letter last.
+/// A domain name of at most 63 characters (CSI, `GetPluginInfo`).
 fn check_driver(name: &str) -> anyhow::Result<()> {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphabetic());
-    let bytes = name.as_bytes();
-    if (2..=63).contains(&name.len())
-        && name.bytes().all(inner)
-        && edge(bytes.first().copied())
-        && edge(bytes.last().copied())
-    {
+    let is_label = |label: &str| {
+        let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let bytes = label.as_bytes();
+        label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && edge(bytes.first().copied())
+            && edge(bytes.last().copied())
+    };
+    if name.len() <= 63 && name.split('.').all(is_label) {
         return Ok(());
     }
     bail!(
-        "driverName {name:?} is not 2 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter"
+        "driverName {name:?} is not a domain name of at most 63 characters: letters, digits and '-' between dots, each part beginning and ending with a letter or a digit"
     )
 }
 

@@ -11,4 +11,4 @@ pub(crate) mod reclaimspace;
 mod status;
 pub(crate) mod volumegroup;
 
-pub(crate) use status::internal;
+pub(crate) use status::{internal, with_words};

@@ -2,7 +2,8 @@
 //!
 //! - to unpublish or unstage a volume that does not exist is `NOT_FOUND`, and so is an unknown node;
 //! - a volume that is published to this node is `FAILED_PRECONDITION` for another node, with the name of this one;
-//! - a volume of one node has one target at a time ([`ONE_TARGET`]): a second one is `FAILED_PRECONDITION`.
+//! - a volume of one node has one target at a time ([`ONE_TARGET`]): a second one is `FAILED_PRECONDITION`;
+//! - its caller makes the target, which stays when the volume goes from there.
 
 use drumlin_core::{
     Error, Kind, Result,

@@ -5,7 +5,10 @@
 )]
 
 use drumlin_core::{Error, Kind};
-use tonic::{Code, Status};
+use tonic::{
+    Code, Status,
+    codegen::http::{self, HeaderValue},
+};
 
 /// The longest message, in characters.
 const MESSAGE_CHARACTERS: usize = 1000;
@@ -46,6 +49,18 @@ fn shortened(mut message: String) -> String {
 pub(super) fn unimplemented(rpc: &str) -> Status {
     tracing::debug!(rpc.method = rpc, rpc.code = ?Code::Unimplemented, "rpc");
     Status::new(Code::Unimplemented, format!("{rpc} is not offered"))
+}
+
+/// The answer to a method that no service has: the library's own, which says nothing.
+pub(crate) fn with_words<B>(mut answer: http::Response<B>) -> http::Response<B> {
+    let status = Status::from_header_map(answer.headers());
+    if status
+        .is_some_and(|status| status.code() == Code::Unimplemented && status.message().is_empty())
+    {
+        let words = HeaderValue::from_static("no service on this socket has such a method");
+        answer.headers_mut().insert("grpc-message", words);
+    }
+    answer
 }
 
 /// The answer to a call that ended in our own mistake.

@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use drumlin_proto::csi::v1::{
-    CreateVolumeGroupSnapshotRequest, ListSnapshotsRequest, VolumeGroupSnapshot,
+    CreateVolumeGroupSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest,
+    VolumeGroupSnapshot,
 };
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, is_over_lvm, snapshots_bind_their_volume},
     programs::run,
-    requests::{create, delete, expand, mounted, raw},
+    requests::{create, delete, expand, mounted, raw, snapshot},
     state::State,
     storage::lvm,
 };
@@ -18,7 +19,7 @@ use tonic::{Code, Status};
 use crate::{
     group_snapshots::{forget, take, together, with_reflinks},
     guard::{eventually, is_stopped, load_until},
-    kit::{mount, ok, refused, unmount, volume},
+    kit::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
     one_moment::Load,
 };
 
@@ -312,4 +313,45 @@ async fn members_of_several_pools_and_groups_are_of_one_moment() {
     }
     agent = load.end().await;
     drop(agent);
+}
+
+#[tokio::test]
+async fn a_snapshot_that_somebody_has_mounted_is_not_deleted() {
+    let agent = with_reflinks(1 << 10).await;
+    let id = volume(&agent, "v", 32, &mounted("ext4")).await;
+    let at = mount(&agent, "v", &id, &mounted("ext4")).await;
+    put(&at.1, "file", b"looked at");
+    let taken = take(&agent, "g", std::slice::from_ref(&id)).await;
+    let alone = agent.controller().create_snapshot(snapshot("s", &id)).await;
+    let alone = ok(alone).snapshot.unwrap().snapshot_id;
+    let delete_alone = || DeleteSnapshotRequest {
+        snapshot_id: alone.clone(),
+        ..DeleteSnapshotRequest::default()
+    };
+    let member = taken.snapshots[0].snapshot_id.clone();
+    for snapshot in [&member, &alone] {
+        let (device, place) = (
+            text(bytes_of(&agent, snapshot)),
+            text(agent.scratch.directory("looked-at")),
+        );
+        run("mount", &["-o", "ro", &device, &place]);
+        assert_eq!(get(&place, "file"), b"looked at");
+        let answer = if *snapshot == member {
+            let mut groups = agent.group_controller();
+            let deleted = groups.delete_volume_group_snapshot(forget(&taken)).await;
+            refused(deleted, Code::FailedPrecondition)
+        } else {
+            let deleted = agent.controller().delete_snapshot(delete_alone()).await;
+            refused(deleted, Code::FailedPrecondition)
+        };
+        assert!(answer.contains(&place), "{answer}");
+        assert_eq!(get(&place, "file"), b"looked at");
+        run("umount", &[&place]);
+    }
+    assert_eq!(listed(&agent).await, 2, "nothing was deleted");
+    let mut groups = agent.group_controller();
+    ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+    ok(agent.controller().delete_snapshot(delete_alone()).await);
+    assert_eq!(listed(&agent).await, 0);
+    unmount(&agent, &id, &at).await;
 }

@@ -46,6 +46,7 @@ mod signals;
 mod surroundings;
 mod thawing;
 mod unstaged_kills;
+mod uses;
 mod volume_groups;
 mod volumes;
 mod wire;

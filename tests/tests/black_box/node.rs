@@ -18,7 +18,8 @@ use tonic::Code;
 
 use crate::kit::{bytes_of, get, mount, ok, paths, put, refused, text, unmount, volume};
 
-fn with_flags(fs_type: &str, flags: &[&str]) -> VolumeCapability {
+/// A mounted volume with these mount flags.
+pub(crate) fn with_flags(fs_type: &str, flags: &[&str]) -> VolumeCapability {
     let mount = MountVolume {
         fs_type: fs_type.to_owned(),
         mount_flags: flags.iter().map(|&flag| flag.to_owned()).collect(),

@@ -349,7 +349,7 @@ async fn publishing_again_changes_nothing_and_so_does_taking_it_away() {
         for _ in 0..2 {
             caller.unpublish(&id, &target).await.unwrap();
             caller.unstage(&id, &staging).await.unwrap();
-            assert!(!Path::new(&target).exists());
+            assert!(Path::new(&target).exists(), "its caller made it");
         }
         caller.delete(&id).await.unwrap();
     }
@@ -483,6 +483,30 @@ async fn snapshots_of_0_3_are_ready_repeatable_and_listed() {
     }
     let left = list(&mut client, "", ("", "", 0)).await.unwrap();
     assert_eq!(left.entries.len(), 1);
+}
+
+#[tokio::test]
+async fn a_snapshot_of_0_3_that_is_lost_says_that_it_is_of_no_use() {
+    let agent = Agent::start().await;
+    let caller = Caller::of(&agent, OLD[1]);
+    let volume = caller.create("v", (4 * MIB, 0), &[raw()]).await.unwrap().id;
+    let channel = drumlin_proto::connect(&agent.socket()).unwrap();
+    let mut client = ControllerClient::new(channel);
+    let first = ok(client.create_snapshot(taken("s", &volume)).await);
+    let first = first.snapshot.unwrap();
+    let key = first.id.rsplit('/').next().unwrap();
+    let snapshots = agent.path("state/images/snapshots");
+    fs::remove_file(snapshots.join(key).join("image")).unwrap();
+    let again = ok(client.create_snapshot(taken("s", &volume)).await);
+    let listed = list(&mut client, "", ("", "", 0)).await.unwrap();
+    for lost in [again.snapshot, listed.entries[0].snapshot.clone()] {
+        let lost = lost.unwrap();
+        assert_eq!(lost.id, first.id);
+        let status = lost.status.unwrap();
+        let lost = v0::snapshot_status::Type::ErrorUploading;
+        assert_eq!(status.r#type(), lost);
+        assert!(status.details.contains("gone"), "{}", status.details);
+    }
 }
 
 async fn list(

@@ -161,7 +161,9 @@ fn wrong_endpoints_and_configurations_are_named() {
         ),
         ("node: [n\n", ["line", "config.yaml"]),
         ("node: a/b\n", ["node", "a/b"]),
-        ("driverName: csi.example.1\n", ["driverName", "letter"]),
+        ("driverName: csi_example\n", ["driverName", "domain"]),
+        ("driverName: csi..example\n", ["driverName", "domain"]),
+        ("driverName: csi.example-\n", ["driverName", "domain"]),
     ] {
         fs::write(&config, file).unwrap();
         let message = fails(&["--config", &config.to_string_lossy(), "--state-dir", &state]);

@@ -17,8 +17,8 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
-    programs::{drumlin, output, program},
-    requests::{MIB, create, expand, mounted, publish, raw, stage},
+    programs::{drumlin, output, program, run},
+    requests::{MIB, create, expand, mounted, publish, raw, snapshot, stage},
     state::State,
     storage::{Kind, Scratch},
 };
@@ -26,7 +26,7 @@ use tonic::Code;
 
 use crate::{
     group_snapshots::together,
-    kit::{mount, ok, refused, text, unmount, volume},
+    kit::{mount, ok, put, refused, text, unmount, volume},
 };
 
 /// The variables that a command takes: `[env: NAME=]` in its help.
@@ -83,6 +83,59 @@ async fn the_endpoint_comes_from_the_environment_and_nothing_is_put_beside_it() 
     let printed = child.wait_with_output().unwrap();
     let log = String::from_utf8_lossy(&printed.stderr).into_owned();
     assert!(log.contains("csi.v1.Controller/CreateVolume"), "{log}");
+}
+
+/// As a container has it: only what is mounted below the shared directory is seen by both.
+#[tokio::test]
+async fn an_agent_in_namespaces_of_its_own_serves_a_caller_outside() {
+    let scratch = Scratch::new();
+    let root = text(scratch.path().to_owned());
+    run("mount", &["--bind", &root, &root]);
+    run("mount", &["--make-shared", &root]);
+    let within = [
+        "unshare",
+        "--mount",
+        "--propagation",
+        "unchanged",
+        "--net",
+        "--uts",
+        "--ipc",
+        "--cgroup",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ];
+    let options = Options {
+        within: within.map(str::to_owned).into(),
+        ..Options::default()
+    };
+    let mut agent = Agent::with(scratch, options).await;
+    let namespaces = |pid: &str| {
+        let kinds = ["cgroup", "ipc", "mnt", "net", "pid_for_children", "uts"];
+        kinds.map(|kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap())
+    };
+    let theirs = namespaces(&agent.pid().to_string());
+    let ours = namespaces("self");
+    assert!(theirs.iter().zip(&ours).all(|(one, other)| one != other));
+    for (how, name) in [(mounted("ext4"), "m"), (raw(), "r")] {
+        let id = volume(&agent, name, 32, &how).await;
+        let at = mount(&agent, name, &id, &how).await;
+        if how == raw() {
+            fs::write(&at.1, "what the caller writes").unwrap();
+        } else {
+            put(&at.1, "file", b"what the caller writes");
+            let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
+            assert!(ok(taken).snapshot.unwrap().ready_to_use);
+        }
+        agent.kill();
+        agent.restart().await;
+        mount(&agent, name, &id, &how).await;
+        unmount(&agent, &id, &at).await;
+        assert!(!std::path::Path::new(&at.1).exists());
+    }
+    agent.kill();
+    run("umount", &[&root]);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, is_over_lvm},
-    requests::{MIB, create, delete, from_volume, mounted, raw},
+    requests::{MIB, create, delete, from_snapshot, from_volume, mounted, raw, snapshot},
     storage::Scratch,
 };
 use tonic::Code;
@@ -209,7 +209,19 @@ async fn members_come_with_size_source_and_topology_in_every_reply() {
     };
     let copy = ok(agent.controller().create_volume(request).await);
     let copy = copy.volume.unwrap();
-    let made = make(&agent, "g", &[plain.clone(), copy.volume_id.clone()]).await;
+    let taken = agent
+        .controller()
+        .create_snapshot(snapshot("s", &plain))
+        .await;
+    let taken = ok(taken).snapshot.unwrap().snapshot_id;
+    let request = CreateVolumeRequest {
+        volume_content_source: from_snapshot(&taken),
+        ..create("restored", 8, &raw())
+    };
+    let restored = ok(agent.controller().create_volume(request).await);
+    let restored = restored.volume.unwrap();
+    let of = [&plain, &copy.volume_id, &restored.volume_id].map(String::clone);
+    let made = make(&agent, "g", &of).await;
     let changed = agent
         .groups()
         .modify_volume_group_membership(modify(&made.volume_group_id, &ids(&made)))
@@ -224,9 +236,11 @@ async fn members_come_with_size_source_and_topology_in_every_reply() {
     ];
     for reply in replies {
         assert_eq!(reply, made);
-        let mut members = reply.volumes.iter();
-        let member = members.find(|member| member.volume_id == copy.volume_id);
-        assert_eq!(member, Some(&copy), "it is as CreateVolume told it");
+        for told in [&copy, &restored] {
+            let mut members = reply.volumes.iter();
+            let member = members.find(|member| member.volume_id == told.volume_id);
+            assert_eq!(member, Some(told), "it is as CreateVolume told it");
+        }
         for member in &reply.volumes {
             assert_eq!(member.capacity_bytes, 8 * MIB);
             assert_eq!(member.accessible_topology.len(), 1);
@@ -234,6 +248,8 @@ async fn members_come_with_size_source_and_topology_in_every_reply() {
     }
     let source = copy.content_source.unwrap().r#type.unwrap();
     assert!(matches!(source, Type::Volume(from) if from.volume_id == plain));
+    let source = restored.content_source.unwrap().r#type.unwrap();
+    assert!(matches!(source, Type::Snapshot(from) if from.snapshot_id == taken));
 }
 
 #[tokio::test]

@@ -65,6 +65,8 @@ mod strangers;
 mod tool;
 #[path = "../black_box/unstaged_kills.rs"]
 mod unstaged_kills;
+#[path = "../black_box/uses.rs"]
+mod uses;
 #[path = "../black_box/volume_groups.rs"]
 mod volume_groups;
 #[path = "../black_box/volumes.rs"]

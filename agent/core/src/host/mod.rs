@@ -38,7 +38,7 @@ pub use freeze::Frozen;
 pub use growth::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use loop_device::LoopDevice;
 pub use mount::Outcome;
-pub use mount_options::MountOptions;
+pub use mount_options::{MountOptions, Restrictions};
 pub use mount_table::{DeviceNumber, Mount, MountTable};
 pub use superblock::{Probe, Superblock};
 

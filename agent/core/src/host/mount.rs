@@ -11,7 +11,9 @@ use nix::{
     mount::{MntFlags, umount2},
 };
 
-use super::{Access, DeviceNumber, FileSystem, MountOptions, MountTable, holders, system};
+use super::{
+    Access, DeviceNumber, FileSystem, MountOptions, MountTable, Restrictions, holders, system,
+};
 use crate::{Error, Kind, Result};
 
 /// More mounts than this at one place were not made by us, and not by accident.
@@ -88,6 +90,19 @@ pub fn mount_device(
 /// # Errors
 /// `InUse` when something else is mounted at `target`, `Conflict` when it is `source` with other access.
 pub fn bind(source: &Path, target: &Path, access: Access) -> Result<Outcome> {
+    bind_restricted(source, target, access, Restrictions::NONE)
+}
+
+/// The same for one that allows less, from its first instant too.
+///
+/// # Errors
+/// As those of [`bind`].
+pub fn bind_restricted(
+    source: &Path,
+    target: &Path,
+    access: Access,
+    restrictions: Restrictions,
+) -> Result<Outcome> {
     let target = resolve(target)?;
     let source = fs::canonicalize(source)
         .map_err(|error| Error::io(format!("could not find {}", source.display()), error))?;
@@ -104,8 +119,13 @@ pub fn bind(source: &Path, target: &Path, access: Access) -> Result<Outcome> {
     refuse_link(&target)?;
     let attach = || -> std::io::Result<()> {
         let mount = system::clone_mount(&source)?;
-        if access == Access::ReadOnly {
-            system::make_mount_read_only(mount.as_fd())?;
+        let read_only = match access {
+            Access::ReadOnly => system::MOUNT_ATTR_RDONLY,
+            Access::ReadWrite => 0,
+        };
+        let attributes = read_only | restrictions.attributes();
+        if attributes != 0 {
+            system::restrict_mount(mount.as_fd(), attributes)?;
         }
         system::move_mount(mount.as_fd(), &target)
     };

@@ -2,7 +2,7 @@
 
 use nix::mount::MsFlags;
 
-use super::{Access, FileSystem};
+use super::{Access, FileSystem, Mount};
 use crate::{Error, Result};
 
 /// What may follow an option's name.
@@ -134,6 +134,52 @@ const BTRFS: &[(&str, Value)] = &[
     ("thread_pool", Number),
 ];
 
+/// The flags that take something away from each mount of a file system by itself: name, flag, `MOUNT_ATTR_*` of linux/mount.h.
+const RESTRICTIONS: [(&str, MsFlags, u64); 5] = [
+    ("nosuid", MsFlags::MS_NOSUID, 0x02),
+    ("nodev", MsFlags::MS_NODEV, 0x04),
+    ("noexec", MsFlags::MS_NOEXEC, 0x08),
+    ("noatime", MsFlags::MS_NOATIME, 0x10),
+    ("nodiratime", MsFlags::MS_NODIRATIME, 0x80),
+];
+
+/// What one mount of a file system does not allow, whatever others of it do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Restrictions(MsFlags);
+
+impl Restrictions {
+    /// None.
+    pub const NONE: Self = Self(MsFlags::empty());
+
+    /// Those among the mount flags of a request, which have been checked.
+    pub fn among(flags: &[impl AsRef<str>]) -> Self {
+        let mut found = MsFlags::empty();
+        for option in flags.iter().flat_map(|flags| flags.as_ref().split(',')) {
+            if let Some((_, set, cleared)) = FLAGS.iter().find(|(name, ..)| *name == option.trim())
+            {
+                found = found.difference(*cleared).union(*set);
+            }
+        }
+        Self(found)
+    }
+
+    fn each(self) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = RESTRICTIONS.into_iter();
+        let asked = all.filter(move |(_, flag, _)| self.0.contains(*flag));
+        asked.map(|(name, _, attribute)| (name, attribute))
+    }
+
+    /// Whether a mount has all of them; what else it does not allow is no harm.
+    pub fn hold_at(self, mount: &Mount) -> bool {
+        self.each().all(|(name, _)| mount.has_option(name))
+    }
+
+    /// The same for `mount_setattr(2)`.
+    pub(super) fn attributes(self) -> u64 {
+        self.each().fold(0, |all, (_, attribute)| all | attribute)
+    }
+}
+
 /// Checked options of one mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
@@ -182,6 +228,11 @@ impl MountOptions {
         } else {
             Access::ReadWrite
         }
+    }
+
+    /// What of this a mount shows, whatever its file system is told.
+    pub fn restrictions(&self) -> Restrictions {
+        Restrictions(self.flags)
     }
 
     /// The flags for mount(2).
@@ -283,6 +334,16 @@ mod tests {
             MountOptions::parse(FileSystem::Ext4, &["ro,noexec", "rw", "exec", "nosuid"]).unwrap();
         assert_eq!(options.flags(), MsFlags::MS_NOSUID);
         assert_eq!(options.access(), Access::ReadWrite);
+    }
+
+    #[test]
+    fn what_a_mount_takes_away_is_told_from_what_a_file_system_is_told() {
+        let flags = ["noatime,discard", "noexec", "nosuid", "suid", "commit=5"];
+        let asked = Restrictions::among(&flags);
+        assert_eq!(asked.attributes(), 0x18);
+        let options = MountOptions::parse(FileSystem::Ext4, &flags).unwrap();
+        assert_eq!(options.restrictions().attributes(), 0x18);
+        assert_eq!(Restrictions::NONE.attributes(), 0);
     }
 
     #[test]

@@ -64,7 +64,8 @@ pub(crate) const LO_DIRECT_IO: u32 = 16;
 const OUTLIVING_STACK: usize = 16 << 10;
 const OPEN_TREE_CLONE: c_uint = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
-const MOUNT_ATTR_RDONLY: u64 = 1;
+pub(crate) const MOUNT_ATTR_RDONLY: u64 = 1;
+const MOUNT_ATTR_ATIME: u64 = 0x70;
 /// `nosuid`, `nodev`, `noexec`.
 const MOUNT_ATTR_HARMLESS: c_uint = 2 | 4 | 8;
 const FSOPEN_CLOEXEC: c_uint = 1;
@@ -393,10 +394,15 @@ fn new_descriptor(result: c_long) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes a mount read-only; the file system behind it stays as it is.
-pub(crate) fn make_mount_read_only(mount: BorrowedFd<'_>) -> io::Result<()> {
+/// Has a mount allow less, by `MOUNT_ATTR_*`; the file system behind it stays as it is.
+pub(crate) fn restrict_mount(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
+    // How access times are kept is one of several, so that another one must go first.
+    let cleared = match attributes & MOUNT_ATTR_ATIME {
+        0 => 0,
+        _ => MOUNT_ATTR_ATIME,
+    };
     // `struct mount_attr`: flags to set, flags to clear, propagation, user namespace.
-    let attributes: [u64; 4] = [MOUNT_ATTR_RDONLY, 0, 0, 0];
+    let attributes: [u64; 4] = [attributes, cleared, 0, 0];
     // SAFETY: mount_setattr(2) reads an empty path and as many bytes of attributes as it is told.
     let result = unsafe {
         libc::syscall(

@@ -9,7 +9,7 @@ use super::{
     node::{Form, PublishVolume, Staging, show},
     resolve::Found,
     stage::StageVolume,
-    target,
+    target::{self, Emptied},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -27,7 +27,8 @@ impl Operations {
         self.publish(request, Staging::Never).await
     }
 
-    /// Takes a volume away from a target path, and its device when it was the last one. Not published is no error.
+    /// Takes a volume away from a target path, which stays, and its device when it was the last one. Not published is no
+    /// error.
     ///
     /// # Errors
     /// `InUse` while it is held open, `Precondition` when something else is mounted there.
@@ -36,7 +37,8 @@ impl Operations {
         volume: &Reference,
         target: AbsolutePath,
     ) -> Result<()> {
-        self.unpublish(volume, target, Staging::Never).await
+        self.unpublish(volume, (target, Emptied::Left), Staging::Never)
+            .await
     }
 }
 
@@ -96,8 +98,12 @@ impl Found {
         shown
     }
 
-    pub(super) async fn unpublish_directly(&self, target: AbsolutePath) -> Result<()> {
-        self.unpublish(target).await?;
+    pub(super) async fn unpublish_directly(
+        &self,
+        target: AbsolutePath,
+        emptied: Emptied,
+    ) -> Result<()> {
+        self.unpublish(target, emptied).await?;
         fail::point("unpublish-directly.unmounted");
         let devices = Devices::of(self).await?;
         if devices.mounts(&MountTable::read()?).next().is_none() {

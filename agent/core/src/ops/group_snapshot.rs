@@ -522,14 +522,14 @@ impl Operations {
                 }),
                 size: Size::default(),
                 created,
-                ready: false,
+                damage: Some("it is gone".to_owned()),
                 group: Some(group.handle.clone()),
             },
         };
         let members = found.into_iter().zip(handles).zip(group.members());
         let members: Vec<Snapshot> = members.map(member).collect();
         Ok(GroupSnapshot {
-            ready: members.iter().all(|member| member.ready),
+            ready: members.iter().all(|member| member.damage.is_none()),
             members,
             created,
             handle: group.handle,

@@ -114,6 +114,24 @@ pub(super) trait Read {
         self.label(FILE_SYSTEM)?.parse().ok()
     }
 
+    /// Whether it was made for a raw user alone. What a copy of such a volume holds nobody knows before it is looked at.
+    fn is_raw_alone(&self) -> bool {
+        self.file_system().is_none() && self.label(SOURCE).is_none()
+    }
+
+    /// Why it cannot be used in all these ways, if it cannot.
+    fn lacks(&self, capabilities: &[Capability]) -> Option<String> {
+        let mut mounts = capabilities.iter();
+        let mounts = mounts.find(|capability| !capability.is_block());
+        if mounts.is_some() && self.is_raw_alone() {
+            return Some("it was made as a raw block device, without a file system".to_owned());
+        }
+        let has = self.file_system()?;
+        let mut wanted = capabilities.iter().filter_map(Capability::file_system);
+        let other = wanted.find(|wanted| *wanted != has)?;
+        Some(format!("its file system is {has}, not {other}"))
+    }
+
     /// Whether it was made by us and never formatted to the end.
     fn is_unformatted(&self) -> bool {
         self.label(FORMAT).is_some()

@@ -12,12 +12,12 @@ use super::{
     locks::Hold,
     resolve::{Found, not_here},
     stage::gone,
-    target,
+    target::{self, Emptied},
     volume::check_capabilities,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{Access, MountTable, loop_device, mount},
+    host::{Access, MountTable, Restrictions, loop_device, mount},
     types::{
         AbsolutePath, AccessMode, AccessType, Capability, ImageKind, Reference, Size, SizeRange,
     },
@@ -57,6 +57,14 @@ impl PublishVolume {
                 Access::ReadOnly
             }
             _ => self.access,
+        }
+    }
+
+    /// What the mount flags do not allow at the target.
+    fn restrictions(&self) -> Restrictions {
+        match &self.capability.access_type {
+            AccessType::Mount { flags, .. } => Restrictions::among(flags),
+            AccessType::Block => Restrictions::NONE,
         }
     }
 }
@@ -99,7 +107,7 @@ impl Operations {
             .await
     }
 
-    /// Takes a volume away from a target path, and removes that. Not published is no error.
+    /// Takes a volume away from a target path. Not published is no error.
     ///
     /// # Errors
     /// `InUse` while it is held open there, `Precondition` when something else is mounted there.
@@ -107,15 +115,17 @@ impl Operations {
         self: &Arc<Self>,
         volume: &Reference,
         target: AbsolutePath,
+        emptied: Emptied,
     ) -> Result<()> {
-        self.unpublish(volume, target, Staging::Before).await
+        self.unpublish(volume, (target, emptied), Staging::Before)
+            .await
     }
 
     /// Takes a volume away from the target path, which may be gone with it.
     pub(super) async fn unpublish(
         self: &Arc<Self>,
         volume: &Reference,
-        target: AbsolutePath,
+        (target, emptied): (AbsolutePath, Emptied),
         staging: Staging,
     ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, volume) {
@@ -126,8 +136,8 @@ impl Operations {
         self.changes
             .run(holds, async move {
                 match (place.find().await, staging) {
-                    (Ok(found), Staging::Before) => found.unpublish(target).await,
-                    (Ok(found), Staging::Never) => found.unpublish_directly(target).await,
+                    (Ok(found), Staging::Before) => found.unpublish(target, emptied).await,
+                    (Ok(found), Staging::Never) => found.unpublish_directly(target, emptied).await,
                     (Err(error), _) => gone(error, &target),
                 }
             })
@@ -195,15 +205,17 @@ impl Found {
         }
     }
 
-    fn image_is_raw(&self) -> bool {
+    pub(super) fn image_is_raw(&self) -> bool {
         self.image.file_system().is_none() && !self.image.is_unformatted()
     }
 
     async fn publish(&self, request: &PublishVolume, access: Access) -> Result<()> {
         let devices = Devices::of(self).await?;
         let table = MountTable::read()?;
+        // First what stands at the target: one that is there in another way is a conflict however it is staged.
+        let is_published = self.is_published(request, access, (&devices, &table))?;
         let (source, staging) = self.staged(request, &devices, &table)?;
-        if self.is_published(request, access, (&devices, &table))? {
+        if is_published {
             return Ok(());
         }
         let is_for_one = request.capability.mode == AccessMode::SingleNodeSingleWriter;
@@ -217,7 +229,7 @@ impl Found {
         let form = if request.capability.is_block() {
             Form::File
         } else {
-            Form::Directory
+            Form::Directory(request.restrictions())
         };
         blocking(move || show(&source, &target, form, access)).await?;
         tracing::info!(volume.id = %self.handle, path = %request.target, "volume published");
@@ -244,6 +256,7 @@ impl Found {
         if is_block != request.capability.is_block()
             || wanted.is_some_and(|wanted| wanted.name() != mount.fs_type)
             || devices.access_of(&mount, table) != access
+            || !request.restrictions().hold_at(&mount)
         {
             return Err(Error::new(
                 Kind::Conflict,
@@ -315,7 +328,7 @@ impl Found {
         }
     }
 
-    pub(super) async fn unpublish(&self, target: AbsolutePath) -> Result<()> {
+    pub(super) async fn unpublish(&self, target: AbsolutePath, emptied: Emptied) -> Result<()> {
         let devices = Devices::of(self).await?;
         let published = match devices.at(&MountTable::read()?, &target) {
             At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
@@ -329,7 +342,10 @@ impl Found {
                 fail::point("unpublish.unmounted");
             }
             devices.free_unused()?;
-            target::remove(&path)
+            match emptied {
+                Emptied::Removed => target::remove(&path),
+                Emptied::Left => Ok(()),
+            }
         })
         .await?;
         if published {
@@ -342,8 +358,8 @@ impl Found {
 /// What a volume looks like at its target.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Form {
-    /// A mounted file system.
-    Directory,
+    /// A mounted file system, and what it does not allow there.
+    Directory(Restrictions),
     /// A block device.
     File,
 }
@@ -352,11 +368,13 @@ pub(super) enum Form {
 pub(super) fn show(source: &Path, target: &Path, form: Form, access: Access) -> Result<()> {
     let made = match form {
         Form::File => target::make_file(target)?,
-        Form::Directory => target::make_directory(target)?,
+        Form::Directory(_) => target::make_directory(target)?,
     };
     fail::point("publish.target");
     let shown = match (form, access) {
-        (Form::Directory, _) => mount::bind(source, target, access).map(|_| ()),
+        (Form::Directory(restrictions), _) => {
+            mount::bind_restricted(source, target, access, restrictions).map(|_| ())
+        }
         (Form::File, Access::ReadWrite) => mount::bind(source, target, access).map(|_| ()),
         // The mode of a mount does not bind the writers of a device node: only a device that refuses writes does.
         (Form::File, Access::ReadOnly) => {

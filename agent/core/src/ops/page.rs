@@ -3,7 +3,7 @@
 use super::resolve::Found;
 use crate::{
     Error, Kind, Result,
-    types::{Handle, Key},
+    types::{ClassName, Handle, Key},
 };
 
 /// Which page of a list a caller wants.
@@ -24,8 +24,22 @@ pub struct Listing<T> {
     pub next: Option<String>,
 }
 
-/// What tokens begin with, so that a future form can be told apart.
-const TOKEN: &str = "after:";
+/// Where an object stands in a list. All are of one node, and what names that as well would be too long for a token, which
+/// has 128 bytes (CSI, "Size Limits").
+type Place<'a> = (Key, &'a ClassName);
+
+fn place(handle: &Handle) -> Place<'_> {
+    (handle.key, &handle.class)
+}
+
+fn token((key, class): Place<'_>) -> String {
+    format!("{class}/{key}")
+}
+
+fn parse(token: &str) -> Option<(Key, ClassName)> {
+    let (class, key) = token.split_once('/')?;
+    Some((Key::parse(key)?, class.parse().ok()?))
+}
 
 impl PageRequest {
     /// The object after which this page begins. A token names an object, not a number: it stays right when
@@ -33,20 +47,18 @@ impl PageRequest {
     ///
     /// # Errors
     /// [`Kind::StaleToken`] for a token that no list gives out.
-    fn after(&self) -> Result<Option<Handle>> {
+    fn after(&self) -> Result<Option<(Key, ClassName)>> {
         let Some(token) = &self.token else {
             return Ok(None);
         };
-        token
-            .strip_prefix(TOKEN)
-            .and_then(Handle::parse)
-            .map(Some)
-            .ok_or_else(|| {
-                Error::new(
-                    Kind::StaleToken,
-                    format!("starting_token {token:?} was not given out by this agent; start again without it"),
-                )
-            })
+        parse(token).map(Some).ok_or_else(|| {
+            Error::new(
+                Kind::StaleToken,
+                format!(
+                    "starting_token {token:?} was not given out by this agent; start again without it"
+                ),
+            )
+        })
     }
 
     /// Cuts this page out of everything there is.
@@ -54,13 +66,10 @@ impl PageRequest {
     /// # Errors
     /// [`Kind::StaleToken`].
     pub(super) fn cut(&self, mut all: Vec<Found>) -> Result<Listing<Found>> {
-        fn order(handle: &Handle) -> (Key, &Handle) {
-            (handle.key, handle)
-        }
         let after = self.after()?;
-        all.sort_unstable_by(|a, b| order(&a.handle).cmp(&order(&b.handle)));
-        if let Some(after) = &after {
-            let skip = all.partition_point(|found| order(&found.handle) <= order(after));
+        all.sort_unstable_by(|a, b| place(&a.handle).cmp(&place(&b.handle)));
+        if let Some((key, class)) = &after {
+            let skip = all.partition_point(|found| place(&found.handle) <= (*key, class));
             all.drain(..skip);
         }
         let mut next = None;
@@ -68,7 +77,7 @@ impl PageRequest {
             && all.len() > most
         {
             all.truncate(most);
-            next = all.last().map(|found| format!("{TOKEN}{}", found.handle));
+            next = all.last().map(|found| token(place(&found.handle)));
         }
         Ok(Listing { entries: all, next })
     }
@@ -79,6 +88,24 @@ impl<T> Listing<T> {
         Listing {
             entries: self.entries.into_iter().map(change).collect(),
             next: self.next,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{ImageKind, Name};
+
+    #[test]
+    fn a_token_is_within_the_limit_and_names_its_place() {
+        let key = Key::of(ImageKind::Volume, &Name::parse("name", "v").unwrap());
+        let class: ClassName = "c".repeat(63).parse().unwrap();
+        let longest = token((key, &class));
+        assert!(longest.len() <= 128, "{}", longest.len());
+        assert_eq!(parse(&longest), Some((key, class)));
+        for other in ["", "/", "c", "c/", "after:c/k", "c/not-a-key"] {
+            assert_eq!(parse(other), None, "{other}");
         }
     }
 }

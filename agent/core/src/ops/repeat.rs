@@ -40,14 +40,9 @@ impl Found {
         if parameters::own(&image.parameters()) != parameters::own(&request.parameters) {
             return differs("its parameters differ".to_owned());
         }
-        let has = image.file_system();
-        for capability in &request.capabilities {
-            if let Some(wanted) = capability.file_system()
-                && has.is_some_and(|has| has != wanted)
-            {
-                return differs(format!("its file system is not {wanted}"));
-            }
+        match image.lacks(&request.capabilities) {
+            Some(what) => differs(what),
+            None => Ok(()),
         }
-        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use super::{
     Listing, Operations, PageRequest,
+    devices::Devices,
     group_snapshot::Groups,
     labels::{self, Read},
     locks::Hold,
@@ -28,8 +29,8 @@ pub struct Snapshot {
     pub size: Size,
     /// Its moment.
     pub created: SystemTime,
-    /// Whether volumes can be made from it.
-    pub ready: bool,
+    /// Why no volume can be made from it, if none can.
+    pub damage: Option<String>,
     /// The group snapshot that it is a member of.
     pub group: Option<Handle>,
 }
@@ -63,7 +64,10 @@ impl From<Found> for Snapshot {
                 .and_then(Handle::parse),
             size: found.image.size,
             created: found.image.created(),
-            ready: found.image.health == Health::Good,
+            damage: match &found.image.health {
+                Health::Good | Health::Degraded(_) => None,
+                Health::Damaged(why) | Health::Unreadable(why) => Some(why.clone()),
+            },
             handle: found.handle,
             group: None,
         }
@@ -170,8 +174,8 @@ impl Operations {
     /// Deletes a snapshot; one that does not exist is no error.
     ///
     /// # Errors
-    /// `NotFound` for another node's, `Busy` while a volume is made from it, `Invalid` when it is a member of a group
-    /// snapshot, which goes as a whole.
+    /// `NotFound` for another node's, `Busy` while a volume is made from it, `InUse` while somebody has it mounted,
+    /// `Invalid` when it is a member of a group snapshot, which goes as a whole.
     pub async fn delete_snapshot(self: &Arc<Self>, reference: &Reference) -> Result<()> {
         let place = match self.place(ImageKind::Snapshot, reference) {
             Ok(place) => place,
@@ -190,6 +194,7 @@ impl Operations {
                     };
                     found.readable()?;
                     this.check_in_no_group_snapshot(&found).await?;
+                    Devices::of(&found).await?.check_unmounted(&found)?;
                     found.class.backend.delete(place.id).await?;
                     tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
                 }

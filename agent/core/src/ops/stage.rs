@@ -212,6 +212,13 @@ impl Found {
         else {
             return Err(Error::new(Kind::Bug, "a raw volume was to be mounted"));
         };
+        let before = Devices::of(self).await?;
+        let at = before.at(&MountTable::read()?, &request.staging);
+        if let At::Ours(mount) = &at
+            && file_system.is_some_and(|wanted| wanted.name() != mount.fs_type)
+        {
+            return Err(staged_otherwise(self, &mount.target));
+        }
         let has = self.image.file_system();
         let kind = match (file_system, has) {
             (Some(wanted), Some(has)) if *wanted != has => {
@@ -230,17 +237,19 @@ impl Found {
         if access == Access::ReadOnly {
             options = options.with_access(access);
         }
-        let before = Devices::of(self).await?;
-        match before.at(&MountTable::read()?, &request.staging) {
+        match at {
             At::Foreign(mount) => return Err(At::foreign("staging_target_path", &mount)),
             At::Ours(mount) => {
-                if mount.fs_type != kind.name() || devices_access(&mount) != options.access() {
+                if mount.fs_type != kind.name()
+                    || devices_access(&mount) != options.access()
+                    || !options.restrictions().hold_at(&mount)
+                {
                     return Err(staged_otherwise(self, &mount.target));
                 }
             }
             At::Nothing => {
-                self.attach_and_mount(&request.staging, kind, options)
-                    .await?;
+                let mounted = self.attach_and_mount(&request.staging, kind, options).await;
+                mounted.map_err(|error| self.explain_raw(error, &before, &request.staging))?;
             }
         }
         fail::point("stage.mounted");
@@ -251,6 +260,15 @@ impl Found {
             blocking(move || mount_group::give(&staging, group)).await?;
         }
         self.follow_device_if_possible(&request.staging).await
+    }
+
+    /// What a volume with a device that cannot be mounted is told: its raw user has it.
+    fn explain_raw(&self, error: Error, before: &Devices, staging: &Path) -> Error {
+        let has_raw_user = before.first().is_some() && self.image_is_raw();
+        if has_raw_user && error.kind() == Kind::Precondition {
+            return staged_otherwise(self, staging).because(error);
+        }
+        error
     }
 
     /// Attaches and mounts; whatever fails, the device does not stay behind.
@@ -308,6 +326,9 @@ impl Found {
             Probe::Blank if self.image.is_unformatted() => {
                 self.format(device, kind, Ground::Untouched).await
             }
+            Probe::Blank if self.image.is_raw_alone() => refused(
+                "was made as a raw block device, without a file system; it is not formatted".to_owned(),
+            ),
             Probe::Blank => refused(
                 "is blank, though it was used before; its data is gone, and it is not formatted again"
                     .to_owned(),

@@ -9,6 +9,15 @@ use std::{
 
 use crate::{Error, Kind, Result};
 
+/// What becomes of a target when nothing is published there any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emptied {
+    /// It goes.
+    Removed,
+    /// It stays: the caller has made it.
+    Left,
+}
+
 /// Makes the directory that a file system is to be published at, or finds it empty.
 /// Says whether it was made.
 pub(super) fn make_directory(target: &Path) -> Result<bool> {

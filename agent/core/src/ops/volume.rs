@@ -405,16 +405,7 @@ impl Operations {
         if let Err(error) = check_capabilities("volume_capabilities", capabilities) {
             return Ok(Some(error.to_string()));
         }
-        let has = found.image.file_system();
-        for wanted in capabilities.iter().filter_map(Capability::file_system) {
-            if has.is_some_and(|has| has != wanted) {
-                return Ok(Some(format!(
-                    "volume has {}, not {wanted}",
-                    has.map_or_else(String::new, |has| has.to_string())
-                )));
-            }
-        }
-        Ok(None)
+        Ok(found.image.lacks(capabilities))
     }
 }
 

@@ -110,7 +110,7 @@ impl v0::controller_server::Controller for Front {
                 .await?;
             let elsewhere = || format!("accessible_topology: the volume is on node {node} alone");
             let message = problem.or_else(|| (!is_there).then(elsewhere));
-            let message = message.unwrap_or_default();
+            let message = common::words(&message.unwrap_or_default());
             Ok(v0::ValidateVolumeCapabilitiesResponse {
                 supported: message.is_empty(),
                 message,

@@ -55,11 +55,10 @@ pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v0::Snapshot> {
     let new = convert::snapshot(snapshot)?;
     let created = new.creation_time.unwrap_or_default();
     let nanoseconds = created.seconds.saturating_mul(1_000_000_000);
-    // What is held but not there yet "is being uploaded"; there is no other word for it.
-    let status = if snapshot.ready {
-        Status::Ready
-    } else {
-        Status::Uploading
+    // A snapshot is there as soon as it is told of. One that was lost since has the word that has a caller delete it.
+    let status = match snapshot.damage {
+        None => Status::Ready,
+        Some(_) => Status::ErrorUploading,
     };
     Ok(v0::Snapshot {
         size_bytes: new.size_bytes,
@@ -68,7 +67,11 @@ pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v0::Snapshot> {
         created_at: nanoseconds.saturating_add(i64::from(created.nanos)),
         status: Some(v0::SnapshotStatus {
             r#type: status.into(),
-            details: String::new(),
+            details: snapshot
+                .damage
+                .as_deref()
+                .map(convert::words)
+                .unwrap_or_default(),
         }),
     })
 }

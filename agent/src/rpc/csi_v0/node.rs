@@ -1,7 +1,7 @@
 //! `csi.v0.Node`: volumes staged and published on this node.
 
 use drumlin_core::{
-    ops::{PublishVolume, StageVolume},
+    ops::{Emptied, PublishVolume, StageVolume},
     types::{AbsolutePath, Reference, Topology},
 };
 use drumlin_proto::csi::v0;
@@ -86,7 +86,9 @@ impl v0::node_server::Node for Front {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             let target = AbsolutePath::parse("target_path", &request.target_path)?;
             old::must_exist(&self.operations, &volume).await?;
-            self.operations.unpublish_volume(&volume, target).await?;
+            self.operations
+                .unpublish_volume(&volume, target, Emptied::Left)
+                .await?;
             Ok(v0::NodeUnpublishVolumeResponse {})
         })
         .await

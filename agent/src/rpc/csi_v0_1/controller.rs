@@ -113,7 +113,7 @@ impl v0_1::controller_server::Controller for Front {
                 .await?;
             Ok(v0_1::ValidateVolumeCapabilitiesResponse {
                 supported: problem.is_none(),
-                message: problem.unwrap_or_default(),
+                message: common::words(&problem.unwrap_or_default()),
             })
         })
         .await

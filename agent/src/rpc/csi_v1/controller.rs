@@ -106,9 +106,9 @@ impl v1::controller_server::Controller for Front {
                 .validate_capabilities(&volume, &capabilities)
                 .await?;
             Ok(match problem {
-                Some(message) => v1::ValidateVolumeCapabilitiesResponse {
+                Some(problem) => v1::ValidateVolumeCapabilitiesResponse {
                     confirmed: None,
-                    message,
+                    message: convert::words(&problem),
                 },
                 None => v1::ValidateVolumeCapabilitiesResponse {
                     // What is left out here was not checked, and the caller is told so by that.

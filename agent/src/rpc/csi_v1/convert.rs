@@ -252,8 +252,21 @@ fn content_source(source: &Source) -> v1::VolumeContentSource {
 pub(in crate::rpc) fn condition(condition: &Condition) -> v1::VolumeCondition {
     v1::VolumeCondition {
         abnormal: condition.abnormal,
-        message: condition.message.clone(),
+        message: words(&condition.message),
     }
+}
+
+/// As much of a text as a field holds (CSI, "Size Limits"). The log has all of it.
+pub(in crate::rpc) fn words(text: &str) -> String {
+    const MOST: usize = 128;
+    if text.len() <= MOST {
+        return text.to_owned();
+    }
+    let kept = MOST - '…'.len_utf8();
+    let mut ends = text.char_indices().map(|(at, _)| at);
+    let end = ends.by_ref().take_while(|at| *at <= kept).last();
+    let kept = text.get(..end.unwrap_or(0)).unwrap_or_default();
+    format!("{kept}…")
 }
 
 /// A snapshot as a message.
@@ -267,7 +280,7 @@ pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
             .map(ToString::to_string)
             .unwrap_or_default(),
         creation_time: Some(timestamp(snapshot.created)?),
-        ready_to_use: snapshot.ready,
+        ready_to_use: snapshot.damage.is_none(),
         group_snapshot_id: snapshot
             .group
             .as_ref()
@@ -321,6 +334,17 @@ mod tests {
 
     fn mount(mount: MountVolume) -> WireType {
         WireType::Mount(mount)
+    }
+
+    #[test]
+    fn a_text_is_cut_where_a_field_ends_and_not_within_a_letter() {
+        assert_eq!(words("volume is healthy"), "volume is healthy");
+        let (fits, long) = ("x".repeat(128), "x".repeat(129));
+        assert_eq!(words(&fits), fits);
+        assert_eq!(words(&long), format!("{}…", "x".repeat(125)));
+        let wide = words(&"é".repeat(65));
+        assert_eq!(wide, format!("{}…", "é".repeat(62)));
+        assert!(wide.len() <= 128);
     }
 
     #[test]

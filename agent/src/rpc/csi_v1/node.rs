@@ -1,7 +1,7 @@
 //! `csi.v1.Node`: volumes staged, published, measured and grown on this node.
 
 use drumlin_core::{
-    ops::{PublishVolume, StageVolume, Usage},
+    ops::{Emptied, PublishVolume, StageVolume, Usage},
     types::{AbsolutePath, Reference, Topology},
 };
 use drumlin_proto::csi::v1::{self, volume_usage::Unit};
@@ -84,7 +84,9 @@ impl v1::node_server::Node for Front {
         answer("csi.v1.Node/NodeUnpublishVolume", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             let target = AbsolutePath::parse("target_path", &request.target_path)?;
-            self.operations.unpublish_volume(&volume, target).await?;
+            self.operations
+                .unpublish_volume(&volume, target, Emptied::Removed)
+                .await?;
             Ok(v1::NodeUnpublishVolumeResponse {})
         })
         .await
