@@ -213,7 +213,8 @@ impl Found {
             return Err(Error::new(Kind::Bug, "a raw volume was to be mounted"));
         };
         let before = Devices::of(self).await?;
-        let at = before.at(&MountTable::read()?, &request.staging);
+        let table = MountTable::read()?;
+        let at = before.at(&table, &request.staging);
         if let At::Ours(mount) = &at
             && file_system.is_some_and(|wanted| wanted.name() != mount.fs_type)
         {
@@ -249,7 +250,8 @@ impl Found {
             }
             At::Nothing => {
                 let mounted = self.attach_and_mount(&request.staging, kind, options).await;
-                mounted.map_err(|error| self.explain_raw(error, &before, &request.staging))?;
+                let is_used = before.mounts(&table).next().is_some();
+                mounted.map_err(|error| self.explain_raw(error, is_used, &request.staging))?;
             }
         }
         fail::point("stage.mounted");
@@ -262,10 +264,9 @@ impl Found {
         self.follow_device_if_possible(&request.staging).await
     }
 
-    /// What a volume with a device that cannot be mounted is told: its raw user has it.
-    fn explain_raw(&self, error: Error, before: &Devices, staging: &Path) -> Error {
-        let has_raw_user = before.first().is_some() && self.image_is_raw();
-        if has_raw_user && error.kind() == Kind::Precondition {
+    /// What is said of a volume that cannot be mounted while a raw user has it.
+    fn explain_raw(&self, error: Error, is_used: bool, staging: &Path) -> Error {
+        if is_used && self.image_is_raw() && error.kind() == Kind::Precondition {
             return staged_otherwise(self, staging).because(error);
         }
         error
