@@ -427,16 +427,37 @@ async fn a_file_system_that_went_read_only_is_abnormal() {
     run("mount", &["-o", "remount,errors=remount-ro", &at.0]);
     fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
     assert!(fs::write(format!("{}/file", at.1), "x").is_err());
+    is_abnormal_and_goes(&agent, (&id, at), "read-only").await;
+}
+
+#[tokio::test]
+async fn a_file_system_that_has_shut_itself_down_is_abnormal() {
+    let agent = Agent::start().await;
+    let plain = mounted("xfs");
+    let id = volume(&agent, "v", 320, &plain).await;
+    let at = mount(&agent, "v", &id, &plain).await;
+    put(&at.1, "file", b"precious");
+    // What xfs does on an I/O error of its log.
+    run("xfs_io", &["-x", "-c", "shutdown", &at.1]);
+    assert!(fs::write(format!("{}/other", at.1), "x").is_err());
+    is_abnormal_and_goes(&agent, (&id, at), "does not answer").await;
+    let at = mount(&agent, "v", &id, &plain).await;
+    assert_eq!(get(&at.1, "file"), b"precious");
+    unmount(&agent, &id, &at).await;
+}
+
+/// Its stats say what is wrong with it, and it can be let go.
+async fn is_abnormal_and_goes(agent: &Agent, (id, at): (&str, (String, String)), why: &str) {
     let request = NodeGetVolumeStatsRequest {
-        volume_id: id.clone(),
+        volume_id: id.to_owned(),
         volume_path: at.1.clone(),
         ..Default::default()
     };
     let stats = ok(agent.node().node_get_volume_stats(request).await);
     let condition = stats.volume_condition.unwrap();
     assert!(
-        condition.abnormal && condition.message.contains("read-only"),
+        condition.abnormal && condition.message.contains(why),
         "{condition:?}"
     );
-    unmount(&agent, &id, &at).await;
+    unmount(agent, id, &at).await;
 }

@@ -1,5 +1,7 @@
 //! How full a volume is, and how well (CSI, `NodeGetVolumeStats`).
 
+use std::fs;
+
 use super::{Operations, devices::Devices, resolve::not_here, volume::Condition};
 use crate::{
     Result, blocking,
@@ -68,6 +70,17 @@ impl Operations {
                     abnormal: true,
                     message: "its file system has become read-only; look at the kernel's log"
                         .to_owned(),
+                };
+            }
+            // One that has shut itself down still tells its room.
+            if let Err(error) = fs::symlink_metadata(&path)
+                && !condition.abnormal
+            {
+                condition = Condition {
+                    abnormal: true,
+                    message: format!(
+                        "its file system does not answer; look at the kernel's log: {error}"
+                    ),
                 };
             }
             let disk = Disk::of(&path)?;
