@@ -26,6 +26,8 @@ use tonic::Code;
 
 use crate::{
     group_snapshots::together,
+    guard::eventually,
+    interruption::programs_of,
     kit::{mount, ok, put, refused, text, unmount, volume},
 };
 
@@ -128,14 +130,36 @@ async fn an_agent_in_namespaces_of_its_own_serves_a_caller_outside() {
             let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
             assert!(ok(taken).snapshot.unwrap().ready_to_use);
         }
-        agent.kill();
+        end_with_all(&mut agent).await;
         agent.restart().await;
         mount(&agent, name, &id, &how).await;
         unmount(&agent, &id, &at).await;
         assert!(!std::path::Path::new(&at.1).exists());
     }
+    end_with_all(&mut agent).await;
+    // Its mounts go some instants after it.
+    eventually("the directory stays busy", || {
+        output("umount", &[&root]).status.success().then_some(())
+    })
+    .await;
+}
+
+/// Kills an agent that another program has started, and waits for the end of both.
+async fn end_with_all(agent: &mut Agent) {
+    let started = programs_of(agent.pid());
+    assert_eq!(started.len(), 1, "{started:?}");
     agent.kill();
-    run("umount", &[&root]);
+    // Who should wait for its end may take its time; it has given all back by then.
+    let is_there = |pid: &i32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ")
+            .next()
+            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+    };
+    eventually("the agent does not end", || {
+        (!started.iter().any(is_there)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
