@@ -50,8 +50,13 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T
 }
 
 pub(crate) fn is_stopped(agent: &Agent) -> Option<()> {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", agent.pid())).ok()?;
-    stat.rsplit(") ").next()?.starts_with('T').then_some(())
+    (process_state(agent.pid())? == 'T').then_some(())
+}
+
+/// The state of a process that is there, as its letter in `/proc`.
+pub(crate) fn process_state(pid: i32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
 }
 
 type Answer =

@@ -26,7 +26,7 @@ use tonic::Code;
 
 use crate::{
     group_snapshots::together,
-    guard::eventually,
+    guard::{eventually, process_state},
     interruption::programs_of,
     kit::{mount, ok, put, refused, text, unmount, volume},
 };
@@ -150,12 +150,7 @@ async fn end_with_all(agent: &mut Agent) {
     assert_eq!(started.len(), 1, "{started:?}");
     agent.kill();
     // Who should wait for its end may take its time; it has given all back by then.
-    let is_there = |pid: &i32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit(") ")
-            .next()
-            .is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
-    };
+    let is_there = |pid: &i32| process_state(*pid).is_some_and(|state| state != 'Z');
     eventually("the agent does not end", || {
         (!started.iter().any(is_there)).then_some(())
     })

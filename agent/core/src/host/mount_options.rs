@@ -143,6 +143,12 @@ const RESTRICTIONS: [(&str, MsFlags, u64); 5] = [
     ("nodiratime", MsFlags::MS_NODIRATIME, 0x80),
 ];
 
+/// The flags after an option that is one of them; none when it is something else.
+fn with_flag(flags: MsFlags, option: &str) -> Option<MsFlags> {
+    let (_, set, cleared) = FLAGS.iter().find(|(name, ..)| *name == option)?;
+    Some(flags.difference(*cleared).union(*set))
+}
+
 /// What one mount of a file system does not allow, whatever others of it do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restrictions(MsFlags);
@@ -155,10 +161,7 @@ impl Restrictions {
     pub fn among(flags: &[impl AsRef<str>]) -> Self {
         let mut found = MsFlags::empty();
         for option in flags.iter().flat_map(|flags| flags.as_ref().split(',')) {
-            if let Some((_, set, cleared)) = FLAGS.iter().find(|(name, ..)| *name == option.trim())
-            {
-                found = found.difference(*cleared).union(*set);
-            }
+            found = with_flag(found, option.trim()).unwrap_or(found);
         }
         Self(found)
     }
@@ -254,8 +257,8 @@ impl MountOptions {
         if option.is_empty() {
             return Ok(());
         }
-        if let Some((_, set, cleared)) = FLAGS.iter().find(|(name, ..)| *name == option) {
-            self.flags = self.flags.difference(*cleared).union(*set);
+        if let Some(flags) = with_flag(self.flags, option) {
+            self.flags = flags;
             return Ok(());
         }
         let (name, value) = match option.split_once('=') {

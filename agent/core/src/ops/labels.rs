@@ -121,9 +121,8 @@ pub(super) trait Read {
 
     /// Why it cannot be used in all these ways, if it cannot.
     fn lacks(&self, capabilities: &[Capability]) -> Option<String> {
-        let mut mounts = capabilities.iter();
-        let mounts = mounts.find(|capability| !capability.is_block());
-        if mounts.is_some() && self.is_raw_alone() {
+        let is_mounted = capabilities.iter().any(|capability| !capability.is_block());
+        if is_mounted && self.is_raw_alone() {
             return Some("it was made as a raw block device, without a file system".to_owned());
         }
         let has = self.file_system()?;
