@@ -16,6 +16,7 @@ pub mod manifest;
 pub mod names;
 mod quantity;
 pub mod selector;
+mod served;
 pub mod snapshot;
 mod status;
 pub mod validate;

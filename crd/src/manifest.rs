@@ -373,37 +373,15 @@ impl Reader {
         }
         let group = api_version.split_once('/').map(|(group, _)| group);
         match (group, api_version, kind) {
-            (Some(GROUP), API_VERSION, "Volume") => {
-                self.object(value, origin, here, |metadata, spec: VolumeSpec| {
-                    let wrong = validate::volume(&spec);
-                    let mut volume = Volume::new("", spec);
-                    volume.metadata = metadata;
-                    (Object::Volume(Box::new(volume)), wrong)
-                });
-            }
+            (Some(GROUP), API_VERSION, "Volume") => self.object(value, origin, here, make_volume),
             (Some(GROUP), API_VERSION, "Snapshot") => {
-                self.object(value, origin, here, |metadata, spec: SnapshotSpec| {
-                    let wrong = validate::snapshot(&spec);
-                    let mut snapshot = Snapshot::new("", spec);
-                    snapshot.metadata = metadata;
-                    (Object::Snapshot(Box::new(snapshot)), wrong)
-                });
+                self.object(value, origin, here, make_snapshot)
             }
             (Some(GROUP), API_VERSION, "VolumeGroup") => {
-                self.object(value, origin, here, |metadata, spec: VolumeGroupSpec| {
-                    let wrong = validate::group(&spec);
-                    let mut group = VolumeGroup::new("", spec);
-                    group.metadata = metadata;
-                    (Object::Group(Box::new(group)), wrong)
-                });
+                self.object(value, origin, here, make_group)
             }
             (Some(GROUP), API_VERSION, "GroupSnapshot") => {
-                self.object(value, origin, here, |metadata, spec: GroupSnapshotSpec| {
-                    let wrong = validate::group_snapshot(&spec);
-                    let mut snapshot = GroupSnapshot::new("", spec);
-                    snapshot.metadata = metadata;
-                    (Object::GroupSnapshot(Box::new(snapshot)), wrong)
-                });
+                self.object(value, origin, here, make_group_snapshot);
             }
             (Some(GROUP), API_VERSION, _) => {
                 let message = format!(
@@ -428,7 +406,7 @@ impl Reader {
         value: Value,
         origin: &Origin,
         here: Place,
-        make: impl FnOnce(ObjectMeta, S) -> (Object, Vec<Wrong>),
+        make: impl FnOnce(ObjectMeta, S) -> Made,
     ) {
         let full: Full<S> = match yaml::from_part(value, &origin.text, &origin.within) {
             Ok(full) => full,
@@ -460,6 +438,37 @@ impl Reader {
             });
         }
     }
+}
+
+/// A kind of object with a checked spec, and what is wrong with it.
+pub(crate) type Made = (Object, Vec<Wrong>);
+
+pub(crate) fn make_volume(metadata: ObjectMeta, spec: VolumeSpec) -> Made {
+    let wrong = validate::volume(&spec);
+    let mut volume = Volume::new("", spec);
+    volume.metadata = metadata;
+    (Object::Volume(Box::new(volume)), wrong)
+}
+
+pub(crate) fn make_snapshot(metadata: ObjectMeta, spec: SnapshotSpec) -> Made {
+    let wrong = validate::snapshot(&spec);
+    let mut snapshot = Snapshot::new("", spec);
+    snapshot.metadata = metadata;
+    (Object::Snapshot(Box::new(snapshot)), wrong)
+}
+
+pub(crate) fn make_group(metadata: ObjectMeta, spec: VolumeGroupSpec) -> Made {
+    let wrong = validate::group(&spec);
+    let mut group = VolumeGroup::new("", spec);
+    group.metadata = metadata;
+    (Object::Group(Box::new(group)), wrong)
+}
+
+pub(crate) fn make_group_snapshot(metadata: ObjectMeta, spec: GroupSnapshotSpec) -> Made {
+    let wrong = validate::group_snapshot(&spec);
+    let mut snapshot = GroupSnapshot::new("", spec);
+    snapshot.metadata = metadata;
+    (Object::GroupSnapshot(Box::new(snapshot)), wrong)
 }
 
 fn check_metadata(metadata: &Metadata) -> Vec<Wrong> {

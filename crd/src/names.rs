@@ -15,6 +15,8 @@ pub const STATE: &str = "drumlin.dev/state";
 pub const RECONCILE_AT: &str = "drumlin.dev/reconcile-at";
 /// `true` leaves the object alone.
 pub const PAUSED: &str = "drumlin.dev/paused";
+/// Keeps an object at the API server until the agent has nothing of it any more.
+pub const FINALIZER: &str = "drumlin.dev/agent";
 /// The handle of a lost volume that shall be made anew, empty.
 pub const RECREATE: &str = "drumlin.dev/recreate";
 

@@ -1,0 +1,82 @@
+//! Objects as an API server has them: judged by the same rules as a manifest's.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::{
+    manifest::{Made, Object, make_group, make_group_snapshot, make_snapshot, make_volume},
+    validate::Wrong,
+};
+
+impl Object {
+    /// An object of `kind` with the metadata and the spec that a server has of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, such as a field of a newer version.
+    pub fn served(kind: &str, metadata: ObjectMeta, spec: Value) -> Result<Self, Vec<Wrong>> {
+        let (object, wrong) = match kind {
+            "Volume" => made(metadata, spec, make_volume)?,
+            "Snapshot" => made(metadata, spec, make_snapshot)?,
+            "VolumeGroup" => made(metadata, spec, make_group)?,
+            "GroupSnapshot" => made(metadata, spec, make_group_snapshot)?,
+            other => {
+                let message = format!("{other:?} is not known to this agent");
+                return Err(vec![wrong_at("kind".to_owned(), message)]);
+            }
+        };
+        if wrong.is_empty() {
+            Ok(object)
+        } else {
+            Err(wrong)
+        }
+    }
+}
+
+fn made<S: DeserializeOwned>(
+    metadata: ObjectMeta,
+    spec: Value,
+    make: impl FnOnce(ObjectMeta, S) -> Made,
+) -> Result<Made, Vec<Wrong>> {
+    let spec: S = serde_path_to_error::deserialize(spec).map_err(|error| {
+        let path = error.path().to_string();
+        let field = match path.as_str() {
+            "." => "spec".to_owned(),
+            path => format!("spec.{path}"),
+        };
+        vec![wrong_at(field, error.into_inner().to_string())]
+    })?;
+    Ok(make(metadata, spec))
+}
+
+fn wrong_at(field: String, message: String) -> Wrong {
+    Wrong { field, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_served_object_is_judged_as_a_manifest_is() {
+        let served = |spec| Object::served("Volume", ObjectMeta::default(), spec);
+        assert!(served(json!({"capacity": "1Gi"})).is_ok());
+        for (bad, field) in [
+            (json!({"capacity": "1GB"}), "spec.capacity"),
+            (
+                json!({"capacity": "1Gi", "mount": {"path": "x"}}),
+                "spec.mount.path",
+            ),
+            (json!({"capacity": "1Gi", "tier": 1}), "spec.tier"),
+            (json!({}), "spec"),
+        ] {
+            let wrong = served(bad.clone()).unwrap_err();
+            assert!(
+                wrong.iter().any(|wrong| wrong.field == field),
+                "{bad}: {wrong:?}"
+            );
+        }
+        assert!(Object::served("Disk", ObjectMeta::default(), json!({})).is_err());
+    }
+}
