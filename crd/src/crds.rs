@@ -51,6 +51,10 @@ fn tidy(value: &mut Value) {
             if map.get("nullable") == Some(&Value::Bool(true)) {
                 map.remove("nullable");
             }
+            // The server knows signed integers only, and warns of others.
+            if map.get("format").is_some_and(|format| format == "uint32") {
+                map.remove("format");
+            }
             // A structural schema has no word for it; the server refuses unknown fields when asked to be strict.
             if map.get("additionalProperties") == Some(&Value::Bool(false)) {
                 map.remove("additionalProperties");

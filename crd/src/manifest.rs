@@ -375,10 +375,10 @@ impl Reader {
         match (group, api_version, kind) {
             (Some(GROUP), API_VERSION, "Volume") => self.object(value, origin, here, make_volume),
             (Some(GROUP), API_VERSION, "Snapshot") => {
-                self.object(value, origin, here, make_snapshot)
+                self.object(value, origin, here, make_snapshot);
             }
             (Some(GROUP), API_VERSION, "VolumeGroup") => {
-                self.object(value, origin, here, make_group)
+                self.object(value, origin, here, make_group);
             }
             (Some(GROUP), API_VERSION, "GroupSnapshot") => {
                 self.object(value, origin, here, make_group_snapshot);

@@ -17,6 +17,8 @@ pub const RECONCILE_AT: &str = "drumlin.dev/reconcile-at";
 pub const PAUSED: &str = "drumlin.dev/paused";
 /// Keeps an object at the API server until the agent has nothing of it any more.
 pub const FINALIZER: &str = "drumlin.dev/agent";
+/// The id of the namespace that something was made for, with what the agent keeps of it.
+pub const TENANT: &str = "drumlin.dev/namespace-uid";
 /// The handle of a lost volume that shall be made anew, empty.
 pub const RECREATE: &str = "drumlin.dev/recreate";
 
