@@ -74,7 +74,7 @@ impl Lvm {
                 self.group.change(vec![command]).await?;
             }
             Volumes::Thick(thick) => {
-                let commands = self.extend_thick(&now, thick, &found, to)?;
+                let commands = self.extend_thick(&now, thick, &found, to).await?;
                 self.group.change(commands).await?;
             }
         }

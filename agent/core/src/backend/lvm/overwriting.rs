@@ -55,7 +55,7 @@ impl Lvm {
     }
 
     /// Refuses a volume that somebody uses. Who looks at all devices that change has it open for a moment.
-    async fn check_idle(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
+    pub(super) async fn check_idle(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
         let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
         blocking(move || {
             let deadline = Instant::now() + GLANCE;

@@ -234,7 +234,7 @@ impl Lvm {
     }
 
     /// The commands that make a volume longer. With snapshots LVM can do that only while nobody uses it.
-    pub(super) fn extend_thick(
+    pub(super) async fn extend_thick(
         &self,
         now: &VolumeGroup,
         thick: &Thick,
@@ -243,19 +243,12 @@ impl Lvm {
     ) -> Result<Vec<Command>> {
         let volume = found.volume;
         let path = self.group.path(&volume.name);
-        let device = self.device(now, volume)?;
         let mut commands = Vec::new();
-        let mut is_live = device.is_some();
+        let mut is_live = self.device(now, volume)?.is_some();
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(volume).collect();
-        if let Some(device) = &device
-            && !snapshots.is_empty()
-        {
-            let users = snapshots
-                .iter()
-                .map(|snapshot| self.device(now, snapshot))
-                .collect::<Result<Vec<_>>>()?;
-            for used in users.iter().flatten().chain([device]) {
-                check_unused(used).map_err(|error| {
+        if is_live && !snapshots.is_empty() {
+            for used in snapshots.iter().copied().chain([volume]) {
+                self.check_idle(now, used).await.map_err(|error| {
                     Error::new(
                         Kind::Precondition,
                         format!(
