@@ -7,6 +7,7 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, Volumes, is_over_lvm},
+    programs::programs_of,
     sequence::{Writer, disk_takes},
     state::{State, assert_pool_is_known},
 };
@@ -18,7 +19,7 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take, together},
-    interruption::{programs_of, seed, times},
+    interruption::{seed, times},
     kit::{ok, refused},
     one_moment::Load,
 };

@@ -23,6 +23,7 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, is_over_lvm},
+    programs::programs_of,
     requests::{
         create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot, stage,
         unpublish, unstage,
@@ -384,23 +385,6 @@ pub(crate) fn times() -> usize {
     asked.map_or(usual, |times| times.parse().unwrap())
 }
 
-/// The programs that a process has started and that still run.
-pub(crate) fn programs_of(pid: i32) -> Vec<i32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
-    tasks
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok())
-        .flat_map(|children| {
-            let children = children.split_whitespace();
-            children
-                .filter_map(|child| child.parse().ok())
-                .collect::<Vec<_>>()
-        })
-        .collect()
-}
-
 /// Who dies.
 #[derive(Clone, Copy, PartialEq)]
 enum Victims {
@@ -454,7 +438,7 @@ async fn killed_at_random(times: usize, victims: Victims) {
         killer.abort();
         let was_met = subject.kills + met.load(Ordering::Relaxed);
         if was_met == 0 {
-            // Nothing disturbed this one; where other work made the first ones slow, it tells how long a life takes.
+            // Undisturbed: where other work made the first ones slow, it tells how long a life takes.
             length = length.min(begun.elapsed());
         }
         kills += was_met;

@@ -17,7 +17,7 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
-    programs::{drumlin, output, program, run},
+    programs::{drumlin, output, program, programs_of, run},
     requests::{MIB, create, expand, mounted, publish, raw, snapshot, stage},
     state::State,
     storage::{Kind, Scratch},
@@ -27,7 +27,6 @@ use tonic::Code;
 use crate::{
     group_snapshots::together,
     guard::{eventually, process_state},
-    interruption::programs_of,
     kit::{mount, ok, put, refused, text, unmount, volume},
 };
 

@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 use drumlin_proto::csi::v1::{GetCapacityRequest, ListVolumesRequest, ProbeRequest};
 use drumlin_tests::{
     agent::{Agent, Options},
+    programs::programs_of,
     requests::{MIB, create, delete, raw},
     storage::{Scratch, lvm},
 };
@@ -14,10 +15,7 @@ use nix::{
 };
 use tonic::Code;
 
-use crate::{
-    interruption::programs_of,
-    kit::{ok, refused, volume},
-};
+use crate::kit::{ok, refused, volume};
 
 fn asking(group: &str, create: &str) -> Options {
     Options {

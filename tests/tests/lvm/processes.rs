@@ -13,15 +13,12 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options},
-    programs::run,
+    programs::{programs_of, run},
     requests::{create, delete, expand, from_snapshot, mounted, raw, snapshot},
     storage::Scratch,
 };
 
-use crate::{
-    interruption::programs_of,
-    kit::{mount, ok, unmount},
-};
+use crate::kit::{mount, ok, unmount};
 
 /// What LVM was told to do since the last time, as the log has it: by a program of its own, or one that goes on running.
 struct Turns(usize);
