@@ -89,6 +89,7 @@ pub struct VolumeGroupSpec {
     pub selector: Option<Selector>,
     /// No snapshot of the group is taken while it has fewer members than this.
     #[serde(default = "one")]
+    #[schemars(range(max = 4_294_967_295_u32))]
     pub min_members: u32,
     /// What else the agent is told when it makes the group.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

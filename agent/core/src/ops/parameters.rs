@@ -9,6 +9,18 @@ use crate::{
 /// the owner.
 const FOREIGN: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
 
+/// The namespace that something was made for, by an id that no other namespace of that name has.
+const TENANT: &str = "drumlin.dev/namespace-uid";
+
+/// Whether what was made with these parameters is of another tenant than who asks with those. Who names none, such as a
+/// file of this host, may be anybody.
+pub(super) fn is_of_another(made: &Map, asked: &Map) -> bool {
+    match (made.get(TENANT), asked.get(TENANT)) {
+        (Some(made), Some(asked)) => made != asked,
+        _ => false,
+    }
+}
+
 fn is_foreign(key: &str) -> bool {
     FOREIGN.iter().any(|prefix| key.starts_with(prefix))
 }
@@ -58,6 +70,9 @@ mod tests {
     fn parameters_name_a_class_or_belong_to_others() {
         let map = |key: &str, value: &str| Map::from([(key.to_owned(), value.to_owned())]);
         let fast = map("class", "fast");
+        assert!(is_of_another(&map(TENANT, "1"), &map(TENANT, "2")));
+        assert!(!is_of_another(&map(TENANT, "1"), &map(TENANT, "1")));
+        assert!(!is_of_another(&map(TENANT, "1"), &fast));
         assert_eq!(class(&fast).unwrap(), Some("fast".parse().unwrap()));
         assert_eq!(own(&fast), fast);
         let foreign = map("drumlin.dev/x", "y");

@@ -37,6 +37,9 @@ impl Found {
         if image.source() != request.source {
             return differs("its volume_content_source differs".to_owned());
         }
+        if parameters::is_of_another(&image.parameters(), &request.parameters) {
+            return differs("it was made for another namespace of the same name".to_owned());
+        }
         if parameters::own(&image.parameters()) != parameters::own(&request.parameters) {
             return differs("its parameters differ".to_owned());
         }
