@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use drumlin_reconciler::Cluster;
 
 use crate::telemetry::LogFormat;
 
@@ -17,7 +18,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve CSI on a unix socket, and converge a directory of manifests if there is one.
+    /// Serve CSI on a unix socket, and converge a directory of manifests or the objects of an API server.
     #[command(after_help = "Example:\n  drumlin agent --manifests /etc/drumlin/manifests.d")]
     Agent(AgentArguments),
     /// Converge a directory of manifests through the socket of an agent that runs elsewhere.
@@ -81,6 +82,8 @@ pub(crate) struct AgentArguments {
     /// A directory of manifests to converge.
     #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArguments,
     /// Volumes must be published by the controller before a node may use them.
     #[arg(
         long,
@@ -96,14 +99,40 @@ pub(crate) struct AgentArguments {
     pub(crate) log: LogArguments,
 }
 
+/// The API server whose objects are converged.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ClusterArguments {
+    /// Converge the objects of this node that the Kubernetes API server has: that of this pod, or of the environment.
+    #[arg(long, env = "DRUMLIN_KUBERNETES")]
+    pub(crate) kubernetes: bool,
+    /// The same, of the API server that this file names.
+    #[arg(long, env = "DRUMLIN_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
+    #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
+    pub(crate) allow_host_mounts: bool,
+}
+
+impl ClusterArguments {
+    /// What the reconciler is told of it.
+    pub(crate) fn cluster(&self) -> Option<Cluster> {
+        (self.kubernetes || self.kubeconfig.is_some()).then(|| Cluster {
+            kubeconfig: self.kubeconfig.clone(),
+            host_mounts: self.allow_host_mounts,
+        })
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReconcileArguments {
     /// Where the agent answers.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,
     /// The directory of manifests to converge.
-    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
-    pub(crate) manifests: PathBuf,
+    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR", required_unless_present_any = ["kubernetes", "kubeconfig"])]
+    pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArguments,
     /// Where state is kept.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,

@@ -110,9 +110,11 @@ fn take_over(
         elsewhere += usize::from(!one(engine, file, document)?);
     }
     engine.shared.keep_elsewhere(|key| named.contains(key));
-    let missing = engine
-        .shared
-        .keys_of(|record| !named.contains(&record.key()) && !silent.contains(&record.drumlin.file));
+    let missing = engine.shared.keys_of(|record| {
+        record.served().is_none()
+            && !named.contains(&record.key())
+            && !silent.contains(&record.drumlin.file)
+    });
     for key in missing {
         let is_nothing = |record: &Record| {
             // What asked for destruction and was obeyed may go, and what was never begun leaves nothing.
@@ -138,6 +140,20 @@ fn take_over(
 /// What a document says that cannot follow what was there before.
 fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
     let key = document.object.key();
+    let is_served = |record: &Record| {
+        record.served().is_some()
+            && record.drumlin.orphan_since.is_none()
+            && !record.drumlin.destroyed
+    };
+    if engine.shared.with(&key, is_served) == Some(true) {
+        let place = document.place_of("metadata.name");
+        return vec![Problem {
+            line: place.line,
+            column: place.column,
+            object: Some(key),
+            message: "is an object of the API server on this node; delete it there, or take it out of here".to_owned(),
+        }];
+    }
     // What was destroyed, or never begun, binds nobody.
     let wrong = engine.shared.with(&key, |record| {
         let is_binding = record.is_begun() && !record.drumlin.destroyed;

@@ -184,6 +184,8 @@ impl Engine {
             // This host was renamed, or its state was carried to another: what was begun is not forgotten.
             let message = format!("was begun here, but this node is {}", agent.node);
             Err(stalled("NotThisNode", message))
+        } else if let Err(halt) = pass.keep_guard().await {
+            Err(halt)
         } else {
             match &pass.record.body {
                 Body::Volume { .. } => pass.volume().await,

@@ -1,8 +1,8 @@
 //! Converges manifests by calling a CSI socket.
 //!
-//! - [`source`]: where manifests come from: a directory of YAML.
+//! - [`source`]: where manifests come from: a directory of YAML, the objects of an API server.
 //! - [`catalog`]: from what manifests say to records that are worked on.
-//! - [`store`], [`record`]: what is remembered of each object, on disk.
+//! - [`store`], [`record`], [`served`]: what is remembered of each object, on disk.
 //! - [`engine`], [`queue`], [`backoff`]: which object is looked at when, and what a failure leads to.
 //! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
 //! - [`verify`]: whether what was made is still there.
@@ -31,6 +31,7 @@ mod kinds;
 mod queue;
 mod record;
 pub mod restore;
+mod served;
 mod shared;
 mod source;
 pub mod status;
@@ -39,7 +40,11 @@ mod verify;
 
 pub use source::directory::is_manifest;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -50,6 +55,7 @@ use engine::Engine;
 use shared::Shared;
 use source::{
     directory::{Directory, Scan},
+    kubernetes::server::Server,
     watch::Watch,
 };
 use store::Store;
@@ -66,6 +72,9 @@ pub enum Error {
     /// The endpoint cannot be dialled.
     #[error("{0}")]
     Endpoint(String),
+    /// It is not known where the API server is.
+    #[error("{0}")]
+    Cluster(String),
     /// There is nothing to restore, or nothing that it could be called.
     #[error("{0}")]
     Restore(String),
@@ -76,25 +85,44 @@ pub enum Error {
 pub struct Settings {
     /// The socket of the agent.
     pub socket: PathBuf,
-    /// The directory of manifests.
-    pub manifests: PathBuf,
+    /// The directory of manifests, if there is one.
+    pub manifests: Option<PathBuf>,
+    /// The API server whose objects it follows, if any.
+    pub cluster: Option<Cluster>,
     /// The agent's state directory; the reconciler's is below it.
     pub state_dir: PathBuf,
     /// Called with a name between any two steps: where tests stop it.
     pub fail: fn(&str),
 }
 
-/// Keeps volumes, groups and snapshots as a directory of manifests says.
+/// An API server.
+#[derive(Debug, Clone, Default)]
+pub struct Cluster {
+    /// The file that says how it is reached; without one it is the one of the pod, or of the environment.
+    pub kubeconfig: Option<PathBuf>,
+    /// Whether its objects may be mounted on this host.
+    pub host_mounts: bool,
+}
+
+/// Keeps volumes, groups and snapshots as manifests say.
 pub struct Reconciler {
     engine: Arc<Engine>,
+    files: Option<Files>,
+    cluster: Option<Server>,
+}
+
+/// A directory of manifests.
+struct Files {
     directory: Directory,
     watch: Watch,
 }
 
 impl std::fmt::Debug for Reconciler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let directory = self.files.as_ref().map(|files| files.directory.path());
         f.debug_struct("Reconciler")
-            .field("directory", &self.directory.path())
+            .field("directory", &directory)
+            .field("is_in_cluster", &self.cluster.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -103,48 +131,87 @@ impl Reconciler {
     /// A reconciler that has taken its state directory. To be called within a runtime.
     ///
     /// # Errors
-    /// When another reconciler has the state directory, or it cannot be used.
-    pub fn new(settings: Settings) -> Result<Self, Error> {
+    /// When another reconciler has the state directory, or it cannot be used; when it is not known where the API server
+    /// is.
+    pub async fn new(settings: Settings) -> Result<Self, Error> {
         let store = Store::open(&settings.state_dir)?;
         let shared = Arc::new(Shared::new(store, settings.state_dir, settings.fail)?);
         let client = Client::new(&settings.socket)?;
-        let manifests = std::path::absolute(&settings.manifests)
-            .map_err(|error| Error::State(format!("{}: {error}", settings.manifests.display())))?;
+        let files = settings.manifests.as_deref().map(Files::new).transpose()?;
+        if let Some(files) = &files {
+            shared.follow_directory(files.watch.waker());
+        }
+        let mut server = None;
+        if let Some(cluster) = settings.cluster {
+            let known = Server::new(cluster.kubeconfig.as_deref()).await?;
+            shared.follow_cluster(known.clone(), cluster.host_mounts);
+            server = Some(known);
+        }
         Ok(Self {
             engine: Arc::new(Engine::new(shared, client)),
+            files,
+            cluster: server,
+        })
+    }
+
+    /// Who wakes this has the manifests looked at now.
+    pub fn rescan(&self) -> Option<Arc<Notify>> {
+        self.files.as_ref().map(|files| files.watch.waker())
+    }
+
+    /// Works until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let Self {
+            engine,
+            files,
+            cluster,
+        } = self;
+        // What earlier starts left undone goes on, whatever the manifests say now.
+        for key in engine.shared.keys() {
+            engine.shared.queue.add(&key, Instant::now());
+        }
+        let working = tokio::spawn(Arc::clone(&engine).run(stop.clone()));
+        let verifying = tokio::spawn(
+            stop.clone()
+                .run_until_cancelled_owned(keep_verifying(Arc::clone(&engine))),
+        );
+        let following = async {
+            let files = async {
+                if let Some(files) = files {
+                    files.follow(&engine).await;
+                }
+            };
+            let cluster = async {
+                if let Some(server) = cluster {
+                    Box::pin(source::kubernetes::follow(Arc::clone(&engine), server)).await;
+                }
+            };
+            tokio::join!(files, cluster);
+            std::future::pending::<()>().await;
+        };
+        stop.run_until_cancelled(following).await;
+        let _ = working.await;
+        let _ = verifying.await;
+    }
+}
+
+impl Files {
+    fn new(manifests: &Path) -> Result<Self, Error> {
+        let manifests = std::path::absolute(manifests)
+            .map_err(|error| Error::State(format!("{}: {error}", manifests.display())))?;
+        Ok(Self {
             watch: Watch::new(&manifests),
             directory: Directory::new(manifests),
         })
     }
 
-    /// Who wakes this has the manifests looked at now.
-    pub fn rescan(&self) -> Arc<Notify> {
-        self.watch.waker()
-    }
-
-    /// Works until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
-        let working = tokio::spawn(Arc::clone(&self.engine).run(stop.clone()));
-        let verifying = tokio::spawn(
-            stop.clone()
-                .run_until_cancelled_owned(keep_verifying(Arc::clone(&self.engine))),
-        );
-        stop.run_until_cancelled(self.follow()).await;
-        let _ = working.await;
-        let _ = verifying.await;
-    }
-
-    async fn follow(&mut self) {
+    async fn follow(mut self, engine: &Engine) {
         let mut catalog = Catalog::default();
         let shown = self.directory.path().display().to_string();
-        // What earlier starts left undone goes on, whatever the manifests say now.
-        for key in self.engine.shared.keys() {
-            self.engine.shared.queue.add(&key, Instant::now());
-        }
         loop {
             let scan = self.directory.scan();
             let is_unsettled = matches!(&scan, Scan::Read(content) if content.unsettled);
-            if let Err(error) = catalog.apply(&self.engine, &shown, scan) {
+            if let Err(error) = catalog.apply(engine, &shown, scan) {
                 tracing::error!(error = %error, "state could not be written");
             }
             self.watch.follow();

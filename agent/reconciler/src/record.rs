@@ -60,7 +60,7 @@ pub(crate) enum Body {
 
 impl Body {
     /// That of an object that was never seen before.
-    fn of(object: &Object) -> Self {
+    pub(crate) fn of(object: &Object) -> Self {
         match object {
             Object::Volume(object) => Self::Volume {
                 spec: Box::new(object.spec.clone()),
@@ -95,7 +95,7 @@ impl Body {
     }
 
     /// Takes over what another one wants; the kind, which is part of the key, is the same.
-    fn take_spec(&mut self, other: Self) {
+    pub(crate) fn take_spec(&mut self, other: Self) {
         match (self, other) {
             (Self::Volume { spec, .. }, Self::Volume { spec: now, .. }) => *spec = now,
             (Self::Snapshot { spec, .. }, Self::Snapshot { spec: now, .. }) => *spec = now,
@@ -162,6 +162,9 @@ pub(crate) struct Book {
     /// The volumes that this group was told to have, by id: those that others have put into it are not among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) applied: Vec<String>,
+    /// What an API server says of the object, where it came from one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) served: Option<crate::served::Served>,
 }
 
 /// The arguments of `CreateVolume` that must be the same in every repeat.
@@ -227,6 +230,7 @@ impl Record {
                 lost: false,
                 destroyed: false,
                 applied: Vec::new(),
+                served: None,
             },
         }
     }
@@ -293,6 +297,7 @@ impl Record {
             self.metadata.generation = place.map(|generation| generation + 1);
         }
         self.drumlin.orphan_since = None;
+        self.drumlin.served = None;
         file.clone_into(&mut self.drumlin.file);
         self.drumlin.line = line;
         true
@@ -316,6 +321,7 @@ impl Record {
         self.drumlin.file = now.drumlin.file;
         self.drumlin.line = now.drumlin.line;
         self.drumlin.orphan_since = now.drumlin.orphan_since;
+        self.take_over_served(now.drumlin.served);
     }
 
     /// Whether a group's manifest wants this volume, by its name or by its labels.
@@ -392,6 +398,7 @@ impl Record {
     /// Whether there may be something of it at the agent: if not, it can go without a trace.
     pub(crate) fn is_begun(&self) -> bool {
         match &self.body {
+            _ if self.is_forgotten() => true,
             Body::Volume { status, .. } => {
                 self.drumlin.create.is_some() || status.volume_handle.is_some()
             }
@@ -428,6 +435,7 @@ impl Record {
     /// Whether it shall be destroyed, by its deletion policy.
     pub(crate) fn is_absent(&self) -> bool {
         self.annotation(names::STATE) == Some("absent")
+            || self.served().is_some_and(|served| served.is_leaving)
     }
 
     /// Whether what `state: absent` asks for is done: what was released only, and shall be deleted since, is not.
@@ -454,6 +462,9 @@ impl Record {
 
     /// What becomes of what it stands for when it is destroyed.
     pub(crate) fn deletion_policy(&self) -> DeletionPolicy {
+        if self.served().is_some_and(|served| served.is_kept) {
+            return DeletionPolicy::Retain;
+        }
         match &self.body {
             Body::Volume { spec, .. } => spec.deletion_policy,
             Body::Snapshot { spec, .. } => spec.deletion_policy,
@@ -498,28 +509,24 @@ impl Record {
         let generation = self.generation();
         let (observed, conditions) = self.body.status_mut().seen_mut();
         *observed = generation;
-        let ready = if verdict.state == State::Ready {
-            "True"
-        } else {
-            "False"
-        };
-        set(conditions, "Ready", Some(ready), verdict, generation);
-        let holds = |state| (verdict.state == state).then_some("True");
-        set(
-            conditions,
-            "Reconciling",
-            holds(State::Reconciling),
-            verdict,
-            generation,
-        );
-        set(
-            conditions,
-            "Stalled",
-            holds(State::Stalled),
-            verdict,
-            generation,
-        );
+        judge(conditions, verdict, generation);
         *self != before
+    }
+}
+
+/// Makes conditions say how far an object is.
+pub(crate) fn judge(conditions: &mut Vec<Condition>, verdict: &Verdict, generation: i64) {
+    let ready = match verdict.state {
+        State::Ready => "True",
+        _ => "False",
+    };
+    set(conditions, "Ready", Some(ready), verdict, generation);
+    for (kind, state) in [
+        ("Reconciling", State::Reconciling),
+        ("Stalled", State::Stalled),
+    ] {
+        let holds = (verdict.state == state).then_some("True");
+        set(conditions, kind, holds, verdict, generation);
     }
 }
 

@@ -8,16 +8,20 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use drumlin_crd::ObjectKey;
-use tokio::time::Instant;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
 
 use crate::{
     Error,
     queue::Queue,
     record::{Body, Record},
+    source::kubernetes::server::Server,
     store::Store,
 };
 
@@ -35,9 +39,20 @@ pub(crate) struct Shared {
     doubted: Mutex<HashSet<ObjectKey>>,
     /// The objects of other nodes, each with its node.
     elsewhere: Mutex<HashMap<ObjectKey, String>>,
+    /// Who wants to know which records change.
+    listeners: Mutex<Vec<mpsc::UnboundedSender<ObjectKey>>>,
+    cluster: OnceLock<Followed>,
+    /// Has the directory looked at again.
+    rescan: OnceLock<Arc<Notify>>,
     /// Held from reading a record to having written it; an object always has the same one.
     writers: [Mutex<()>; WRITERS],
     hasher: RandomState,
+}
+
+/// The API server that is followed.
+struct Followed {
+    server: Server,
+    host_mounts: bool,
 }
 
 #[derive(Default)]
@@ -102,9 +117,54 @@ impl Shared {
             records: Mutex::new(records),
             doubted: Mutex::default(),
             elsewhere: Mutex::default(),
+            listeners: Mutex::default(),
+            cluster: OnceLock::new(),
+            rescan: OnceLock::new(),
             writers: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
         })
+    }
+
+    /// An API server is followed, and whether its objects may be mounted on this host.
+    pub(crate) fn follow_cluster(&self, server: Server, host_mounts: bool) {
+        let followed = Followed {
+            server,
+            host_mounts,
+        };
+        let _ = self.cluster.set(followed);
+    }
+
+    /// There is a directory of manifests, too, that is looked at again when this is woken.
+    pub(crate) fn follow_directory(&self, rescan: Arc<Notify>) {
+        let _ = self.rescan.set(rescan);
+    }
+
+    /// An object of the server has gone, for which a file may have waited.
+    pub(crate) fn look_at_directory(&self) {
+        if let Some(rescan) = self.rescan.get() {
+            rescan.notify_one();
+        }
+    }
+
+    /// The API server that is followed.
+    pub(crate) fn server(&self) -> Option<&Server> {
+        self.cluster.get().map(|followed| &followed.server)
+    }
+
+    /// Whether objects of an API server may be mounted on this host.
+    pub(crate) fn mounts_for_tenants(&self) -> bool {
+        self.cluster
+            .get()
+            .is_some_and(|followed| followed.host_mounts)
+    }
+
+    /// Has somebody told which records change.
+    pub(crate) fn listen(&self, listener: mpsc::UnboundedSender<ObjectKey>) {
+        lock(&self.listeners).push(listener);
+    }
+
+    fn tell(&self, key: &ObjectKey) {
+        lock(&self.listeners).retain(|listener| listener.send(key.clone()).is_ok());
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -145,12 +205,12 @@ impl Shared {
             .collect()
     }
 
-    /// Whether there is an object that was not destroyed.
+    /// Whether there is an object of a file that was not destroyed.
     pub(crate) fn has_anything(&self) -> bool {
         lock(&self.records)
             .by_key
             .values()
-            .any(|record| !record.drumlin.destroyed)
+            .any(|record| record.served().is_none() && !record.drumlin.destroyed)
     }
 
     /// Writes down what a pass has made of an object, beside what its manifest says by now; wakes those that wait for it.
@@ -174,6 +234,7 @@ impl Shared {
         };
         lock(&self.records).insert(record);
         drop(writing);
+        self.tell(&key);
         self.wake_dependants(&key);
         if is_made {
             self.wake_groups(&key);
@@ -204,6 +265,7 @@ impl Shared {
         self.store.save(&record)?;
         lock(&self.records).insert(record);
         drop(writing);
+        self.tell(key);
         self.wake_dependants(key);
         Ok(true)
     }
@@ -214,6 +276,7 @@ impl Shared {
         let _writing = self.writing(key);
         self.store.remove(key)?;
         lock(&self.records).remove(key);
+        self.tell(key);
         self.look_again(&groups);
         Ok(())
     }
@@ -304,7 +367,10 @@ impl Shared {
         }
         let is_unproven = record.drumlin.mounted.is_some()
             && record.drumlin.boot.as_deref() != Some(self.boot.as_str());
-        !record.is_settled() || is_unproven || lock(&self.doubted).contains(&record.key())
+        !record.is_settled()
+            || record.lacks_guard()
+            || is_unproven
+            || lock(&self.doubted).contains(&record.key())
     }
 
     fn wake_dependants(&self, key: &ObjectKey) {

@@ -45,14 +45,18 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     };
     let operations = Operations::new(config.settings, config.classes);
     operations.recover().await;
-    let reconciler = match config.manifests {
-        Some(manifests) => Some(Reconciler::new(Settings {
+    let cluster = arguments.cluster.cluster();
+    let reconciler = if config.manifests.is_some() || cluster.is_some() {
+        let reconciler = Reconciler::new(Settings {
             socket: config.endpoint.path().to_owned(),
-            manifests,
+            manifests: config.manifests,
+            cluster,
             state_dir: config.state_dir.clone(),
             fail: fail::point,
-        })?),
-        None => None,
+        });
+        Some(reconciler.await?)
+    } else {
+        None
     };
     tracing::info!(
         endpoint = %config.endpoint,
@@ -61,7 +65,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         "agent started"
     );
     let stop = CancellationToken::new();
-    let rescan = reconciler.as_ref().map(Reconciler::rescan);
+    let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
     let reconciling = reconciler.map(|reconciler| tokio::spawn(reconciler.run(stop.clone())));
     let served = serve_until_stopped(&operations, &config.driver, listeners, &stop).await;

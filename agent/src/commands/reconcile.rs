@@ -17,13 +17,15 @@ pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
     )?;
     let signals = Signals::new()?;
     let reconciler = Reconciler::new(Settings {
+        cluster: arguments.cluster.cluster(),
         socket: endpoint.path().to_owned(),
         manifests: arguments.manifests,
         state_dir: arguments.state_dir,
         fail: drumlin_core::fail::point,
-    })?;
+    })
+    .await?;
     let stop = CancellationToken::new();
-    tokio::spawn(signals.watch(stop.clone(), Some(reconciler.rescan())));
+    tokio::spawn(signals.watch(stop.clone(), reconciler.rescan()));
     tracing::info!(endpoint = %endpoint, "reconciler started");
     reconciler.run(stop).await;
     tracing::info!("reconciler stopped");

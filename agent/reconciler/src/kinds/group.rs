@@ -46,7 +46,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A bare host has no claims.
+    /// Claims are looked up nowhere yet; a bare host has none.
     fn check_members(&self) -> Result<(), Halt> {
         let (spec, _) = self.group_parts();
         let mut members = spec.members.iter().flatten().enumerate();
@@ -58,7 +58,7 @@ impl Pass<'_> {
         Err(stalled(
             "Unsupported",
             format!(
-                "spec.members.{index}.kind: {} {}: a bare host has no claims; use kind Volume ({}:{})",
+                "spec.members.{index}.kind: {} {}: claims are not looked up; use kind Volume ({}:{})",
                 claim.kind, claim.name, book.file, book.line
             ),
         ))
@@ -72,6 +72,7 @@ impl Pass<'_> {
         let key = self.record.key();
         let name = names::csi_name("dvg", &key.kind, (&key.namespace, &key.name), None);
         if self.group_parts().1.csi_name.is_none() {
+            self.guard().await?;
             self.group_status_mut().csi_name = Some(name.clone());
             self.save("group.create.intended")?;
         }
@@ -100,6 +101,7 @@ impl Pass<'_> {
             ));
         };
         self.group_status_mut().group_handle = Some(group.volume_group_id);
+        self.record.is_found();
         self.save("group.create.recorded")
     }
 

@@ -115,6 +115,7 @@ impl Pass<'_> {
         );
         if self.together().1.members.is_empty() {
             let members = self.members_now()?;
+            self.guard().await?;
             let status = self.together_mut();
             status.members = members;
             status.csi_name = Some(name.clone());
@@ -159,6 +160,7 @@ impl Pass<'_> {
         // Also of a wrong answer the id is kept: by it what was made can be deleted.
         self.take_over(&taken);
         self.together_mut().ready_to_use &= is_asked_for;
+        self.record.is_found();
         self.save("group-snapshot.create.recorded")?;
         if !is_asked_for {
             return Err(stalled(

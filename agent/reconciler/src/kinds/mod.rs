@@ -2,6 +2,7 @@
 
 mod group;
 mod group_snapshot;
+mod guard;
 pub(crate) mod membership;
 mod mounting;
 mod origin;
@@ -11,7 +12,7 @@ pub(crate) mod volume;
 
 use std::collections::BTreeMap;
 
-use drumlin_crd::{DeletionPolicy, ObjectKey};
+use drumlin_crd::{DeletionPolicy, ObjectKey, names};
 use tonic::Code;
 
 use crate::{
@@ -86,13 +87,17 @@ impl Pass<'_> {
     /// Who the object is, for what the agent keeps with the volume.
     pub(crate) fn owner(&self) -> BTreeMap<String, String> {
         let key = self.record.key();
+        let served = self.record.served();
+        let owner = served.map_or("dir", |_| "kube");
+        let tenant = served.map(|served| (names::TENANT, served.namespace_uid.clone()));
         [
-            ("drumlin.dev/owner", "dir".to_owned()),
+            ("drumlin.dev/owner", owner.to_owned()),
             ("drumlin.dev/kind", key.kind),
             ("drumlin.dev/namespace", key.namespace),
             ("drumlin.dev/name", key.name),
         ]
         .into_iter()
+        .chain(tenant)
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
     }

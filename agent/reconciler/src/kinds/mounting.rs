@@ -9,7 +9,7 @@ use drumlin_crd::VolumeMount;
 use drumlin_proto::csi::v1;
 use tonic::Code;
 
-use super::{Halt, Pass, waiting};
+use super::{Halt, Pass, stalled, waiting};
 use crate::client::{Failure, LONG, SHORT, call};
 
 impl Pass<'_> {
@@ -22,6 +22,13 @@ impl Pass<'_> {
     /// Brings the mount to what the manifest wants.
     pub(super) async fn follow_mount(&mut self) -> Result<(), Halt> {
         let wanted = self.spec().mount.clone();
+        // Who may write objects in a namespace need not be trusted with the paths of this host.
+        if wanted.is_some() && self.record.served().is_some() && !self.shared.mounts_for_tenants() {
+            return Err(stalled(
+                "HostMountDenied",
+                "spec.mount: this agent mounts nothing on its host for objects of an API server; start it with --allow-host-mounts".to_owned(),
+            ));
+        }
         let has = self.record.drumlin.mounted.clone();
         if let Some(has) = &has
             && wanted.as_ref() != Some(has)

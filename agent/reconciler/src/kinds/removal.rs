@@ -15,7 +15,7 @@ impl Pass<'_> {
     pub(super) async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
         if self.is_to_be_destroyed() {
             // A create whose outcome is not known is brought to an end first, or what it made would be left.
-            if self.record.drumlin.create.is_some() && self.status().volume_handle.is_none() {
+            if self.record.is_begun() && self.status().volume_handle.is_none() {
                 match self.create_volume().await {
                     Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
                     other => other?,
@@ -23,7 +23,7 @@ impl Pass<'_> {
             }
             if self.status().volume_handle.is_some() {
                 self.take_down().await?;
-                match self.spec().deletion_policy {
+                match self.record.deletion_policy() {
                     DeletionPolicy::Delete => self.delete_volume().await?,
                     DeletionPolicy::Retain => self.release_volume().await?,
                 }
@@ -32,7 +32,7 @@ impl Pass<'_> {
             self.save("volume.destroyed")?;
             self.shared.wake_waiting();
         }
-        let (reason, message) = match self.spec().deletion_policy {
+        let (reason, message) = match self.record.deletion_policy() {
             DeletionPolicy::Delete => {
                 ("Deleted", "deleted; its manifest can be removed".to_owned())
             }

@@ -76,7 +76,7 @@ impl Pass<'_> {
             Some(name) => self.ready_volume(name),
             None => Err(stalled(
                 "Unsupported",
-                "spec.source.persistentVolumeClaimName: a bare host has no claims; use volumeName"
+                "spec.source.persistentVolumeClaimName: claims are not looked up; use volumeName"
                     .to_owned(),
             )),
         }
@@ -133,6 +133,7 @@ impl Pass<'_> {
             Some(&incarnation),
         );
         if self.snapshot_status().source_volume_handle.is_none() {
+            self.guard().await?;
             let status = self.snapshot_status_mut();
             status.source_volume_handle = Some(source_volume_id.clone());
             status.csi_name = Some(name.clone());
@@ -175,6 +176,7 @@ impl Pass<'_> {
         status.restore_size = Some(size(snapshot.size_bytes));
         status.creation_time = snapshot.creation_time.as_ref().and_then(moment);
         status.ready_to_use = snapshot.ready_to_use;
+        self.record.is_found();
         self.save("snapshot.create.recorded")?;
         if !self.snapshot_status().ready_to_use {
             return Err(waiting(

@@ -127,6 +127,7 @@ impl Pass<'_> {
             intent
         } else {
             let intent = self.intend()?;
+            self.guard().await?;
             self.record.drumlin.create = Some(intent.clone());
             self.status_mut().csi_name = Some(name.clone());
             self.save("volume.create.intended")?;
@@ -156,6 +157,7 @@ impl Pass<'_> {
         let status = self.status_mut();
         status.volume_handle = Some(volume.volume_id);
         status.capacity = Some(size(volume.capacity_bytes));
+        self.record.is_found();
         self.save("volume.create.recorded")
     }
 

@@ -2,5 +2,6 @@
 
 pub(crate) mod directory;
 mod file;
+pub(crate) mod kubernetes;
 pub(crate) mod watch;
 mod writers;

@@ -1,0 +1,343 @@
+//! From what an API server says of this node's objects to the records that are worked on.
+
+use std::collections::{HashMap, HashSet};
+
+use drumlin_crd::{Object, ObjectKey, names};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{api::DynamicObject, runtime::watcher::Event};
+
+use super::{
+    mirror::{Mirror, refusal},
+    server::{Refusal, Server},
+};
+use crate::{
+    Error,
+    engine::Engine,
+    record::{Record, Verdict, now},
+    served::Served,
+};
+
+/// Keeps the records in step with the server's objects.
+pub(crate) struct Catalog<'a> {
+    engine: &'a Engine,
+    server: &'a Server,
+    mirror: &'a Mirror,
+    /// What a list that is being read has named so far, for each kind.
+    listed: HashMap<&'static str, HashSet<ObjectKey>>,
+    /// The objects that were not taken over, as the server had them: what stands in their way may go.
+    refused: HashMap<ObjectKey, DynamicObject>,
+}
+
+/// Whether an object may have the record of its name.
+enum Standing {
+    /// There is none, or it is of nothing any more.
+    Free,
+    /// It is its own, or comes from a file that is gone.
+    Own,
+    /// It may not, and why.
+    Taken(Verdict),
+}
+
+impl<'a> Catalog<'a> {
+    pub(crate) fn new(engine: &'a Engine, server: &'a Server, mirror: &'a Mirror) -> Self {
+        Self {
+            engine,
+            server,
+            mirror,
+            listed: HashMap::new(),
+            refused: HashMap::new(),
+        }
+    }
+
+    /// Takes over what a watch says of objects of `kind`.
+    pub(crate) async fn follow(&mut self, kind: &'static str, event: Event<DynamicObject>) {
+        let result = match event {
+            Event::Init => {
+                self.listed.insert(kind, HashSet::new());
+                Ok(())
+            }
+            Event::InitApply(object) => {
+                let listed = self.listed.entry(kind).or_default();
+                listed.insert(key_of(kind, &object));
+                self.there(kind, object).await
+            }
+            Event::InitDone => self.list_ended(kind),
+            Event::Apply(object) => self.there(kind, object).await,
+            // A node that is set once is never another one: what has left this filter is gone.
+            Event::Delete(object) => self.gone(&key_of(kind, &object)),
+        };
+        if let Err(error) = result {
+            tracing::error!(error = %error, "state could not be written");
+        }
+    }
+
+    /// Something has changed that objects which were not taken over may have waited for.
+    pub(crate) async fn look_again(&mut self, key: &ObjectKey) {
+        let Some(object) = self.refused.get(key).cloned() else {
+            return;
+        };
+        let known = super::server::KINDS.iter().map(|(kind, _)| *kind);
+        if let Some(kind) = known.into_iter().find(|kind| *kind == key.kind)
+            && let Err(error) = self.there(kind, object).await
+        {
+            tracing::error!(error = %error, "state could not be written");
+        }
+    }
+
+    /// The objects that were not taken over.
+    pub(crate) fn refused(&self) -> Vec<ObjectKey> {
+        self.refused.keys().cloned().collect()
+    }
+
+    async fn there(&mut self, kind: &'static str, object: DynamicObject) -> Result<(), Error> {
+        let key = key_of(kind, &object);
+        let metadata = &object.metadata;
+        let uid = metadata.uid.clone().unwrap_or_default();
+        let generation = metadata.generation.unwrap_or(1);
+        let status = object.data.get("status").cloned().unwrap_or_default();
+        self.mirror.saw(&key, &uid, status.clone());
+        let spec = object.data.get("spec").cloned().unwrap_or_default();
+        let parsed = match Object::served(kind, ours(metadata), spec) {
+            Ok(parsed) => parsed,
+            Err(wrong) => {
+                // What it said before, if anything, still holds.
+                let wrong: Vec<String> = wrong
+                    .iter()
+                    .map(|wrong| format!("{}: {}", wrong.field, wrong.message))
+                    .collect();
+                let verdict = refusal("InvalidArgument", wrong.join("; "));
+                self.refuse(key, object, generation, &verdict);
+                return Ok(());
+            }
+        };
+        let before = self.engine.shared.record(&key);
+        let Some(mut served) = self.served(&key, metadata, before.as_ref()).await else {
+            // Looked at again when the server answers: nothing may be made for a tenant that is not known.
+            self.refused.insert(key, object);
+            return Ok(());
+        };
+        match standing(&parsed, before.as_ref(), &served) {
+            Standing::Taken(verdict) => {
+                self.refuse(key, object, generation, &verdict);
+                return Ok(());
+            }
+            Standing::Own => {
+                let is_new = self
+                    .engine
+                    .shared
+                    .edit(&key, |record| record.follow_server(&parsed, served))?;
+                let is_asked = before.is_some_and(|before| {
+                    parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
+                });
+                if is_asked {
+                    self.engine.shared.doubt(&key);
+                }
+                if is_new {
+                    self.engine.reset(&key);
+                    self.engine.shared.wake_groups(&key);
+                }
+            }
+            Standing::Free => {
+                if before.is_some() {
+                    self.engine.shared.forget(&key)?;
+                }
+                // A guard that no record is about was put there by an agent that has lost its state since.
+                let is_forgotten = served.is_guarded;
+                served.is_forgotten = is_forgotten;
+                let mut record = Record::of_server(&parsed, served);
+                if is_forgotten {
+                    record.recall(&status);
+                }
+                self.engine.shared.save(&record)?;
+                (self.engine.shared.fail)("catalog.guarded");
+                self.engine.reset(&key);
+                self.engine.shared.wake_groups(&key);
+            }
+        }
+        self.refused.remove(&key);
+        self.mirror.accept(&key);
+        Ok(())
+    }
+
+    fn refuse(
+        &mut self,
+        key: ObjectKey,
+        object: DynamicObject,
+        generation: i64,
+        verdict: &Verdict,
+    ) {
+        self.mirror.refuse(&key, generation, verdict);
+        self.refused.insert(key, object);
+    }
+
+    /// What the server says of an object beside its spec; none while it cannot say whose namespace that is.
+    async fn served(
+        &self,
+        key: &ObjectKey,
+        metadata: &ObjectMeta,
+        before: Option<&Record>,
+    ) -> Option<Served> {
+        let uid = metadata.uid.clone().unwrap_or_default();
+        let known = before
+            .and_then(Record::served)
+            .filter(|known| known.uid == uid);
+        let namespace_uid = match known {
+            Some(known) => known.namespace_uid.clone(),
+            None => match self.server.namespace_uid(&key.namespace).await {
+                Ok(uid) => uid,
+                Err(refusal) => {
+                    tracing::warn!(object = %key, error = %refusal, "namespace could not be read");
+                    return None;
+                }
+            },
+        };
+        let is_leaving = metadata.deletion_timestamp.is_some();
+        let is_kept = match known.filter(|known| known.is_leaving) {
+            Some(known) => known.is_kept,
+            None if !is_leaving => false,
+            // Nothing is destroyed on a guess.
+            None => match self.server.is_kind_leaving(&key.kind).await {
+                Ok(is_kept) => is_kept,
+                Err(Refusal::Gone) => true,
+                Err(Refusal::Other(why)) => {
+                    tracing::warn!(object = %key, error = %why, "definition could not be read");
+                    return None;
+                }
+            },
+        };
+        let finalizers = metadata.finalizers.iter().flatten();
+        Some(Served {
+            uid,
+            namespace_uid,
+            is_guarded: finalizers.into_iter().any(|one| one == names::FINALIZER),
+            is_leaving,
+            is_kept,
+            is_forgotten: false,
+        })
+    }
+
+    fn list_ended(&mut self, kind: &'static str) -> Result<(), Error> {
+        let listed = self.listed.remove(kind).unwrap_or_default();
+        let is_missing = |record: &Record| {
+            record.kind == kind && record.served().is_some() && !listed.contains(&record.key())
+        };
+        for key in self.engine.shared.keys_of(is_missing) {
+            self.gone(&key)?;
+        }
+        self.refused
+            .retain(|key, _| key.kind != kind || listed.contains(key));
+        Ok(())
+    }
+
+    /// The server has an object no more.
+    fn gone(&mut self, key: &ObjectKey) -> Result<(), Error> {
+        self.refused.remove(key);
+        self.mirror.lost(key);
+        let shared = &self.engine.shared;
+        let of_us = |record: &Record| record.served().is_some();
+        if shared.with(key, of_us) != Some(true) {
+            return Ok(());
+        }
+        let is_nothing = |record: &Record| {
+            (record.is_absent() && record.drumlin.destroyed) || !record.is_begun()
+        };
+        if shared.with(key, is_nothing) == Some(true) {
+            shared.forget(key)?;
+            shared.look_at_directory();
+            return Ok(());
+        }
+        // Somebody took our finalizer away. What is not asked for destroys nothing.
+        let is_new = shared.edit(key, |record| {
+            let is_new = record.drumlin.orphan_since.is_none();
+            record.drumlin.orphan_since.get_or_insert_with(now);
+            is_new
+        })?;
+        if is_new {
+            shared.wake_groups(key);
+            shared.look_at_directory();
+            tracing::warn!(object = %key, "object was taken from the server with something of it left here; that is kept as it is");
+        }
+        Ok(())
+    }
+}
+
+fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing {
+    let Some(before) = before else {
+        return Standing::Free;
+    };
+    let is_of_nothing = before.drumlin.destroyed && before.is_absent() || !before.is_begun();
+    let Some(was) = before.served() else {
+        if before.drumlin.orphan_since.is_some() {
+            let wrong = object.wrong_after(&before.object());
+            return match wrong.first() {
+                Some(wrong) => Standing::Taken(refusal(
+                    "InvalidArgument",
+                    format!(
+                        "what there is of it comes from {}: {}: {}",
+                        before.drumlin.file, wrong.field, wrong.message
+                    ),
+                )),
+                None => Standing::Own,
+            };
+        }
+        if is_of_nothing && before.is_absent() {
+            return Standing::Free;
+        }
+        return Standing::Taken(refusal(
+            "OwnedByDirectory",
+            format!(
+                "is in {}:{} on this node; take it out of there first",
+                before.drumlin.file, before.drumlin.line
+            ),
+        ));
+    };
+    if was.uid == now.uid {
+        return Standing::Own;
+    }
+    if is_of_nothing {
+        return Standing::Free;
+    }
+    if was.namespace_uid != now.namespace_uid {
+        return Standing::Taken(refusal(
+            "RetainedVolumeExists",
+            "what is kept under this name is of a former namespace of that name; delete it on its node first".to_owned(),
+        ));
+    }
+    match object {
+        // The same name means the same again; a moment is another one.
+        Object::Volume(_) | Object::Group(_) => {
+            match object.wrong_after(&before.object()).first() {
+                None => Standing::Own,
+                Some(wrong) => Standing::Taken(refusal(
+                    "InvalidArgument",
+                    format!(
+                        "what is kept of it differs: {}: {}",
+                        wrong.field, wrong.message
+                    ),
+                )),
+            }
+        }
+        Object::Snapshot(_) | Object::GroupSnapshot(_) => Standing::Free,
+    }
+}
+
+/// The part of the metadata that a manifest has, too.
+fn ours(metadata: &ObjectMeta) -> ObjectMeta {
+    ObjectMeta {
+        name: metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        labels: metadata.labels.clone(),
+        annotations: metadata.annotations.clone(),
+        generation: metadata.generation,
+        ..ObjectMeta::default()
+    }
+}
+
+/// Which object it is.
+pub(crate) fn key_of(kind: &str, object: &DynamicObject) -> ObjectKey {
+    ObjectKey {
+        kind: kind.to_owned(),
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}

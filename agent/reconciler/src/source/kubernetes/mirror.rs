@@ -1,0 +1,282 @@
+//! Tells an API server what has become of its objects: only what is new, and no faster than it can bear.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use drumlin_crd::ObjectKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::Value;
+use tokio::{sync::mpsc, time::Instant};
+
+use super::server::{Refusal, Server, Told};
+use crate::{
+    queue::Queue,
+    record::{Record, State, Verdict},
+    shared::{Shared, lock},
+};
+
+/// An object that is worked on is written at most this often.
+const BUSY: Duration = Duration::from_secs(5);
+/// What is not settled yet may be in a moment.
+const MOMENT: Duration = Duration::from_millis(200);
+/// So many writes may come at once, and so many a second after them.
+const BURST: f64 = 20.0;
+const RATE: f64 = 5.0;
+/// The pauses after a write that failed.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// What the server has of each object, and what is still to be told.
+pub(crate) struct Mirror {
+    shared: Arc<Shared>,
+    server: Server,
+    node: String,
+    queue: Queue,
+    known: Mutex<HashMap<ObjectKey, Known>>,
+}
+
+/// What the server has of an object.
+#[derive(Debug, Clone, Default)]
+struct Known {
+    uid: String,
+    status: Value,
+    written: Option<Instant>,
+    pause: Option<Duration>,
+    /// What is told of an object that is not taken over; it has no record.
+    refused: Option<Value>,
+}
+
+impl Mirror {
+    pub(crate) fn new(shared: Arc<Shared>, server: Server, node: String) -> Self {
+        Self {
+            shared,
+            server,
+            node,
+            queue: Queue::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// The server has an object with this status.
+    pub(crate) fn saw(&self, key: &ObjectKey, uid: &str, status: Value) {
+        let mut known = lock(&self.known);
+        let now = known.entry(key.clone()).or_default();
+        if now.uid != uid {
+            *now = Known::default();
+            uid.clone_into(&mut now.uid);
+        }
+        now.status = status;
+    }
+
+    /// The server has an object no more.
+    pub(crate) fn lost(&self, key: &ObjectKey) {
+        lock(&self.known).remove(key);
+    }
+
+    /// An object is as it should be told: it is not taken over, and why.
+    pub(crate) fn refuse(&self, key: &ObjectKey, generation: i64, verdict: &Verdict) {
+        let mut known = lock(&self.known);
+        let Some(known) = known.get_mut(key) else {
+            return;
+        };
+        let status = told_status(&known.status, generation, verdict);
+        known.refused = Some(status);
+        self.queue.add(key, Instant::now());
+    }
+
+    /// An object is taken over after all.
+    pub(crate) fn accept(&self, key: &ObjectKey) {
+        if let Some(known) = lock(&self.known).get_mut(key) {
+            known.refused = None;
+        }
+        self.changed(key);
+    }
+
+    /// Something of an object's record has changed.
+    pub(crate) fn changed(&self, key: &ObjectKey) {
+        let is_done =
+            |record: &Record| record.is_settled() || record.condition("Stalled").is_some();
+        let Some(is_done) = self.shared.with(key, is_done) else {
+            return;
+        };
+        let pause = if is_done { Duration::ZERO } else { MOMENT };
+        self.queue.add(key, Instant::now() + pause);
+    }
+
+    /// Writes what is to be told, for ever.
+    pub(crate) async fn run(self: Arc<Self>, mut changed: mpsc::UnboundedReceiver<ObjectKey>) {
+        let listening = async {
+            while let Some(key) = changed.recv().await {
+                self.changed(&key);
+            }
+        };
+        let writing = async {
+            let mut left = (BURST, Instant::now());
+            loop {
+                let key = self.queue.next().await;
+                if self.one(&key).await {
+                    spend(&mut left).await;
+                }
+                self.queue.done(&key);
+            }
+        };
+        tokio::join!(listening, writing);
+    }
+
+    /// Tells what is new of one object; says whether it wrote.
+    async fn one(&self, key: &ObjectKey) -> bool {
+        let Some(known) = lock(&self.known).get(key).cloned() else {
+            return false;
+        };
+        let record = self.shared.record(key);
+        let served = record.as_ref().and_then(Record::served);
+        let status = match (&known.refused, &record, served) {
+            (Some(refused), ..) => refused.clone(),
+            (None, Some(record), Some(served)) if served.uid == known.uid => {
+                let is_over = record.drumlin.destroyed || !record.is_begun();
+                if served.is_leaving && served.is_guarded && is_over {
+                    let gone = self.server.let_go(key, &known.uid).await;
+                    (self.shared.fail)("mirror.let-go");
+                    self.note(key, gone);
+                    return true;
+                }
+                // What nobody has judged yet says nothing.
+                if record.condition("Ready").is_none() {
+                    return false;
+                }
+                let is_busy = !record.is_settled() && record.condition("Stalled").is_none();
+                if let Some(due) = known.written.filter(|_| is_busy).map(|at| at + BUSY)
+                    && due > Instant::now()
+                {
+                    self.queue.add(key, due);
+                    return false;
+                }
+                record.status()
+            }
+            _ => return false,
+        };
+        if ordered(&status) == ordered(&known.status) {
+            return false;
+        }
+        let written = self.server.write_status(key, &known.uid, &status).await;
+        if written.is_ok() {
+            (self.shared.fail)("mirror.told");
+            if let Some(now) = lock(&self.known).get_mut(key) {
+                now.status.clone_from(&status);
+                now.written = Some(Instant::now());
+            }
+            self.tell(key, &known, &status).await;
+        }
+        self.note(key, written);
+        true
+    }
+
+    /// An event, where an operator would say that something happened.
+    async fn tell(&self, key: &ObjectKey, before: &Known, status: &Value) {
+        let (was, is) = (ready(&before.status), ready(status));
+        let seen = |ready: &Option<Condition>| {
+            let ready = ready.as_ref();
+            ready.map(|ready| (ready.status.clone(), ready.reason.clone()))
+        };
+        if seen(&was) == seen(&is) {
+            return;
+        }
+        let Some(is) = is else {
+            return;
+        };
+        let told = Told {
+            is_trouble: condition(status, "Stalled").is_some(),
+            reason: is.reason,
+            message: is.message,
+        };
+        if let Err(refusal) = self.server.tell(key, &before.uid, &self.node, told).await {
+            tracing::debug!(object = %key, error = %refusal, "event could not be told");
+        }
+    }
+
+    /// What failed is tried again later, unless the object is gone: then the watch says so.
+    fn note(&self, key: &ObjectKey, result: Result<(), Refusal>) {
+        let mut known = lock(&self.known);
+        let Some(known) = known.get_mut(key) else {
+            return;
+        };
+        match result {
+            Ok(()) | Err(Refusal::Gone) => known.pause = None,
+            Err(Refusal::Other(why)) => {
+                let (first, last) = PAUSES;
+                let pause = known.pause.map_or(first, |pause| (pause * 2).min(last));
+                known.pause = Some(pause);
+                tracing::warn!(object = %key, error = %why, "API server could not be told");
+                self.queue.add(key, Instant::now() + pause);
+            }
+        }
+    }
+}
+
+/// Takes one write from what may be written now, and waits when nothing is left.
+async fn spend((left, at): &mut (f64, Instant)) {
+    *left = (*left + at.elapsed().as_secs_f64() * RATE).min(BURST) - 1.0;
+    *at = Instant::now();
+    if *left < 0.0 {
+        tokio::time::sleep(Duration::from_secs_f64(-*left / RATE)).await;
+    }
+}
+
+/// A status without what others write, in one order: lists that are maps come in any.
+fn ordered(status: &Value) -> Value {
+    let mut status = status.clone();
+    if let Value::Object(map) = &mut status {
+        map.remove("candidates");
+        for list in ["conditions", "members"] {
+            if let Some(Value::Array(items)) = map.get_mut(list) {
+                items.sort_by_key(|item| {
+                    ["type", "kind", "name"].map(|field| item.get(field).map(Value::to_string))
+                });
+            }
+        }
+    }
+    status
+}
+
+/// The status of an object that is not taken over: what was told of it stays, and why it stands still.
+fn told_status(before: &Value, generation: i64, verdict: &Verdict) -> Value {
+    let mut status = before.clone();
+    let mut conditions: Vec<Condition> = conditions(before);
+    crate::record::judge(&mut conditions, verdict, generation);
+    if !status.is_object() {
+        status = Value::Object(serde_json::Map::new());
+    }
+    if let Value::Object(map) = &mut status {
+        map.remove("candidates");
+        map.insert("observedGeneration".to_owned(), generation.into());
+        let conditions = serde_json::to_value(conditions).unwrap_or_default();
+        map.insert("conditions".to_owned(), conditions);
+    }
+    status
+}
+
+fn conditions(status: &Value) -> Vec<Condition> {
+    let told = status.get("conditions").cloned().unwrap_or_default();
+    serde_json::from_value(told).unwrap_or_default()
+}
+
+fn condition(status: &Value, kind: &str) -> Option<Condition> {
+    let mut all = conditions(status).into_iter();
+    all.find(|condition| condition.type_ == kind && condition.status == "True")
+}
+
+fn ready(status: &Value) -> Option<Condition> {
+    let mut all = conditions(status).into_iter();
+    all.find(|condition| condition.type_ == "Ready")
+}
+
+/// It stands still until somebody changes something.
+pub(crate) fn refusal(reason: &'static str, message: String) -> Verdict {
+    Verdict {
+        state: State::Stalled,
+        reason,
+        message,
+    }
+}

@@ -1,0 +1,100 @@
+//! Objects of an API server: those of this node, and those that may become so.
+//!
+//! The record on disk comes first: it holds what a repeated call must say, and a volume is no less durable than its
+//! node's disk. The server keeps the object until nothing is left of it (its finalizer, before the first call), and is
+//! told what has become of it.
+
+mod catalog;
+mod claims;
+mod mirror;
+pub(crate) mod server;
+
+use std::{sync::Arc, time::Duration};
+
+use drumlin_crd::ObjectKey;
+use futures::{
+    StreamExt, future,
+    stream::{BoxStream, SelectAll},
+};
+use kube::{
+    api::DynamicObject,
+    runtime::{WatchStreamExt, watcher},
+};
+use tokio::sync::mpsc;
+
+use crate::engine::Engine;
+use catalog::Catalog;
+use claims::Claims;
+use mirror::Mirror;
+use server::{KINDS, Server};
+
+/// How often objects that were not taken over are looked at again, if nothing wakes them before.
+const AGAIN: Duration = Duration::from_secs(10);
+
+type Events = (&'static str, watcher::Result<watcher::Event<DynamicObject>>);
+
+/// Follows an API server, for ever.
+pub(crate) async fn follow(engine: Arc<Engine>, server: Server) {
+    engine.open().await;
+    let Some(agent) = engine.known_agent() else {
+        return;
+    };
+    let node = agent.node.clone();
+    let (changed, to_mirror) = mpsc::unbounded_channel();
+    let (told, mut to_claims) = mpsc::unbounded_channel::<ObjectKey>();
+    engine.shared.listen(changed);
+    engine.shared.listen(told);
+    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), node.clone());
+    let mirror = Arc::new(mirror);
+    let mirroring = Arc::clone(&mirror).run(to_mirror);
+    let following = async {
+        let mut catalog = Catalog::new(&engine, &server, &mirror);
+        let mut claims = Claims::new(&engine.shared, &server, node.clone());
+        let mut own = watch(&server, &format!("spec.nodeName={node}"));
+        let mut unclaimed = watch(&server, "spec.nodeName=");
+        let mut again = tokio::time::interval(AGAIN);
+        loop {
+            tokio::select! {
+                Some((kind, event)) = own.next() => {
+                    if let Some(event) = heard(kind, event) {
+                        catalog.follow(kind, event).await;
+                    }
+                }
+                Some((kind, event)) = unclaimed.next() => {
+                    if let Some(event) = heard(kind, event) {
+                        claims.follow(kind, event).await;
+                    }
+                }
+                Some(key) = to_claims.recv() => {
+                    catalog.look_again(&key).await;
+                    claims.wake(&key).await;
+                }
+                _ = again.tick() => {
+                    for key in catalog.refused() {
+                        catalog.look_again(&key).await;
+                    }
+                }
+            }
+        }
+    };
+    Box::pin(future::join(mirroring, following)).await;
+}
+
+fn watch(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events>> {
+    let watches = KINDS.iter().map(|(kind, _)| {
+        let config = watcher::Config::default().fields(fields);
+        let events = watcher(server.all(kind), config).default_backoff();
+        events.map(|event| (*kind, event)).boxed()
+    });
+    watches.collect()
+}
+
+/// What a watch said; one that failed is begun again after a pause.
+fn heard(
+    kind: &str,
+    event: watcher::Result<watcher::Event<DynamicObject>>,
+) -> Option<watcher::Event<DynamicObject>> {
+    event
+        .inspect_err(|error| tracing::warn!(kind, error = %error, "watch of the API server failed"))
+        .ok()
+}

@@ -1,0 +1,246 @@
+//! The API server: what it is asked, and what it is told.
+
+use std::{path::Path, time::Duration};
+
+use drumlin_crd::{ObjectKey, names};
+use k8s_openapi::{
+    api::core::v1::{Namespace, ObjectReference},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Client, Config,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+    runtime::events::{Event, EventType, Recorder, Reporter},
+};
+use serde_json::{Value, json};
+
+use crate::Error;
+
+/// Under which name the guard and the status are applied.
+const AGENT: &str = "drumlin-agent";
+/// Under which name a node is applied: an apply of the guard alone takes back nothing of it.
+const CLAIM: &str = "drumlin-agent-claim";
+/// The longest that a request may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The kinds there are, each with its plural.
+pub(crate) const KINDS: [(&str, &str); 4] = [
+    ("Volume", "volumes"),
+    ("VolumeGroup", "volumegroups"),
+    ("Snapshot", "snapshots"),
+    ("GroupSnapshot", "groupsnapshots"),
+];
+
+/// Why the server did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The object is gone, or another one has its name by now.
+    #[error("the object is gone")]
+    Gone,
+    /// It said no, or could not be reached.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl From<kube::Error> for Refusal {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            // An object of another uid is a conflict; so is a claim of what somebody else has claimed.
+            kube::Error::Api(status) if matches!(status.code, 404 | 409) => Self::Gone,
+            kube::Error::Api(status) => Self::Other(status.message),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+/// An API server.
+#[derive(Clone)]
+pub(crate) struct Server {
+    client: Client,
+}
+
+impl Server {
+    /// The server that a file names, or the environment: the one whose pod this is.
+    ///
+    /// # Errors
+    /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
+    pub(crate) async fn new(kubeconfig: Option<&Path>) -> Result<Self, Error> {
+        let failed = |error: String| Error::Cluster(format!("no API server: {error}"));
+        let config = match kubeconfig {
+            Some(path) => {
+                let told =
+                    Kubeconfig::read_from(path).map_err(|error| failed(error.to_string()))?;
+                let options = KubeConfigOptions::default();
+                let config = Config::from_custom_kubeconfig(told, &options).await;
+                config.map_err(|error| failed(error.to_string()))?
+            }
+            None => Config::infer()
+                .await
+                .map_err(|error| failed(error.to_string()))?,
+        };
+        let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
+        Ok(Self { client })
+    }
+
+    /// All objects of a kind.
+    pub(crate) fn all(&self, kind: &str) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &resource(kind))
+    }
+
+    fn beside(&self, key: &ObjectKey) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &key.namespace, &resource(&key.kind))
+    }
+
+    /// Has the server keep an object until [`Server::let_go`].
+    pub(crate) async fn guard(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+        self.set_finalizers(key, uid, &[names::FINALIZER]).await
+    }
+
+    /// Lets the server forget an object.
+    pub(crate) async fn let_go(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+        self.set_finalizers(key, uid, &[]).await
+    }
+
+    /// Finalizers are a set to an apply: those of others stay, whatever is said here.
+    async fn set_finalizers(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        ours: &[&str],
+    ) -> Result<(), Refusal> {
+        let mut body = head(key, uid);
+        set(&mut body, "/metadata", "finalizers", json!(ours));
+        let how = PatchParams::apply(AGENT).force();
+        let objects = self.beside(key);
+        let patch = Patch::Apply(&body);
+        within(objects.patch(&key.name, &how, &patch)).await
+    }
+
+    /// Makes an object this node's, unless it is another's by now.
+    pub(crate) async fn claim(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        node: &str,
+    ) -> Result<(), Refusal> {
+        let mut body = head(key, uid);
+        set(&mut body, "", "spec", json!({ "nodeName": node }));
+        let objects = self.beside(key);
+        let patch = Patch::Apply(&body);
+        within(objects.patch(&key.name, &PatchParams::apply(CLAIM), &patch)).await
+    }
+
+    /// Tells the status of an object.
+    pub(crate) async fn write_status(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        status: &Value,
+    ) -> Result<(), Refusal> {
+        let mut body = head(key, uid);
+        set(&mut body, "", "status", status.clone());
+        let how = PatchParams::apply(AGENT).force();
+        let objects = self.beside(key);
+        let patch = Patch::Apply(&body);
+        within(objects.patch_status(&key.name, &how, &patch)).await
+    }
+
+    /// The id of a namespace: one that is made again has another.
+    pub(crate) async fn namespace_uid(&self, namespace: &str) -> Result<String, Refusal> {
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let found = answer(namespaces.get_metadata(namespace)).await?;
+        Ok(found.metadata.uid.unwrap_or_default())
+    }
+
+    /// Whether a kind is being deleted, and with it all its objects, which nobody asked to be destroyed.
+    pub(crate) async fn is_kind_leaving(&self, kind: &str) -> Result<bool, Refusal> {
+        let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let name = format!("{}.{}", plural(kind), names::GROUP);
+        match answer(definitions.get_metadata(&name)).await {
+            Ok(found) => Ok(found.metadata.deletion_timestamp.is_some()),
+            Err(Refusal::Gone) => Ok(true),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Tells those who watch an object what has become of it.
+    pub(crate) async fn tell(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        node: &str,
+        told: Told,
+    ) -> Result<(), Refusal> {
+        let event = Event {
+            type_: if told.is_trouble {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            action: "Reconcile".to_owned(),
+            reason: told.reason,
+            note: Some(told.message.chars().take(1000).collect()),
+            secondary: None,
+        };
+        let object = ObjectReference {
+            api_version: Some(names::API_VERSION.to_owned()),
+            kind: Some(key.kind.clone()),
+            namespace: Some(key.namespace.clone()),
+            name: Some(key.name.clone()),
+            uid: Some(uid.to_owned()),
+            ..ObjectReference::default()
+        };
+        let reporter = Reporter {
+            controller: AGENT.to_owned(),
+            instance: Some(node.to_owned()),
+        };
+        // A recorder that is kept repeats the first note of a reason for ever; events are told at transitions only.
+        let recorder = Recorder::new(self.client.clone(), reporter);
+        within(recorder.publish(&event, &object)).await
+    }
+}
+
+/// What an event says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Told {
+    pub(crate) is_trouble: bool,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+}
+
+fn plural(kind: &str) -> &'static str {
+    let found = KINDS.iter().find(|(known, _)| *known == kind);
+    found.map_or("", |(_, plural)| plural)
+}
+
+fn resource(kind: &str) -> ApiResource {
+    let kind = GroupVersionKind::gvk(names::GROUP, names::VERSION, kind);
+    ApiResource::from_gvk_with_plural(&kind, plural(&kind.kind))
+}
+
+/// What every apply says: which object, by name and by id, so that no other one of its name is meant.
+fn head(key: &ObjectKey, uid: &str) -> Value {
+    json!({
+        "apiVersion": names::API_VERSION,
+        "kind": key.kind,
+        "metadata": { "name": key.name, "namespace": key.namespace, "uid": uid },
+    })
+}
+
+fn set(body: &mut Value, at: &str, field: &str, value: Value) {
+    if let Some(Value::Object(map)) = body.pointer_mut(at) {
+        map.insert(field.to_owned(), value);
+    }
+}
+
+async fn within<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<(), Refusal> {
+    answer(asked).await.map(drop)
+}
+
+async fn answer<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Refusal::Other("the API server does not answer".to_owned())),
+    }
+}
