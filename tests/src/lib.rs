@@ -1,6 +1,7 @@
 //! The harness of the black-box tests: it starts the binary, and speaks gRPC and files only.
 //!
 //! - [`agent`]: an agent in a scratch directory, its clients, its log and its end.
+//! - [`cluster`]: a Kubernetes API server, by `kubectl`.
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
@@ -17,6 +18,7 @@
 )]
 
 pub mod agent;
+pub mod cluster;
 pub mod conformance;
 pub mod programs;
 pub mod requests;

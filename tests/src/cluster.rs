@@ -1,0 +1,244 @@
+//! A Kubernetes API server, by `kubectl`: that of the lab, or one of the test's own.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Output, Stdio},
+    sync::atomic::{AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+use crate::{
+    agent::PATIENCE,
+    programs::{program, workspace},
+};
+
+/// An API server that has the definitions of our kinds.
+#[derive(Debug)]
+pub struct Cluster {
+    kubeconfig: PathBuf,
+    /// The server, where it is the test's own; it ends with its input.
+    own: Option<(Child, ChildStdin)>,
+}
+
+/// So many namespaces and nodes were made up.
+static NAMES: AtomicUsize = AtomicUsize::new(0);
+
+impl Cluster {
+    /// The one that this test runs beside.
+    pub fn of_the_lab() -> Self {
+        let kubeconfig = std::env::var_os("KUBECONFIG");
+        let kubeconfig = kubeconfig.expect("tests/lab/apiserver/run is the runner of this test");
+        let cluster = Self {
+            kubeconfig: kubeconfig.into(),
+            own: None,
+        };
+        cluster.define();
+        cluster
+    }
+
+    /// One of the test's own, for what others would not survive.
+    pub fn own() -> Self {
+        let run = workspace().join("tests/lab/apiserver/run");
+        let mut child = program(run)
+            .args(["--", "bash", "-c", "echo \"$KUBECONFIG\"; cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a server can be started");
+        let output = child.stdout.take().expect("it has an output");
+        let mut path = String::new();
+        let read = BufReader::new(output).read_line(&mut path);
+        read.expect("it says where it is");
+        let input = child.stdin.take().expect("it has an input");
+        let cluster = Self {
+            kubeconfig: path.trim().into(),
+            own: Some((child, input)),
+        };
+        cluster.define();
+        cluster
+    }
+
+    fn define(&self) {
+        let crds = workspace().join("manifests/base/crds");
+        self.kubectl(&["apply", "--server-side", "-f", &crds.to_string_lossy()]);
+        let kinds = || {
+            let listed = self.kubectl(&["api-resources", "--api-group=drumlin.dev", "-o", "name"]);
+            listed.lines().count()
+        };
+        let begun = Instant::now();
+        while kinds() < 4 {
+            assert!(begun.elapsed() < PATIENCE, "the kinds are not served");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Where its configuration is.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// What an agent is told to follow it.
+    pub fn arguments(&self) -> Vec<String> {
+        vec![
+            "--kubeconfig".to_owned(),
+            self.kubeconfig.to_string_lossy().into_owned(),
+        ]
+    }
+
+    /// `kubectl`, whatever becomes of it.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        let mut command = program("kubectl");
+        command.env("KUBECONFIG", &self.kubeconfig).args(arguments);
+        command.output().expect("kubectl can be started")
+    }
+
+    /// `kubectl`, which must succeed, and what it printed.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let output = self.try_kubectl(arguments);
+        printed(&output, arguments)
+    }
+
+    /// `kubectl` with something to read, whatever becomes of it.
+    pub fn try_with_input(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = program("kubectl");
+        command.env("KUBECONFIG", &self.kubeconfig).args(arguments);
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("kubectl can be started");
+        let mut pipe = child.stdin.take().expect("it has an input");
+        let _ = pipe.write_all(input.as_bytes());
+        drop(pipe);
+        child.wait_with_output().expect("kubectl ends")
+    }
+
+    /// A name that nothing else in this run has.
+    pub fn name(&self, of: &str) -> String {
+        format!(
+            "{of}-{}-{}",
+            std::process::id(),
+            NAMES.fetch_add(1, Ordering::Relaxed)
+        )
+    }
+
+    /// A namespace of the test's own.
+    pub fn namespace(&self) -> Namespace<'_> {
+        let name = self.name("ns");
+        self.kubectl(&["create", "namespace", &name]);
+        Namespace {
+            cluster: self,
+            name,
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some((mut child, input)) = self.own.take() {
+            drop(input);
+            let _ = child.wait();
+        }
+    }
+}
+
+fn printed(output: &Output, arguments: &[&str]) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "kubectl {arguments:?}: {text}{complaint}"
+    );
+    text
+}
+
+/// A namespace.
+#[derive(Debug)]
+pub struct Namespace<'a> {
+    cluster: &'a Cluster,
+    /// Its name.
+    pub name: String,
+}
+
+impl Namespace<'_> {
+    /// `kubectl` in it, which must succeed, and what it printed.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        let arguments: Vec<&str> = ["-n", &self.name]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
+        self.cluster.kubectl(&arguments)
+    }
+
+    /// Applies manifests.
+    pub fn apply(&self, text: &str) {
+        let arguments = ["-n", &self.name, "apply", "-f", "-"];
+        let output = self.cluster.try_with_input(&arguments, text);
+        printed(&output, &arguments);
+    }
+
+    /// An object such as `dv/data`, if it is there.
+    pub fn find(&self, object: &str) -> Option<Value> {
+        let text = self.kubectl(&["get", object, "-o", "json", "--ignore-not-found"]);
+        (!text.is_empty()).then(|| serde_json::from_str(&text).expect("kubectl prints JSON"))
+    }
+
+    /// An object that is there.
+    pub fn get(&self, object: &str) -> Value {
+        self.find(object)
+            .unwrap_or_else(|| panic!("{object} is not there"))
+    }
+
+    /// Waits until an object is as it should be, and says what it was in vain.
+    pub fn until(&self, object: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        let begun = Instant::now();
+        loop {
+            let now = self.find(object).unwrap_or_default();
+            if holds(&now) {
+                return now;
+            }
+            assert!(
+                begun.elapsed() < 2 * PATIENCE,
+                "{object} never came to be so: {now:#}"
+            );
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until an object is ready in its newest form.
+    pub fn until_ready(&self, object: &str) -> Value {
+        self.until(object, is_ready)
+    }
+
+    /// Waits until an object says this of itself.
+    pub fn until_reason(&self, object: &str, reason: &str) -> Value {
+        self.until(object, |now| {
+            let ready = condition(now, "Ready").and_then(|ready| ready.get("reason"));
+            ready.is_some_and(|own| own == reason)
+        })
+    }
+
+    /// Waits until an object is gone.
+    pub fn until_gone(&self, object: &str) {
+        self.until(object, Value::is_null);
+    }
+}
+
+/// One condition of an object.
+pub fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
+    let mut conditions = object.pointer("/status/conditions")?.as_array()?.iter();
+    conditions.find(|condition| condition.get("type").is_some_and(|own| own == kind))
+}
+
+/// Whether an object is ready in its newest form.
+pub fn is_ready(object: &Value) -> bool {
+    let generation = object.pointer("/metadata/generation");
+    let ready = condition(object, "Ready").and_then(|ready| ready.get("status"));
+    generation.is_some()
+        && object.pointer("/status/observedGeneration") == generation
+        && ready.is_some_and(|status| status == "True")
+}

@@ -1,0 +1,344 @@
+//! The same object is judged alike by the server and by `drumlin validate`.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+use drumlin_tests::{
+    agent::write,
+    cluster::Cluster,
+    programs::{drumlin, program},
+    storage::Scratch,
+};
+use serde_json::{Value, json};
+
+use crate::node::volume;
+
+/// So many objects are made up.
+const OBJECTS: u64 = 500;
+
+/// Where a field is, and what it may be.
+type Field = (&'static str, Vec<Value>);
+
+/// An object that is right, and what each of its fields may be besides: right and wrong.
+fn kinds() -> Vec<(Value, Vec<Field>)> {
+    let object = |kind: &str, spec: Value| {
+        json!({
+            "apiVersion": "drumlin.dev/v1alpha1",
+            "kind": kind,
+            "metadata": {"name": "a", "labels": {"app": "pg"}},
+            "spec": spec,
+        })
+    };
+    let long = "x".repeat(254);
+    let shared = vec![
+        (
+            "/metadata/name",
+            vec![json!("b.c"), json!("Bad_Name"), json!("-a"), json!(long)],
+        ),
+        (
+            "/metadata/labels",
+            vec![json!({}), json!({"app": true}), json!({"app": "1"})],
+        ),
+        (
+            "/spec/nodeName",
+            vec![
+                json!("node-a"),
+                json!(""),
+                json!(long),
+                json!(7),
+                json!(null),
+            ],
+        ),
+        (
+            "/spec/parameters",
+            vec![
+                json!({}),
+                json!({"a": "b"}),
+                json!({"a": 1}),
+                json!({"": "x"}),
+            ],
+        ),
+        (
+            "/spec/deletionPolicy",
+            vec![
+                json!("Retain"),
+                json!("Delete"),
+                json!("Keep"),
+                json!("retain"),
+            ],
+        ),
+        ("/spec/colour", vec![json!("red")]),
+        ("/apiVersion", vec![json!("drumlin.dev/v1")]),
+    ];
+    let member = |kind: &str, name: &str| json!({"kind": kind, "name": name});
+    let many: Vec<Value> = (0..129)
+        .map(|number| member("Volume", &format!("v{number}")))
+        .collect();
+    let with =
+        |object: Value, own: Vec<Field>| (object, own.into_iter().chain(shared.clone()).collect());
+    vec![
+        with(
+            object("Volume", json!({"nodeName": "n", "capacity": "1Gi"})),
+            vec![
+                (
+                    "/spec/capacity",
+                    vec![
+                        json!("10Gi"),
+                        json!("10GB"),
+                        json!("1e3"),
+                        json!("0"),
+                        json!("-1Gi"),
+                        json!(10),
+                        json!(""),
+                        json!("1.5Gi"),
+                        json!("100m"),
+                        json!("9E"),
+                        json!("1 Gi"),
+                        json!(null),
+                        json!("+1Gi"),
+                        json!("0x10"),
+                        json!(".5Gi"),
+                        json!("5."),
+                    ],
+                ),
+                (
+                    "/spec/volumeMode",
+                    vec![json!("Block"), json!("Filesystem"), json!("block")],
+                ),
+                (
+                    "/spec/fsType",
+                    vec![json!("xfs"), json!("btrfs"), json!("ext3")],
+                ),
+                (
+                    "/spec/deviceClass",
+                    vec![json!("thin"), json!("No Class"), json!(""), json!("a.b")],
+                ),
+                (
+                    "/spec/source",
+                    vec![
+                        json!({"snapshotName": "s"}),
+                        json!({"volumeName": "v"}),
+                        json!({"snapshotName": "s", "volumeName": "v"}),
+                        json!({}),
+                        json!({"snapshotName": null, "volumeName": "v"}),
+                        json!({"groupSnapshot": {"name": "g", "member": "m"}}),
+                        json!({"groupSnapshot": {"name": "g"}}),
+                        json!({"snapshotName": "Not A Name"}),
+                    ],
+                ),
+                (
+                    "/spec/mount",
+                    vec![
+                        json!({"path": "/srv/a"}),
+                        json!({"path": "srv/a"}),
+                        json!({"path": "/srv/../etc"}),
+                        json!({"path": "/"}),
+                        json!({"path": "/srv/"}),
+                        json!({"path": "/srv//a"}),
+                        json!({"path": "/srv/./a"}),
+                        json!({"path": "/srv/..a"}),
+                        json!({"path": "/a", "options": ["noatime"]}),
+                        json!({"path": "/a", "options": vec!["o"; 33]}),
+                        json!({"path": "/a", "readOnly": "yes"}),
+                        json!({"path": "/a", "readOnly": true}),
+                        json!({"options": []}),
+                        json!({"path": format!("/{}", "x".repeat(4095))}),
+                    ],
+                ),
+            ],
+        ),
+        with(
+            object(
+                "VolumeGroup",
+                json!({"nodeName": "n", "members": [member("Volume", "a")]}),
+            ),
+            vec![
+                (
+                    "/spec/members",
+                    vec![
+                        json!([member("Volume", "a"), member("Volume", "b")]),
+                        json!([member("Disk", "a")]),
+                        json!([]),
+                        json!(null),
+                        json!(many),
+                        json!([member("PersistentVolumeClaim", "a")]),
+                        json!([member("Volume", "a"), member("Volume", "a")]),
+                        json!([{"name": "a"}]),
+                        json!([member("Volume", "A B")]),
+                    ],
+                ),
+                (
+                    "/spec/selector",
+                    vec![
+                        json!(null),
+                        json!({}),
+                        json!({"matchLabels": {"app": "pg"}}),
+                        json!({"matchLabels": {"app": 1}}),
+                        json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}),
+                        json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}),
+                        json!({"matchLabel": {}}),
+                    ],
+                ),
+                (
+                    "/spec/minMembers",
+                    vec![
+                        json!(0),
+                        json!(2),
+                        json!(-1),
+                        json!("2"),
+                        json!(128),
+                        json!(4_294_967_296_i64),
+                    ],
+                ),
+            ],
+        ),
+        with(
+            object("Snapshot", json!({"source": {"volumeName": "v"}})),
+            vec![(
+                "/spec/source",
+                vec![
+                    json!({"persistentVolumeClaimName": "c"}),
+                    json!({}),
+                    json!({"volumeName": "v", "persistentVolumeClaimName": "c"}),
+                    json!({"volumeName": ""}),
+                    json!(null),
+                    json!({"volumeName": "v", "persistentVolumeClaimName": null}),
+                ],
+            )],
+        ),
+        with(
+            object("GroupSnapshot", json!({"groupName": "g"})),
+            vec![(
+                "/spec/groupName",
+                vec![json!("h"), json!(""), json!(null), json!("A B"), json!(1)],
+            )],
+        ),
+    ]
+}
+
+/// The object of a number: one of the kinds, with none to two of its fields changed.
+fn object(number: u64) -> Value {
+    let mut random = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut draw = |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random >> 11).unwrap() % below
+    };
+    let kinds = kinds();
+    let (mut object, fields) = kinds[draw(kinds.len())].clone();
+    for _ in 0..draw(3) {
+        let (at, values) = &fields[draw(fields.len())];
+        let (parent, name) = at.rsplit_once('/').unwrap();
+        object.pointer_mut(parent).unwrap()[name] = values[draw(values.len())].clone();
+    }
+    object
+}
+
+/// What a judge says, and whether that is yes.
+type Judgement = (bool, String);
+
+fn by_server(cluster: &Cluster, text: &str) -> Judgement {
+    let arguments = ["create", "--dry-run=server", "--validate=strict", "-f", "-"];
+    let output = cluster.try_with_input(&arguments, text);
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+fn by_drumlin(scratch: &Scratch, number: u64, text: &str) -> Judgement {
+    let path = scratch.path().join(format!("{number}.json"));
+    write(&path, text);
+    let output = program(drumlin())
+        .arg("validate")
+        .arg(&path)
+        .output()
+        .unwrap();
+    fs::remove_file(&path).unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (
+        output.status.success(),
+        String::from_utf8_lossy(&said).into_owned(),
+    )
+}
+
+#[test]
+fn five_hundred_objects_are_judged_alike() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    let (right, wrong) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let differing: Vec<String> = thread::scope(|scope| {
+        let judges: Vec<_> = (0..4)
+            .map(|part| {
+                let (cluster, scratch, right, wrong) = (&cluster, &scratch, &right, &wrong);
+                scope.spawn(move || {
+                    let mut differing = Vec::new();
+                    for number in (part..OBJECTS).step_by(4) {
+                        let text = object(number).to_string();
+                        let (server, drumlin) = (
+                            by_server(cluster, &text),
+                            by_drumlin(scratch, number, &text),
+                        );
+                        if server.0 != drumlin.0 {
+                            differing.push(format!(
+                                "{text}\n  server: {server:?}\n  drumlin: {drumlin:?}\n"
+                            ));
+                        }
+                        let judged = if server.0 { right } else { wrong };
+                        judged.fetch_add(1, Ordering::Relaxed);
+                    }
+                    differing
+                })
+            })
+            .collect();
+        judges
+            .into_iter()
+            .flat_map(|judge| judge.join().unwrap())
+            .collect()
+    });
+    assert!(
+        differing.is_empty(),
+        "{}: {}",
+        differing.len(),
+        differing.concat()
+    );
+    let (right, wrong) = (right.into_inner(), wrong.into_inner());
+    assert!(right > 100 && wrong > 100, "{right} right, {wrong} wrong");
+}
+
+#[test]
+fn what_may_not_change_is_refused_by_the_server() {
+    let cluster = Cluster::of_the_lab();
+    let space = cluster.namespace();
+    let spec =
+        |capacity: &str, more: &str| volume("data", &format!("capacity: {capacity}\n  {more}"));
+    space.apply(&spec("2Gi", "nodeName: nowhere"));
+    space.apply(&spec("3Gi", "nodeName: nowhere"));
+    for (changed, word) in [
+        (spec("1Gi", "nodeName: nowhere"), "capacity can only grow"),
+        (
+            spec("3Gi", "nodeName: elsewhere"),
+            "nodeName cannot be changed",
+        ),
+        (spec("3Gi", ""), "nodeName cannot be changed"),
+        (spec("3Gi", "nodeName: nowhere\n  fsType: xfs"), "fsType"),
+        (
+            spec("3Gi", "nodeName: nowhere\n  deviceClass: other"),
+            "deviceClass",
+        ),
+        (
+            spec("3Gi", "nodeName: nowhere\n  source: {volumeName: v}"),
+            "source",
+        ),
+    ] {
+        let output = cluster.try_with_input(&["-n", &space.name, "replace", "-f", "-"], &changed);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            !output.status.success() && said.contains(word),
+            "{word}: {said}"
+        );
+    }
+}

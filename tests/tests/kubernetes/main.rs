@@ -1,0 +1,20 @@
+//! The agent beside a real Kubernetes API server, in the lab.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::too_many_lines,
+    dead_code,
+    reason = "tests fail by panicking, and are read more than they are run"
+)]
+
+mod definitions;
+mod example;
+mod judged;
+mod kills;
+#[path = "../black_box/kit.rs"]
+mod kit;
+mod lives;
+mod node;
+mod owners;
