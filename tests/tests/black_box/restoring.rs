@@ -54,6 +54,8 @@ async fn all_members_of_a_group_snapshot_come_back_in_a_group_of_their_own() {
     );
     host.write("pg.yaml", &[data.clone(), log.clone(), g.clone()]);
     host.until("pg", &["True", "2 of 2"]).await;
+    // A group has its members before they are mounted.
+    host.until("data", &["True", "32Mi at"]).await;
     put(&host.path("data"), "file", b"then");
     let image = bytes_of(&host.agent, &host.handle("log"));
     let mut image = fs::File::options().write(true).open(image).unwrap();
