@@ -26,6 +26,9 @@ pub(crate) enum Command {
         after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
     )]
     Reconcile(ReconcileArguments),
+    /// Look after what is a cluster's and no node's: claims of users in groups, nodes that are gone. One for a cluster.
+    #[command(after_help = "Example:\n  drumlin controller --kubeconfig ~/.kube/config")]
+    Controller(ControllerArguments),
     /// Check manifests without an agent. Exits with 4 if one is invalid.
     #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]
     Validate(ValidateArguments),
@@ -111,6 +114,63 @@ pub(crate) struct ClusterArguments {
     /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
+    /// Who gives a node to objects that name none: the agent that has their source, or the controller (for very many nodes).
+    #[arg(
+        long,
+        env = "DRUMLIN_CLAIM",
+        value_name = "WHO",
+        default_value = "agent"
+    )]
+    pub(crate) claim: Claimant,
+}
+
+/// Who gives a node to objects that name none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Claimant {
+    /// The agent that has their source.
+    #[default]
+    Agent,
+    /// The controller.
+    Controller,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ControllerArguments {
+    /// The file that names the API server [default: that of this pod, or of the environment]
+    #[arg(long, env = "DRUMLIN_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The name of the CSI driver, as in the configuration of the agents.
+    #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME", default_value = crate::config::DRIVER)]
+    pub(crate) driver_name: String,
+    /// The namespace of the lease that only one of several controllers holds.
+    #[arg(
+        long,
+        env = "DRUMLIN_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "drumlin-system"
+    )]
+    pub(crate) namespace: String,
+    /// What this one is called among them, such as the name of its pod [default: the host's name and the process id]
+    #[arg(long, env = "DRUMLIN_IDENTITY", value_name = "NAME")]
+    pub(crate) identity: Option<String>,
+    /// Who gives a node to objects that name none, as the agents are told.
+    #[arg(
+        long,
+        env = "DRUMLIN_CLAIM",
+        value_name = "WHO",
+        default_value = "agent"
+    )]
+    pub(crate) claim: Claimant,
+    /// So many seconds a node may be gone before its objects say so.
+    #[arg(
+        long,
+        env = "DRUMLIN_NODE_GRACE",
+        value_name = "SECONDS",
+        default_value_t = 900
+    )]
+    pub(crate) node_grace: u64,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
 }
 
 impl ClusterArguments {
@@ -119,6 +179,7 @@ impl ClusterArguments {
         (self.kubernetes || self.kubeconfig.is_some()).then(|| Cluster {
             kubeconfig: self.kubeconfig.clone(),
             host_mounts: self.allow_host_mounts,
+            leaves_claims: self.claim == Claimant::Controller,
         })
     }
 }

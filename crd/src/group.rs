@@ -137,11 +137,14 @@ pub struct GroupMember {
 
 /// The schema of the members: a list that is merged by kind and name.
 fn members(generator: &mut SchemaGenerator) -> Schema {
-    let items = generator.subschema_for::<GroupMember>();
+    by_kind_and_name(&generator.subschema_for::<GroupMember>(), 128)
+}
+
+fn by_kind_and_name(items: &Schema, most: u32) -> Schema {
     json_schema!({
         "type": "array",
         "items": items,
-        "maxItems": 128,
+        "maxItems": most,
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["kind", "name"],
     })
@@ -163,6 +166,27 @@ pub struct MemberStatus {
     /// Why it is so.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
+}
+
+/// A claim that a manifest means, and the volume behind it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Candidate {
+    /// What it is.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its `volume_id`, once it is bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume_handle: Option<String>,
+    /// The node that has the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+}
+
+/// The schema of the candidates: a list that is merged by kind and name.
+pub(crate) fn candidates(generator: &mut SchemaGenerator) -> Schema {
+    by_kind_and_name(&generator.subschema_for::<Candidate>(), 1024)
 }
 
 /// What has become of a group.
@@ -197,6 +221,10 @@ pub struct VolumeGroupStatus {
     /// When the last snapshot of it was taken, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_snapshot_time: Option<String>,
+    /// The claims that are meant, written by the controller alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "candidates")]
+    pub candidates: Vec<Candidate>,
 }
 
 impl Default for VolumeGroupStatus {
@@ -211,6 +239,7 @@ impl Default for VolumeGroupStatus {
             desired_count: 0,
             members: Vec::new(),
             last_snapshot_time: None,
+            candidates: Vec::new(),
         }
     }
 }

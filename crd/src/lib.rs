@@ -25,7 +25,8 @@ pub mod yaml;
 
 pub use crds::{crds, to_yaml};
 pub use group::{
-    GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec, VolumeGroupStatus,
+    Candidate, GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec,
+    VolumeGroupStatus,
 };
 pub use group_snapshot::{GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot};
 pub use manifest::{Document, Manifest, Object, ObjectKey, Problem, read};

@@ -15,6 +15,8 @@ pub const STATE: &str = "drumlin.dev/state";
 pub const RECONCILE_AT: &str = "drumlin.dev/reconcile-at";
 /// `true` leaves the object alone.
 pub const PAUSED: &str = "drumlin.dev/paused";
+/// The name of a node that is gone for ever: nothing that it had is waited for.
+pub const ABANDON: &str = "drumlin.dev/abandon";
 /// Keeps an object at the API server until the agent has nothing of it any more.
 pub const FINALIZER: &str = "drumlin.dev/agent";
 /// The id of the namespace that something was made for, with what the agent keeps of it.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::{
+    group::{Candidate, candidates},
     quantity::Quantity,
     status::{LastOperation, conditions, unobserved},
     volume::DeletionPolicy,
@@ -142,6 +143,10 @@ pub struct SnapshotStatus {
     /// How large a volume made from it must be at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<Quantity>,
+    /// The claim that is meant, written by the controller alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "candidates")]
+    pub candidates: Vec<Candidate>,
 }
 
 impl Default for SnapshotStatus {
@@ -156,6 +161,7 @@ impl Default for SnapshotStatus {
             creation_time: None,
             ready_to_use: false,
             restore_size: None,
+            candidates: Vec::new(),
         }
     }
 }

@@ -140,11 +140,8 @@ fn take_over(
 /// What a document says that cannot follow what was there before.
 fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
     let key = document.object.key();
-    let is_served = |record: &Record| {
-        record.served().is_some()
-            && record.drumlin.orphan_since.is_none()
-            && !record.drumlin.destroyed
-    };
+    let is_served =
+        |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
     if engine.shared.with(&key, is_served) == Some(true) {
         let place = document.place_of("metadata.name");
         return vec![Problem {
@@ -193,7 +190,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
             return Ok(false);
         }
         // On disk before anything is called: that is the guard.
-        shared.save(&record)?;
+        shared.put(&record)?;
         (shared.fail)("catalog.guarded");
         engine.reset(&key);
         shared.wake_groups(&key);

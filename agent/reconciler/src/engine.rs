@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Code;
 
 use crate::{
+    Error,
     backoff::{self, rule},
     client::{Agent, Client, Failure},
     kinds::{Halt, Pass, stalled},
@@ -211,6 +212,8 @@ impl Engine {
                 *record.last_operation() = None;
                 (verdict, None)
             }
+            // What is there now is looked at by itself.
+            Err(Halt::State(Error::Replaced(_))) => return due(Duration::ZERO),
             Err(Halt::State(error)) => {
                 tracing::error!(object = %key, error = %error, "state could not be written");
                 return due(Duration::from_secs(5));
@@ -246,6 +249,7 @@ impl Engine {
         let stored = self.shared.record(&key);
         if let Some(stored) = stored
             && stored != record
+            && stored.drumlin.incarnation == record.drumlin.incarnation
         {
             if changed(&stored, &record) {
                 log(&key, &verdict, code);

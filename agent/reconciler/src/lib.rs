@@ -5,6 +5,7 @@
 //! - [`store`], [`record`], [`served`]: what is remembered of each object, on disk.
 //! - [`engine`], [`queue`], [`backoff`]: which object is looked at when, and what a failure leads to.
 //! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
+//! - [`controller`]: what is a cluster's and no node's.
 //! - [`verify`]: whether what was made is still there.
 //! - [`status`]: what the operator is shown.
 //! - [`restore`]: the manifests that restore a snapshot.
@@ -26,6 +27,7 @@
 mod backoff;
 mod catalog;
 mod client;
+pub mod controller;
 mod engine;
 mod kinds;
 mod queue;
@@ -72,6 +74,9 @@ pub enum Error {
     /// The endpoint cannot be dialled.
     #[error("{0}")]
     Endpoint(String),
+    /// An object was made again while the former one of its name was worked on.
+    #[error("{0} was made again meanwhile")]
+    Replaced(String),
     /// It is not known where the API server is.
     #[error("{0}")]
     Cluster(String),
@@ -102,13 +107,15 @@ pub struct Cluster {
     pub kubeconfig: Option<PathBuf>,
     /// Whether its objects may be mounted on this host.
     pub host_mounts: bool,
+    /// Whether a controller gives nodes to the objects that name none, so that this agent need not look for them.
+    pub leaves_claims: bool,
 }
 
 /// Keeps volumes, groups and snapshots as manifests say.
 pub struct Reconciler {
     engine: Arc<Engine>,
     files: Option<Files>,
-    cluster: Option<Server>,
+    cluster: Option<(Server, bool)>,
 }
 
 /// A directory of manifests.
@@ -145,7 +152,7 @@ impl Reconciler {
         if let Some(cluster) = settings.cluster {
             let known = Server::new(cluster.kubeconfig.as_deref()).await?;
             shared.follow_cluster(known.clone(), cluster.host_mounts);
-            server = Some(known);
+            server = Some((known, cluster.leaves_claims));
         }
         Ok(Self {
             engine: Arc::new(Engine::new(shared, client)),
@@ -183,7 +190,10 @@ impl Reconciler {
             };
             let cluster = async {
                 if let Some(server) = cluster {
-                    Box::pin(source::kubernetes::follow(Arc::clone(&engine), server)).await;
+                    let (server, leaves_claims) = server;
+                    let followed =
+                        source::kubernetes::follow(Arc::clone(&engine), server, leaves_claims);
+                    Box::pin(followed).await;
                 }
             };
             tokio::join!(files, cluster);

@@ -329,7 +329,10 @@ impl Record {
         let Body::Group { spec, .. } = &self.body else {
             return false;
         };
-        if volume.kind != "Volume" || self.metadata.namespace != volume.metadata.namespace {
+        if volume.kind != "Volume"
+            || self.metadata.namespace != volume.metadata.namespace
+            || !self.may_use(volume)
+        {
             return false;
         }
         let name = volume.metadata.name.as_deref().unwrap_or_default();
@@ -481,8 +484,17 @@ impl Record {
     /// Whether nothing is left to be done: looked at since its manifest changed, and ready or gone.
     pub(crate) fn is_settled(&self) -> bool {
         let (observed, _) = self.observed();
-        observed == self.generation()
-            && (self.is_ready() || (self.is_absent() && self.drumlin.destroyed))
+        let is_done = if self.is_absent() {
+            self.drumlin.destroyed
+        } else {
+            self.is_ready()
+        };
+        is_done && observed == self.generation()
+    }
+
+    /// What was judged of it was another one's: nobody has looked yet.
+    pub(crate) fn unsettle(&mut self) {
+        *self.body.status_mut().seen_mut().0 = -1;
     }
 
     /// Whether it is ready.

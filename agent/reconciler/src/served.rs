@@ -1,6 +1,6 @@
 //! Records of objects that an API server has: what it says of them, and what it is told.
 
-use drumlin_crd::{GroupSnapshotStatus, MemberSnapshot, Object, SnapshotStatus, VolumeGroupStatus};
+use drumlin_crd::{Candidate, Object};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -33,6 +33,9 @@ pub(crate) struct Served {
     /// Whether it was begun by an agent whose state is lost: what there may be of it is found by its name.
     #[serde(default)]
     pub(crate) is_forgotten: bool,
+    /// The claims that it means, as the controller has found them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) candidates: Vec<Candidate>,
 }
 
 impl Record {
@@ -58,6 +61,10 @@ impl Record {
         if is_same {
             return false;
         }
+        // What was judged of another one of the name says nothing of this one.
+        if self.served().is_none_or(|before| before.uid != served.uid) {
+            self.unsettle();
+        }
         self.body.take_spec(Body::of(object));
         self.metadata.annotations.clone_from(&metadata.annotations);
         self.metadata.labels.clone_from(&metadata.labels);
@@ -66,12 +73,37 @@ impl Record {
         CLUSTER.clone_into(&mut self.drumlin.file);
         self.drumlin.line = 0;
         self.drumlin.served = Some(served);
+        // Who is wanted again was not destroyed: an end that comes later is another one.
+        self.drumlin.destroyed &= self.is_absent();
         true
+    }
+
+    /// Takes over what an API server says of an object whose spec cannot be read; says whether there is anything new.
+    pub(crate) fn follow_unreadable(&mut self, generation: Option<i64>, served: Served) -> bool {
+        let is_same = self.metadata.generation == generation && self.served() == Some(&served);
+        self.metadata.generation = generation;
+        self.drumlin.served = Some(served);
+        !is_same
+    }
+
+    /// Whether it may use what another object stands for: a file of this host whatever is here, an object of a namespace
+    /// what is of that very namespace.
+    pub(crate) fn may_use(&self, other: &Self) -> bool {
+        match (self.served(), other.served()) {
+            (None, _) => true,
+            (Some(own), Some(other)) => own.namespace_uid == other.namespace_uid,
+            (Some(_), None) => false,
+        }
     }
 
     /// What an API server says of it, where it came from one.
     pub(crate) fn served(&self) -> Option<&Served> {
         self.drumlin.served.as_ref()
+    }
+
+    /// The claims that it means, as the controller has found them.
+    pub(crate) fn candidates(&self) -> &[Candidate] {
+        self.served().map_or(&[], |served| &served.candidates)
     }
 
     /// Its status as a server is told.
@@ -80,33 +112,35 @@ impl Record {
         body.get("status").cloned().unwrap_or_default()
     }
 
-    /// Takes from the status that a server has what a repeated call must say again; the rest is found out anew.
-    pub(crate) fn recall(&mut self, status_told: &Value) {
-        match &mut self.body {
+    /// Takes over the status that a server has of an object whose record is lost: what was made is looked for by its id,
+    /// and only what has none is found by its name.
+    pub(crate) fn recall(&mut self, told: &Value) {
+        let is_known = match &mut self.body {
+            Body::Volume { spec, status } => {
+                **status = read(told);
+                if status.mount_path.is_some() {
+                    self.drumlin.mounted.clone_from(&spec.mount);
+                }
+                status.volume_handle.is_some()
+            }
             Body::Snapshot { status, .. } => {
-                let told: SnapshotStatus = told(status_told);
-                status.source_volume_handle = told.source_volume_handle;
-                status.csi_name = told.csi_name;
+                **status = read(told);
+                status.candidates = Vec::new();
+                status.snapshot_handle.is_some()
             }
             Body::Group { status, .. } => {
-                let told: VolumeGroupStatus = told(status_told);
-                status.csi_name = told.csi_name;
+                **status = read(told);
+                status.candidates = Vec::new();
+                status.group_handle.is_some()
             }
             Body::GroupSnapshot { status, .. } => {
-                let told: GroupSnapshotStatus = told(status_told);
-                let members = told.members.into_iter().map(|member| MemberSnapshot {
-                    snapshot_handle: None,
-                    restore_size: None,
-                    ready_to_use: false,
-                    ..member
-                });
-                status.members = members.collect();
-                status.csi_name = told.csi_name;
+                **status = read(told);
+                status.group_snapshot_handle.is_some()
             }
-            Body::Volume { .. } => {}
-        }
+        };
+        self.unsettle();
         if let Some(served) = &mut self.drumlin.served {
-            served.is_forgotten = true;
+            served.is_forgotten = !is_known;
         }
     }
 
@@ -146,6 +180,6 @@ impl Record {
 }
 
 /// A status as far as it can be read.
-fn told<T: DeserializeOwned + Default>(status: &Value) -> T {
+fn read<T: DeserializeOwned + Default>(status: &Value) -> T {
     serde_json::from_value(status.clone()).unwrap_or_default()
 }

@@ -42,6 +42,8 @@ pub(crate) struct Shared {
     /// Who wants to know which records change.
     listeners: Mutex<Vec<mpsc::UnboundedSender<ObjectKey>>>,
     cluster: OnceLock<Followed>,
+    /// The kinds of which a server has said what there is, since this start.
+    listed: Mutex<HashSet<String>>,
     /// Has the directory looked at again.
     rescan: OnceLock<Arc<Notify>>,
     /// Held from reading a record to having written it; an object always has the same one.
@@ -119,6 +121,7 @@ impl Shared {
             elsewhere: Mutex::default(),
             listeners: Mutex::default(),
             cluster: OnceLock::new(),
+            listed: Mutex::default(),
             rescan: OnceLock::new(),
             writers: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
@@ -137,6 +140,17 @@ impl Shared {
     /// There is a directory of manifests, too, that is looked at again when this is woken.
     pub(crate) fn follow_directory(&self, rescan: Arc<Notify>) {
         let _ = self.rescan.set(rescan);
+    }
+
+    /// The server has said which objects of a kind there are: those that are leaving may be taken down.
+    pub(crate) fn has_listed(&self, kind: &str) {
+        lock(&self.listed).insert(kind.to_owned());
+        let is_leaving = |record: &Record| {
+            record.kind == kind && record.served().is_some_and(|served| served.is_leaving)
+        };
+        for key in self.keys_of(is_leaving) {
+            self.queue.add(&key, Instant::now());
+        }
     }
 
     /// An object of the server has gone, for which a file may have waited.
@@ -218,9 +232,12 @@ impl Shared {
         let key = record.key();
         let writing = self.writing(&key);
         let mut record = record.clone();
-        if let Some(now) = self.record(&key) {
-            record.take_over(now);
-        }
+        let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
+        let Some(now) = self.record(&key).filter(is_same) else {
+            // What a pass has made of the former one is not this one's.
+            return Err(Error::Replaced(key.to_string()));
+        };
+        record.take_over(now);
         self.store.save(&record)?;
         let handle = |record: &Record| match &record.body {
             Body::Volume { status, .. } => status.volume_handle.clone(),
@@ -245,6 +262,18 @@ impl Shared {
                 self.queue.add(&source, Instant::now());
             }
         }
+        Ok(())
+    }
+
+    /// Writes down an object that is new, in the place of any other one of its name.
+    pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
+        let key = record.key();
+        let writing = self.writing(&key);
+        self.store.save(record)?;
+        lock(&self.records).insert(record.clone());
+        drop(writing);
+        self.tell(&key);
+        self.wake_dependants(&key);
         Ok(())
     }
 
@@ -363,6 +392,11 @@ impl Shared {
     /// Whether there may be something to do for an object: if not, nothing is called.
     pub(crate) fn needs_work(&self, record: &Record) -> bool {
         if record.drumlin.orphan_since.is_some() || record.is_paused() {
+            return false;
+        }
+        // Whether it is to go still is known when the server has been heard.
+        let is_leaving = record.served().is_some_and(|served| served.is_leaving);
+        if is_leaving && !lock(&self.listed).contains(&record.kind) {
             return false;
         }
         let is_unproven = record.drumlin.mounted.is_some()

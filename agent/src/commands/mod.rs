@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod completions;
+pub(crate) mod controller;
 pub(crate) mod crds;
 pub(crate) mod guard;
 mod print;

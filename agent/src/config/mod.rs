@@ -163,14 +163,14 @@ fn read(path: &Path) -> anyhow::Result<File> {
 }
 
 /// The host's name, as far as it can be a node's.
-fn host_name() -> anyhow::Result<String> {
+pub(crate) fn host_name() -> anyhow::Result<String> {
     let name = nix::unistd::gethostname().context("could not ask for the host name")?;
     Ok(name.to_string_lossy().into_owned())
 }
 
 /// A driver's name by the rules of CSI's `GetPluginInfo`, and the conformance tool's, which wants a letter last.
 /// A domain name of at most 63 characters (CSI, `GetPluginInfo`).
-fn check_driver(name: &str) -> anyhow::Result<()> {
+pub(crate) fn check_driver(name: &str) -> anyhow::Result<()> {
     let is_label = |label: &str| {
         let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
         let bytes = label.as_bytes();

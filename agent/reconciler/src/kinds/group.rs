@@ -7,7 +7,9 @@ use drumlin_proto::volumegroup::{
 };
 use tonic::Code;
 
-use super::{Halt, Pass, blocked, gone, stalled, volume::is_refusal, waiting};
+use super::{
+    Halt, Pass, blocked, gone, removal::has_nothing, stalled, volume::is_refusal, waiting,
+};
 use crate::{
     client::{Failure, LONG, SHORT, call},
     record::{Body, Verdict},
@@ -46,8 +48,11 @@ impl Pass<'_> {
         }
     }
 
-    /// Claims are looked up nowhere yet; a bare host has none.
+    /// A bare host has no claims.
     fn check_members(&self) -> Result<(), Halt> {
+        if self.record.served().is_some() {
+            return Ok(());
+        }
         let (spec, _) = self.group_parts();
         let mut members = spec.members.iter().flatten().enumerate();
         let claim = members.find(|(_, member)| member.kind != MemberKind::Volume);
@@ -58,7 +63,7 @@ impl Pass<'_> {
         Err(stalled(
             "Unsupported",
             format!(
-                "spec.members.{index}.kind: {} {}: claims are not looked up; use kind Volume ({}:{})",
+                "spec.members.{index}.kind: {} {}: a bare host has no claims; use kind Volume ({}:{})",
                 claim.kind, claim.name, book.file, book.line
             ),
         ))
@@ -168,10 +173,10 @@ impl Pass<'_> {
     async fn destroy_group(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
         if self.is_to_be_destroyed() {
-            if policy == DeletionPolicy::Delete && self.group_parts().1.csi_name.is_some() {
+            if policy == DeletionPolicy::Delete && self.record.is_begun() {
                 // One whose making may have been begun is made first: only then its id is known.
                 match self.create_group().await {
-                    Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
+                    Err(Halt::Failed(failure)) if has_nothing(failure.code) => {}
                     other => other?,
                 }
                 if self.group_parts().1.group_handle.is_some() {

@@ -24,8 +24,11 @@ impl Pass<'_> {
             .map_err(|refusal| pending(format!("its finalizer could not be added: {refusal}")))?;
         self.point("guard.added");
         self.shared.edit(&key, |record| {
-            record.is_guarded_now();
-            true
+            let is_same = record.drumlin.incarnation == self.record.drumlin.incarnation;
+            if is_same {
+                record.is_guarded_now();
+            }
+            is_same
         })?;
         self.record.is_guarded_now();
         Ok(())

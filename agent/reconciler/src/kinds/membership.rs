@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use drumlin_crd::{MemberStatus, ObjectKey};
+use drumlin_crd::{GroupMember, MemberKind, MemberStatus, ObjectKey};
 use drumlin_proto::volumegroup::VolumeGroup;
 use tonic::Code;
 
@@ -28,22 +28,29 @@ pub(crate) mod state {
     pub(crate) const FOREIGN: &str = "Foreign";
 }
 
+/// The kind of a claim.
+const CLAIM: &str = "PersistentVolumeClaim";
+
 impl Pass<'_> {
     /// The members that a group's manifest wants, and how far each is.
     pub(super) fn wanted_members(&self, group: &Record) -> Vec<MemberStatus> {
         let Body::Group { spec, .. } = &group.body else {
             return Vec::new();
         };
-        let names = match &spec.members {
-            Some(members) => members.iter().map(|member| member.name.clone()).collect(),
+        let wanted = match &spec.members {
+            Some(members) => members.clone(),
             None => self.selected(group),
         };
         let first = self.groups_before(group);
-        names.iter().map(|name| self.member(name, &first)).collect()
+        let member = |wanted: &GroupMember| match wanted.kind {
+            MemberKind::Volume => self.member(&wanted.name, &first),
+            MemberKind::PersistentVolumeClaim => self.claim(&wanted.name, group, &first),
+        };
+        wanted.iter().map(member).collect()
     }
 
-    /// The names of the volumes that a group means by their labels. One that is about to go is not meant any more.
-    fn selected(&self, group: &Record) -> Vec<String> {
+    /// What a group means by its labels. What is about to go is not meant any more.
+    fn selected(&self, group: &Record) -> Vec<GroupMember> {
         let node = &self.agent.node;
         let is_meant = |record: &Record| {
             record.node().is_none_or(|named| named == node)
@@ -51,9 +58,51 @@ impl Pass<'_> {
                 && group.wants(record)
         };
         let keys = self.shared.keys_of(is_meant);
-        let mut names: Vec<String> = keys.into_iter().map(|key| key.name).collect();
-        names.sort();
-        names
+        let volumes = keys.into_iter().map(|key| GroupMember {
+            kind: MemberKind::Volume,
+            name: key.name,
+        });
+        let claims = group.candidates().iter().map(|candidate| GroupMember {
+            kind: MemberKind::PersistentVolumeClaim,
+            name: candidate.name.clone(),
+        });
+        let mut members: Vec<GroupMember> = volumes.chain(claims).collect();
+        members.sort();
+        members
+    }
+
+    /// A claim, as far as the controller has found out what is behind it.
+    fn claim(&self, name: &str, group: &Record, groups_before: &[Record]) -> MemberStatus {
+        let member = |state: &str, message: String| MemberStatus {
+            kind: CLAIM.to_owned(),
+            name: name.to_owned(),
+            volume_handle: None,
+            state: state.to_owned(),
+            message,
+        };
+        let mut candidates = group.candidates().iter();
+        let Some(candidate) = candidates.find(|candidate| candidate.name == name) else {
+            let message = "no controller has found it".to_owned();
+            return member(state::NOT_FOUND, message);
+        };
+        let (Some(handle), Some(node)) = (&candidate.volume_handle, &candidate.node_name) else {
+            return member(state::PENDING, "it is not bound yet".to_owned());
+        };
+        if *node != self.agent.node {
+            return member(state::OTHER_NODE, format!("it is on {node}"));
+        }
+        let has = |group: &&Record| {
+            let mut candidates = group.candidates().iter();
+            candidates.any(|other| other.volume_handle.as_ref() == Some(handle))
+        };
+        if let Some(first) = groups_before.iter().find(has) {
+            let message = format!("{} wants it, too, and comes first", first.key());
+            return member(state::CONFLICT, message);
+        }
+        MemberStatus {
+            volume_handle: Some(handle.clone()),
+            ..member(state::JOINED, String::new())
+        }
     }
 
     /// The groups that have what they want before this one gets anything, first those that come first.
@@ -292,7 +341,8 @@ impl Pass<'_> {
             let members = status.members.iter();
             members.filter(|member| member.state == state).count()
         };
-        let tell = |member: &MemberStatus| format!("Volume {}: {}", member.name, member.message);
+        let tell =
+            |member: &MemberStatus| format!("{} {}: {}", member.kind, member.name, member.message);
         if let Some(member) = of(state::CONFLICT) {
             return Err(stalled("MemberConflict", tell(member)));
         }

@@ -75,13 +75,14 @@ impl Pass<'_> {
         !self.record.drumlin.destroyed
     }
 
-    /// Another object of the same namespace.
+    /// Another object of the same namespace, if this one may use it.
     pub(crate) fn sibling(&self, kind: &str, name: &str) -> Option<Record> {
-        self.shared.record(&ObjectKey {
+        let other = self.shared.record(&ObjectKey {
             kind: kind.to_owned(),
             namespace: self.record.key().namespace,
             name: name.to_owned(),
-        })
+        });
+        other.filter(|other| self.record.may_use(other))
     }
 
     /// Who the object is, for what the agent keeps with the volume.

@@ -17,7 +17,7 @@ impl Pass<'_> {
             // A create whose outcome is not known is brought to an end first, or what it made would be left.
             if self.record.is_begun() && self.status().volume_handle.is_none() {
                 match self.create_volume().await {
-                    Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
+                    Err(Halt::Failed(failure)) if has_nothing(failure.code) => {}
                     other => other?,
                 }
             }
@@ -88,4 +88,9 @@ impl Pass<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether an answer says that nothing under this name is the object's own: nothing was made, or it is another one's.
+pub(super) fn has_nothing(code: Code) -> bool {
+    is_refusal(code) || code == Code::AlreadyExists
 }

@@ -74,12 +74,26 @@ impl Pass<'_> {
         }
         match &spec.source.volume_name {
             Some(name) => self.ready_volume(name),
+            None if self.record.served().is_some() => self.claimed_volume(),
             None => Err(stalled(
                 "Unsupported",
-                "spec.source.persistentVolumeClaimName: claims are not looked up; use volumeName"
+                "spec.source.persistentVolumeClaimName: a bare host has no claims; use volumeName"
                     .to_owned(),
             )),
         }
+    }
+
+    /// The volume behind the claim, as the controller has found it.
+    fn claimed_volume(&self) -> Result<String, Halt> {
+        let mut candidates = self.record.candidates().iter();
+        let handle = candidates.find_map(|candidate| candidate.volume_handle.clone());
+        handle.ok_or_else(|| {
+            waiting(
+                "DependencyNotFound",
+                "waits for its claim, which is not bound, or which no controller has looked at"
+                    .to_owned(),
+            )
+        })
     }
 
     /// Asks whether the snapshot is still there.

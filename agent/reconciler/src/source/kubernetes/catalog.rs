@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use drumlin_crd::{Object, ObjectKey, names};
+use drumlin_crd::{Candidate, Object, ObjectKey, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{api::DynamicObject, runtime::watcher::Event};
 
@@ -26,6 +26,10 @@ pub(crate) struct Catalog<'a> {
     listed: HashMap<&'static str, HashSet<ObjectKey>>,
     /// The objects that were not taken over, as the server had them: what stands in their way may go.
     refused: HashMap<ObjectKey, DynamicObject>,
+    /// The objects that could not be looked at, or not written down: they are looked at again soon.
+    again: HashMap<ObjectKey, DynamicObject>,
+    /// The objects that are gone, which could not be written down.
+    vanished: HashSet<ObjectKey>,
 }
 
 /// Whether an object may have the record of its name.
@@ -46,47 +50,74 @@ impl<'a> Catalog<'a> {
             mirror,
             listed: HashMap::new(),
             refused: HashMap::new(),
+            again: HashMap::new(),
+            vanished: HashSet::new(),
         }
     }
 
     /// Takes over what a watch says of objects of `kind`.
     pub(crate) async fn follow(&mut self, kind: &'static str, event: Event<DynamicObject>) {
-        let result = match event {
+        match event {
             Event::Init => {
                 self.listed.insert(kind, HashSet::new());
-                Ok(())
             }
             Event::InitApply(object) => {
                 let listed = self.listed.entry(kind).or_default();
                 listed.insert(key_of(kind, &object));
-                self.there(kind, object).await
+                self.there_or_later(kind, object).await;
             }
             Event::InitDone => self.list_ended(kind),
-            Event::Apply(object) => self.there(kind, object).await,
+            Event::Apply(object) => self.there_or_later(kind, object).await,
             // A node that is set once is never another one: what has left this filter is gone.
-            Event::Delete(object) => self.gone(&key_of(kind, &object)),
-        };
-        if let Err(error) = result {
-            tracing::error!(error = %error, "state could not be written");
+            Event::Delete(object) => self.gone_or_later(&key_of(kind, &object)),
         }
     }
 
     /// Something has changed that objects which were not taken over may have waited for.
     pub(crate) async fn look_again(&mut self, key: &ObjectKey) {
-        let Some(object) = self.refused.get(key).cloned() else {
+        let object = self
+            .again
+            .remove(key)
+            .or_else(|| self.refused.get(key).cloned());
+        let Some(object) = object else {
             return;
         };
         let known = super::server::KINDS.iter().map(|(kind, _)| *kind);
-        if let Some(kind) = known.into_iter().find(|kind| *kind == key.kind)
-            && let Err(error) = self.there(kind, object).await
-        {
-            tracing::error!(error = %error, "state could not be written");
+        if let Some(kind) = known.into_iter().find(|kind| *kind == key.kind) {
+            self.there_or_later(kind, object).await;
         }
     }
 
-    /// The objects that were not taken over.
-    pub(crate) fn refused(&self) -> Vec<ObjectKey> {
-        self.refused.keys().cloned().collect()
+    /// Looks again at what could not be looked at, or not written down.
+    pub(crate) async fn try_again(&mut self) {
+        for key in std::mem::take(&mut self.vanished) {
+            self.gone_or_later(&key);
+        }
+        let keys: Vec<ObjectKey> = self.again.keys().cloned().collect();
+        for key in keys {
+            self.look_again(&key).await;
+            if self.again.contains_key(&key) {
+                // The server does not answer, or the disk is full: the others would not fare better.
+                return;
+            }
+        }
+    }
+
+    fn gone_or_later(&mut self, key: &ObjectKey) {
+        if let Err(error) = self.gone(key) {
+            tracing::error!(object = %key, error = %error, "state could not be written");
+            self.vanished.insert(key.clone());
+        }
+    }
+
+    /// Takes over an object, now or later.
+    async fn there_or_later(&mut self, kind: &'static str, object: DynamicObject) {
+        let key = key_of(kind, &object);
+        self.vanished.remove(&key);
+        if let Err(error) = self.there(kind, object.clone()).await {
+            tracing::error!(object = %key, error = %error, "state could not be written");
+            self.again.insert(key, object);
+        }
     }
 
     async fn there(&mut self, kind: &'static str, object: DynamicObject) -> Result<(), Error> {
@@ -97,10 +128,26 @@ impl<'a> Catalog<'a> {
         let status = object.data.get("status").cloned().unwrap_or_default();
         self.mirror.saw(&key, &uid, status.clone());
         let spec = object.data.get("spec").cloned().unwrap_or_default();
+        let before = self.engine.shared.record(&key);
+        let Some(mut served) = self.served(&key, &object, before.as_ref()).await else {
+            // Looked at again when the server answers: nothing may be made for a tenant that is not known.
+            self.again.insert(key, object);
+            return Ok(());
+        };
         let parsed = match Object::served(kind, ours(metadata), spec) {
             Ok(parsed) => parsed,
             Err(wrong) => {
-                // What it said before, if anything, still holds.
+                // What it said before, if anything, still holds, and that it is to go.
+                let is_own =
+                    |record: &Record| record.served().is_some_and(|before| before.uid == uid);
+                if before.as_ref().is_some_and(is_own) {
+                    let changed = self.engine.shared.edit(&key, |record| {
+                        is_own(record) && record.follow_unreadable(metadata.generation, served)
+                    })?;
+                    if changed {
+                        self.engine.reset(&key);
+                    }
+                }
                 let wrong: Vec<String> = wrong
                     .iter()
                     .map(|wrong| format!("{}: {}", wrong.field, wrong.message))
@@ -110,14 +157,12 @@ impl<'a> Catalog<'a> {
                 return Ok(());
             }
         };
-        let before = self.engine.shared.record(&key);
-        let Some(mut served) = self.served(&key, metadata, before.as_ref()).await else {
-            // Looked at again when the server answers: nothing may be made for a tenant that is not known.
-            self.refused.insert(key, object);
-            return Ok(());
-        };
         match standing(&parsed, before.as_ref(), &served) {
             Standing::Taken(verdict) => {
+                if served.is_leaving && served.is_guarded {
+                    // What there is under its name is not its own, and stays.
+                    self.mirror.release(&key);
+                }
                 self.refuse(key, object, generation, &verdict);
                 return Ok(());
             }
@@ -128,6 +173,7 @@ impl<'a> Catalog<'a> {
                     .edit(&key, |record| record.follow_server(&parsed, served))?;
                 let is_asked = before.is_some_and(|before| {
                     parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
+                        || candidates(&object) != before.candidates()
                 });
                 if is_asked {
                     self.engine.shared.doubt(&key);
@@ -138,8 +184,8 @@ impl<'a> Catalog<'a> {
                 }
             }
             Standing::Free => {
-                if before.is_some() {
-                    self.engine.shared.forget(&key)?;
+                if let Some(before) = before.filter(Record::is_begun) {
+                    tracing::warn!(object = %key, left = %before.status(), "object was made again; what there was of the former one is kept, and nothing here knows of it any more");
                 }
                 // A guard that no record is about was put there by an agent that has lost its state since.
                 let is_forgotten = served.is_guarded;
@@ -148,13 +194,17 @@ impl<'a> Catalog<'a> {
                 if is_forgotten {
                     record.recall(&status);
                 }
-                self.engine.shared.save(&record)?;
+                self.engine.shared.put(&record)?;
                 (self.engine.shared.fail)("catalog.guarded");
+                if is_forgotten {
+                    self.engine.shared.doubt(&key);
+                }
                 self.engine.reset(&key);
                 self.engine.shared.wake_groups(&key);
             }
         }
         self.refused.remove(&key);
+        self.again.remove(&key);
         self.mirror.accept(&key);
         Ok(())
     }
@@ -174,9 +224,10 @@ impl<'a> Catalog<'a> {
     async fn served(
         &self,
         key: &ObjectKey,
-        metadata: &ObjectMeta,
+        object: &DynamicObject,
         before: Option<&Record>,
     ) -> Option<Served> {
+        let metadata = &object.metadata;
         let uid = metadata.uid.clone().unwrap_or_default();
         let known = before
             .and_then(Record::served)
@@ -213,25 +264,30 @@ impl<'a> Catalog<'a> {
             is_leaving,
             is_kept,
             is_forgotten: false,
+            candidates: candidates(object),
         })
     }
 
-    fn list_ended(&mut self, kind: &'static str) -> Result<(), Error> {
+    fn list_ended(&mut self, kind: &'static str) {
         let listed = self.listed.remove(kind).unwrap_or_default();
         let is_missing = |record: &Record| {
             record.kind == kind && record.served().is_some() && !listed.contains(&record.key())
         };
         for key in self.engine.shared.keys_of(is_missing) {
-            self.gone(&key)?;
+            self.gone_or_later(&key);
         }
+        // What is leaving has waited until it is known to be so still.
+        self.engine.shared.has_listed(kind);
         self.refused
             .retain(|key, _| key.kind != kind || listed.contains(key));
-        Ok(())
+        self.again
+            .retain(|key, _| key.kind != kind || listed.contains(key));
     }
 
     /// The server has an object no more.
     fn gone(&mut self, key: &ObjectKey) -> Result<(), Error> {
         self.refused.remove(key);
+        self.again.remove(key);
         self.mirror.lost(key);
         let shared = &self.engine.shared;
         let of_us = |record: &Record| record.served().is_some();
@@ -266,6 +322,14 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
         return Standing::Free;
     };
     let is_of_nothing = before.drumlin.destroyed && before.is_absent() || !before.is_begun();
+    let is_same = |was: &Served| was.uid == now.uid;
+    if now.is_leaving && !before.served().is_some_and(is_same) {
+        // It takes nothing of anybody's with it.
+        return Standing::Taken(refusal(
+            "OwnedByAnother",
+            "what there is under its name is another object's, and is kept".to_owned(),
+        ));
+    }
     let Some(was) = before.served() else {
         if before.drumlin.orphan_since.is_some() {
             let wrong = object.wrong_after(&before.object());
@@ -321,8 +385,14 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
     }
 }
 
+/// The claims that the controller has found an object to mean.
+fn candidates(object: &DynamicObject) -> Vec<Candidate> {
+    let told = object.data.pointer("/status/candidates").cloned();
+    serde_json::from_value(told.unwrap_or_default()).unwrap_or_default()
+}
+
 /// The part of the metadata that a manifest has, too.
-fn ours(metadata: &ObjectMeta) -> ObjectMeta {
+pub(crate) fn ours(metadata: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         name: metadata.name.clone(),
         namespace: metadata.namespace.clone(),

@@ -1,6 +1,6 @@
 //! Objects that name no node: this one makes those its own whose source it holds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use drumlin_crd::{Object, ObjectKey};
 use kube::{api::DynamicObject, runtime::watcher::Event};
@@ -14,6 +14,7 @@ pub(crate) struct Claims<'a> {
     server: &'a Server,
     node: String,
     waiting: HashMap<ObjectKey, Unclaimed>,
+    failed: HashSet<ObjectKey>,
 }
 
 struct Unclaimed {
@@ -28,6 +29,7 @@ impl<'a> Claims<'a> {
             server,
             node,
             waiting: HashMap::new(),
+            failed: HashSet::new(),
         }
     }
 
@@ -40,7 +42,7 @@ impl<'a> Claims<'a> {
                 let key = key_of(kind, &object);
                 let metadata = &object.metadata;
                 let spec = object.data.get("spec").cloned().unwrap_or_default();
-                let parsed = Object::served(kind, metadata.clone(), spec);
+                let parsed = Object::served(kind, super::catalog::ours(metadata), spec);
                 let (Ok(parsed), None) = (parsed, &metadata.deletion_timestamp) else {
                     self.waiting.remove(&key);
                     return;
@@ -75,7 +77,14 @@ impl<'a> Claims<'a> {
         }
     }
 
-    async fn try_one(&self, key: &ObjectKey) {
+    /// Claims again what could not be claimed.
+    pub(crate) async fn try_again(&mut self) {
+        for key in std::mem::take(&mut self.failed) {
+            self.try_one(&key).await;
+        }
+    }
+
+    async fn try_one(&mut self, key: &ObjectKey) {
         let Some(unclaimed) = self.waiting.get(key) else {
             return;
         };
@@ -84,13 +93,18 @@ impl<'a> Claims<'a> {
         }
         match self.server.claim(key, &unclaimed.uid, &self.node).await {
             Ok(()) => tracing::info!(object = %key, "claimed: its source is here"),
-            Err(refusal) => tracing::warn!(object = %key, error = %refusal, "could not be claimed"),
+            Err(refusal) => {
+                tracing::warn!(object = %key, error = %refusal, "could not be claimed");
+                self.failed.insert(key.clone());
+            }
         }
     }
 
     /// Whether what an object is made of is on this node.
     fn is_here(&self, record: &Record) -> bool {
-        let is_ours = |record: &Record| record.drumlin.orphan_since.is_none();
+        // What is of a file of this host is none of a namespace's business.
+        let is_ours =
+            |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
         let mut sources = record.sources().into_iter();
         if sources.any(|source| self.shared.with(&source, is_ours) == Some(true)) {
             return true;

@@ -15,6 +15,7 @@ use super::server::{Refusal, Server, Told};
 use crate::{
     queue::Queue,
     record::{Record, State, Verdict},
+    served::Served,
     shared::{Shared, lock},
 };
 
@@ -46,6 +47,8 @@ struct Known {
     pause: Option<Duration>,
     /// What is told of an object that is not taken over; it has no record.
     refused: Option<Value>,
+    /// Whether our finalizer is to go, and nothing else is to be done.
+    is_released: bool,
 }
 
 impl Mirror {
@@ -86,10 +89,19 @@ impl Mirror {
         self.queue.add(key, Instant::now());
     }
 
+    /// The server may forget an object: nothing here is of it.
+    pub(crate) fn release(&self, key: &ObjectKey) {
+        if let Some(known) = lock(&self.known).get_mut(key) {
+            known.is_released = true;
+        }
+        self.queue.add(key, Instant::now());
+    }
+
     /// An object is taken over after all.
     pub(crate) fn accept(&self, key: &ObjectKey) {
         if let Some(known) = lock(&self.known).get_mut(key) {
             known.refused = None;
+            known.is_released = false;
         }
         self.changed(key);
     }
@@ -132,16 +144,23 @@ impl Mirror {
         };
         let record = self.shared.record(key);
         let served = record.as_ref().and_then(Record::served);
+        let is_over = |served: &Served| {
+            served.uid == known.uid
+                && served.is_leaving
+                && served.is_guarded
+                && record
+                    .as_ref()
+                    .is_some_and(|record| record.drumlin.destroyed)
+        };
+        if known.is_released || served.is_some_and(is_over) {
+            let gone = self.server.let_go(key, &known.uid).await;
+            (self.shared.fail)("mirror.let-go");
+            self.note(key, &known.uid, gone);
+            return true;
+        }
         let status = match (&known.refused, &record, served) {
             (Some(refused), ..) => refused.clone(),
             (None, Some(record), Some(served)) if served.uid == known.uid => {
-                let is_over = record.drumlin.destroyed || !record.is_begun();
-                if served.is_leaving && served.is_guarded && is_over {
-                    let gone = self.server.let_go(key, &known.uid).await;
-                    (self.shared.fail)("mirror.let-go");
-                    self.note(key, gone);
-                    return true;
-                }
                 // What nobody has judged yet says nothing.
                 if record.condition("Ready").is_none() {
                     return false;
@@ -163,13 +182,15 @@ impl Mirror {
         let written = self.server.write_status(key, &known.uid, &status).await;
         if written.is_ok() {
             (self.shared.fail)("mirror.told");
-            if let Some(now) = lock(&self.known).get_mut(key) {
+            if let Some(now) = lock(&self.known).get_mut(key)
+                && now.uid == known.uid
+            {
                 now.status.clone_from(&status);
                 now.written = Some(Instant::now());
             }
             self.tell(key, &known, &status).await;
         }
-        self.note(key, written);
+        self.note(key, &known.uid, written);
         true
     }
 
@@ -197,9 +218,9 @@ impl Mirror {
     }
 
     /// What failed is tried again later, unless the object is gone: then the watch says so.
-    fn note(&self, key: &ObjectKey, result: Result<(), Refusal>) {
+    fn note(&self, key: &ObjectKey, uid: &str, result: Result<(), Refusal>) {
         let mut known = lock(&self.known);
-        let Some(known) = known.get_mut(key) else {
+        let Some(known) = known.get_mut(key).filter(|known| known.uid == uid) else {
             return;
         };
         match result {

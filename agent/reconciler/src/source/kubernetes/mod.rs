@@ -20,7 +20,7 @@ use kube::{
     api::DynamicObject,
     runtime::{WatchStreamExt, watcher},
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use crate::engine::Engine;
 use catalog::Catalog;
@@ -28,13 +28,16 @@ use claims::Claims;
 use mirror::Mirror;
 use server::{KINDS, Server};
 
-/// How often objects that were not taken over are looked at again, if nothing wakes them before.
+/// How often that is tried again which the server or the disk has refused.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// The pause after a watch that failed.
+const PAUSE: Duration = Duration::from_secs(5);
 
 type Events = (&'static str, watcher::Result<watcher::Event<DynamicObject>>);
 
 /// Follows an API server, for ever.
-pub(crate) async fn follow(engine: Arc<Engine>, server: Server) {
+pub(crate) async fn follow(engine: Arc<Engine>, server: Server, leaves_claims: bool) {
     engine.open().await;
     let Some(agent) = engine.known_agent() else {
         return;
@@ -51,8 +54,12 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server) {
         let mut catalog = Catalog::new(&engine, &server, &mirror);
         let mut claims = Claims::new(&engine.shared, &server, node.clone());
         let mut own = watch(&server, &format!("spec.nodeName={node}"));
-        let mut unclaimed = watch(&server, "spec.nodeName=");
+        let mut unclaimed = SelectAll::new();
+        if !leaves_claims {
+            unclaimed = watch(&server, "spec.nodeName=");
+        }
         let mut again = tokio::time::interval(AGAIN);
+        again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 Some((kind, event)) = own.next() => {
@@ -70,9 +77,8 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server) {
                     claims.wake(&key).await;
                 }
                 _ = again.tick() => {
-                    for key in catalog.refused() {
-                        catalog.look_again(&key).await;
-                    }
+                    catalog.try_again().await;
+                    claims.try_again().await;
                 }
             }
         }
@@ -84,7 +90,14 @@ fn watch(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events>>
     let watches = KINDS.iter().map(|(kind, _)| {
         let config = watcher::Config::default().fields(fields);
         let events = watcher(server.all(kind), config).default_backoff();
-        events.map(|event| (*kind, event)).boxed()
+        // A pause of its own: the beginning of a list that fails counts as a success to kube's.
+        let calm = events.then(async |event| {
+            if event.is_err() {
+                tokio::time::sleep(PAUSE).await;
+            }
+            event
+        });
+        calm.map(|event| (*kind, event)).boxed()
     });
     watches.collect()
 }

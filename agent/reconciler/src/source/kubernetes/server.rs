@@ -21,6 +21,12 @@ use crate::Error;
 const AGENT: &str = "drumlin-agent";
 /// Under which name a node is applied: an apply of the guard alone takes back nothing of it.
 const CLAIM: &str = "drumlin-agent-claim";
+/// Under which name the controller applies what it has found out.
+const CONTROLLER: &str = "drumlin-controller";
+/// So often something is tried that others change meanwhile.
+const CONFLICTS: u32 = 5;
+/// The longest that a watch may be silent: it is told something every minute.
+const SILENCE: Duration = Duration::from_mins(5);
 /// The longest that a request may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -46,8 +52,14 @@ pub(crate) enum Refusal {
 impl From<kube::Error> for Refusal {
     fn from(error: kube::Error) -> Self {
         match error {
-            // An object of another uid is a conflict; so is a claim of what somebody else has claimed.
+            // To apply what is not there is a conflict, for its id is said; so is a claim of what somebody else has claimed.
             kube::Error::Api(status) if matches!(status.code, 404 | 409) => Self::Gone,
+            // Another object has the name by now, and an id is never changed.
+            kube::Error::Api(status)
+                if status.code == 422 && status.message.contains("metadata.uid") =>
+            {
+                Self::Gone
+            }
             kube::Error::Api(status) => Self::Other(status.message),
             other => Self::Other(other.to_string()),
         }
@@ -67,7 +79,7 @@ impl Server {
     /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
     pub(crate) async fn new(kubeconfig: Option<&Path>) -> Result<Self, Error> {
         let failed = |error: String| Error::Cluster(format!("no API server: {error}"));
-        let config = match kubeconfig {
+        let mut config = match kubeconfig {
             Some(path) => {
                 let told =
                     Kubeconfig::read_from(path).map_err(|error| failed(error.to_string()))?;
@@ -79,8 +91,14 @@ impl Server {
                 .await
                 .map_err(|error| failed(error.to_string()))?,
         };
+        config.read_timeout = Some(SILENCE);
         let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
         Ok(Self { client })
+    }
+
+    /// For requests of other kinds than ours.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// All objects of a kind.
@@ -92,29 +110,53 @@ impl Server {
         Api::namespaced_with(self.client.clone(), &key.namespace, &resource(&key.kind))
     }
 
-    /// Has the server keep an object until [`Server::let_go`].
+    /// Has the server keep an object until [`Server::let_go`]. Finalizers are a set to an apply: those of others stay.
     pub(crate) async fn guard(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
-        self.set_finalizers(key, uid, &[names::FINALIZER]).await
-    }
-
-    /// Lets the server forget an object.
-    pub(crate) async fn let_go(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
-        self.set_finalizers(key, uid, &[]).await
-    }
-
-    /// Finalizers are a set to an apply: those of others stay, whatever is said here.
-    async fn set_finalizers(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        ours: &[&str],
-    ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
-        set(&mut body, "/metadata", "finalizers", json!(ours));
+        set(
+            &mut body,
+            "/metadata",
+            "finalizers",
+            json!([names::FINALIZER]),
+        );
         let how = PatchParams::apply(AGENT).force();
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
         within(objects.patch(&key.name, &how, &patch)).await
+    }
+
+    /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
+    pub(crate) async fn let_go(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+        let objects = self.beside(key);
+        for _ in 0..CONFLICTS {
+            let metadata = answer(objects.get_metadata(&key.name)).await?.metadata;
+            if metadata.uid.as_deref() != Some(uid) {
+                return Err(Refusal::Gone);
+            }
+            let before = metadata.finalizers.unwrap_or_default();
+            let others: Vec<&String> = before
+                .iter()
+                .filter(|one| *one != names::FINALIZER)
+                .collect();
+            if others.len() == before.len() {
+                return Ok(());
+            }
+            let body = json!({"metadata": {
+                "resourceVersion": metadata.resource_version,
+                "finalizers": others,
+            }});
+            let how = PatchParams {
+                field_manager: Some(AGENT.to_owned()),
+                ..PatchParams::default()
+            };
+            let patch = Patch::Merge(&body);
+            match within(objects.patch(&key.name, &how, &patch)).await {
+                // Somebody has changed it meanwhile, or it is gone: the next look says which.
+                Err(Refusal::Gone) => {}
+                answer => return answer,
+            }
+        }
+        Err(Refusal::Other("it changes all the time".to_owned()))
     }
 
     /// Makes an object this node's, unless it is another's by now.
@@ -124,11 +166,31 @@ impl Server {
         uid: &str,
         node: &str,
     ) -> Result<(), Refusal> {
+        self.set_node(key, uid, node, CLAIM).await
+    }
+
+    /// Gives an object to a node, unless it is another's by now: the controller's word.
+    pub(crate) async fn assign(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        node: &str,
+    ) -> Result<(), Refusal> {
+        self.set_node(key, uid, node, CONTROLLER).await
+    }
+
+    async fn set_node(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        node: &str,
+        manager: &str,
+    ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(&mut body, "", "spec", json!({ "nodeName": node }));
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        within(objects.patch(&key.name, &PatchParams::apply(CLAIM), &patch)).await
+        within(objects.patch(&key.name, &PatchParams::apply(manager), &patch)).await
     }
 
     /// Tells the status of an object.
@@ -138,9 +200,29 @@ impl Server {
         uid: &str,
         status: &Value,
     ) -> Result<(), Refusal> {
+        self.set_status(key, uid, status, AGENT).await
+    }
+
+    /// Tells what the controller has found out of an object; what it said before and does not now goes.
+    pub(crate) async fn write_findings(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        status: &Value,
+    ) -> Result<(), Refusal> {
+        self.set_status(key, uid, status, CONTROLLER).await
+    }
+
+    async fn set_status(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        status: &Value,
+        manager: &str,
+    ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(&mut body, "", "status", status.clone());
-        let how = PatchParams::apply(AGENT).force();
+        let how = PatchParams::apply(manager).force();
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
         within(objects.patch_status(&key.name, &how, &patch)).await

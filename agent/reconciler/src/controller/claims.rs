@@ -1,0 +1,207 @@
+//! What the claims of users are bound to, for the groups and snapshots that mean them, and where those belong.
+
+use std::collections::BTreeSet;
+
+use drumlin_crd::{Candidate, MemberKind, ObjectKey};
+use serde_json::{Value, json};
+
+use super::view::{Seen, View};
+use crate::{
+    record::{Body, Record, State, Verdict, judge},
+    source::kubernetes::server::Refusal,
+};
+
+/// The kind of a claim.
+const CLAIM: &str = "PersistentVolumeClaim";
+
+impl View {
+    /// Looks at everything of a namespace that means claims, or could be given a node.
+    pub(super) async fn look_at_claims(&mut self, namespace: &str) {
+        let kinds = self.objects.iter();
+        let keys: Vec<ObjectKey> = kinds
+            .flat_map(|(kind, index)| {
+                index.of(namespace).map(|(name, _)| ObjectKey {
+                    kind: (*kind).to_owned(),
+                    namespace: namespace.to_owned(),
+                    name: name.clone(),
+                })
+            })
+            .collect();
+        for key in keys {
+            self.look_at(&key).await;
+        }
+    }
+
+    async fn look_at(&mut self, key: &ObjectKey) {
+        let Some((seen, record)) = self
+            .seen(key)
+            .and_then(|seen| seen.record.as_ref().map(|record| (seen, record)))
+        else {
+            return;
+        };
+        // What says that its node is gone says so until its agent is back, who has to say something else first.
+        if seen.is_leaving || seen.is_lost {
+            return;
+        }
+        let candidates = self.candidates(record);
+        let nodes = self.nodes_of(record, &candidates);
+        let uid = seen.uid.clone();
+        let mut verdict = None;
+        let mut claimed = None;
+        if record.node().is_none() {
+            let mut nodes = nodes.iter();
+            match (nodes.next(), nodes.next()) {
+                (Some(one), None) => claimed = Some(one.clone()),
+                (Some(one), Some(other)) => {
+                    verdict = Some(Verdict {
+                        state: State::Stalled,
+                        reason: "MembersOnOtherNode",
+                        message: format!(
+                            "its members are on {one} and {other}; a group is on one node"
+                        ),
+                    });
+                }
+                _ => {}
+            }
+        }
+        let status = status(&candidates, verdict.as_ref(), seen);
+        let is_known = match self.told.get(key) {
+            Some(told) => *told == status,
+            None => verdict.is_none() && candidates == seen.candidates,
+        };
+        // The claims first: an agent that is given the object looks for them.
+        if !is_known {
+            self.tell(key, &uid, status).await;
+        }
+        if let Some(node) = claimed
+            && let Err(refusal) = self.server.assign(key, &uid, &node).await
+        {
+            tracing::debug!(object = %key, error = %refusal, "could not be given a node");
+        }
+    }
+
+    /// Writes a status, and remembers that it did.
+    pub(super) async fn tell(&mut self, key: &ObjectKey, uid: &str, status: Value) {
+        match self.server.write_findings(key, uid, &status).await {
+            Ok(()) => {
+                self.told.insert(key.clone(), status);
+            }
+            Err(Refusal::Gone) => {
+                self.told.remove(key);
+            }
+            Err(Refusal::Other(why)) => {
+                tracing::warn!(object = %key, error = %why, "API server could not be told");
+            }
+        }
+    }
+
+    /// The claims that an object means, and what is behind them. One that is being deleted is not meant any more.
+    pub(super) fn candidates(&self, record: &Record) -> Vec<Candidate> {
+        let namespace = record.key().namespace;
+        let mut names: Vec<String> = match &record.body {
+            Body::Group { spec, .. } => match (&spec.members, &spec.selector) {
+                (Some(members), _) => members
+                    .iter()
+                    .filter(|member| member.kind == MemberKind::PersistentVolumeClaim)
+                    .map(|member| member.name.clone())
+                    .collect(),
+                (None, Some(selector)) => self
+                    .claims
+                    .of(&namespace)
+                    .filter(|(_, claim)| selector.matches(Some(&claim.labels)))
+                    .map(|(name, _)| name.clone())
+                    .collect(),
+                (None, None) => Vec::new(),
+            },
+            Body::Snapshot { spec, .. } => {
+                let claim = spec.source.persistent_volume_claim_name.iter();
+                claim.cloned().collect()
+            }
+            _ => Vec::new(),
+        };
+        names.sort();
+        let found = names
+            .into_iter()
+            .filter_map(|name| self.candidate(&namespace, name));
+        found.collect()
+    }
+
+    fn candidate(&self, namespace: &str, name: String) -> Option<Candidate> {
+        let claim = self.claims.get(namespace, &name)?;
+        if claim.is_leaving {
+            return None;
+        }
+        let volume = claim
+            .volume
+            .as_ref()
+            .and_then(|volume| self.volumes.get("", volume));
+        // A claim may name a volume that is another claim's.
+        let bound = volume
+            .and_then(Option::as_ref)
+            .filter(|bound| bound.namespace == namespace && bound.claim == name);
+        if claim.volume.is_some() && bound.is_none() {
+            // Bound to another driver's volume, or to none.
+            return None;
+        }
+        let handle = bound.map(|bound| bound.handle.clone());
+        Some(Candidate {
+            kind: CLAIM.to_owned(),
+            name,
+            node_name: handle.as_deref().and_then(node_of),
+            volume_handle: handle,
+        })
+    }
+
+    /// The nodes that have what an object is made of.
+    fn nodes_of(&self, record: &Record, candidates: &[Candidate]) -> BTreeSet<String> {
+        let claimed = candidates
+            .iter()
+            .filter_map(|candidate| candidate.node_name.clone());
+        let mut nodes: BTreeSet<String> = claimed.collect();
+        // Where agents look after their own, they do so without claims.
+        if self.settings.claims_all || !nodes.is_empty() {
+            let sources = record.sources().into_iter();
+            let sources =
+                sources.filter_map(|source| self.seen(&source)?.node().map(str::to_owned));
+            nodes.extend(sources);
+            if matches!(&record.body, Body::Group { spec, .. } if spec.selector.is_some())
+                && let Some(volumes) = self.objects.get("Volume")
+            {
+                let namespace = record.key().namespace;
+                let meant = volumes.of(&namespace).filter_map(|(_, seen)| {
+                    let volume = seen.record.as_ref()?;
+                    record
+                        .wants(volume)
+                        .then(|| volume.node().map(str::to_owned))?
+                });
+                nodes.extend(meant);
+            }
+        }
+        nodes
+    }
+}
+
+/// The node of a volume, by the id that it has everywhere: `<node>/<class>/<key>`.
+fn node_of(handle: &str) -> Option<String> {
+    let (node, rest) = handle.split_once('/')?;
+    (!node.is_empty() && rest.contains('/')).then(|| node.to_owned())
+}
+
+/// A status with the claims that are meant; not every kind can mean some.
+pub(super) fn findings(candidates: &[Candidate]) -> Value {
+    if candidates.is_empty() {
+        return json!({});
+    }
+    json!({ "candidates": candidates })
+}
+
+fn status(candidates: &[Candidate], verdict: Option<&Verdict>, seen: &Seen) -> Value {
+    let mut status = findings(candidates);
+    if let (Some(verdict), Value::Object(map)) = (verdict, &mut status) {
+        let mut conditions = Vec::new();
+        judge(&mut conditions, verdict, seen.generation);
+        map.insert("observedGeneration".to_owned(), seen.generation.into());
+        map.insert("conditions".to_owned(), json!(conditions));
+    }
+    status
+}

@@ -1,0 +1,102 @@
+//! What a watch has said so far, by namespace and name.
+
+use std::collections::{HashMap, HashSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::runtime::watcher::Event;
+
+/// The objects of one watch.
+#[derive(Debug)]
+pub(super) struct Index<T> {
+    by_namespace: HashMap<String, HashMap<String, T>>,
+    /// What a list that is being read has named so far.
+    listed: HashSet<(String, String)>,
+    is_complete: bool,
+}
+
+impl<T> Default for Index<T> {
+    fn default() -> Self {
+        Self {
+            by_namespace: HashMap::new(),
+            listed: HashSet::new(),
+            is_complete: false,
+        }
+    }
+}
+
+impl<T> Index<T> {
+    /// Takes over what a watch says; the namespaces in which something may be another one by that.
+    pub(super) fn follow<K>(
+        &mut self,
+        event: Event<K>,
+        metadata: impl Fn(&K) -> &ObjectMeta,
+        read: impl FnOnce(K) -> T,
+    ) -> Vec<String> {
+        let place = |object: &K| {
+            let metadata = metadata(object);
+            let namespace = metadata.namespace.clone().unwrap_or_default();
+            (namespace, metadata.name.clone().unwrap_or_default())
+        };
+        match event {
+            Event::Init => {
+                self.listed.clear();
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                let (namespace, name) = place(&object);
+                self.listed.insert((namespace.clone(), name.clone()));
+                self.set(&namespace, name, read(object));
+                Vec::new()
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                for (namespace, objects) in &mut self.by_namespace {
+                    objects.retain(|name, _| listed.contains(&(namespace.clone(), name.clone())));
+                }
+                self.is_complete = true;
+                self.by_namespace.keys().cloned().collect()
+            }
+            Event::Apply(object) => {
+                let (namespace, name) = place(&object);
+                self.set(&namespace, name, read(object));
+                vec![namespace]
+            }
+            Event::Delete(object) => {
+                let (namespace, name) = place(&object);
+                if let Some(objects) = self.by_namespace.get_mut(&namespace) {
+                    objects.remove(&name);
+                }
+                vec![namespace]
+            }
+        }
+    }
+
+    fn set(&mut self, namespace: &str, name: String, object: T) {
+        let objects = self.by_namespace.entry(namespace.to_owned()).or_default();
+        objects.insert(name, object);
+    }
+
+    /// Whether the first list has been read: what is missing before that may be there.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<&T> {
+        self.by_namespace.get(namespace)?.get(name)
+    }
+
+    /// All of a namespace.
+    pub(super) fn of<'a>(&'a self, namespace: &str) -> impl Iterator<Item = (&'a String, &'a T)> {
+        self.by_namespace.get(namespace).into_iter().flatten()
+    }
+
+    /// All there are, each with its namespace and name.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&String, &String, &T)> {
+        let objects = self.by_namespace.iter();
+        objects.flat_map(|(namespace, objects)| {
+            objects
+                .iter()
+                .map(move |(name, object)| (namespace, name, object))
+        })
+    }
+}

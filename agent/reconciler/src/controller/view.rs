@@ -1,0 +1,269 @@
+//! The cluster as the controller sees it, and what is looked at when something changes.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use drumlin_crd::{Candidate, Object, ObjectKey, names};
+use futures::{
+    StreamExt,
+    stream::{BoxStream, SelectAll},
+};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::{
+    api::{Api, DynamicObject},
+    runtime::{WatchStreamExt, watcher},
+};
+use serde_json::Value;
+use tokio::time::{Instant, interval};
+
+use super::{ControllerSettings, index::Index};
+use crate::{
+    record::Record,
+    source::kubernetes::server::{KINDS, Server},
+};
+
+/// Changes that come together are looked at together.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// How often it is looked whether nodes are still gone.
+const ROUND: Duration = Duration::from_secs(10);
+
+/// What is known of the cluster.
+pub(super) struct View {
+    pub(super) server: Server,
+    pub(super) settings: Arc<ControllerSettings>,
+    pub(super) objects: HashMap<&'static str, Index<Seen>>,
+    pub(super) claims: Index<Claim>,
+    pub(super) volumes: Index<Option<Bound>>,
+    pub(super) nodes: Index<()>,
+    /// Since when each node that objects name is not there.
+    pub(super) missing: HashMap<String, Instant>,
+    /// What was told of each object.
+    pub(super) told: HashMap<ObjectKey, Value>,
+}
+
+/// An object of ours.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) uid: String,
+    pub(super) generation: i64,
+    pub(super) is_leaving: bool,
+    pub(super) is_guarded: bool,
+    /// Whether it says that its node is gone.
+    pub(super) is_lost: bool,
+    /// What it wants; none when a newer version is needed to read it.
+    pub(super) record: Option<Record>,
+    pub(super) candidates: Vec<Candidate>,
+}
+
+/// A claim of a user.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) labels: std::collections::BTreeMap<String, String>,
+    pub(super) volume: Option<String>,
+    pub(super) is_leaving: bool,
+}
+
+/// A persistent volume of ours.
+#[derive(Debug)]
+pub(super) struct Bound {
+    pub(super) handle: String,
+    pub(super) namespace: String,
+    pub(super) claim: String,
+}
+
+/// What one of the watches says.
+enum Said {
+    Object(&'static str, Box<watcher::Event<DynamicObject>>),
+    Claim(Box<watcher::Event<PersistentVolumeClaim>>),
+    Volume(Box<watcher::Event<PersistentVolume>>),
+    Node(Box<watcher::Event<Node>>),
+    Failed(String),
+}
+
+impl View {
+    pub(super) fn new(server: Server, settings: Arc<ControllerSettings>) -> Self {
+        Self {
+            server,
+            settings,
+            objects: KINDS
+                .iter()
+                .map(|(kind, _)| (*kind, Index::default()))
+                .collect(),
+            claims: Index::default(),
+            volumes: Index::default(),
+            nodes: Index::default(),
+            missing: HashMap::new(),
+            told: HashMap::new(),
+        }
+    }
+
+    /// Follows the cluster, for ever.
+    pub(super) async fn follow(&mut self) {
+        let mut said = self.watch();
+        let mut round = interval(ROUND);
+        let mut changed = BTreeSet::new();
+        loop {
+            tokio::select! {
+                Some(said) = said.next() => changed.extend(self.hear(said)),
+                () = tokio::time::sleep(TOGETHER), if !changed.is_empty() && self.is_complete() => {
+                    for namespace in std::mem::take(&mut changed) {
+                        self.look_at_claims(&namespace).await;
+                    }
+                }
+                _ = round.tick(), if self.is_complete() => self.look_at_nodes().await,
+            }
+        }
+    }
+
+    fn watch(&self) -> SelectAll<BoxStream<'static, Said>> {
+        let mut all = SelectAll::new();
+        let config = watcher::Config::default;
+        for (kind, _) in KINDS {
+            let events = watcher(self.server.all(kind), config()).default_backoff();
+            let said = events.map(move |event| match event {
+                Ok(event) => Said::Object(kind, Box::new(event)),
+                Err(error) => Said::Failed(error.to_string()),
+            });
+            all.push(said.boxed());
+        }
+        let claims: Api<PersistentVolumeClaim> = Api::all(self.server.client());
+        let claims = watcher(claims, config()).default_backoff();
+        all.push(claims.map(|event| heard(event, Said::Claim)).boxed());
+        let volumes: Api<PersistentVolume> = Api::all(self.server.client());
+        let volumes = watcher(volumes, config()).default_backoff();
+        all.push(volumes.map(|event| heard(event, Said::Volume)).boxed());
+        let nodes: Api<Node> = Api::all(self.server.client());
+        let nodes = watcher(nodes, config()).default_backoff();
+        all.push(nodes.map(|event| heard(event, Said::Node)).boxed());
+        all
+    }
+
+    /// Whether everything has been listed once.
+    fn is_complete(&self) -> bool {
+        self.objects.values().all(Index::is_complete)
+            && self.claims.is_complete()
+            && self.volumes.is_complete()
+            && self.nodes.is_complete()
+    }
+
+    /// Takes over what a watch says; the namespaces in which something may be another one by that.
+    fn hear(&mut self, said: Said) -> Vec<String> {
+        match said {
+            Said::Object(kind, event) => match self.objects.get_mut(kind) {
+                Some(index) => index.follow(
+                    *event,
+                    |object| &object.metadata,
+                    |object| Seen::of(kind, &object),
+                ),
+                None => Vec::new(),
+            },
+            Said::Claim(event) => self
+                .claims
+                .follow(*event, |claim| &claim.metadata, read_claim),
+            Said::Volume(event) => {
+                let event = *event;
+                let driver = self.settings.driver.clone();
+                let mut about = BTreeSet::new();
+                let namespaces = |volume: &PersistentVolume| {
+                    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+                    claim.namespace.clone()
+                };
+                if let watcher::Event::Apply(volume) | watcher::Event::Delete(volume) = &event {
+                    about.extend(namespaces(volume));
+                }
+                let is_list = matches!(event, watcher::Event::InitDone);
+                self.volumes.follow(
+                    event,
+                    |volume| &volume.metadata,
+                    |volume| read_volume(&driver, &volume),
+                );
+                if is_list {
+                    let bound = self
+                        .volumes
+                        .all()
+                        .filter_map(|(_, _, bound)| bound.as_ref());
+                    about.extend(bound.map(|bound| bound.namespace.clone()));
+                }
+                about.into_iter().collect()
+            }
+            Said::Node(event) => {
+                self.nodes.follow(*event, |node| &node.metadata, drop);
+                Vec::new()
+            }
+            Said::Failed(why) => {
+                tracing::warn!(error = %why, "watch of the API server failed");
+                Vec::new()
+            }
+        }
+    }
+
+    /// An object of ours.
+    pub(super) fn seen(&self, key: &ObjectKey) -> Option<&Seen> {
+        self.objects
+            .get(key.kind.as_str())?
+            .get(&key.namespace, &key.name)
+    }
+}
+
+impl Seen {
+    fn of(kind: &str, object: &DynamicObject) -> Self {
+        let metadata = &object.metadata;
+        let spec = object.data.get("spec").cloned().unwrap_or_default();
+        let parsed = Object::served(kind, metadata.clone(), spec);
+        let candidates = object.data.pointer("/status/candidates").cloned();
+        let conditions = object.data.pointer("/status/conditions");
+        let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+        let mut finalizers = metadata.finalizers.iter().flatten();
+        Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            generation: metadata.generation.unwrap_or(1),
+            is_leaving: metadata.deletion_timestamp.is_some(),
+            is_guarded: finalizers.any(|one| one == names::FINALIZER),
+            is_lost: conditions.any(|condition| {
+                condition
+                    .get("reason")
+                    .is_some_and(|reason| reason == "NodeLost")
+            }),
+            record: parsed.ok().map(|object| Record::new(&object, "", 0)),
+            candidates: serde_json::from_value(candidates.unwrap_or_default()).unwrap_or_default(),
+        }
+    }
+
+    /// The node that it names.
+    pub(super) fn node(&self) -> Option<&str> {
+        self.record.as_ref()?.node()
+    }
+}
+
+fn read_claim(claim: PersistentVolumeClaim) -> Claim {
+    Claim {
+        is_leaving: claim.metadata.deletion_timestamp.is_some(),
+        labels: claim.metadata.labels.unwrap_or_default(),
+        volume: claim.spec.and_then(|spec| spec.volume_name),
+    }
+}
+
+/// A persistent volume, where it is one of this driver's and bound.
+fn read_volume(driver: &str, volume: &PersistentVolume) -> Option<Bound> {
+    let spec = volume.spec.as_ref()?;
+    let source = spec.csi.as_ref().filter(|source| source.driver == driver)?;
+    let claim = spec.claim_ref.as_ref()?;
+    Some(Bound {
+        handle: source.volume_handle.clone(),
+        namespace: claim.namespace.clone()?,
+        claim: claim.name.clone()?,
+    })
+}
+
+fn heard<K>(
+    event: watcher::Result<watcher::Event<K>>,
+    said: fn(Box<watcher::Event<K>>) -> Said,
+) -> Said {
+    match event {
+        Ok(event) => said(Box::new(event)),
+        Err(error) => Said::Failed(error.to_string()),
+    }
+}
