@@ -61,6 +61,14 @@ impl Cluster {
         cluster
     }
 
+    /// The one that a file says how to reach, and as whom.
+    pub fn known_by(kubeconfig: &Path) -> Self {
+        Self {
+            kubeconfig: kubeconfig.to_owned(),
+            own: None,
+        }
+    }
+
     fn define(&self) {
         let crds = workspace().join("manifests/base/crds");
         self.kubectl(&["apply", "--server-side", "-f", &crds.to_string_lossy()]);

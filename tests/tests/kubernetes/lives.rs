@@ -134,6 +134,36 @@ async fn a_restart_writes_nothing_and_a_still_life_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_shall_be_absent_is_destroyed_and_the_object_stays() {
+    let cluster = Cluster::of_the_lab();
+    let (node, space) = (Node::start(&cluster).await, cluster.namespace());
+    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
+    space.until_ready("dv/data");
+    space.kubectl(&["annotate", "dv/data", "drumlin.dev/state=absent"]);
+    space.until_reason("dv/data", "Deleted");
+    assert_eq!(node.holds().await, (0, 0));
+    // Wanted again, it is another one; and what is deleted then is that.
+    space.kubectl(&["annotate", "dv/data", "drumlin.dev/state-"]);
+    space.until_ready("dv/data");
+    assert_eq!(node.holds().await, (1, 0));
+    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    assert_eq!(node.holds().await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_finalizer_that_others_have_written_goes_all_the_same() {
+    let cluster = Cluster::of_the_lab();
+    let (node, space) = (Node::start(&cluster).await, cluster.namespace());
+    // As a manifest has it that was read from a server.
+    let read = node.volume("data", "32Mi", "deletionPolicy: Delete");
+    let read = read.replace("name: data", "name: data, finalizers: [drumlin.dev/agent]");
+    space.apply(&read);
+    space.until_ready("dv/data");
+    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    assert_eq!(node.holds().await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_host_mount_needs_the_agents_consent() {
     let cluster = Cluster::of_the_lab();
     let (mut node, space) = (Node::start(&cluster).await, cluster.namespace());

@@ -9,6 +9,7 @@
     reason = "tests fail by panicking, and are read more than they are run"
 )]
 
+mod controller;
 mod definitions;
 mod example;
 mod judged;
@@ -18,3 +19,4 @@ mod kit;
 mod lives;
 mod node;
 mod owners;
+mod rights;

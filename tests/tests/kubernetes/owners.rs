@@ -2,12 +2,15 @@
 
 use drumlin_tests::{
     agent::{Agent, Options, write},
-    cluster::Cluster,
+    cluster::{Cluster, Namespace},
     storage::Scratch,
 };
 use std::{fs, path::PathBuf};
 
-use crate::node::Node;
+use crate::{
+    kit::bytes_of,
+    node::{Node, manifest},
+};
 
 /// A node whose agent keeps a directory of manifests, too.
 async fn with_directory(cluster: &Cluster) -> (Node, PathBuf) {
@@ -71,14 +74,8 @@ async fn a_file_becomes_an_object_of_the_server_and_a_file_again() {
     assert!(state.contains(&handle), "{state}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
-    let cluster = Cluster::of_the_lab();
-    let (node, space) = (Node::start(&cluster).await, cluster.namespace());
-    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Retain"));
-    space.until_ready("dv/data");
-    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
-    // No controller runs here that would see to a namespace's end.
+/// Ends a namespace, and makes another one of its name. No controller runs here that would see to the end.
+fn make_again(cluster: &Cluster, space: &Namespace<'_>) {
     cluster.kubectl(&["delete", "namespace", &space.name, "--wait=false"]);
     let bare = format!(
         "{{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {{\"name\": \"{}\"}}, \"spec\": {{\"finalizers\": []}}}}",
@@ -88,6 +85,16 @@ async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
     let ended = cluster.try_with_input(&["replace", "--raw", &finalize, "-f", "-"], &bare);
     assert!(ended.status.success(), "{ended:?}");
     cluster.kubectl(&["create", "namespace", &space.name]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
+    let cluster = Cluster::of_the_lab();
+    let (node, space) = (Node::start(&cluster).await, cluster.namespace());
+    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Retain"));
+    space.until_ready("dv/data");
+    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    make_again(&cluster, &space);
 
     space.apply(&node.volume("data", "32Mi", ""));
     let refused = space.until("dv/data", |now| {
@@ -97,4 +104,124 @@ async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
     assert!(message.contains("another namespace"), "{message}");
     assert_eq!(refused["status"]["volumeHandle"], serde_json::json!(null));
     assert_eq!(node.holds().await, (1, 0));
+    // It can be deleted, and takes nothing with it.
+    space.kubectl(&[
+        "patch",
+        "dv/data",
+        "--type=merge",
+        "-p",
+        r#"{"spec": {"deletionPolicy": "Delete"}}"#,
+    ]);
+    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    assert_eq!(node.holds().await, (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_from_the_server_by_force_is_kept_and_nobody_elses() {
+    let cluster = Cluster::of_the_lab();
+    let (mut node, space) = (Node::start(&cluster).await, cluster.namespace());
+    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
+    space.until_ready("dv/data");
+    node.agent.kill();
+    space.kubectl(&["delete", "dv/data", "--wait=false"]);
+    space.kubectl(&[
+        "patch",
+        "dv/data",
+        "--type=merge",
+        "-p",
+        r#"{"metadata": {"finalizers": null}}"#,
+    ]);
+    space.until_gone("dv/data");
+    make_again(&cluster, &space);
+    node.restart_with(&cluster, Options::default()).await;
+    // Neither the name nor what is made of it leads the new namespace to the former one's bytes.
+    space.apply(
+        &[
+            node.volume("data", "32Mi", ""),
+            manifest(
+                "Snapshot",
+                "moment",
+                &format!("nodeName: {}\n  source: {{volumeName: data}}", node.name),
+            ),
+            manifest(
+                "VolumeGroup",
+                "all",
+                &format!("nodeName: {}\n  selector: {{}}", node.name),
+            ),
+        ]
+        .concat(),
+    );
+    space.until_reason("dv/data", "RetainedVolumeExists");
+    space.until_reason("dsnap/moment", "DependencyNotFound");
+    space.until_reason("dvg/all", "MembersPending");
+    assert_eq!(node.holds().await, (1, 0));
+    space.kubectl(&["delete", "dv,dsnap,dvg", "--all", "--timeout=60s"]);
+    assert_eq!(node.holds().await, (1, 0));
+    // The same namespace has it back.
+    assert!(node.agent.status().0.contains("Orphan"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_is_taken_by_force_and_applied_again_has_its_volume_back() {
+    let cluster = Cluster::of_the_lab();
+    let (mut node, space) = (Node::start(&cluster).await, cluster.namespace());
+    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
+    let handle = space.until_ready("dv/data")["status"]["volumeHandle"].clone();
+    // The deletion is asked for while the agent is away, and taken back by force: nothing of it may be done.
+    node.agent.kill();
+    space.kubectl(&["delete", "dv/data", "--wait=false"]);
+    space.kubectl(&[
+        "patch",
+        "dv/data",
+        "--type=merge",
+        "-p",
+        r#"{"metadata": {"finalizers": null}}"#,
+    ]);
+    space.until_gone("dv/data");
+    space.apply(&node.volume("data", "48Mi", "deletionPolicy: Delete"));
+    node.restart_with(&cluster, Options::default()).await;
+    let back = space.until_ready("dv/data");
+    assert_eq!(back["status"]["volumeHandle"], handle);
+    assert_eq!(back["status"]["capacity"], "48Mi");
+    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    assert_eq!(node.holds().await, (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_has_lost_its_state_finds_what_there_is_and_replaces_nothing() {
+    let cluster = Cluster::of_the_lab();
+    let (mut node, space) = (Node::start(&cluster).await, cluster.namespace());
+    space.apply(
+        &[
+            node.volume("kept", "32Mi", "deletionPolicy: Delete"),
+            node.volume("lost", "32Mi", "deletionPolicy: Delete"),
+            manifest("Snapshot", "moment", "source: {volumeName: kept}"),
+        ]
+        .concat(),
+    );
+    let handles: Vec<_> = [
+        ("dv/kept", "volumeHandle"),
+        ("dv/lost", "volumeHandle"),
+        ("dsnap/moment", "snapshotHandle"),
+    ]
+    .into_iter()
+    .map(|(object, field)| space.until_ready(object)["status"][field].clone())
+    .collect();
+    node.agent.kill();
+    fs::remove_dir_all(node.agent.path("state/reconciler")).unwrap();
+    let image = bytes_of(&node.agent, handles[1].as_str().unwrap());
+    fs::remove_dir_all(image.parent().unwrap()).unwrap();
+    node.restart_with(&cluster, Options::default()).await;
+    space.until_reason("dv/lost", "VolumeLost");
+    assert_eq!(
+        space.until_ready("dv/kept")["status"]["volumeHandle"],
+        handles[0]
+    );
+    assert_eq!(
+        space.until_ready("dsnap/moment")["status"]["snapshotHandle"],
+        handles[2]
+    );
+    assert_eq!(node.holds().await, (1, 1));
+    space.kubectl(&["delete", "dsnap,dv", "--all", "--timeout=60s"]);
+    assert_eq!(node.holds().await, (0, 0));
 }

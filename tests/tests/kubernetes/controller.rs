@@ -1,0 +1,268 @@
+//! The controller: claims of users in groups, objects that name no node, nodes that are gone.
+
+use std::{
+    fs::File,
+    path::PathBuf,
+    process::{Child, Stdio},
+    time::Duration,
+};
+
+use drumlin_proto::csi::v1::CreateVolumeRequest;
+use drumlin_tests::{
+    agent::Options,
+    cluster::{Cluster, Namespace, condition},
+    programs::{drumlin, program},
+    requests::{create, mounted},
+    storage::Scratch,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::json;
+
+use crate::{
+    kit::ok,
+    node::{Node, manifest, volume},
+};
+
+/// A controller that runs until this is dropped.
+struct Controller {
+    child: Child,
+    log: PathBuf,
+    _scratch: Scratch,
+}
+
+impl Controller {
+    fn start(cluster: &Cluster, arguments: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        let log = scratch.path().join("log");
+        let child = program(drumlin())
+            .args(["controller", "--namespace", "default", "--kubeconfig"])
+            .arg(cluster.kubeconfig())
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self {
+            child,
+            log,
+            _scratch: scratch,
+        }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Ends it in order.
+    fn stop(&mut self) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A volume as the provisioner has one made, with the volume and the claim that it writes. No controller of Kubernetes runs
+/// here that would bind them.
+async fn claimed(
+    cluster: &Cluster,
+    space: &Namespace<'_>,
+    node: &Node,
+    name: &str,
+    labels: &str,
+) -> String {
+    let request: CreateVolumeRequest = create(&format!("pvc-{name}"), 32, &mounted("ext4"));
+    let made = ok(node.agent.controller().create_volume(request).await);
+    let handle = made.volume.unwrap().volume_id;
+    bind(cluster, space, name, labels, &handle);
+    handle
+}
+
+fn bind(cluster: &Cluster, space: &Namespace<'_>, name: &str, labels: &str, handle: &str) {
+    let volume = format!("{}-{name}", space.name);
+    space.apply(&format!(
+        "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, labels: {{{labels}}}}}\nspec:\n  volumeName: {volume}\n  storageClassName: drumlin\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 32Mi}}}}\n---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {volume}}}\nspec:\n  storageClassName: drumlin\n  accessModes: [ReadWriteOnce]\n  capacity: {{storage: 32Mi}}\n  claimRef: {{kind: PersistentVolumeClaim, namespace: {}, name: {name}}}\n  csi: {{driver: csi.drumlin.dev, volumeHandle: {handle}}}\n",
+        space.name
+    ));
+    // No kubelet runs here that would see that nothing uses it.
+    let bare = r#"{"metadata": {"finalizers": null}}"#;
+    space.kubectl(&["patch", "pvc", name, "--type=merge", "-p", bare]);
+    cluster.kubectl(&["patch", "pv", &volume, "--type=merge", "-p", bare]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_are_members_of_groups_and_sources_of_snapshots() {
+    // Of its own: a controller sees all there is.
+    let cluster = Cluster::own();
+    let (node, other) = (Node::start(&cluster).await, Node::start(&cluster).await);
+    let (controller, space) = (Controller::start(&cluster, &[]), cluster.namespace());
+    let data = claimed(&cluster, &space, &node, "data", "app: pg").await;
+    let wal = claimed(&cluster, &space, &node, "wal", "app: pg").await;
+    space.apply(
+        &[
+            manifest(
+                "VolumeGroup",
+                "pg",
+                "selector: {matchLabels: {app: pg}}\n  minMembers: 2",
+            ),
+            manifest("GroupSnapshot", "moment", "groupName: pg"),
+            manifest(
+                "Snapshot",
+                "one",
+                "source: {persistentVolumeClaimName: data}",
+            ),
+            volume(
+                "again",
+                "capacity: 32Mi\n  source: {groupSnapshot: {name: moment, member: wal}}",
+            ),
+        ]
+        .concat(),
+    );
+    let group = space.until_ready("dvg/pg");
+    assert_eq!(group["spec"]["nodeName"], node.name.as_str());
+    let handles: Vec<_> = group["status"]["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| {
+            (
+                member["kind"].clone(),
+                member["volumeHandle"].clone(),
+                member["state"].clone(),
+            )
+        })
+        .collect();
+    let member = |handle: &String| {
+        (
+            json!("PersistentVolumeClaim"),
+            json!(handle),
+            json!("Joined"),
+        )
+    };
+    assert_eq!(handles, [member(&data), member(&wal)]);
+    for object in ["dgsnap/moment", "dsnap/one", "dv/again"] {
+        space.until_ready(object);
+    }
+    assert_eq!(
+        space.get("dsnap/one")["status"]["sourceVolumeHandle"],
+        json!(data)
+    );
+
+    // A claim that goes leaves its group, so that its volume can be deleted; one that comes joins.
+    space.kubectl(&["delete", "pvc/wal", "--timeout=20s"]);
+    let has = |count: u64| move |now: &serde_json::Value| now["status"]["memberCount"] == count;
+    space.until("dvg/pg", has(1));
+    claimed(&cluster, &space, &node, "more", "app: pg").await;
+    space.until("dvg/pg", has(2));
+    space.until_ready("dvg/pg");
+
+    // Members of two nodes are no group.
+    let elsewhere = claimed(&cluster, &space, &other, "elsewhere", "app: other").await;
+    assert!(elsewhere.starts_with(&other.name));
+    let mixed = "members: [{kind: PersistentVolumeClaim, name: data}, {kind: PersistentVolumeClaim, name: elsewhere}]";
+    space.apply(&manifest("VolumeGroup", "mixed", mixed));
+    let mixed = space.until_reason("dvg/mixed", "MembersOnOtherNode");
+    assert!(condition(&mixed, "Stalled").is_some());
+    assert_eq!(mixed["spec"]["nodeName"], json!(null));
+
+    // Nothing changes any more, so nothing is written.
+    std::thread::sleep(Duration::from_secs(2));
+    let versions = || {
+        space.kubectl(&[
+            "get",
+            "dv,dvg,dsnap,dgsnap",
+            "-o",
+            "jsonpath={.items[*].metadata.resourceVersion}",
+        ])
+    };
+    let before = versions();
+    std::thread::sleep(Duration::from_secs(12));
+    assert_eq!(versions(), before, "{}", controller.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_two_works_and_the_other_when_it_has_ended() {
+    let cluster = Cluster::own();
+    let options = Options {
+        arguments: vec!["--claim=controller".to_owned()],
+        ..Options::default()
+    };
+    let node = Node::with(&cluster, options).await;
+    let arguments = ["--claim=controller"];
+    let mut first = Controller::start(&cluster, &arguments);
+    let leads = |controller: &Controller| controller.log().contains("controller leads");
+    drumlin_tests::agent::eventually(|| leads(&first), |leads| *leads).await;
+    let second = Controller::start(&cluster, &arguments);
+    let space = cluster.namespace();
+    space.apply(
+        &[
+            node.volume("data", "32Mi", ""),
+            volume("copy", "capacity: 32Mi\n  source: {volumeName: data}"),
+        ]
+        .concat(),
+    );
+    space.until_ready("dv/copy");
+    assert!(!leads(&second));
+    first.stop();
+    space.apply(&volume(
+        "another",
+        "capacity: 32Mi\n  source: {volumeName: data}",
+    ));
+    space.until_ready("dv/another");
+    assert!(leads(&second));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn objects_of_a_node_that_is_gone_say_so_and_go_when_it_is_given_up() {
+    let cluster = Cluster::own();
+    let mut node = Node::start(&cluster).await;
+    let object = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: {}}}\n",
+        node.name
+    );
+    assert!(
+        cluster
+            .try_with_input(&["create", "-f", "-"], &object)
+            .status
+            .success()
+    );
+    let _controller = Controller::start(&cluster, &["--node-grace", "1"]);
+    let space = cluster.namespace();
+    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
+    space.until_ready("dv/data");
+    node.agent.kill();
+    cluster.kubectl(&["delete", "node", &node.name]);
+    let lost = space.until_reason("dv/data", "NodeLost");
+    assert_eq!(condition(&lost, "Ready").unwrap()["status"], "Unknown");
+
+    // A node that comes back has what it had.
+    assert!(
+        cluster
+            .try_with_input(&["create", "-f", "-"], &object)
+            .status
+            .success()
+    );
+    node.restart_with(&cluster, Options::default()).await;
+    space.until_ready("dv/data");
+    node.agent.kill();
+    cluster.kubectl(&["delete", "node", &node.name]);
+    space.until_reason("dv/data", "NodeLost");
+    space.kubectl(&["delete", "dv/data", "--wait=false"]);
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(
+        space.find("dv/data").is_some(),
+        "nobody has given the node up"
+    );
+    let abandon = format!("drumlin.dev/abandon={}", node.name);
+    space.kubectl(&["annotate", "dv/data", &abandon]);
+    space.until_gone("dv/data");
+}
