@@ -156,15 +156,18 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) async fn new() -> Self {
-        // Each write of a btrfs is many of its device: they fill a mirrored copy's store before a busy machine looks at it.
-        if is_over_lvm() && Volumes::asked() == Volumes::Raid1 {
-            return Self::with(&[]).await;
-        }
-        Self::with(&[(mounted("btrfs"), 256)]).await
+        // Each write of a btrfs is many of its device: they fill a thick copy's store, which is a part of the volume's size,
+        // before a busy machine looks at it. Mirrored ones are slower still.
+        let mebibytes = match Volumes::asked() {
+            Volumes::Raid1 if is_over_lvm() => return Self::with(&[]).await,
+            Volumes::Linear if is_over_lvm() => 1024,
+            _ => 256,
+        };
+        Self::with(&[(mounted("btrfs"), mebibytes)]).await
     }
 
     /// The same with some more volumes.
-    async fn with(more: &[(VolumeCapability, i64)]) -> Self {
+    pub(crate) async fn with(more: &[(VolumeCapability, i64)]) -> Self {
         let agent = with_reflinks(4 << 10).await;
         let mut used = Vec::new();
         let kinds = [(mounted("ext4"), 32), (mounted("xfs"), 300)];
