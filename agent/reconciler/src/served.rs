@@ -80,10 +80,10 @@ impl Record {
 
     /// Takes over what an API server says of an object whose spec cannot be read; says whether there is anything new.
     pub(crate) fn follow_unreadable(&mut self, generation: Option<i64>, served: Served) -> bool {
-        let is_same = self.metadata.generation == generation && self.served() == Some(&served);
+        let before = (self.metadata.generation, self.drumlin.served.clone());
         self.metadata.generation = generation;
-        self.drumlin.served = Some(served);
-        !is_same
+        self.take_over_served(Some(served));
+        before != (self.metadata.generation, self.drumlin.served.clone())
     }
 
     /// Whether it may use what another object stands for: a file of this host whatever is here, an object of a namespace

@@ -75,10 +75,8 @@ impl<'a> Catalog<'a> {
 
     /// Something has changed that objects which were not taken over may have waited for.
     pub(crate) async fn look_again(&mut self, key: &ObjectKey) {
-        let object = self
-            .again
-            .remove(key)
-            .or_else(|| self.refused.get(key).cloned());
+        let known = self.again.get(key).or_else(|| self.refused.get(key));
+        let object = known.cloned();
         let Some(object) = object else {
             return;
         };
@@ -113,7 +111,9 @@ impl<'a> Catalog<'a> {
     /// Takes over an object, now or later.
     async fn there_or_later(&mut self, kind: &'static str, object: DynamicObject) {
         let key = key_of(kind, &object);
+        // What was to be tried again is older than this.
         self.vanished.remove(&key);
+        self.again.remove(&key);
         if let Err(error) = self.there(kind, object.clone()).await {
             tracing::error!(object = %key, error = %error, "state could not be written");
             self.again.insert(key, object);
@@ -204,7 +204,6 @@ impl<'a> Catalog<'a> {
             }
         }
         self.refused.remove(&key);
-        self.again.remove(&key);
         self.mirror.accept(&key);
         Ok(())
     }
