@@ -114,6 +114,13 @@ pub(crate) struct ClusterArguments {
     /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
+    #[command(flatten)]
+    pub(crate) claims: ClaimArguments,
+}
+
+/// What the agents and the controller must be told alike.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct ClaimArguments {
     /// Who gives a node to objects that name none: the agent that has their source, or the controller (for very many nodes).
     #[arg(
         long,
@@ -121,12 +128,19 @@ pub(crate) struct ClusterArguments {
         value_name = "WHO",
         default_value = "agent"
     )]
-    pub(crate) claim: Claimant,
+    claim: Claimant,
+}
+
+impl ClaimArguments {
+    /// Whether that is left to the controller.
+    pub(crate) fn are_the_controllers(&self) -> bool {
+        self.claim == Claimant::Controller
+    }
 }
 
 /// Who gives a node to objects that name none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Claimant {
+enum Claimant {
     /// The agent that has their source.
     #[default]
     Agent,
@@ -153,14 +167,8 @@ pub(crate) struct ControllerArguments {
     /// What this one is called among them, such as the name of its pod [default: the host's name and the process id]
     #[arg(long, env = "DRUMLIN_IDENTITY", value_name = "NAME")]
     pub(crate) identity: Option<String>,
-    /// Who gives a node to objects that name none, as the agents are told.
-    #[arg(
-        long,
-        env = "DRUMLIN_CLAIM",
-        value_name = "WHO",
-        default_value = "agent"
-    )]
-    pub(crate) claim: Claimant,
+    #[command(flatten)]
+    pub(crate) claims: ClaimArguments,
     /// So many seconds a node may be gone before its objects say so.
     #[arg(
         long,
@@ -179,7 +187,7 @@ impl ClusterArguments {
         (self.kubernetes || self.kubeconfig.is_some()).then(|| Cluster {
             kubeconfig: self.kubeconfig.clone(),
             host_mounts: self.allow_host_mounts,
-            leaves_claims: self.claim == Claimant::Controller,
+            leaves_claims: self.claims.are_the_controllers(),
         })
     }
 }

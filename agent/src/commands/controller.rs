@@ -6,10 +6,7 @@ use drumlin_reconciler::controller::{Controller, ControllerSettings};
 use tokio_util::sync::CancellationToken;
 
 use super::signals::Signals;
-use crate::{
-    cli::{Claimant, ControllerArguments},
-    config, telemetry,
-};
+use crate::{cli::ControllerArguments, config, telemetry};
 
 /// Runs the controller until it is told to stop.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
@@ -28,7 +25,7 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         driver: arguments.driver_name,
         namespace: arguments.namespace,
         identity,
-        claims_all: arguments.claim == Claimant::Controller,
+        claims_all: arguments.claims.are_the_controllers(),
         node_grace: Duration::from_secs(arguments.node_grace),
     })
     .await?;

@@ -36,6 +36,15 @@ const TAKEN: [&str; 9] = [
     "mirror.let-go",
 ];
 
+/// What is made and taken down.
+const OBJECTS: [&str; 5] = [
+    "dv/data",
+    "dvg/pg",
+    "dgsnap/moment",
+    "dsnap/one",
+    "dv/again",
+];
+
 fn dying_at(point: &str) -> Options {
     Options {
         environment: vec![("DRUMLIN_FAIL".to_owned(), point.to_owned())],
@@ -71,13 +80,7 @@ async fn killed_at_each_step_all_are_ready_and_then_all_are_gone() {
             node.agent.wait_until_killed().await;
             node.restart_with(&cluster, Options::default()).await;
         }
-        for object in [
-            "dv/data",
-            "dvg/pg",
-            "dgsnap/moment",
-            "dsnap/one",
-            "dv/again",
-        ] {
+        for object in OBJECTS {
             space.until_ready(object);
         }
         assert_eq!(node.holds().await, (2, 2), "{point}");
@@ -89,13 +92,7 @@ async fn killed_at_each_step_all_are_ready_and_then_all_are_gone() {
             node.agent.wait_until_killed().await;
             node.restart_with(&cluster, Options::default()).await;
         }
-        for object in [
-            "dv/data",
-            "dvg/pg",
-            "dgsnap/moment",
-            "dsnap/one",
-            "dv/again",
-        ] {
+        for object in OBJECTS {
             space.until_gone(object);
         }
         assert_eq!(node.holds().await, (0, 0), "{point}");

@@ -116,22 +116,22 @@ async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
     assert_eq!(node.holds().await, (1, 0));
 }
 
+/// Deletes the volume `data` while the agent is away, and has the server forget it.
+fn take_by_force(node: &mut Node, space: &Namespace<'_>) {
+    node.agent.kill();
+    space.kubectl(&["delete", "dv/data", "--wait=false"]);
+    let bare = r#"{"metadata": {"finalizers": null}}"#;
+    space.kubectl(&["patch", "dv/data", "--type=merge", "-p", bare]);
+    space.until_gone("dv/data");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_taken_from_the_server_by_force_is_kept_and_nobody_elses() {
     let cluster = Cluster::of_the_lab();
     let (mut node, space) = (Node::start(&cluster).await, cluster.namespace());
     space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
     space.until_ready("dv/data");
-    node.agent.kill();
-    space.kubectl(&["delete", "dv/data", "--wait=false"]);
-    space.kubectl(&[
-        "patch",
-        "dv/data",
-        "--type=merge",
-        "-p",
-        r#"{"metadata": {"finalizers": null}}"#,
-    ]);
-    space.until_gone("dv/data");
+    take_by_force(&mut node, &space);
     make_again(&cluster, &space);
     node.restart_with(&cluster, Options::default()).await;
     // Neither the name nor what is made of it leads the new namespace to the former one's bytes.
@@ -168,16 +168,7 @@ async fn an_object_that_is_taken_by_force_and_applied_again_has_its_volume_back(
     space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
     let handle = space.until_ready("dv/data")["status"]["volumeHandle"].clone();
     // The deletion is asked for while the agent is away, and taken back by force: nothing of it may be done.
-    node.agent.kill();
-    space.kubectl(&["delete", "dv/data", "--wait=false"]);
-    space.kubectl(&[
-        "patch",
-        "dv/data",
-        "--type=merge",
-        "-p",
-        r#"{"metadata": {"finalizers": null}}"#,
-    ]);
-    space.until_gone("dv/data");
+    take_by_force(&mut node, &space);
     space.apply(&node.volume("data", "48Mi", "deletionPolicy: Delete"));
     node.restart_with(&cluster, Options::default()).await;
     let back = space.until_ready("dv/data");

@@ -8,11 +8,8 @@ use serde_json::{Value, json};
 use super::view::{Seen, View};
 use crate::{
     record::{Body, Record, State, Verdict, judge},
-    source::kubernetes::server::Refusal,
+    source::kubernetes::server::{Refusal, Speaker},
 };
-
-/// The kind of a claim.
-const CLAIM: &str = "PersistentVolumeClaim";
 
 impl View {
     /// Looks at everything of a namespace that means claims, or could be given a node.
@@ -74,7 +71,10 @@ impl View {
             self.tell(key, &uid, status).await;
         }
         if let Some(node) = claimed
-            && let Err(refusal) = self.server.assign(key, &uid, &node).await
+            && let Err(refusal) = self
+                .server
+                .claim(key, &uid, &node, Speaker::Controller)
+                .await
         {
             tracing::debug!(object = %key, error = %refusal, "could not be given a node");
         }
@@ -82,7 +82,11 @@ impl View {
 
     /// Writes a status, and remembers that it did.
     pub(super) async fn tell(&mut self, key: &ObjectKey, uid: &str, status: Value) {
-        match self.server.write_findings(key, uid, &status).await {
+        match self
+            .server
+            .write_status(key, uid, &status, Speaker::Controller)
+            .await
+        {
             Ok(()) => {
                 self.told.insert(key.clone(), status);
             }
@@ -145,7 +149,7 @@ impl View {
         }
         let handle = bound.map(|bound| bound.handle.clone());
         Some(Candidate {
-            kind: CLAIM.to_owned(),
+            kind: MemberKind::PersistentVolumeClaim.to_string(),
             name,
             node_name: handle.as_deref().and_then(node_of),
             volume_handle: handle,

@@ -28,9 +28,6 @@ pub(crate) mod state {
     pub(crate) const FOREIGN: &str = "Foreign";
 }
 
-/// The kind of a claim.
-const CLAIM: &str = "PersistentVolumeClaim";
-
 impl Pass<'_> {
     /// The members that a group's manifest wants, and how far each is.
     pub(super) fn wanted_members(&self, group: &Record) -> Vec<MemberStatus> {
@@ -74,7 +71,7 @@ impl Pass<'_> {
     /// A claim, as far as the controller has found out what is behind it.
     fn claim(&self, name: &str, group: &Record, groups_before: &[Record]) -> MemberStatus {
         let member = |state: &str, message: String| MemberStatus {
-            kind: CLAIM.to_owned(),
+            kind: MemberKind::PersistentVolumeClaim.to_string(),
             name: name.to_owned(),
             volume_handle: None,
             state: state.to_owned(),

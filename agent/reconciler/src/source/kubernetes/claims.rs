@@ -5,7 +5,10 @@ use std::collections::{HashMap, HashSet};
 use drumlin_crd::{Object, ObjectKey};
 use kube::{api::DynamicObject, runtime::watcher::Event};
 
-use super::{catalog::key_of, server::Server};
+use super::{
+    catalog::key_of,
+    server::{Server, Speaker},
+};
 use crate::{record::Record, shared::Shared};
 
 /// The objects of no node, as far as this one could have them.
@@ -91,7 +94,11 @@ impl<'a> Claims<'a> {
         if !self.is_here(&unclaimed.record) {
             return;
         }
-        match self.server.claim(key, &unclaimed.uid, &self.node).await {
+        match self
+            .server
+            .claim(key, &unclaimed.uid, &self.node, Speaker::Agent)
+            .await
+        {
             Ok(()) => tracing::info!(object = %key, "claimed: its source is here"),
             Err(refusal) => {
                 tracing::warn!(object = %key, error = %refusal, "could not be claimed");

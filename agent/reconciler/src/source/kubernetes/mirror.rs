@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::server::{Refusal, Server, Told};
+use super::server::{Refusal, Server, Speaker, Told};
 use crate::{
     queue::Queue,
     record::{Record, State, Verdict},
@@ -179,7 +179,10 @@ impl Mirror {
         if ordered(&status) == ordered(&known.status) {
             return false;
         }
-        let written = self.server.write_status(key, &known.uid, &status).await;
+        let written = self
+            .server
+            .write_status(key, &known.uid, &status, Speaker::Agent)
+            .await;
         if written.is_ok() {
             (self.shared.fail)("mirror.told");
             if let Some(now) = lock(&self.known).get_mut(key)

@@ -66,6 +66,15 @@ impl From<kube::Error> for Refusal {
     }
 }
 
+/// Who says something: the server keeps apart what each has said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Speaker {
+    /// The agent of a node.
+    Agent,
+    /// The controller of the cluster.
+    Controller,
+}
+
 /// An API server.
 #[derive(Clone)]
 pub(crate) struct Server {
@@ -159,73 +168,42 @@ impl Server {
         Err(Refusal::Other("it changes all the time".to_owned()))
     }
 
-    /// Makes an object this node's, unless it is another's by now.
+    /// Gives an object to a node, unless it is another's by now.
     pub(crate) async fn claim(
         &self,
         key: &ObjectKey,
         uid: &str,
         node: &str,
-    ) -> Result<(), Refusal> {
-        self.set_node(key, uid, node, CLAIM).await
-    }
-
-    /// Gives an object to a node, unless it is another's by now: the controller's word.
-    pub(crate) async fn assign(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        node: &str,
-    ) -> Result<(), Refusal> {
-        self.set_node(key, uid, node, CONTROLLER).await
-    }
-
-    async fn set_node(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        node: &str,
-        manager: &str,
+        by: Speaker,
     ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(&mut body, "", "spec", json!({ "nodeName": node }));
+        let how = PatchParams::apply(match by {
+            Speaker::Agent => CLAIM,
+            Speaker::Controller => CONTROLLER,
+        });
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        within(objects.patch(&key.name, &PatchParams::apply(manager), &patch)).await
+        within(objects.patch(&key.name, &how, &patch)).await
     }
 
-    /// Tells the status of an object.
+    /// Tells the status of an object; what the same one has said before and does not now goes.
     pub(crate) async fn write_status(
         &self,
         key: &ObjectKey,
         uid: &str,
         status: &Value,
-    ) -> Result<(), Refusal> {
-        self.set_status(key, uid, status, AGENT).await
-    }
-
-    /// Tells what the controller has found out of an object; what it said before and does not now goes.
-    pub(crate) async fn write_findings(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        status: &Value,
-    ) -> Result<(), Refusal> {
-        self.set_status(key, uid, status, CONTROLLER).await
-    }
-
-    async fn set_status(
-        &self,
-        key: &ObjectKey,
-        uid: &str,
-        status: &Value,
-        manager: &str,
+        by: Speaker,
     ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(&mut body, "", "status", status.clone());
-        let how = PatchParams::apply(manager).force();
+        let how = PatchParams::apply(match by {
+            Speaker::Agent => AGENT,
+            Speaker::Controller => CONTROLLER,
+        });
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        within(objects.patch_status(&key.name, &how, &patch)).await
+        within(objects.patch_status(&key.name, &how.force(), &patch)).await
     }
 
     /// The id of a namespace: one that is made again has another.
