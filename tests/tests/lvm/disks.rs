@@ -29,8 +29,10 @@ use crate::{
     mapped::Bench,
 };
 
-/// So long at the most anybody is kept who asks for disks that do not answer.
-const ANSWER: Duration = Duration::from_secs(9);
+/// So long at the most anybody is kept who asks for disks that do not answer: 5 s, and what a busy machine adds.
+const ANSWER: Duration = Duration::from_secs(15);
+/// So long at the most hundreds are, who ask at the same time.
+const ANSWERS: Duration = Duration::from_mins(1);
 
 fn in_class(class: &str, name: &str) -> CreateVolumeRequest {
     CreateVolumeRequest {
@@ -411,12 +413,10 @@ async fn disks_that_do_not_answer_hold_up_nobody_else() {
             }
         })
     });
-    for call in calls.collect::<Vec<_>>() {
-        let status = within(ANSWER, "an answer", call).await.unwrap();
-        assert_eq!(
-            status.expect_err("nothing can be read").code(),
-            Code::Aborted
-        );
+    let calls = futures::future::join_all(calls.collect::<Vec<_>>());
+    for answer in within(ANSWERS, "an answer", calls).await {
+        let status = answer.unwrap().expect_err("nothing can be read");
+        assert_eq!(status.code(), Code::Aborted, "{status:?}");
     }
     only_one_is_bad(agent).await;
     let now = threads(agent);
