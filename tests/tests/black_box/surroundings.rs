@@ -30,6 +30,12 @@ use crate::{
     kit::{mount, ok, put, refused, text, unmount, volume},
 };
 
+/// The bytes of the file system at `path`.
+fn space(path: &str) -> u64 {
+    let found = nix::sys::statvfs::statvfs(path).unwrap();
+    found.blocks() * found.fragment_size()
+}
+
 /// The variables that a command takes: `[env: NAME=]` in its help.
 fn variables() -> Vec<String> {
     let help = output(&drumlin().to_string_lossy(), &["agent", "--help"]);
@@ -262,18 +268,28 @@ async fn a_volume_grows_to_what_it_has_already() {
     ] {
         refused(controller.controller_expand_volume(request).await, code);
     }
-    let at = mount(&agent, "v", &id, &plain).await;
-    let request = v1::NodeExpandVolumeRequest {
+    // One that grows while it is mounted whatever rights there are.
+    let xfs = mounted("xfs");
+    let id = volume(&agent, "x", 320, &xfs).await;
+    let at = mount(&agent, "x", &id, &xfs).await;
+    let at_node = |required_bytes| v1::NodeExpandVolumeRequest {
         volume_id: id.clone(),
         volume_path: at.1.clone(),
-        capacity_range: within(&id, 64 * MIB, 0).capacity_range,
+        capacity_range: within(&id, required_bytes, 0).capacity_range,
         ..Default::default()
     };
-    // The controller comes first.
+    let mut node = agent.node();
     refused(
-        agent.node().node_expand_volume(request).await,
+        node.node_expand_volume(at_node(i64::MAX)).await,
         Code::OutOfRange,
     );
+    let before = space(&at.1);
+    for _ in 0..2 {
+        // Whoever grows volumes for a cluster asks no controller.
+        let answer = ok(node.node_expand_volume(at_node(640 * MIB)).await);
+        assert_eq!(answer.capacity_bytes, 640 * MIB);
+    }
+    assert!(space(&at.1) > before * 3 / 2, "of {before} bytes");
     unmount(&agent, &id, &at).await;
 }
 

@@ -144,10 +144,11 @@ impl Operations {
             .await
     }
 
-    /// Grows the file system at `path` to its device; says the size of the device in bytes.
+    /// Grows the file system at `path` to its device, and the device first where it is smaller than `size` wants: who
+    /// grows volumes for a whole cluster reaches no controller of this node. Says the size of the device in bytes.
     ///
     /// # Errors
-    /// `NotFound` for the volume, or when it is not at `path`; `OutOfRange` when the controller must grow it first.
+    /// `NotFound` for the volume, or when it is not at `path`; `OutOfRange`, `NoSpace`, `Busy`.
     pub async fn expand_node(
         self: &Arc<Self>,
         volume: &Reference,
@@ -162,20 +163,17 @@ impl Operations {
                 let found = place.find().await?;
                 let size_now = found.healthy()?.size;
                 let path = found.shown_at(&path).await?;
-                if size.required().is_some_and(|required| required > size_now) {
-                    return Err(Error::new(
-                        Kind::OutOfRange,
-                        format!(
-                            "volume {} has {size_now}, less than capacity_range.required_bytes; expand it at the controller first",
-                            found.handle
-                        ),
-                    ));
-                }
-                // A growth that was cut off before its devices were told is finished here.
-                found.class.backend.grow(found.image.id, size_now).await?;
+                let wanted = if size.required().is_some_and(|required| required > size_now) {
+                    let rules = found.class.backend.features().await?.sizes;
+                    size.choose(&rules, Some(size_now))?
+                } else {
+                    // A growth that was cut off before its devices were told is finished here.
+                    size_now
+                };
+                let grown = found.class.backend.grow(found.image.id, wanted).await?;
                 found.follow_device(&path).await?;
                 fail::point("expand-node.grown");
-                Ok(size_now)
+                Ok(grown.into_inner().size)
             })
             .await
     }
