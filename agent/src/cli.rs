@@ -1,12 +1,12 @@
 //! The command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use drumlin_reconciler::Cluster;
 
-use crate::telemetry::LogFormat;
+use crate::telemetry::{self, LogFormat};
 
 /// Keeps a machine's local volumes the way files say they should be, and serves them over CSI.
 #[derive(Debug, Parser)]
@@ -29,6 +29,12 @@ pub(crate) enum Command {
     /// Look after what is a cluster's and no node's: claims of users in groups, nodes that are gone. One for a cluster.
     #[command(after_help = "Example:\n  drumlin controller --kubeconfig ~/.kube/config")]
     Controller(ControllerArguments),
+    /// Say on a socket who the driver is, and that its volumes grow at their nodes: for the stock resizer, one for a cluster.
+    #[command(after_help = "Example:\n  drumlin driver-info --endpoint unix:///csi/csi.sock")]
+    DriverInfo(DriverInfoArguments),
+    /// Ask an agent who it is. Exits with 1 when none answers.
+    #[command(after_help = "Example:\n  drumlin ping")]
+    Ping(PingArguments),
     /// Check manifests without an agent. Exits with 4 if one is invalid.
     #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]
     Validate(ValidateArguments),
@@ -68,6 +74,17 @@ pub(crate) struct LogArguments {
     pub(crate) log_level: Option<String>,
 }
 
+impl LogArguments {
+    /// Begins to log as they say, of a command that has no configuration file.
+    ///
+    /// # Errors
+    /// When the filter is none.
+    pub(crate) fn start(&self) -> anyhow::Result<()> {
+        let level = self.log_level.as_deref().unwrap_or("info");
+        telemetry::start(self.log_format.unwrap_or_default(), level)
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AgentArguments {
     /// The configuration file.
@@ -102,6 +119,25 @@ pub(crate) struct AgentArguments {
     pub(crate) log: LogArguments,
 }
 
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PingArguments {
+    /// Where the agent answers.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: String,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DriverInfoArguments {
+    /// Where to answer.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
+    pub(crate) endpoint: String,
+    /// The name of the CSI driver, as in the configuration of the agents.
+    #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME", default_value = crate::config::DRIVER)]
+    pub(crate) driver_name: String,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
 /// The API server whose objects are converged.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArguments {
@@ -114,6 +150,15 @@ pub(crate) struct ClusterArguments {
     /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
+    /// Wait up to so many seconds, at random, before the API server is asked first: very many agents that start together
+    /// come one after the other.
+    #[arg(
+        long,
+        env = "DRUMLIN_START_JITTER",
+        value_name = "SECONDS",
+        default_value_t = 0
+    )]
+    pub(crate) start_jitter: u64,
     #[command(flatten)]
     pub(crate) claims: ClaimArguments,
 }
@@ -188,6 +233,7 @@ impl ClusterArguments {
             kubeconfig: self.kubeconfig.clone(),
             host_mounts: self.allow_host_mounts,
             leaves_claims: self.claims.are_the_controllers(),
+            start_jitter: Duration::from_secs(self.start_jitter),
         })
     }
 }

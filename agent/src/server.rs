@@ -26,25 +26,31 @@ pub(crate) enum Offer {
     BesideCsi,
 }
 
-/// Serves `operations` on `listener` until `stop`; calls that run then are answered first.
+/// Serves `routes` on `listener` until `stop`; calls that run then are answered first.
 pub(crate) async fn serve(
-    operations: Arc<Operations>,
-    driver: &str,
-    (listener, offer): (UnixListener, Offer),
+    routes: Routes,
+    listener: UnixListener,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let connections = UnixListenerStream::new(listener).map(|one| one.map(Connection::new));
     Server::builder()
         .layer(CatchPanicLayer::custom(panicked))
         .layer(MapResponseLayer::new(crate::rpc::with_words::<Body>))
-        .add_routes(routes(&operations, driver, offer)?)
+        .add_routes(routes)
         .serve_with_incoming_shutdown(connections, stop)
         .await
         .context("the server failed")
 }
 
-/// All that is served; reflection names it and nothing else.
-fn routes(operations: &Arc<Operations>, driver: &str, offer: Offer) -> anyhow::Result<Routes> {
+/// All that an agent serves; reflection names it and nothing else.
+///
+/// # Errors
+/// When the services cannot be described, which is a mistake of ours.
+pub(crate) fn routes(
+    operations: &Arc<Operations>,
+    driver: &str,
+    offer: Offer,
+) -> anyhow::Result<Routes> {
     let reflection = services(offer)
         .fold(
             tonic_reflection::server::Builder::configure(),
@@ -161,8 +167,8 @@ pub(crate) mod tests {
             let stop = CancellationToken::new();
             let serving = tokio::spawn({
                 let stopped = stop.clone().cancelled_owned();
-                let driver = "org.example.test";
-                async move { serve(operations(), driver, (listener, offer), stopped).await }
+                let routes = routes(&operations(), "org.example.test", offer).unwrap();
+                async move { serve(routes, listener, stopped).await }
             });
             let channel = drumlin_proto::connect(&path).unwrap();
             let names = named(channel.clone()).await;

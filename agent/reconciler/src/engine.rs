@@ -341,8 +341,8 @@ fn log(key: &ObjectKey, verdict: &Verdict, code: Code) {
     }
 }
 
-/// A number between 0 and 1 that spreads retries.
-fn chance() -> f64 {
+/// A number between 0 and 1 that spreads what would come all at once.
+pub(crate) fn chance() -> f64 {
     let random = RandomState::new().build_hasher().finish() % 1000;
     u32::try_from(random).map_or(0.5, |random| f64::from(random) / 1000.0)
 }

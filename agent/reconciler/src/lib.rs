@@ -109,13 +109,15 @@ pub struct Cluster {
     pub host_mounts: bool,
     /// Whether a controller gives nodes to the objects that name none, so that this agent need not look for them.
     pub leaves_claims: bool,
+    /// Up to so long it waits before it asks the server first: very many agents that start together come one by one.
+    pub start_jitter: Duration,
 }
 
 /// Keeps volumes, groups and snapshots as manifests say.
 pub struct Reconciler {
     engine: Arc<Engine>,
     files: Option<Files>,
-    cluster: Option<(Server, bool)>,
+    cluster: Option<(Server, Cluster)>,
 }
 
 /// A directory of manifests.
@@ -152,7 +154,7 @@ impl Reconciler {
         if let Some(cluster) = settings.cluster {
             let known = Server::new(cluster.kubeconfig.as_deref()).await?;
             shared.follow_cluster(known.clone(), cluster.host_mounts);
-            server = Some((known, cluster.leaves_claims));
+            server = Some((known, cluster));
         }
         Ok(Self {
             engine: Arc::new(Engine::new(shared, client)),
@@ -189,10 +191,8 @@ impl Reconciler {
                 }
             };
             let cluster = async {
-                if let Some(server) = cluster {
-                    let (server, leaves_claims) = server;
-                    let followed =
-                        source::kubernetes::follow(Arc::clone(&engine), server, leaves_claims);
+                if let Some((server, told)) = cluster {
+                    let followed = source::kubernetes::follow(Arc::clone(&engine), server, &told);
                     Box::pin(followed).await;
                 }
             };

@@ -86,9 +86,10 @@ async fn serve_until_stopped(
 ) -> anyhow::Result<()> {
     let ended = CancellationToken::new();
     let serving = async {
-        let serve = |listener| {
+        let serve = async |(listener, offer)| {
             let stopping = stop.clone().cancelled_owned();
-            server::serve(Arc::clone(operations), driver, listener, stopping)
+            let routes = server::routes(operations, driver, offer)?;
+            server::serve(routes, listener, stopping).await
         };
         let answered = try_join_all(listeners.into_iter().map(serve));
         let given_up = async {

@@ -6,15 +6,12 @@ use drumlin_reconciler::controller::{Controller, ControllerSettings};
 use tokio_util::sync::CancellationToken;
 
 use super::signals::Signals;
-use crate::{cli::ControllerArguments, config, telemetry};
+use crate::{cli::ControllerArguments, config};
 
 /// Runs the controller until it is told to stop.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     config::check_driver(&arguments.driver_name)?;
-    telemetry::start(
-        arguments.log.log_format.unwrap_or_default(),
-        arguments.log.log_level.as_deref().unwrap_or("info"),
-    )?;
+    arguments.log.start()?;
     let signals = Signals::new()?;
     let identity = match arguments.identity {
         Some(identity) => identity,

@@ -6,15 +6,12 @@ use drumlin_reconciler::{Reconciler, Settings};
 use tokio_util::sync::CancellationToken;
 
 use super::signals::Signals;
-use crate::{cli::ReconcileArguments, telemetry};
+use crate::cli::ReconcileArguments;
 
 /// Runs the reconciler until it is told to stop.
 pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
-    telemetry::start(
-        arguments.log.log_format.unwrap_or_default(),
-        arguments.log.log_level.as_deref().unwrap_or("info"),
-    )?;
+    arguments.log.start()?;
     let signals = Signals::new()?;
     let reconciler = Reconciler::new(Settings {
         cluster: arguments.cluster.cluster(),

@@ -4,6 +4,7 @@ mod call;
 pub(crate) mod csi_v0;
 pub(crate) mod csi_v0_1;
 pub(crate) mod csi_v1;
+pub(crate) mod driver_info;
 pub(crate) mod drumlin_v1;
 pub(crate) mod identity;
 mod old;

@@ -11,25 +11,29 @@ use drumlin_proto::csi::v1::{
 
 /// Capabilities of the plugin.
 pub(super) fn plugin() -> Vec<PluginCapability> {
-    let service = |service: Service| {
+    plugin_with(&[
+        Service::ControllerService,
+        Service::GroupControllerService,
+        Service::VolumeAccessibilityConstraints,
+    ])
+}
+
+/// Capabilities of a plugin with these services, whose volumes grow while they are used.
+pub(in crate::rpc) fn plugin_with(services: &[Service]) -> Vec<PluginCapability> {
+    let services = services.iter().map(|service| {
         plugin_capability::Type::Service(plugin_capability::Service {
-            r#type: service.into(),
+            r#type: (*service).into(),
         })
-    };
+    });
     let expansion = plugin_capability::Type::VolumeExpansion(plugin_capability::VolumeExpansion {
         r#type: Expansion::Online.into(),
     });
-    [
-        service(Service::ControllerService),
-        service(Service::GroupControllerService),
-        service(Service::VolumeAccessibilityConstraints),
-        expansion,
-    ]
-    .into_iter()
-    .map(|capability| PluginCapability {
-        r#type: Some(capability),
-    })
-    .collect()
+    services
+        .chain([expansion])
+        .map(|capability| PluginCapability {
+            r#type: Some(capability),
+        })
+        .collect()
 }
 
 /// Capabilities of the controller; publishing is advertised when `attach` is set.
@@ -83,21 +87,26 @@ pub(super) fn group_controller() -> Vec<GroupControllerServiceCapability> {
 
 /// Capabilities of the node.
 pub(super) fn node() -> Vec<NodeServiceCapability> {
-    [
+    node_with(&[
         Node::StageUnstageVolume,
         Node::GetVolumeStats,
         Node::ExpandVolume,
         Node::VolumeCondition,
         Node::SingleNodeMultiWriter,
         Node::VolumeMountGroup,
-    ]
-    .into_iter()
-    .map(|capability| NodeServiceCapability {
-        r#type: Some(node_service_capability::Type::Rpc(
-            node_service_capability::Rpc {
-                r#type: capability.into(),
-            },
-        )),
-    })
-    .collect()
+    ])
+}
+
+/// These capabilities of a node.
+pub(in crate::rpc) fn node_with(capabilities: &[Node]) -> Vec<NodeServiceCapability> {
+    let capabilities = capabilities.iter();
+    capabilities
+        .map(|capability| NodeServiceCapability {
+            r#type: Some(node_service_capability::Type::Rpc(
+                node_service_capability::Rpc {
+                    r#type: (*capability).into(),
+                },
+            )),
+        })
+        .collect()
 }

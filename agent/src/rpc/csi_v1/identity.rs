@@ -8,6 +8,15 @@ use tonic::{Request, Response, Status};
 use super::{Front, capabilities};
 use crate::{VERSION, rpc::call::answer};
 
+/// The answer to `GetPluginInfo` of a plugin of this name.
+pub(in crate::rpc) fn plugin_info(driver: &str) -> v1::GetPluginInfoResponse {
+    v1::GetPluginInfoResponse {
+        name: driver.to_owned(),
+        vendor_version: VERSION.to_owned(),
+        manifest: BTreeMap::new(),
+    }
+}
+
 #[tonic::async_trait]
 impl v1::identity_server::Identity for Front {
     async fn get_plugin_info(
@@ -15,11 +24,7 @@ impl v1::identity_server::Identity for Front {
         _: Request<v1::GetPluginInfoRequest>,
     ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
         answer("csi.v1.Identity/GetPluginInfo", "", async {
-            Ok(v1::GetPluginInfoResponse {
-                name: self.driver.to_string(),
-                vendor_version: VERSION.to_owned(),
-                manifest: BTreeMap::new(),
-            })
+            Ok(plugin_info(&self.driver))
         })
         .await
     }

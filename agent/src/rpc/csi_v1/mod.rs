@@ -1,10 +1,10 @@
 //! Package `csi.v1`: the current Container Storage Interface.
 
-mod capabilities;
+pub(super) mod capabilities;
 mod controller;
 pub(super) mod convert;
 mod group_controller;
-mod identity;
+pub(super) mod identity;
 mod node;
 
 use std::sync::Arc;

@@ -22,7 +22,10 @@ use kube::{
 };
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
-use crate::engine::Engine;
+use crate::{
+    Cluster,
+    engine::{Engine, chance},
+};
 use catalog::Catalog;
 use claims::Claims;
 use mirror::Mirror;
@@ -37,7 +40,8 @@ const PAUSE: Duration = Duration::from_secs(5);
 type Events = (&'static str, watcher::Result<watcher::Event<DynamicObject>>);
 
 /// Follows an API server, for ever.
-pub(crate) async fn follow(engine: Arc<Engine>, server: Server, leaves_claims: bool) {
+pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluster) {
+    tokio::time::sleep(cluster.start_jitter.mul_f64(chance())).await;
     engine.open().await;
     let Some(agent) = engine.known_agent() else {
         return;
@@ -55,7 +59,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, leaves_claims: b
         let mut claims = Claims::new(&engine.shared, &server, node.clone());
         let mut own = watch(&server, &format!("spec.nodeName={node}"));
         let mut unclaimed = SelectAll::new();
-        if !leaves_claims {
+        if !cluster.leaves_claims {
             unclaimed = watch(&server, "spec.nodeName=");
         }
         let mut again = tokio::time::interval(AGAIN);
