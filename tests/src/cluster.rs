@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::{
     agent::PATIENCE,
     programs::{program, workspace},
+    storage::Scratch,
 };
 
 /// An API server that has the definitions of our kinds.
@@ -81,6 +82,36 @@ impl Cluster {
             assert!(begun.elapsed() < PATIENCE, "the kinds are not served");
             std::thread::sleep(Duration::from_millis(100));
         }
+    }
+
+    /// Applies what every cluster needs to have of ours.
+    pub fn install(&self) {
+        let base = workspace().join("manifests/base");
+        let base = base.to_string_lossy();
+        // The namespace is there a moment before what is in it may be.
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &base]);
+    }
+
+    /// The same server for a service account of ours, with a token that may be bound to a node.
+    #[must_use]
+    pub fn as_account(&self, scratch: &Scratch, account: &str, node: Option<&str>) -> Self {
+        let mut words = vec!["-n", "drumlin-system", "create", "token", account];
+        let node = node.map(|node| format!("--bound-object-name={node}"));
+        if let Some(node) = &node {
+            words.extend(["--bound-object-kind=Node", node]);
+        }
+        let token = self.kubectl(&words);
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("it can be read");
+        let mut config: serde_yaml::Value = serde_yaml::from_str(&text).expect("it is YAML");
+        let users = format!("[{{name: admin, user: {{token: {}}}}}]", token.trim());
+        let users = serde_yaml::from_str(&users).expect("that is YAML");
+        let users = config.get_mut("users").map(|own| *own = users);
+        users.expect("it has users");
+        let path = format!("{}.kubeconfig", self.name(account));
+        let path = scratch.path().join(path);
+        let text = serde_yaml::to_string(&config).expect("it can be written");
+        std::fs::write(&path, text).expect("it can be written");
+        Self::known_by(&path)
     }
 
     /// Where its configuration is.

@@ -3,6 +3,7 @@
 //! - [`agent`]: an agent in a scratch directory, its clients, its log and its end.
 //! - [`cluster`]: a Kubernetes API server, by `kubectl`.
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
+//! - [`daemon`]: programs that run until a test ends.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`throttle`]: devices that are read slowly.
@@ -20,6 +21,7 @@
 pub mod agent;
 pub mod cluster;
 pub mod conformance;
+pub mod daemon;
 pub mod programs;
 pub mod requests;
 pub mod sequence;

@@ -1,23 +1,14 @@
 //! The controller: claims of users in groups, objects that name no node, nodes that are gone.
 
-use std::{
-    fs::File,
-    path::PathBuf,
-    process::{Child, Stdio},
-    time::Duration,
-};
+use std::time::Duration;
 
 use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
     agent::Options,
     cluster::{Cluster, Namespace, condition},
-    programs::{drumlin, program},
+    daemon::Daemon,
+    programs::drumlin,
     requests::{create, mounted},
-    storage::Scratch,
-};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
 };
 use serde_json::json;
 
@@ -26,49 +17,12 @@ use crate::{
     node::{Node, manifest, volume},
 };
 
-/// A controller that runs until this is dropped.
-struct Controller {
-    child: Child,
-    log: PathBuf,
-    _scratch: Scratch,
-}
-
-impl Controller {
-    fn start(cluster: &Cluster, arguments: &[&str]) -> Self {
-        let scratch = Scratch::new();
-        let log = scratch.path().join("log");
-        let child = program(drumlin())
-            .args(["controller", "--namespace", "default", "--kubeconfig"])
-            .arg(cluster.kubeconfig())
-            .args(arguments)
-            .stdout(Stdio::null())
-            .stderr(File::create(&log).unwrap())
-            .spawn()
-            .unwrap();
-        Self {
-            child,
-            log,
-            _scratch: scratch,
-        }
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// Ends it in order.
-    fn stop(&mut self) {
-        let pid = i32::try_from(self.child.id()).unwrap();
-        kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{}", self.log());
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a controller.
+fn controller(cluster: &Cluster, arguments: &[&str]) -> Daemon {
+    let told = ["controller", "--namespace", "default"];
+    let told = told.iter().chain(arguments).map(|word| (*word).to_owned());
+    let told: Vec<String> = told.chain(cluster.arguments()).collect();
+    Daemon::start(drumlin(), &told, &[])
 }
 
 /// A volume as the provisioner has one made, with the volume and the claim that it writes. No controller of Kubernetes runs
@@ -104,7 +58,7 @@ async fn claims_are_members_of_groups_and_sources_of_snapshots() {
     // Of its own: a controller sees all there is.
     let cluster = Cluster::own();
     let (node, other) = (Node::start(&cluster).await, Node::start(&cluster).await);
-    let (controller, space) = (Controller::start(&cluster, &[]), cluster.namespace());
+    let (working, space) = (controller(&cluster, &[]), cluster.namespace());
     let data = claimed(&cluster, &space, &node, "data", "app: pg").await;
     let wal = claimed(&cluster, &space, &node, "wal", "app: pg").await;
     space.apply(
@@ -186,7 +140,7 @@ async fn claims_are_members_of_groups_and_sources_of_snapshots() {
     };
     let before = versions();
     std::thread::sleep(Duration::from_secs(12));
-    assert_eq!(versions(), before, "{}", controller.log());
+    assert_eq!(versions(), before, "{}", working.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -198,10 +152,10 @@ async fn one_of_two_works_and_the_other_when_it_has_ended() {
     };
     let node = Node::with(&cluster, options).await;
     let arguments = ["--claim=controller"];
-    let mut first = Controller::start(&cluster, &arguments);
-    let leads = |controller: &Controller| controller.log().contains("controller leads");
+    let mut first = controller(&cluster, &arguments);
+    let leads = |one: &Daemon| one.log().contains("controller leads");
     drumlin_tests::agent::eventually(|| leads(&first), |leads| *leads).await;
-    let second = Controller::start(&cluster, &arguments);
+    let second = controller(&cluster, &arguments);
     let space = cluster.namespace();
     space.apply(
         &[
@@ -235,7 +189,7 @@ async fn objects_of_a_node_that_is_gone_say_so_and_go_when_it_is_given_up() {
             .status
             .success()
     );
-    let _controller = Controller::start(&cluster, &["--node-grace", "1"]);
+    let _controller = controller(&cluster, &["--node-grace", "1"]);
     let space = cluster.namespace();
     space.apply(&node.volume("data", "32Mi", "deletionPolicy: Delete"));
     space.until_ready("dv/data");

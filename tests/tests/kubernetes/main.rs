@@ -11,7 +11,10 @@
 
 mod controller;
 mod definitions;
+mod end_to_end;
 mod example;
+mod image;
+mod installed;
 mod judged;
 mod kills;
 #[path = "../black_box/kit.rs"]
@@ -19,4 +22,6 @@ mod kit;
 mod lives;
 mod node;
 mod owners;
+mod rendered;
 mod rights;
+mod stack;

@@ -2,15 +2,12 @@
 
 use std::{fmt::Write, process::Output};
 
+use crate::node::{manifest, volume};
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
     cluster::Cluster,
-    programs::workspace,
     storage::Scratch,
 };
-use serde_yaml::Value;
-
-use crate::node::{manifest, volume};
 
 const VERBS: [&str; 7] = [
     "get", "list", "watch", "create", "update", "patch", "delete",
@@ -40,13 +37,6 @@ const OTHERS: [(&str, &str); 16] = [
     ("storage.k8s.io", "csidrivers"),
     ("storage.k8s.io", "storageclasses"),
 ];
-
-fn install(cluster: &Cluster) {
-    let base = workspace().join("manifests/base");
-    let base = base.to_string_lossy();
-    // The namespace is there a moment before what is in it may be.
-    cluster.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", &base]);
-}
 
 /// Whether a role may do something.
 fn may(role: &str, verb: &str, group: &str, resource: &str) -> bool {
@@ -94,7 +84,7 @@ fn subjects() -> [(&'static str, &'static str, &'static [&'static str]); 5] {
 #[test]
 fn each_role_may_do_what_it_is_for_and_nothing_else() {
     let cluster = Cluster::of_the_lab();
-    install(&cluster);
+    cluster.install();
     let mut all = Vec::new();
     for (role, user, parts) in subjects() {
         for part in parts {
@@ -151,23 +141,10 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The configuration of who has a token.
-fn with_token(cluster: &Cluster, scratch: &Scratch, token: &str) -> Cluster {
-    let text = std::fs::read_to_string(cluster.kubeconfig()).unwrap();
-    let mut config: Value = serde_yaml::from_str(&text).unwrap();
-    let users = format!("[{{name: admin, user: {{token: {token}}}}}]");
-    config["users"] = serde_yaml::from_str(&users).unwrap();
-    let path = scratch
-        .path()
-        .join(format!("{}.kubeconfig", cluster.name("token")));
-    std::fs::write(&path, serde_yaml::to_string(&config).unwrap()).unwrap();
-    Cluster::known_by(&path)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
     let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
-    install(&cluster);
+    cluster.install();
     let (one, two) = (cluster.name("node"), cluster.name("node"));
     for node in [&one, &two] {
         let node = format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n");
@@ -178,17 +155,8 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
                 .success()
         );
     }
-    let token = |more: &[&str]| {
-        let words = ["-n", "drumlin-system", "create", "token", "drumlin-agent"];
-        let words: Vec<&str> = words.iter().chain(more).copied().collect();
-        cluster.kubectl(&words).trim().to_owned()
-    };
-    let bound = token(&[
-        "--bound-object-kind=Node",
-        &format!("--bound-object-name={one}"),
-    ]);
-    let agent = with_token(&cluster, &scratch, &bound);
-    let nobody = with_token(&cluster, &scratch, &token(&[]));
+    let agent = cluster.as_account(&scratch, "drumlin-agent", Some(&one));
+    let nobody = cluster.as_account(&scratch, "drumlin-agent", None);
     let space = cluster.namespace();
     let of = |name: &str, node: &str| volume(name, &format!("nodeName: {node}\n  capacity: 32Mi"));
     space.apply(

@@ -1,0 +1,109 @@
+//! What `kubectl apply -k` applies, and what is in it.
+
+use std::path::Path;
+
+use drumlin_tests::{cluster::Cluster, programs::workspace, storage::Scratch};
+use serde_json::Value;
+
+/// A container of a workload.
+pub(crate) struct Container {
+    /// The workload that it is in.
+    pub(crate) workload: String,
+    pub(crate) name: String,
+    pub(crate) image: String,
+    /// What is started, if that is not the image's choice.
+    pub(crate) command: Vec<String>,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// The objects of a kustomization.
+pub(crate) struct Rendered {
+    /// All of them as YAML.
+    pub(crate) text: String,
+    pub(crate) objects: Vec<Value>,
+}
+
+/// The parts that a user can add.
+pub(crate) const COMPONENTS: [&str; 3] = ["host-mounts", "lvm", "upstream-snapshots"];
+
+impl Rendered {
+    /// Those of a directory below `manifests`, with components as a user adds them.
+    pub(crate) fn of(cluster: &Cluster, directory: &str, components: &[&str]) -> Self {
+        let scratch = Scratch::new();
+        // Kustomize takes paths from where it is.
+        let up = "../".repeat(scratch.path().components().count() - 1);
+        let manifests = workspace().join("manifests");
+        let manifests = format!("{up}{}", manifests.strip_prefix("/").unwrap().display());
+        let components = components.iter();
+        let components: Vec<_> = components
+            .map(|component| format!("{manifests}/components/{component}"))
+            .collect();
+        let text = format!(
+            "resources: [{manifests}/{directory}]\ncomponents: [{}]\n",
+            components.join(", ")
+        );
+        std::fs::write(scratch.path().join("kustomization.yaml"), text).unwrap();
+        Self::in_directory(cluster, scratch.path())
+    }
+
+    fn in_directory(cluster: &Cluster, directory: &Path) -> Self {
+        let text = cluster.kubectl(&["kustomize", &directory.to_string_lossy()]);
+        let documents = serde_yaml::Deserializer::from_str(&text);
+        let objects = documents
+            .map(|one| serde::Deserialize::deserialize(one).unwrap())
+            .collect();
+        Self { text, objects }
+    }
+
+    /// What has pods, with the template of those.
+    pub(crate) fn workloads(&self) -> impl Iterator<Item = (&Value, &Value)> {
+        self.objects.iter().filter_map(|object| {
+            let template = object.pointer("/spec/template")?;
+            Some((object, template))
+        })
+    }
+
+    pub(crate) fn containers(&self) -> Vec<Container> {
+        let mut all = Vec::new();
+        for (workload, template) in self.workloads() {
+            for container in template["spec"]["containers"].as_array().unwrap() {
+                all.push(Container {
+                    workload: text(&workload["metadata"]["name"]),
+                    name: text(&container["name"]),
+                    image: text(&container["image"]),
+                    command: texts(&container["command"]),
+                    arguments: texts(&container["args"]),
+                });
+            }
+        }
+        all
+    }
+
+    /// The container of this name.
+    pub(crate) fn container(&self, name: &str) -> Container {
+        let mut all = self.containers().into_iter();
+        all.find(|container| container.name == name).unwrap()
+    }
+}
+
+impl Container {
+    /// Its arguments with the socket and the server of a test.
+    pub(crate) fn arguments_with(&self, socket: &Path, cluster: &Cluster) -> Vec<String> {
+        let mut arguments = self.arguments.clone();
+        for argument in &mut arguments {
+            if argument.starts_with("--csi-address=") {
+                *argument = format!("--csi-address={}", socket.display());
+            }
+        }
+        arguments.extend(cluster.arguments());
+        arguments
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+fn texts(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().map(text).collect()
+}
