@@ -142,11 +142,7 @@ async fn publishing_without_staging_takes_everything_down_again() {
             assert_all_is_down(&agent);
         }
         // What stands in the way is neither hidden nor removed, and no device stays behind.
-        put(
-            &agent.scratch.directory("targets").to_string_lossy(),
-            &name,
-            b"precious",
-        );
+        put(&agent.scratch.directory("targets"), &name, b"precious");
         refused(
             node_v0_1(&agent)
                 .node_publish_volume(publish_v0_1(&id, &target, how))

@@ -131,16 +131,16 @@ pub(crate) fn detach(id: &str) -> ControllerUnpublishVolumeRequest {
 }
 
 /// Writes a file in a published volume, to the disk.
-pub(crate) fn put(target: &str, name: &str, bytes: &[u8]) {
+pub(crate) fn put(target: &(impl AsRef<Path> + ?Sized), name: &str, bytes: &[u8]) {
     use std::io::Write;
-    let mut file = fs::File::create(PathBuf::from(target).join(name)).unwrap();
+    let mut file = fs::File::create(target.as_ref().join(name)).unwrap();
     file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
 }
 
 /// Reads a file in a published volume.
-pub(crate) fn get(target: &str, name: &str) -> Vec<u8> {
-    fs::read(PathBuf::from(target).join(name)).unwrap()
+pub(crate) fn get(target: &(impl AsRef<Path> + ?Sized), name: &str) -> Vec<u8> {
+    fs::read(target.as_ref().join(name)).unwrap()
 }
 
 /// A path as the wire wants it.

@@ -33,7 +33,7 @@ pub(crate) fn from_snapshot(snapshot: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_live_from_their_first_pod_to_their_end() {
     let stack = Stack::start().await;
-    let space = stack.cluster.namespace();
+    let (space, kubelet) = (stack.cluster.namespace(), stack.kubelet());
 
     // How much the node has left is known before anything is asked for.
     let system = |object: &str| {
@@ -54,7 +54,7 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     assert!(handle(&data).starts_with(&format!("{NODE}/default/")));
     let place = data.pointer("/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0");
     assert_eq!(place.unwrap()["values"][0], NODE);
-    let at = stack.mount(&data).await;
+    let at = kubelet.mount(&data).await;
     put(&at, "file", b"precious");
 
     // It grows while it is used: the resizer says how large it is to be, and kubelet has it grown.
@@ -64,9 +64,9 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     stack.until(&space, &format!("pv/{name}"), |now| {
         now["spec"]["capacity"]["storage"] == "640Mi"
     });
-    let before = statvfs(at.as_str()).unwrap().blocks();
-    assert_eq!(stack.grow(&data, 640 << 20).await, 640 << 20);
-    assert!(statvfs(at.as_str()).unwrap().blocks() > before);
+    let before = statvfs(&at).unwrap().blocks();
+    assert_eq!(kubelet.grow(&data, 640 << 20).await, 640 << 20);
+    assert!(statvfs(&at).unwrap().blocks() > before);
 
     // A copy, and one by way of a snapshot.
     space.apply(
@@ -87,16 +87,16 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     space.apply(&claim("restored", "640Mi", &from_snapshot("moment")));
     for claim in ["copy", "restored"] {
         let volume = stack.volume_of(&space, claim);
-        let at = stack.mount(&volume).await;
+        let at = kubelet.mount(&volume).await;
         assert_eq!(get(&at, "file"), b"precious", "{claim}");
-        stack.unmount(&volume).await;
+        kubelet.unmount(&volume).await;
     }
     space.kubectl(&["delete", "pvc/copy", "pvc/restored", "--timeout=60s"]);
 
     // Claims are members of a group by their labels, and a moment of it is restored as a volume of ours.
     space.apply(&claim("wal", "320Mi", ""));
     let wal = stack.volume_of(&space, "wal");
-    let beside = stack.mount(&wal).await;
+    let beside = kubelet.mount(&wal).await;
     for (at, bytes) in [(&at, "data 1"), (&beside, "wal 1")] {
         put(at, "log", bytes.as_bytes());
     }
@@ -124,13 +124,13 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     let mut stand_in = data.clone();
     stand_in["metadata"]["name"] = "data-of-night".into();
     stand_in["spec"]["csi"]["volumeHandle"] = restored["status"]["volumeHandle"].clone();
-    let shown = stack.mount(&stand_in).await;
+    let shown = kubelet.mount(&stand_in).await;
     assert_eq!(get(&shown, "log"), b"data 1");
-    stack.unmount(&stand_in).await;
+    kubelet.unmount(&stand_in).await;
 
     // What goes leaves nothing: members leave their group first.
     for volume in [&data, &wal] {
-        stack.unmount(volume).await;
+        kubelet.unmount(volume).await;
     }
     space.kubectl(&["delete", "dgsnap,dvg,dv", "--all", "--timeout=60s"]);
     space.kubectl(&["delete", "volumesnapshot,pvc", "--all", "--timeout=60s"]);

@@ -23,5 +23,6 @@ mod lives;
 mod node;
 mod owners;
 mod rendered;
+mod restless;
 mod rights;
 mod stack;

@@ -3,12 +3,13 @@
 use std::{
     collections::BTreeMap,
     fmt::Debug,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use drumlin_proto::csi::v1::{
     CapacityRange, NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
+    node_client::NodeClient,
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, eventually},
@@ -19,10 +20,10 @@ use drumlin_tests::{
     storage::{Kind, Scratch},
 };
 use serde_json::Value;
+use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::{
     installed::{define_snapshots, sidecars},
-    kit::{ok, paths},
     rendered::Rendered,
 };
 
@@ -200,40 +201,67 @@ impl Stack {
         space.get(&format!("pv/{volume}"))
     }
 
-    /// What kubelet does for the first pod that uses a volume; says where its files are.
-    pub(crate) async fn mount(&self, volume: &Value) -> String {
+    /// The kubelet of the node.
+    pub(crate) fn kubelet(&self) -> Kubelet {
+        Kubelet {
+            channel: self.agent.channel(),
+            directory: self.agent.scratch.path().to_owned(),
+        }
+    }
+}
+
+/// What of kubelet it takes: it asks the agent, and asks again.
+#[derive(Clone)]
+pub(crate) struct Kubelet {
+    channel: Channel,
+    directory: PathBuf,
+}
+
+impl Kubelet {
+    /// What it does for the first pod that uses a volume; says where the files are.
+    pub(crate) async fn mount(&self, volume: &Value) -> PathBuf {
         let source = &volume["spec"]["csi"];
-        let (name, id) = (text(&volume["metadata"]["name"]), handle(volume));
+        let id = handle(volume);
         let context: BTreeMap<String, String> =
             serde_json::from_value(source["volumeAttributes"].clone()).unwrap_or_default();
         let capability = mounted(source["fsType"].as_str().unwrap_or_default());
-        let (staging, target) = paths(&self.agent, &name);
-        let mut node = self.agent.node();
+        let (staging, target) = self.paths(volume);
+        std::fs::create_dir_all(&staging).unwrap();
+        std::fs::create_dir_all(Path::new(&target).parent().unwrap()).unwrap();
         let staged = NodeStageVolumeRequest {
             volume_context: context.clone().into_iter().collect(),
             ..stage(&id, &staging, &capability)
         };
-        ok(node.node_stage_volume(staged).await);
+        again(async || self.node().node_stage_volume(staged.clone()).await).await;
         let published = NodePublishVolumeRequest {
             volume_context: context.into_iter().collect(),
             ..publish(&id, (&staging, &target), &capability)
         };
-        ok(node.node_publish_volume(published).await);
-        target
+        again(async || self.node().node_publish_volume(published.clone()).await).await;
+        target.into()
     }
 
-    /// What kubelet does when the last pod is gone.
+    /// What it does when the last pod is gone.
     pub(crate) async fn unmount(&self, volume: &Value) {
-        let (name, id) = (text(&volume["metadata"]["name"]), handle(volume));
-        let (staging, target) = paths(&self.agent, &name);
-        let mut node = self.agent.node();
-        ok(node.node_unpublish_volume(unpublish(&id, &target)).await);
-        ok(node.node_unstage_volume(unstage(&id, &staging)).await);
+        let id = handle(volume);
+        let (staging, target) = self.paths(volume);
+        again(async || {
+            self.node()
+                .node_unpublish_volume(unpublish(&id, &target))
+                .await
+        })
+        .await;
+        again(async || {
+            self.node()
+                .node_unstage_volume(unstage(&id, &staging))
+                .await
+        })
+        .await;
     }
 
-    /// What kubelet does when a volume that is used is to grow; says how large it is.
+    /// What it does when a volume that is used is to grow; says how large it is.
     pub(crate) async fn grow(&self, volume: &Value, bytes: i64) -> i64 {
-        let (staging, target) = paths(&self.agent, &text(&volume["metadata"]["name"]));
+        let (staging, target) = self.paths(volume);
         let request = NodeExpandVolumeRequest {
             volume_id: handle(volume),
             volume_path: target,
@@ -244,7 +272,38 @@ impl Stack {
             }),
             ..NodeExpandVolumeRequest::default()
         };
-        ok(self.agent.node().node_expand_volume(request).await).capacity_bytes
+        let grown = again(async || self.node().node_expand_volume(request.clone()).await).await;
+        grown.capacity_bytes
+    }
+
+    fn node(&self) -> NodeClient<Channel> {
+        NodeClient::new(self.channel.clone())
+    }
+
+    fn paths(&self, volume: &Value) -> (String, String) {
+        let of = |kind| {
+            self.directory
+                .join(kind)
+                .join(text(&volume["metadata"]["name"]))
+        };
+        let text = |path: PathBuf| path.into_os_string().into_string().unwrap();
+        (text(of("staging")), text(of("targets")))
+    }
+}
+
+/// Calls until it is done: an agent that dies meanwhile is back soon.
+async fn again<T>(call: impl AsyncFn() -> Result<Response<T>, Status>) -> T {
+    let begun = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return answer.into_inner(),
+            Err(status) => {
+                let is_passing =
+                    [Code::Unavailable, Code::Aborted, Code::Unknown].contains(&status.code());
+                assert!(is_passing && begun.elapsed() < 3 * PATIENCE, "{status:?}");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
     }
 }
 
