@@ -32,6 +32,7 @@ mod manifest_group_snapshots;
 mod manifest_groups;
 mod manifests;
 mod node;
+mod nomad;
 mod old_calls;
 mod old_texts;
 mod one_moment;

@@ -355,3 +355,26 @@ async fn a_group_snapshot_for_which_there_is_no_room_is_exhausted() {
     refused(taken, Code::ResourceExhausted);
     assert_eq!(State::of(agent.scratch.path()), before);
 }
+
+#[tokio::test]
+async fn a_ping_says_who_answers_or_that_nobody_does() {
+    let mut agent = Agent::start().await;
+    let endpoint = agent.socket().to_string_lossy().into_owned();
+    let ping = || {
+        output(
+            &drumlin().to_string_lossy(),
+            &["ping", "--endpoint", &endpoint],
+        )
+    };
+    let answered = ping();
+    let said = String::from_utf8(answered.stdout).unwrap();
+    assert!(
+        answered.status.success() && said.starts_with("csi.drumlin.dev "),
+        "{said}"
+    );
+    agent.kill();
+    let alone = ping();
+    let said = String::from_utf8(alone.stderr).unwrap();
+    assert_eq!(alone.status.code(), Some(1));
+    assert!(said.contains(&endpoint), "{said}");
+}
