@@ -13,6 +13,7 @@ mod controller;
 mod definitions;
 mod end_to_end;
 mod example;
+mod gitops;
 mod image;
 mod installed;
 mod judged;

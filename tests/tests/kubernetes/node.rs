@@ -21,11 +21,14 @@ impl Node {
     }
 
     pub(crate) async fn with(cluster: &Cluster, options: Options) -> Self {
-        let name = cluster.name("node");
-        let options = following(cluster, &name, options);
+        Self::named(cluster, &cluster.name("node"), options).await
+    }
+
+    pub(crate) async fn named(cluster: &Cluster, name: &str, options: Options) -> Self {
+        let options = following(cluster, name, options);
         Self {
             agent: Agent::with(Scratch::new(), options).await,
-            name,
+            name: name.to_owned(),
         }
     }
 

@@ -16,7 +16,7 @@ const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete"];
 const KINDS: [&str; 4] = ["volumes", "volumegroups", "snapshots", "groupsnapshots"];
 /// What is none of ours, each with its group: everything that could do harm.
-const OTHERS: [(&str, &str); 16] = [
+const OTHERS: [(&str, &str); 17] = [
     ("", "secrets"),
     ("", "configmaps"),
     ("", "pods"),
@@ -26,6 +26,7 @@ const OTHERS: [(&str, &str); 16] = [
     ("", "serviceaccounts/token"),
     ("", "persistentvolumes"),
     ("", "persistentvolumeclaims"),
+    ("", "persistentvolumeclaims/status"),
     ("apps", "daemonsets"),
     ("coordination.k8s.io", "leases"),
     ("rbac.authorization.k8s.io", "clusterroles"),
@@ -58,6 +59,20 @@ fn may(role: &str, verb: &str, group: &str, resource: &str) -> bool {
             _ if is_kind && is_status => verb == "patch",
             _ => is_kind && (READ.contains(&verb) || verb == "patch"),
         },
+        "provisioner" => match (group, resource) {
+            ("", "persistentvolumes") => {
+                READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
+            }
+            ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
+            ("", "nodes") | ("storage.k8s.io", "storageclasses") => READ.contains(&verb),
+            _ => false,
+        },
+        "resizer" => match (group, resource) {
+            ("", "persistentvolumes") => READ.contains(&verb) || verb == "patch",
+            ("", "persistentvolumeclaims" | "pods") => READ.contains(&verb),
+            ("", "persistentvolumeclaims/status") => verb == "patch",
+            _ => false,
+        },
         "viewer" => is_kind && !is_status && READ.contains(&verb),
         "editor" => {
             let is_written = kind != "volumes" && WRITE.contains(&verb);
@@ -69,12 +84,16 @@ fn may(role: &str, verb: &str, group: &str, resource: &str) -> bool {
 }
 
 /// Who has a role, and which of our cluster roles it is made of.
-fn subjects() -> [(&'static str, &'static str, &'static [&'static str]); 5] {
+fn subjects() -> [(&'static str, &'static str, &'static [&'static str]); 7] {
     let agent = "system:serviceaccount:drumlin-system:drumlin-agent";
     let controller = "system:serviceaccount:drumlin-system:drumlin-controller";
+    let provisioner = "system:serviceaccount:drumlin-system:drumlin-provisioner";
+    let resizer = "system:serviceaccount:drumlin-system:drumlin-resizer";
     [
         ("agent", agent, &[]),
         ("controller", controller, &[]),
+        ("provisioner", provisioner, &[]),
+        ("resizer", resizer, &[]),
         ("viewer", "viewer", &["drumlin-view"]),
         ("editor", "editor", &["drumlin-view", "drumlin-edit"]),
         ("owner", "owner", &["drumlin-volumes"]),
