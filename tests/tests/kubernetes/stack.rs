@@ -141,16 +141,14 @@ impl Stack {
         self.daemons.insert(name.to_owned(), daemon);
     }
 
-    /// What the daemons have printed of a kind.
-    pub(crate) fn said(&self, of: &str) -> String {
-        let logs = self.daemons.iter().flat_map(|(name, daemon)| {
-            let log = daemon.log();
-            let lines = log.lines().filter(|line| line.contains(of));
-            lines
-                .map(|line| format!("{name}: {line}\n"))
-                .collect::<Vec<_>>()
-        });
-        logs.collect()
+    /// Nobody was refused anything: the rights that the manifests give are enough.
+    pub(crate) fn needed_no_more_rights(&self) {
+        let daemons = self.daemons.iter();
+        let daemons = daemons.map(|(name, daemon)| (name.as_str(), daemon.log()));
+        for (name, log) in daemons.chain([("agent", self.agent.log())]) {
+            let refused = log.lines().find(|line| line.contains("forbidden"));
+            assert_eq!(refused, None, "{name}");
+        }
     }
 
     /// The last lines of all.
