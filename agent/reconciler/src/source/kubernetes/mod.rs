@@ -7,6 +7,7 @@
 mod catalog;
 mod claims;
 mod mirror;
+mod pace;
 pub(crate) mod server;
 
 use std::{sync::Arc, time::Duration};

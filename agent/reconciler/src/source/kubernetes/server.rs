@@ -10,11 +10,13 @@ use k8s_openapi::{
 use kube::{
     Client, Config,
     api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    client::ClientBuilder,
     config::{KubeConfigOptions, Kubeconfig},
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
 
+use super::pace;
 use crate::Error;
 
 /// Under which name the guard and the status are applied.
@@ -101,8 +103,10 @@ impl Server {
                 .map_err(|error| failed(error.to_string()))?,
         };
         config.read_timeout = Some(SILENCE);
-        let client = Client::try_from(config).map_err(|error| failed(error.to_string()))?;
-        Ok(Self { client })
+        let client = ClientBuilder::try_from(config).map_err(|error| failed(error.to_string()))?;
+        Ok(Self {
+            client: client.with_layer(&pace::layer()).build(),
+        })
     }
 
     /// For requests of other kinds than ours.

@@ -1,0 +1,239 @@
+//! A proxy before the API server that can do what a server cannot be made to: forget its history, refuse for load, break off.
+
+use std::{
+    collections::HashMap,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use drumlin_tests::{cluster::Cluster, programs::program, storage::Scratch};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+
+/// What becomes of a request instead of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// A watch is told that its version is too old (410), as an event.
+    Forgotten,
+    /// A watch or a list is refused so (410).
+    Expired,
+    /// Whatever is asked is too much (429), for a second.
+    Overloaded,
+    /// A watch ends in the middle of a line, when it says something.
+    BrokenOff,
+}
+
+/// What was asked, and what is done about it.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    /// How many requests there were of each kind: `WATCH`, `LIST`, `PATCH` and what else HTTP has.
+    pub(crate) asked: HashMap<String, usize>,
+    /// How many of them met the fault.
+    pub(crate) met: usize,
+    fault: Option<Fault>,
+}
+
+/// The proxy.
+pub(crate) struct Proxy {
+    seen: Arc<Mutex<Seen>>,
+    /// Ends the watches that there are.
+    cut: watch::Sender<()>,
+    /// The same server by way of it.
+    pub(crate) cluster: Cluster,
+    upstream: Child,
+    _scratch: Scratch,
+}
+
+impl Proxy {
+    pub(crate) async fn start(cluster: &Cluster) -> Self {
+        let scratch = Scratch::new();
+        // Speaks TLS with the server for us, and HTTP with everybody here.
+        let (socket, seen) = (scratch.path().join("upstream"), Arc::default());
+        let mut kubectl: Command = program("kubectl");
+        let upstream = kubectl
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .arg("proxy")
+            .arg(format!("--unix-socket={}", socket.display()))
+            .args([
+                "--reject-methods=^$",
+                "--reject-paths=^$",
+                "--accept-paths=.*",
+            ])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        drumlin_tests::agent::eventually(|| socket.exists(), |there| *there).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let kubeconfig = scratch.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: proxy\nclusters: [{{name: proxy, cluster: {{server: \"http://127.0.0.1:{port}\"}}}}]\nusers: [{{name: nobody, user: {{}}}}]\ncontexts: [{{name: proxy, context: {{cluster: proxy, user: nobody}}}}]\n"
+        );
+        std::fs::write(&kubeconfig, text).unwrap();
+        let told: Arc<Mutex<Seen>> = Arc::clone(&seen);
+        let (cut, is_cut) = watch::channel(());
+        tokio::spawn(async move {
+            loop {
+                let (client, _) = listener.accept().await.unwrap();
+                let (socket, told, cut) = (socket.clone(), Arc::clone(&told), is_cut.clone());
+                tokio::spawn(async move {
+                    // Whoever goes away ends the connection.
+                    let _ = serve(client, &socket, &told, cut).await;
+                });
+            }
+        });
+        Self {
+            seen,
+            cut,
+            cluster: Cluster::known_by(&kubeconfig),
+            upstream,
+            _scratch: scratch,
+        }
+    }
+
+    /// From now on this is done, or nothing; says what was seen until now. With a fault the watches end that there are.
+    pub(crate) fn does(&self, fault: Option<Fault>) -> Seen {
+        let next = Seen {
+            fault,
+            ..Seen::default()
+        };
+        let seen = std::mem::replace(&mut *self.seen.lock().unwrap(), next);
+        if fault.is_some() {
+            self.cut.send_replace(());
+        }
+        seen
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.upstream.kill();
+        let _ = self.upstream.wait();
+    }
+}
+
+/// Answers one request of a connection, which then ends.
+async fn serve(
+    mut client: TcpStream,
+    upstream: &std::path::Path,
+    seen: &Mutex<Seen>,
+    mut cut: watch::Receiver<()>,
+) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    let head = loop {
+        if let Some(end) = request.windows(4).position(|four| four == b"\r\n\r\n") {
+            break end + 4;
+        }
+        if client.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    };
+    let text = String::from_utf8_lossy(&request[..head]).into_owned();
+    let length = text.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().unwrap())
+    });
+    let length = head + length.unwrap_or_default();
+    while request.len() < length {
+        if client.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    }
+    let line = text.lines().next().unwrap_or_default();
+    let (is_watch, is_ours) = (
+        line.contains("watch=true"),
+        line.contains("/apis/drumlin.dev/"),
+    );
+    let is_list = is_ours && line.starts_with("GET") && line.contains("fieldSelector");
+    let kind = match (is_watch, is_list) {
+        (true, _) => "WATCH",
+        (_, true) => "LIST",
+        _ => line.split(' ').next().unwrap_or_default(),
+    };
+    let fault = {
+        let mut seen = seen.lock().unwrap();
+        *seen.asked.entry(kind.to_owned()).or_default() += 1;
+        let meets = |fault: &Fault| match fault {
+            Fault::Forgotten | Fault::BrokenOff => is_watch,
+            Fault::Expired => is_watch || is_list,
+            Fault::Overloaded => true,
+        };
+        let fault = seen.fault.filter(meets);
+        seen.met += usize::from(fault.is_some() && fault != Some(Fault::BrokenOff));
+        fault
+    };
+    let status = |code: u16, reason: &str| {
+        format!(
+            "{{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"status\":\"Failure\",\"message\":\"made up\",\"reason\":\"{reason}\",\"code\":{code}}}"
+        )
+    };
+    let answer = match fault {
+        Some(Fault::Forgotten) => {
+            let event = format!(
+                "{{\"type\":\"ERROR\",\"object\":{}}}\n",
+                status(410, "Expired")
+            );
+            Some(("200 OK", String::new(), event))
+        }
+        Some(Fault::Expired) => Some(("410 Gone", String::new(), status(410, "Expired"))),
+        Some(Fault::Overloaded) => {
+            let later = "Retry-After: 1\r\n".to_owned();
+            Some((
+                "429 Too Many Requests",
+                later,
+                status(429, "TooManyRequests"),
+            ))
+        }
+        Some(Fault::BrokenOff) | None => None,
+    };
+    if let Some((code, headers, body)) = answer {
+        let answer = format!(
+            "HTTP/1.1 {code}\r\nContent-Type: application/json\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        client.write_all(answer.as_bytes()).await?;
+        return client.shutdown().await;
+    }
+    let mut server = tokio::net::UnixStream::connect(upstream).await?;
+    let lines = text
+        .trim_end()
+        .lines()
+        .filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+    let told: Vec<&str> = lines.chain(["Connection: close", "", ""]).collect();
+    server.write_all(told.join("\r\n").as_bytes()).await?;
+    server.write_all(&request[head..length]).await?;
+    let mut buffer = vec![0; 16 << 10];
+    cut.mark_unchanged();
+    loop {
+        let read = tokio::select! {
+            read = server.read(&mut buffer) => read?,
+            _ = cut.changed(), if is_watch => return Ok(()),
+            // A client that has gone, or sends more than it should.
+            _ = client.readable() => {
+                match client.try_read(&mut [0]) {
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                    _ => return Ok(()),
+                }
+            }
+        };
+        if read == 0 {
+            return client.shutdown().await;
+        }
+        let says = |word: &[u8]| buffer[..read].windows(word.len()).any(|part| part == word);
+        let is_broken = fault == Some(Fault::BrokenOff) && says(b"\"type\"");
+        let kept = if is_broken { read / 2 } else { read };
+        client.write_all(&buffer[..kept]).await?;
+        if is_broken {
+            seen.lock().unwrap().met += 1;
+            return Ok(());
+        }
+    }
+}
+
+/// A moment that a watch takes to be begun again, several times.
+pub(crate) const WHILE: Duration = Duration::from_secs(12);
