@@ -49,8 +49,14 @@ impl Host {
 
     /// An object as the reconciler keeps it: what `kubectl get -o json` shows.
     pub(crate) fn object(&self, kind: &str, name: &str) -> Value {
+        self.find(kind, name).unwrap()
+    }
+
+    /// The same, if there is one.
+    pub(crate) fn find(&self, kind: &str, name: &str) -> Option<Value> {
         let path = format!("state/reconciler/objects/{kind}/default/{name}.json");
-        serde_json::from_slice(&fs::read(self.agent.path(&path)).unwrap()).unwrap()
+        let text = fs::read(self.agent.path(&path)).ok()?;
+        Some(serde_json::from_slice(&text).unwrap())
     }
 
     pub(crate) fn write(&self, file: &str, documents: &[String]) {

@@ -5,6 +5,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::too_many_lines,
+    clippy::format_collect,
     dead_code,
     reason = "tests fail by panicking, and are read more than they are run"
 )]
@@ -15,6 +16,8 @@ mod end_to_end;
 mod example;
 mod faults;
 mod gitops;
+#[path = "../black_box/host.rs"]
+mod host;
 mod image;
 mod installed;
 mod judged;
@@ -28,4 +31,5 @@ mod proxy;
 mod rendered;
 mod restless;
 mod rights;
+mod sources;
 mod stack;

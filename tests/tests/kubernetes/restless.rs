@@ -24,14 +24,14 @@ use crate::{
 };
 
 /// So long a step of a life may take, with all that is killed meanwhile.
-const PATIENCE: Duration = Duration::from_mins(3);
+const PATIENCE: Duration = Duration::from_mins(5);
 /// So many lives there are at a time.
 const BESIDE: usize = 6;
 
 /// How many there are: `DRUMLIN_LIVES`.
 fn lives() -> usize {
     let wanted = std::env::var("DRUMLIN_LIVES");
-    wanted.map_or(24, |wanted| wanted.parse().unwrap())
+    wanted.map_or(12, |wanted| wanted.parse().unwrap())
 }
 
 /// A number below `end` that nobody knows before.

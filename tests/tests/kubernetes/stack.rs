@@ -106,6 +106,7 @@ impl Stack {
         let snapshots = [
             "--enable-distributed-snapshotting".to_owned(),
             "--feature-gates=CSIVolumeGroupSnapshot=false".to_owned(),
+            "--retry-interval-max=10s".to_owned(),
             format!("--kubeconfig={kubeconfig}"),
         ];
         let program = sidecars().join("snapshot-controller");
