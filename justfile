@@ -38,6 +38,11 @@ bench-groups:
     cargo build --release --package drumlin --package drumlin-tests --bins
     DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" groups-lvm
 
+# How soon objects are ready beside an API server, and what very many agents cost it (half an hour).
+bench-kubernetes:
+    cargo build --release --package drumlin-tests --bins
+    tests/lab/apiserver/run -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" kubernetes
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

@@ -8,6 +8,7 @@
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`throttle`]: devices that are read slowly.
 //! - [`programs`]: programs of the host.
+//! - [`proxy`]: what stands before an API server, counts, and does what a server cannot be made to do.
 //! - [`sequence`]: a writer whose order can be told from copies of its volumes.
 //! - [`state`]: everything that an agent has to do with, to be compared.
 //!
@@ -23,6 +24,7 @@ pub mod cluster;
 pub mod conformance;
 pub mod daemon;
 pub mod programs;
+pub mod proxy;
 pub mod requests;
 pub mod sequence;
 pub mod state;

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use drumlin_tests::cluster::Cluster;
-
-use crate::{
-    node::Node,
-    proxy::{Fault, Proxy, WHILE},
+use drumlin_tests::{
+    cluster::Cluster,
+    proxy::{Fault, Proxy},
 };
+
+use crate::node::Node;
+
+/// A moment that a watch takes to be begun again, several times.
+const WHILE: Duration = Duration::from_secs(12);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn whatever_a_server_does_objects_end_where_they_should() {

@@ -27,7 +27,6 @@ mod kit;
 mod lives;
 mod node;
 mod owners;
-mod proxy;
 mod rendered;
 mod restless;
 mod rights;

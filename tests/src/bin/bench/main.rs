@@ -15,6 +15,7 @@
 mod calls;
 mod groups;
 mod idle;
+mod kubernetes;
 mod lvm;
 mod measure;
 mod process;
@@ -38,6 +39,15 @@ async fn main() {
         return;
     }
     process::build();
+    // In the other lab: beside its API server.
+    if only.iter().any(|one| one == "kubernetes") {
+        kubernetes::latency(&mut table).await;
+        kubernetes::memory(&mut table).await;
+        kubernetes::fleet(&mut table).await;
+        kubernetes::quiet(&mut table).await;
+        println!("\n{}", table.render());
+        return;
+    }
     if wanted("groups") {
         groups::directory(&mut table).await;
     }

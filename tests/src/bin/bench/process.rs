@@ -50,7 +50,7 @@ pub(crate) async fn agent(storage: Kind, mebibytes: u64) -> Agent {
 }
 
 /// Resident memory in MiB.
-fn resident(agent: &Agent) -> f64 {
+pub(crate) fn resident(agent: &Agent) -> f64 {
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let line = status
         .lines()

@@ -1,22 +1,27 @@
 //! A proxy before the API server that can do what a server cannot be made to: forget its history, refuse for load, break off.
 
+#![allow(
+    clippy::indexing_slicing,
+    reason = "what was read is as long as it was said to be, or the test fails"
+)]
+
 use std::{
     collections::HashMap,
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
-use drumlin_tests::{cluster::Cluster, programs::program, storage::Scratch};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::watch,
 };
 
+use crate::{agent::eventually, cluster::Cluster, programs::program, storage::Scratch};
+
 /// What becomes of a request instead of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// A watch is told that its version is too old (410), as an event.
     Forgotten,
     /// A watch or a list is refused so (410).
@@ -29,27 +34,29 @@ pub(crate) enum Fault {
 
 /// What was asked, and what is done about it.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// How many requests there were of each kind: `WATCH`, `LIST`, `PATCH` and what else HTTP has.
-    pub(crate) asked: HashMap<String, usize>,
+    pub asked: HashMap<String, usize>,
     /// How many of them met the fault.
-    pub(crate) met: usize,
+    pub met: usize,
     fault: Option<Fault>,
 }
 
 /// The proxy.
-pub(crate) struct Proxy {
+#[derive(Debug)]
+pub struct Proxy {
     seen: Arc<Mutex<Seen>>,
     /// Ends the watches that there are.
     cut: watch::Sender<()>,
     /// The same server by way of it.
-    pub(crate) cluster: Cluster,
+    pub cluster: Cluster,
     upstream: Child,
     _scratch: Scratch,
 }
 
 impl Proxy {
-    pub(crate) async fn start(cluster: &Cluster) -> Self {
+    /// Starts one before a server.
+    pub async fn start(cluster: &Cluster) -> Self {
         let scratch = Scratch::new();
         // Speaks TLS with the server for us, and HTTP with everybody here.
         let (socket, seen) = (scratch.path().join("upstream"), Arc::default());
@@ -65,20 +72,22 @@ impl Proxy {
             ])
             .stdout(Stdio::null())
             .spawn()
-            .unwrap();
-        drumlin_tests::agent::eventually(|| socket.exists(), |there| *there).await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+            .expect("a part of the proxy");
+        eventually(|| socket.exists(), |there| *there).await;
+        let listener = TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a part of the proxy");
+        let port = listener.local_addr().expect("a part of the proxy").port();
         let kubeconfig = scratch.path().join("kubeconfig");
         let text = format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: proxy\nclusters: [{{name: proxy, cluster: {{server: \"http://127.0.0.1:{port}\"}}}}]\nusers: [{{name: nobody, user: {{}}}}]\ncontexts: [{{name: proxy, context: {{cluster: proxy, user: nobody}}}}]\n"
         );
-        std::fs::write(&kubeconfig, text).unwrap();
+        std::fs::write(&kubeconfig, text).expect("a part of the proxy");
         let told: Arc<Mutex<Seen>> = Arc::clone(&seen);
         let (cut, is_cut) = watch::channel(());
         tokio::spawn(async move {
             loop {
-                let (client, _) = listener.accept().await.unwrap();
+                let (client, _) = listener.accept().await.expect("a part of the proxy");
                 let (socket, told, cut) = (socket.clone(), Arc::clone(&told), is_cut.clone());
                 tokio::spawn(async move {
                     // Whoever goes away ends the connection.
@@ -96,12 +105,12 @@ impl Proxy {
     }
 
     /// From now on this is done, or nothing; says what was seen until now. With a fault the watches end that there are.
-    pub(crate) fn does(&self, fault: Option<Fault>) -> Seen {
+    pub fn does(&self, fault: Option<Fault>) -> Seen {
         let next = Seen {
             fault,
             ..Seen::default()
         };
-        let seen = std::mem::replace(&mut *self.seen.lock().unwrap(), next);
+        let seen = std::mem::replace(&mut *self.seen.lock().expect("a part of the proxy"), next);
         if fault.is_some() {
             self.cut.send_replace(());
         }
@@ -136,7 +145,7 @@ async fn serve(
     let length = text.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
         name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().unwrap())
+            .then(|| value.trim().parse::<usize>().expect("a part of the proxy"))
     });
     let length = head + length.unwrap_or_default();
     while request.len() < length {
@@ -156,7 +165,7 @@ async fn serve(
         _ => line.split(' ').next().unwrap_or_default(),
     };
     let fault = {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = seen.lock().expect("a part of the proxy");
         *seen.asked.entry(kind.to_owned()).or_default() += 1;
         let meets = |fault: &Fault| match fault {
             Fault::Forgotten | Fault::BrokenOff => is_watch,
@@ -229,11 +238,8 @@ async fn serve(
         let kept = if is_broken { read / 2 } else { read };
         client.write_all(&buffer[..kept]).await?;
         if is_broken {
-            seen.lock().unwrap().met += 1;
+            seen.lock().expect("a part of the proxy").met += 1;
             return Ok(());
         }
     }
 }
-
-/// A moment that a watch takes to be begun again, several times.
-pub(crate) const WHILE: Duration = Duration::from_secs(12);

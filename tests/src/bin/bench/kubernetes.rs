@@ -1,0 +1,408 @@
+//! Beside a real API server: how soon an object is ready, what very many agents cost the server, and what an agent asks
+//! of it that has nothing to do.
+
+use std::{
+    collections::HashMap,
+    fs,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use drumlin_tests::{
+    agent::{Agent, Options},
+    cluster::{Cluster, is_ready},
+    proxy::Proxy,
+    storage::Scratch,
+};
+use futures::{StreamExt, TryStreamExt, stream};
+use kube::{
+    Api, Client, Config,
+    api::{
+        ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, WatchEvent,
+        WatchParams,
+    },
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+use crate::{
+    measure::{Table, median},
+    process::resident,
+};
+
+/// How many of everything, fewer where `DRUMLIN_BENCH_SMALL` is set to see whether it works.
+struct Size {
+    applied: usize,
+    own: usize,
+    agents: usize,
+    objects: usize,
+    writing: Duration,
+    still: Duration,
+}
+
+fn size() -> Size {
+    if std::env::var_os("DRUMLIN_BENCH_SMALL").is_some() {
+        return Size {
+            applied: 5,
+            own: 20,
+            agents: 20,
+            objects: 200,
+            writing: Duration::from_secs(3),
+            still: Duration::from_secs(10),
+        };
+    }
+    Size {
+        applied: 60,
+        own: 1000,
+        agents: 1000,
+        objects: 20_000,
+        writing: Duration::from_secs(15),
+        still: Duration::from_mins(10),
+    }
+}
+
+/// So many requests are under way at a time.
+const BESIDE: usize = 32;
+/// So many status writes a second there are.
+const RATE: u32 = 50;
+
+async fn client(cluster: &Cluster) -> Client {
+    let told = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
+    let mut config = Config::from_custom_kubeconfig(told, &KubeConfigOptions::default())
+        .await
+        .unwrap();
+    config.read_timeout = None;
+    Client::try_from(config).unwrap()
+}
+
+fn resource() -> ApiResource {
+    let kind = GroupVersionKind::gvk("drumlin.dev", "v1alpha1", "Volume");
+    ApiResource::from_gvk_with_plural(&kind, "volumes")
+}
+
+fn volumes(client: &Client, namespace: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(client.clone(), namespace, &resource())
+}
+
+fn volume(name: &str, node: &str) -> DynamicObject {
+    let object = json!({
+        "apiVersion": "drumlin.dev/v1alpha1",
+        "kind": "Volume",
+        "metadata": {"name": name},
+        "spec": {"nodeName": node, "capacity": "8Mi", "deletionPolicy": "Delete"},
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+async fn agent(cluster: &Cluster, node: &str) -> Agent {
+    let mut arguments = vec![
+        "--log-format=json".to_owned(),
+        "--log-level=debug".to_owned(),
+    ];
+    arguments.extend(cluster.arguments());
+    let options = Options {
+        node: Some(node.to_owned()),
+        arguments,
+        ..Options::default()
+    };
+    Agent::with(Scratch::new(), options).await
+}
+
+/// Makes objects, many at a time.
+async fn make(objects: &Api<DynamicObject>, all: impl Iterator<Item = DynamicObject>) {
+    let made = stream::iter(all)
+        .map(|object| async move { objects.create(&PostParams::default(), &object).await });
+    let made: Vec<_> = made.buffer_unordered(BESIDE).try_collect().await.unwrap();
+    drop(made);
+}
+
+/// Waits until so many objects are ready.
+async fn ready(objects: &Api<DynamicObject>, count: usize) {
+    loop {
+        let all = objects
+            .list(&kube::api::ListParams::default())
+            .await
+            .unwrap();
+        let all = all
+            .items
+            .iter()
+            .map(|one| serde_json::to_value(one).unwrap());
+        if all.filter(is_ready).count() == count {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// The milliseconds of the agent's calls of a method, as it has logged them.
+fn calls(agent: &Agent, method: &str) -> Vec<Duration> {
+    let log = agent.log();
+    let lines = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let of = lines.filter(|line| {
+        line["rpc.method"]
+            .as_str()
+            .is_some_and(|own| own.ends_with(method))
+    });
+    of.filter_map(|line| line["elapsed_ms"].as_f64())
+        .map(|ms| Duration::from_secs_f64(ms / 1000.0))
+        .collect()
+}
+
+/// From the apply of an object until the server says that it is ready.
+pub(crate) async fn latency(table: &mut Table) {
+    let (cluster, size) = (Cluster::of_the_lab(), size());
+    let (client, space) = (client(&cluster).await, cluster.namespace());
+    let objects = volumes(&client, &space.name);
+    let node = cluster.name("node");
+    let agent = agent(&cluster, &node).await;
+    let mut times = Vec::new();
+    let watched = objects.watch(&WatchParams::default(), "0").await.unwrap();
+    let mut watched = watched.boxed();
+    for number in 0..size.applied {
+        let name = format!("v{number}");
+        let begun = Instant::now();
+        let how = PatchParams::apply("bench");
+        objects
+            .patch(&name, &how, &Patch::Apply(volume(&name, &node)))
+            .await
+            .unwrap();
+        while let Some(event) = watched.try_next().await.unwrap() {
+            let (WatchEvent::Added(object) | WatchEvent::Modified(object)) = event else {
+                continue;
+            };
+            if object.metadata.name.as_deref() == Some(&name)
+                && is_ready(&serde_json::to_value(&object).unwrap())
+            {
+                times.push(begun.elapsed());
+                break;
+            }
+        }
+        // A person does not apply as fast as that; writes of status come at a limited rate.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+    }
+    let ms = |times| median(times).as_secs_f64() * 1000.0;
+    table.most(
+        "apply of a Volume until it is ready, median",
+        ms(times),
+        100.0,
+        "ms",
+    );
+    table.most(
+        "of which CreateVolume",
+        ms(calls(&agent, "CreateVolume")),
+        10.0,
+        "ms",
+    );
+}
+
+/// What an agent asks when it starts again, and when nothing happens.
+pub(crate) async fn quiet(table: &mut Table) {
+    let (cluster, size) = (Cluster::of_the_lab(), size());
+    let proxy = Proxy::start(&cluster).await;
+    let (client, space) = (client(&cluster).await, cluster.namespace());
+    let objects = volumes(&client, &space.name);
+    let node = cluster.name("node");
+    let count = size.own / 10;
+    make(
+        &objects,
+        (0..count).map(|number| volume(&format!("v{number}"), &node)),
+    )
+    .await;
+    let mut agent = agent(&proxy.cluster, &node).await;
+    ready(&objects, count).await;
+    // Its events are told by now, too.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    agent.kill();
+    let before = calls(&agent, "").len();
+    proxy.does(None);
+    agent.restart().await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let seen = proxy.does(None);
+    let of = |asked: &HashMap<String, usize>, kinds: &[&str]| -> usize {
+        kinds
+            .iter()
+            .map(|kind| asked.get(*kind).copied().unwrap_or_default())
+            .sum()
+    };
+    println!("a restart asked: {:?}", seen.asked);
+    let writes = ["PATCH", "POST", "PUT", "DELETE"];
+    let figure = |what: &str| format!("restart with {count} objects: {what}");
+    // Of its own, and of those that name no node.
+    let lists = of(&seen.asked, &["LIST"]) as f64 / 2.0;
+    table.most(&figure("lists of the four kinds"), lists, 4.0, "lists");
+    table.most(
+        &figure("writes"),
+        of(&seen.asked, &writes) as f64,
+        0.0,
+        "writes",
+    );
+    let log = agent.log();
+    let changing = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let changing = changing.skip(before).filter(|line| {
+        let method = line["rpc.method"].as_str().unwrap_or_default();
+        [
+            "/Create", "/Delete", "Publish", "Stage", "Expand", "/Modify",
+        ]
+        .iter()
+        .any(|word| method.contains(word))
+    });
+    let first = changing.count() as f64;
+    table.most(
+        &figure("changing calls"),
+        first - count as f64,
+        0.0,
+        "calls",
+    );
+    proxy.does(None);
+    tokio::time::sleep(size.still).await;
+    let seen = proxy.does(None);
+    println!("in {} s it asked: {:?}", size.still.as_secs(), seen.asked);
+    table.most(
+        &format!("steady state for {} s: writes", size.still.as_secs()),
+        of(&seen.asked, &writes) as f64,
+        0.0,
+        "writes",
+    );
+}
+
+/// What an agent takes that has very many objects.
+pub(crate) async fn memory(table: &mut Table) {
+    let (cluster, size) = (Cluster::of_the_lab(), size());
+    let (client, space) = (client(&cluster).await, cluster.namespace());
+    let objects = volumes(&client, &space.name);
+    let node = cluster.name("node");
+    let agent = agent(&cluster, &node).await;
+    make(
+        &objects,
+        (0..size.own).map(|number| volume(&format!("v{number}"), &node)),
+    )
+    .await;
+    ready(&objects, size.own).await;
+    let figure = format!("resident memory with {} objects", size.own);
+    table.most(&figure, resident(&agent), 60.0, "MiB");
+}
+
+/// The processor time that the API server has had, in seconds.
+fn server_time() -> f64 {
+    let directory = std::env::var("CLUSTER").unwrap();
+    let pid = fs::read_to_string(format!("{directory}/kube-apiserver.pid")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap();
+    let rest = stat.rsplit_once(") ").unwrap().1;
+    let ticks = rest.split(' ').skip(11).take(2);
+    ticks
+        .map(|ticks| ticks.parse::<f64>().unwrap())
+        .sum::<f64>()
+        / 100.0
+}
+
+/// Writes of status at a rate, to objects one after the other; says how many, and what they cost the server.
+async fn write(objects: &Api<DynamicObject>, size: &Size, round: usize) -> (usize, f64) {
+    let before = server_time();
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
+    let count = usize::try_from(size.writing.as_secs()).unwrap() * usize::try_from(RATE).unwrap();
+    let mut writing = Vec::new();
+    for number in 0..count {
+        ticks.tick().await;
+        let objects = objects.clone();
+        let name = format!("v{}", number * 7919 % size.objects);
+        writing.push(tokio::spawn(async move {
+            let status = json!({"status": {"mountPath": format!("/{round}/{number}")}});
+            objects
+                .patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
+                .await
+                .unwrap();
+        }));
+    }
+    for one in writing {
+        one.await.unwrap();
+    }
+    // What the writes have set off is over by then.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    (count, server_time() - before)
+}
+
+/// What the watches of very many agents cost the server.
+pub(crate) async fn fleet(table: &mut Table) {
+    let (cluster, size) = (Cluster::of_the_lab(), size());
+    let space = cluster.namespace();
+    let objects = volumes(&client(&cluster).await, &space.name);
+    let fleet = cluster.name("fleet");
+    let node = |number: usize| format!("{fleet}-{}", number % size.agents);
+    make(
+        &objects,
+        (0..size.objects).map(|number| volume(&format!("v{number}"), &node(number))),
+    )
+    .await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let (_, alone) = write(&objects, &size, 0).await;
+
+    let heard = Arc::new(AtomicUsize::new(0));
+    let (begun, mut watches) = (Instant::now(), Vec::new());
+    let list = kube::api::ListParams::default().limit(1);
+    let version = objects
+        .list(&list)
+        .await
+        .unwrap()
+        .metadata
+        .resource_version
+        .unwrap();
+    for number in 0..size.agents {
+        // Each agent has a connection of its own; a hundred share one here.
+        let client = if number % 100 == 0 {
+            client(&cluster).await
+        } else {
+            watches
+                .last()
+                .map(|(client, _): &(Client, _)| Client::clone(client))
+                .unwrap()
+        };
+        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource());
+        let how = WatchParams::default()
+            .fields(&format!("spec.nodeName={}", node(number)))
+            .timeout(290);
+        let mut watch = all.watch(&how, &version).await.unwrap().boxed();
+        let heard = Arc::clone(&heard);
+        let task = tokio::spawn(async move {
+            while let Some(Ok(event)) = watch.next().await {
+                if !matches!(event, WatchEvent::Bookmark(_)) {
+                    heard.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        });
+        watches.push((client, task));
+    }
+    println!(
+        "{} watches were opened in {:?}",
+        size.agents,
+        begun.elapsed()
+    );
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    heard.store(0, Ordering::Relaxed);
+    let (written, cost) = write(&objects, &size, 1).await;
+    let heard = heard.load(Ordering::Relaxed) as f64;
+    for (_, task) in watches {
+        task.abort();
+    }
+    let figure = |what: &str| {
+        format!(
+            "{} agents, {} objects, {RATE} writes a second: {what}",
+            size.agents, size.objects
+        )
+    };
+    println!("{written} writes, {heard} events, {cost:.1} s of the server beside {alone:.1} s");
+    let error = (heard / written as f64 - 1.0).abs() * 100.0;
+    table.most(&figure("events beside changes, off by"), error, 1.0, "%");
+    table.most(
+        &figure("the server's processor time beside the same without watches"),
+        cost / alone,
+        1.6,
+        "×",
+    );
+}
