@@ -4,11 +4,13 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
 
 use crate::{
+    agent::PATIENCE,
     programs::run,
     storage::{attached_images_below, lvm, mounts_below},
 };
@@ -30,8 +32,21 @@ pub struct State {
 }
 
 impl State {
-    /// The state of everything below `root`, with `root` itself left out of all paths.
+    /// The state of everything below `root`, with `root` itself left out of all paths, once nothing of it is on its way
+    /// out: what an interrupted call has left is removed beside other calls.
     pub fn of(root: &Path) -> Self {
+        let begun = Instant::now();
+        loop {
+            let now = Self::now(root);
+            let is_leaving = |path: &PathBuf| path.to_string_lossy().contains("/.deleting-");
+            if begun.elapsed() > PATIENCE || !now.files.keys().any(is_leaving) {
+                return now;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn now(root: &Path) -> Self {
         let shown = root.to_string_lossy().into_owned();
         let mut files = BTreeMap::new();
         for part in ["state/images", "targets", "staging"] {
