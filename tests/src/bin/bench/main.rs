@@ -41,10 +41,20 @@ async fn main() {
     process::build();
     // In the other lab: beside its API server.
     if only.iter().any(|one| one == "kubernetes") {
-        kubernetes::latency(&mut table).await;
-        kubernetes::memory(&mut table).await;
-        kubernetes::fleet(&mut table).await;
-        kubernetes::quiet(&mut table).await;
+        // All of it, or the parts that are named.
+        let part = |name: &str| only.len() == 1 || wanted(name);
+        if part("latency") {
+            kubernetes::latency(&mut table).await;
+        }
+        if part("memory") {
+            kubernetes::memory(&mut table).await;
+        }
+        if part("fleet") {
+            kubernetes::fleet(&mut table).await;
+        }
+        if part("quiet") {
+            kubernetes::quiet(&mut table).await;
+        }
         println!("\n{}", table.render());
         return;
     }
