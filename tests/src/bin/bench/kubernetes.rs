@@ -302,8 +302,25 @@ fn server_time() -> f64 {
         / 100.0
 }
 
-/// Writes of status at a rate, to objects one after the other; says how many, and what they cost the server.
-async fn write(objects: &Api<DynamicObject>, size: &Size, round: usize) -> (usize, f64) {
+/// The status that an agent gives a volume, as it has written it.
+async fn status(cluster: &Cluster) -> Value {
+    let (client, space) = (client(cluster).await, cluster.namespace());
+    let objects = volumes(&client, &space.name);
+    let node = cluster.name("node");
+    let _agent = agent(cluster, &node).await;
+    make(&objects, [volume("one", &node)].into_iter()).await;
+    ready(&objects, 1).await;
+    objects.get("one").await.unwrap().data["status"].clone()
+}
+
+/// Applies a status to objects one after the other, at a rate and with a path that differs from round to round; says how
+/// many times, and what that cost the server.
+async fn write(
+    objects: &Api<DynamicObject>,
+    size: &Size,
+    status: &Value,
+    round: usize,
+) -> (usize, f64) {
     let before = server_time();
     let mut ticks = tokio::time::interval(Duration::from_secs(1) / RATE);
     let count = usize::try_from(size.writing.as_secs()).unwrap() * usize::try_from(RATE).unwrap();
@@ -312,10 +329,17 @@ async fn write(objects: &Api<DynamicObject>, size: &Size, round: usize) -> (usiz
         ticks.tick().await;
         let objects = objects.clone();
         let name = format!("v{}", number * 7919 % size.objects);
+        let mut body = json!({
+            "apiVersion": "drumlin.dev/v1alpha1",
+            "kind": "Volume",
+            "metadata": {"name": name},
+            "status": status,
+        });
+        body["status"]["mountPath"] = json!(format!("/{round}/{number}"));
         writing.push(tokio::spawn(async move {
-            let status = json!({"status": {"mountPath": format!("/{round}/{number}")}});
+            let how = PatchParams::apply("drumlin-agent").force();
             objects
-                .patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
+                .patch_status(&name, &how, &Patch::Apply(body))
                 .await
                 .unwrap();
         }));
@@ -341,7 +365,10 @@ pub(crate) async fn fleet(table: &mut Table) {
     )
     .await;
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let (_, alone) = write(&objects, &size, 0).await;
+    // The same objects are written to each time, and have a status the first time that counts.
+    let status = status(&cluster).await;
+    write(&objects, &size, &status, 0).await;
+    let (_, before) = write(&objects, &size, &status, 1).await;
 
     let heard = Arc::new(AtomicUsize::new(0));
     let (begun, mut watches) = (Instant::now(), Vec::new());
@@ -353,30 +380,30 @@ pub(crate) async fn fleet(table: &mut Table) {
         .metadata
         .resource_version
         .unwrap();
-    for number in 0..size.agents {
-        // Each agent has a connection of its own; a hundred share one here.
-        let client = if number % 100 == 0 {
-            client(&cluster).await
-        } else {
-            watches
-                .last()
-                .map(|(client, _): &(Client, _)| Client::clone(client))
-                .unwrap()
-        };
-        let all: Api<DynamicObject> = Api::all_with(client.clone(), &resource());
-        let how = WatchParams::default()
-            .fields(&format!("spec.nodeName={}", node(number)))
-            .timeout(290);
-        let mut watch = all.watch(&how, &version).await.unwrap().boxed();
+    let mut clients = Vec::new();
+    for _ in 0..size.agents.div_ceil(100) {
+        clients.push(client(&cluster).await);
+    }
+    let mut opened = stream::iter(0..size.agents)
+        .map(|number| {
+            // A watch has a connection of its own, whosever client it is of.
+            let all: Api<DynamicObject> = Api::all_with(clients[number / 100].clone(), &resource());
+            let how = WatchParams::default()
+                .fields(&format!("spec.nodeName={}", node(number)))
+                .timeout(290);
+            let version = version.clone();
+            async move { all.watch(&how, &version).await.unwrap().boxed() }
+        })
+        .buffer_unordered(BESIDE);
+    while let Some(mut watch) = opened.next().await {
         let heard = Arc::clone(&heard);
-        let task = tokio::spawn(async move {
+        watches.push(tokio::spawn(async move {
             while let Some(Ok(event)) = watch.next().await {
                 if !matches!(event, WatchEvent::Bookmark(_)) {
                     heard.fetch_add(1, Ordering::Relaxed);
                 }
             }
-        });
-        watches.push((client, task));
+        }));
     }
     println!(
         "{} watches were opened in {:?}",
@@ -385,18 +412,23 @@ pub(crate) async fn fleet(table: &mut Table) {
     );
     tokio::time::sleep(Duration::from_secs(5)).await;
     heard.store(0, Ordering::Relaxed);
-    let (written, cost) = write(&objects, &size, 1).await;
+    let (written, cost) = write(&objects, &size, &status, 2).await;
     let heard = heard.load(Ordering::Relaxed) as f64;
-    for (_, task) in watches {
+    for task in watches {
         task.abort();
     }
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (_, after) = write(&objects, &size, &status, 3).await;
+    let alone = f64::midpoint(before, after);
     let figure = |what: &str| {
         format!(
             "{} agents, {} objects, {RATE} writes a second: {what}",
             size.agents, size.objects
         )
     };
-    println!("{written} writes, {heard} events, {cost:.1} s of the server beside {alone:.1} s");
+    println!(
+        "{written} writes, {heard} events, {cost:.1} s of the server beside {before:.1} s before and {after:.1} s after"
+    );
     let error = (heard / written as f64 - 1.0).abs() * 100.0;
     table.most(&figure("events beside changes, off by"), error, 1.0, "%");
     table.most(
