@@ -80,14 +80,14 @@ pub struct VolumeGroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// The members, by name.
+    /// The members, by name: this or a selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "members")]
     pub members: Option<Vec<GroupMember>>,
-    /// The members, by their labels: volumes of this namespace on this node. An empty one means all of them.
+    /// The members, by their labels: volumes and claims of this namespace on this node. An empty one means all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
-    /// No snapshot of the group is taken while it has fewer members than this.
+    /// No snapshot of the group is taken while it has fewer members than this; 1 when left out.
     #[serde(default = "one")]
     #[schemars(range(max = 4_294_967_295_u32))]
     pub min_members: u32,
@@ -96,7 +96,8 @@ pub struct VolumeGroupSpec {
     #[schemars(extend("maxProperties" = 64))]
     #[x_kube(validation = ("self == oldSelf", "parameters cannot be changed"))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the group when the object is destroyed. Its members stay whatever this says.
+    /// What becomes of the group when the object is destroyed: it goes too unless this is `Retain`. Its members stay whatever
+    /// this says.
     #[serde(default = "delete")]
     pub deletion_policy: DeletionPolicy,
 }

@@ -91,7 +91,7 @@ pub struct SnapshotSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the snapshot when the object is destroyed.
+    /// What becomes of the snapshot when the object is destroyed: it goes too unless this is `Retain`.
     #[serde(default = "delete")]
     pub deletion_policy: DeletionPolicy,
 }

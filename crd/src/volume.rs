@@ -81,11 +81,12 @@ use crate::{
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 #[x_kube(validation = ("has(self.source) == has(oldSelf.source)", "source cannot be added or removed"))]
 pub struct VolumeSpec {
-    /// The node that has the volume. On a bare host it is this host when left out; once set it stays.
+    /// The node that has the volume. When left out it is this host, or in a cluster the node of its source; once set it
+    /// stays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// The device class of the agent that it is made in.
+    /// The device class of the agent that it is made in; the one called `default` when left out.
     #[serde(default = "default_class")]
     #[schemars(
         length(min = 1, max = 63),
@@ -97,27 +98,30 @@ pub struct VolumeSpec {
     #[x_kube(validation = ("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", "capacity must be a quantity greater than 0, such as 10Gi"))]
     #[x_kube(validation = ("!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0", "capacity can only grow"))]
     pub capacity: Quantity,
-    /// A mounted file system, or a raw block device.
+    /// A mounted file system, which it is when left out, or a raw block device.
     #[serde(default)]
     #[x_kube(validation = ("self == oldSelf", "volumeMode cannot be changed"))]
     pub volume_mode: VolumeMode,
-    /// The file system that it is formatted with.
+    /// The file system that it is formatted with, `ext4` when left out; one with a source must name the
+    /// file system of that.
     #[serde(default)]
     #[x_kube(validation = ("self == oldSelf", "fsType cannot be changed"))]
     pub fs_type: FsType,
-    /// What it is made from; blank when left out.
+    /// What it is made from, of this namespace: a snapshot, a member of a group's snapshot or another volume; blank when left
+    /// out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "source cannot be changed"))]
     pub source: Option<VolumeSource>,
-    /// Where it is mounted on the host; nowhere when left out.
+    /// Where it is mounted on the host, nowhere when left out; in a cluster only by agents with `--allow-host-mounts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<VolumeMount>,
-    /// What else the agent is told when it makes the volume.
+    /// What else the agent is told when it makes the volume, as a storage class would.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     #[x_kube(validation = ("self == oldSelf", "parameters cannot be changed"))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the volume when the object is destroyed.
+    /// What becomes of the volume when the object is destroyed: `Retain`, which it is when left out, keeps its bytes, to be
+    /// found again by an object of the same name.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
@@ -200,15 +204,15 @@ pub struct GroupSnapshotMember {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeMount {
-    /// The directory, or for a raw volume the file, that it appears at.
+    /// The directory, or for a raw volume the file, that it appears at; made when it is not there.
     #[schemars(length(min = 1, max = 4095), regex(pattern = "^(/[^/\\x00]+)+$"))]
     #[x_kube(validation = ("!self.split('/').exists(c, c == '..' || c == '.')", "path must not have a part '.' or '..'"))]
     pub path: String,
-    /// Mount options.
+    /// Mount options, such as `noatime`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 256)))]
     pub options: Vec<String>,
-    /// Whether it can only be read there.
+    /// Whether it can only be read there; it can be written when left out.
     #[serde(default)]
     pub read_only: bool,
 }
