@@ -48,18 +48,20 @@ pub fn csi_name(
     text
 }
 
-/// Whether a text is a DNS label (RFC 1123): 1–63 lower-case letters, digits and `-`.
-pub fn is_label(text: &str) -> bool {
+fn is_part(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&text.len())
-        && text.bytes().all(inner)
-        && !text.starts_with('-')
-        && !text.ends_with('-')
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Whether a text is a DNS subdomain (RFC 1123): labels joined by dots, at most 253 bytes.
+/// Whether a text is a DNS label (RFC 1123): 1–63 lower-case letters, digits and `-`.
+pub fn is_label(text: &str) -> bool {
+    text.len() <= 63 && is_part(text)
+}
+
+/// Whether a text is what Kubernetes calls a DNS subdomain: parts of lower-case letters, digits and `-`, joined by dots,
+/// at most 253 bytes. A part may be longer than a label.
 pub fn is_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_label)
+    text.len() <= 253 && text.split('.').all(is_part)
 }
 
 #[cfg(test)]
@@ -82,9 +84,11 @@ mod tests {
 
     #[test]
     fn names_are_those_of_kubernetes() {
-        for good in ["a", "a.b", "a-1.b-2"] {
+        let long = "a".repeat(253);
+        for good in ["a", "a.b", "a-1.b-2", &long] {
             assert!(is_subdomain(good), "{good}");
         }
+        assert!(!is_subdomain(&format!("{long}a")) && !is_label(&long));
         for bad in ["", "A", "a_b", ".a", "a.", "a..b", "../a", "a/b", "-a"] {
             assert!(!is_subdomain(bad), "{bad}");
         }

@@ -190,6 +190,9 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     }
 }
 
+/// The longest name that a file is called by: with what is added to it a file system takes 255 bytes.
+const LONGEST: usize = 240;
+
 /// The file of an object. Names were checked when they were read; they are checked again where they become paths.
 pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
     let is_kind = key.kind.bytes().all(|byte| byte.is_ascii_alphabetic()) && !key.kind.is_empty();
@@ -199,7 +202,12 @@ pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
         )));
     }
     let directory = root.join("objects").join(&key.kind).join(&key.namespace);
-    Ok(directory.join(format!("{}.json", key.name)))
+    if key.name.len() <= LONGEST {
+        return Ok(directory.join(format!("{}.json", key.name)));
+    }
+    // No name has an underscore.
+    let short = names::csi_name("long", &key.kind, (&key.namespace, &key.name), None);
+    Ok(directory.join(format!("_{short}.json")))
 }
 
 /// Writes a file whole or not at all, and to the disk.
@@ -269,6 +277,23 @@ mod tests {
         assert_eq!(json["spec"]["capacity"], "1Gi");
         store.remove(&record.key()).unwrap();
         store.remove(&record.key()).unwrap();
+        assert_eq!(store.load().unwrap().0, Vec::new());
+    }
+
+    #[test]
+    fn the_longest_names_have_files_of_their_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let records = ["a".repeat(253), format!("b{}", ".c-d".repeat(63))].map(|name| {
+            let mut record = record();
+            record.metadata.name = Some(name);
+            store.save(&record).unwrap();
+            record
+        });
+        assert_eq!(store.load().unwrap(), (records.to_vec(), Vec::new()));
+        for record in &records {
+            store.remove(&record.key()).unwrap();
+        }
         assert_eq!(store.load().unwrap().0, Vec::new());
     }
 
