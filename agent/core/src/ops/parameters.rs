@@ -13,12 +13,15 @@ const FOREIGN: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
 const TENANT: &str = "drumlin.dev/namespace-uid";
 
 /// Whether what was made with these parameters is of another tenant than who asks with those. Who names none, such as a
-/// file of this host, may be anybody.
+/// file of this host, may ask for anything; what was made for none is no tenant's.
 pub(super) fn is_of_another(made: &Map, asked: &Map) -> bool {
-    match (made.get(TENANT), asked.get(TENANT)) {
-        (Some(made), Some(asked)) => made != asked,
-        _ => false,
-    }
+    let (made, asked) = (made.get(TENANT), asked.get(TENANT));
+    asked.is_some() && made != asked
+}
+
+/// The same of what has no bytes of its own: what was made for none may be handed to anybody.
+pub(super) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
+    made.contains_key(TENANT) && is_of_another(made, asked)
 }
 
 fn is_foreign(key: &str) -> bool {
@@ -73,6 +76,9 @@ mod tests {
         assert!(is_of_another(&map(TENANT, "1"), &map(TENANT, "2")));
         assert!(!is_of_another(&map(TENANT, "1"), &map(TENANT, "1")));
         assert!(!is_of_another(&map(TENANT, "1"), &fast));
+        assert!(is_of_another(&fast, &map(TENANT, "1")));
+        assert!(is_handed_to_another(&map(TENANT, "1"), &map(TENANT, "2")));
+        assert!(!is_handed_to_another(&fast, &map(TENANT, "1")));
         assert_eq!(class(&fast).unwrap(), Some("fast".parse().unwrap()));
         assert_eq!(own(&fast), fast);
         let foreign = map("drumlin.dev/x", "y");

@@ -38,7 +38,7 @@ impl Found {
             return differs("its volume_content_source differs".to_owned());
         }
         if parameters::is_of_another(&image.parameters(), &request.parameters) {
-            return differs("it was made for another namespace of the same name".to_owned());
+            return differs("it was not made for this namespace, but for a former one of the same name or for none".to_owned());
         }
         if parameters::own(&image.parameters()) != parameters::own(&request.parameters) {
             return differs("its parameters differ".to_owned());

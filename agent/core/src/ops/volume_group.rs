@@ -163,7 +163,7 @@ impl Operations {
         if let Some(found) = self.named(&class, id).await? {
             found.readable()?;
             let is_same = found.image.label(labels::NAME) == Some(request.name.as_str())
-                && !parameters::is_of_another(&found.image.parameters(), &request.parameters)
+                && !parameters::is_handed_to_another(&found.image.parameters(), &request.parameters)
                 && parameters::own(&found.image.parameters())
                     == parameters::own(&request.parameters)
                 // A caller that names no volumes says nothing of them.
