@@ -14,7 +14,7 @@ use std::{
 
 use nix::unistd::Uid;
 
-use crate::host::exec::find;
+use super::installation::dmeventd;
 
 /// Where the host has them.
 const HOSTS: &str = "/etc/lvm";
@@ -22,8 +22,6 @@ const HOSTS: &str = "/etc/lvm";
 const OURS: &str = "/run/drumlin/lvm";
 /// The file that is not the host's own, which LVM reads last.
 const LOCAL: &str = "lvmlocal.conf";
-/// Where dmeventd listens, when it runs.
-const DMEVENTD: &str = "/run/dmeventd-server";
 /// Disks that turn are read one after the other then. With more of them than this, in the time that it saves.
 const TURNING: usize = 4;
 
@@ -51,8 +49,7 @@ impl Seen {
 pub(super) fn directory() -> Option<PathBuf> {
     static MAKING: Mutex<()> = Mutex::new(());
     // A dmeventd that our `lvm` had to start would have these settings as long as it runs.
-    let starts_one = find("dmeventd").is_some() && !Path::new(DMEVENTD).exists();
-    if starts_one || turning(Path::new("/sys/block")) > TURNING {
+    if dmeventd() == (false, true) || turning(Path::new("/sys/block")) > TURNING {
         return None;
     }
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

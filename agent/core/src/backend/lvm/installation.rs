@@ -6,12 +6,17 @@ use nix::unistd::{AccessFlags, access};
 use tokio::sync::OnceCell;
 
 use super::program;
-use crate::{Error, Kind, Result, host::device_mapper::DeviceMapper};
+use crate::{
+    Error, Kind, Result,
+    host::{device_mapper::DeviceMapper, exec::find},
+};
 
 /// Where LVM's programs lock each other out.
 pub(super) const LOCKS: &str = "/run/lock/lvm";
 /// Where udevd listens (`udev_ctrl_new`).
 const UDEV: &str = "/run/udev/control";
+/// Where dmeventd listens, when it runs.
+const DMEVENTD: &str = "/run/dmeventd-server";
 /// The oldest of a distribution that is still looked after (Debian 11); what older ones do was never looked at.
 const OLDEST: Version = Version(2, 3, 11);
 
@@ -48,6 +53,11 @@ pub(super) async fn check() -> Result<()> {
         check_version(&String::from_utf8_lossy(&output.stdout))
     });
     checked.await.copied()
+}
+
+/// Whether a dmeventd runs, and whether LVM could start one.
+pub(super) fn dmeventd() -> (bool, bool) {
+    (Path::new(DMEVENTD).exists(), find("dmeventd").is_some())
 }
 
 /// Whether udevd makes the device nodes. LVM waits for its answer to every change; without one it makes them itself.

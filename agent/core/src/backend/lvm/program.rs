@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-use super::{host_settings, installation::has_udev, metadata::VolumeGroup};
+use super::{
+    host_settings,
+    installation::{dmeventd, has_udev},
+    metadata::VolumeGroup,
+};
 use crate::{
     Error, Kind, Result, blocking,
     host::{
@@ -18,12 +22,15 @@ const ON_DISK: &str = "global{activation=0}";
 /// What frees extents that nobody may read any more.
 const FORGETTING: &str = "devices{issue_discards=1}";
 /// Nobody would answer.
-const NO_UDEV: &str = "activation{udev_sync=0 udev_rules=0}";
+const NO_UDEV: &str = "activation/udev_sync=0 activation/udev_rules=0";
+/// There is no dmeventd, nor one to be started, as in the agent's image: each activation would complain of it.
+const NO_DMEVENTD: &str = "activation/monitoring=0";
 
 /// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
 fn settings(more: &[&'static str]) -> String {
     let udev = (!has_udev()).then_some(NO_UDEV);
-    let all = [NO_BACKUP].into_iter().chain(udev);
+    let dmeventd = (dmeventd() == (false, false)).then_some(NO_DMEVENTD);
+    let all = [NO_BACKUP].into_iter().chain(udev).chain(dmeventd);
     let all: Vec<&str> = all.chain(more.iter().copied()).collect();
     all.join(" ")
 }
