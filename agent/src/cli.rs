@@ -150,6 +150,16 @@ pub(crate) struct ClusterArguments {
     /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
+    /// With that: only below these directories, links resolved.
+    #[arg(
+        long,
+        env = "DRUMLIN_MOUNT_ROOTS",
+        value_name = "DIR,...",
+        value_delimiter = ',',
+        default_value = "/",
+        requires = "allow_host_mounts"
+    )]
+    pub(crate) mount_roots: Vec<PathBuf>,
     /// Wait up to so many seconds, at random, before the API server is asked first: very many agents that start together
     /// come one after the other.
     #[arg(
@@ -231,7 +241,11 @@ impl ClusterArguments {
     pub(crate) fn cluster(&self) -> Option<Cluster> {
         (self.kubernetes || self.kubeconfig.is_some()).then(|| Cluster {
             kubeconfig: self.kubeconfig.clone(),
-            host_mounts: self.allow_host_mounts,
+            mount_roots: if self.allow_host_mounts {
+                self.mount_roots.clone()
+            } else {
+                Vec::new()
+            },
             leaves_claims: self.claims.are_the_controllers(),
             start_jitter: Duration::from_secs(self.start_jitter),
         })

@@ -105,8 +105,8 @@ pub struct Settings {
 pub struct Cluster {
     /// The file that says how it is reached; without one it is the one of the pod, or of the environment.
     pub kubeconfig: Option<PathBuf>,
-    /// Whether its objects may be mounted on this host.
-    pub host_mounts: bool,
+    /// The directories of this host below which its objects may be mounted; nowhere when there are none.
+    pub mount_roots: Vec<PathBuf>,
     /// Whether a controller gives nodes to the objects that name none, so that this agent need not look for them.
     pub leaves_claims: bool,
     /// Up to so long it waits before it asks the server first: very many agents that start together come one by one.
@@ -153,7 +153,7 @@ impl Reconciler {
         let mut server = None;
         if let Some(cluster) = settings.cluster {
             let known = Server::new(cluster.kubeconfig.as_deref()).await?;
-            shared.follow_cluster(known.clone(), cluster.host_mounts);
+            shared.follow_cluster(known.clone(), cluster.mount_roots.clone());
             server = Some((known, cluster));
         }
         Ok(Self {

@@ -54,7 +54,7 @@ pub(crate) struct Shared {
 /// The API server that is followed.
 struct Followed {
     server: Server,
-    host_mounts: bool,
+    mount_roots: Vec<PathBuf>,
 }
 
 #[derive(Default)]
@@ -128,11 +128,11 @@ impl Shared {
         })
     }
 
-    /// An API server is followed, and whether its objects may be mounted on this host.
-    pub(crate) fn follow_cluster(&self, server: Server, host_mounts: bool) {
+    /// An API server is followed, and below which directories of this host its objects may be mounted.
+    pub(crate) fn follow_cluster(&self, server: Server, mount_roots: Vec<PathBuf>) {
         let followed = Followed {
             server,
-            host_mounts,
+            mount_roots,
         };
         let _ = self.cluster.set(followed);
     }
@@ -165,11 +165,11 @@ impl Shared {
         self.cluster.get().map(|followed| &followed.server)
     }
 
-    /// Whether objects of an API server may be mounted on this host.
-    pub(crate) fn mounts_for_tenants(&self) -> bool {
+    /// The directories of this host below which objects of an API server may be mounted.
+    pub(crate) fn mount_roots(&self) -> &[PathBuf] {
         self.cluster
             .get()
-            .is_some_and(|followed| followed.host_mounts)
+            .map_or(&[], |followed| &followed.mount_roots)
     }
 
     /// Has somebody told which records change.

@@ -176,11 +176,24 @@ async fn a_host_mount_needs_the_agents_consent() {
     let denied = space.until_reason("dv/data", "HostMountDenied");
     assert!(condition(&denied, "Stalled").is_some());
     assert!(!target.exists());
-    let allowed = Options {
-        arguments: vec!["--allow-host-mounts".to_owned()],
+    let below = |root: &std::path::Path| Options {
+        arguments: vec![
+            "--allow-host-mounts".to_owned(),
+            format!("--mount-roots=/srv,{}", root.display()),
+        ],
         ..Options::default()
     };
-    node.restart_with(&cluster, allowed).await;
+    // Not every directory is one of theirs.
+    node.restart_with(&cluster, below(&node.agent.path("theirs")))
+        .await;
+    let told = |now: &serde_json::Value| {
+        let ready = condition(now, "Ready");
+        ready.is_some_and(|ready| ready["message"].to_string().contains("--mount-roots"))
+    };
+    space.until("dv/data", told);
+    assert!(!target.exists());
+    node.restart_with(&cluster, below(node.agent.scratch.path()))
+        .await;
     let mounted = space.until_ready("dv/data");
     assert_eq!(
         mounted["status"]["mountPath"],

@@ -12,6 +12,39 @@ use tonic::Code;
 use super::{Halt, Pass, stalled, waiting};
 use crate::client::{Failure, LONG, SHORT, call};
 
+/// Why nothing is mounted at a path for an object of an API server: who may write objects in a namespace need not be
+/// trusted with the paths of this host. A link on the way counts as what it leads to, for tenants write into what is
+/// mounted there.
+fn denied(path: &Path, roots: &[PathBuf]) -> Option<String> {
+    if roots.is_empty() {
+        return Some("spec.mount: this agent mounts nothing on its host for objects of an API server; start it with --allow-host-mounts".to_owned());
+    }
+    let real = |path: &Path| {
+        let there = path.ancestors().find_map(|ancestor| {
+            let real = fs::canonicalize(ancestor).ok()?;
+            Some(real.join(path.strip_prefix(ancestor).ok()?))
+        });
+        there.unwrap_or_else(|| path.to_owned())
+    };
+    let path = (path, real(path));
+    let is_below = |root: &PathBuf| {
+        let root = real(root);
+        path.1 != root && path.1.starts_with(&root)
+    };
+    if roots.iter().any(is_below) {
+        return None;
+    }
+    let roots: Vec<String> = roots
+        .iter()
+        .map(|root| root.display().to_string())
+        .collect();
+    Some(format!(
+        "spec.mount.path: {} is not below {}, where alone this agent mounts for objects of an API server (--mount-roots)",
+        path.0.display(),
+        roots.join(" or ")
+    ))
+}
+
 impl Pass<'_> {
     /// Where the volume is staged.
     pub(super) fn staging(&self) -> PathBuf {
@@ -22,12 +55,11 @@ impl Pass<'_> {
     /// Brings the mount to what the manifest wants.
     pub(super) async fn follow_mount(&mut self) -> Result<(), Halt> {
         let wanted = self.spec().mount.clone();
-        // Who may write objects in a namespace need not be trusted with the paths of this host.
-        if wanted.is_some() && self.record.served().is_some() && !self.shared.mounts_for_tenants() {
-            return Err(stalled(
-                "HostMountDenied",
-                "spec.mount: this agent mounts nothing on its host for objects of an API server; start it with --allow-host-mounts".to_owned(),
-            ));
+        if let Some(wanted) = &wanted
+            && self.record.served().is_some()
+        {
+            let why = denied(Path::new(&wanted.path), self.shared.mount_roots());
+            why.map_or(Ok(()), |why| Err(stalled("HostMountDenied", why)))?;
         }
         let has = self.record.drumlin.mounted.clone();
         if let Some(has) = &has
@@ -235,5 +267,31 @@ fn make_directory(path: &Path) -> Result<(), Halt> {
             format!("could not make directory {}: {error}", path.display()),
         )),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn objects_of_a_server_are_mounted_below_the_roots_only_whatever_links_say() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::create_dir_all(at("srv/pg")).unwrap();
+        symlink(directory.path(), at("srv/pg/out")).unwrap();
+        symlink(at("srv"), at("alias")).unwrap();
+        let roots = [at("srv")];
+        for good in ["srv/new", "srv/pg/data/deep", "alias/new", "srv/pg"] {
+            assert_eq!(denied(&at(good), &roots), None, "{good}");
+        }
+        for bad in ["srv", "srvx", "etc", "srv/pg/out/etc", "alias"] {
+            let why = denied(&at(bad), &roots).unwrap();
+            assert!(why.starts_with("spec.mount.path: "), "{why}");
+        }
+        assert_eq!(denied(&at("etc"), &["/".into()]), None);
+        assert!(denied(&at("etc"), &[]).is_some());
     }
 }
