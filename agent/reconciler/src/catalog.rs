@@ -116,11 +116,7 @@ fn take_over(
             && !silent.contains(&record.drumlin.file)
     });
     for key in missing {
-        let is_nothing = |record: &Record| {
-            // What asked for destruction and was obeyed may go, and what was never begun leaves nothing.
-            (record.is_absent() && record.drumlin.destroyed) || !record.is_begun()
-        };
-        if engine.shared.with(&key, is_nothing) == Some(true) {
+        if engine.shared.with(&key, Record::is_nothing) == Some(true) {
             engine.shared.forget(&key)?;
             continue;
         }

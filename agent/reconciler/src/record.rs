@@ -448,6 +448,12 @@ impl Record {
         self.drumlin.destroyed && !(is_released && self.deletion_policy() == DeletionPolicy::Delete)
     }
 
+    /// Whether nothing is left that a record would have to be kept for: what asked for destruction was obeyed, or nothing
+    /// was ever begun.
+    pub(crate) fn is_nothing(&self) -> bool {
+        (self.is_absent() && self.is_destroyed()) || !self.is_begun()
+    }
+
     /// Whether it shall be left alone.
     pub(crate) fn is_paused(&self) -> bool {
         self.annotation(names::PAUSED) == Some("true")

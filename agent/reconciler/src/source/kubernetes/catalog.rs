@@ -1,6 +1,9 @@
 //! From what an API server says of this node's objects to the records that are worked on.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use drumlin_crd::{Candidate, Object, ObjectKey, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,6 +19,9 @@ use crate::{
     record::{Record, Verdict, now},
     served::Served,
 };
+
+/// Who takes longer to answer than this does not answer.
+const SLOW: Duration = Duration::from_secs(2);
 
 /// Keeps the records in step with the server's objects.
 pub(crate) struct Catalog<'a> {
@@ -93,9 +99,10 @@ impl<'a> Catalog<'a> {
         }
         let keys: Vec<ObjectKey> = self.again.keys().cloned().collect();
         for key in keys {
+            let begun = Instant::now();
             self.look_again(&key).await;
-            if self.again.contains_key(&key) {
-                // The server does not answer, or the disk is full: the others would not fare better.
+            if self.again.contains_key(&key) && begun.elapsed() > SLOW {
+                // The server does not answer: the others would not fare better.
                 return;
             }
         }
@@ -293,10 +300,7 @@ impl<'a> Catalog<'a> {
         if shared.with(key, of_us) != Some(true) {
             return Ok(());
         }
-        let is_nothing = |record: &Record| {
-            (record.is_absent() && record.drumlin.destroyed) || !record.is_begun()
-        };
-        if shared.with(key, is_nothing) == Some(true) {
+        if shared.with(key, Record::is_nothing) == Some(true) {
             shared.forget(key)?;
             shared.look_at_directory();
             return Ok(());
@@ -320,7 +324,6 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
     let Some(before) = before else {
         return Standing::Free;
     };
-    let is_of_nothing = before.drumlin.destroyed && before.is_absent() || !before.is_begun();
     let is_same = |was: &Served| was.uid == now.uid;
     if now.is_leaving && !before.served().is_some_and(is_same) {
         // It takes nothing of anybody's with it.
@@ -343,7 +346,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
                 None => Standing::Own,
             };
         }
-        if is_of_nothing && before.is_absent() {
+        if before.is_nothing() && before.is_absent() {
             return Standing::Free;
         }
         return Standing::Taken(refusal(
@@ -357,7 +360,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
     if was.uid == now.uid {
         return Standing::Own;
     }
-    if is_of_nothing {
+    if before.is_nothing() {
         return Standing::Free;
     }
     if was.namespace_uid != now.namespace_uid {

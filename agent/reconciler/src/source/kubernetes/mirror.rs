@@ -148,9 +148,8 @@ impl Mirror {
             served.uid == known.uid
                 && served.is_leaving
                 && served.is_guarded
-                && record
-                    .as_ref()
-                    .is_some_and(|record| record.drumlin.destroyed)
+                // Not what was released only, and is to be deleted since.
+                && record.as_ref().is_some_and(Record::is_destroyed)
         };
         if known.is_released || served.is_some_and(is_over) {
             let gone = self.server.let_go(key, &known.uid).await;
