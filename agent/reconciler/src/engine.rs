@@ -229,6 +229,8 @@ impl Engine {
                     (_, "DependencyNotFound" | "MembersPending" | "MemberConflict") => {
                         Some(DEPENDENCY)
                     }
+                    // The server comes back by itself, and sooner than what a person has to look at.
+                    (_, "GuardPending") => Some(self.pause(&key, Code::Unavailable).1),
                     (State::Stalled, _) => None,
                     _ => Some(self.pause(&key, Code::FailedPrecondition).1),
                 };

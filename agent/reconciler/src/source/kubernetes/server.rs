@@ -1,6 +1,10 @@
 //! The API server: what it is asked, and what it is told.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use drumlin_crd::{ObjectKey, names};
 use k8s_openapi::{
@@ -17,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::pace;
-use crate::Error;
+use crate::{Error, shared::lock};
 
 /// Under which name the guard and the status are applied.
 const AGENT: &str = "drumlin-agent";
@@ -81,6 +85,8 @@ pub(crate) enum Speaker {
 #[derive(Clone)]
 pub(crate) struct Server {
     client: Client,
+    /// Until when nobody waits for it whose objects others wait behind: it did not answer just now.
+    silent: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Server {
@@ -103,9 +109,12 @@ impl Server {
                 .map_err(|error| failed(error.to_string()))?,
         };
         config.read_timeout = Some(SILENCE);
+        // Every request is tried again by who needs it: what retries below would sleep for minutes, and hear nothing.
+        config.default_retry = false;
         let client = ClientBuilder::try_from(config).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
             client: client.with_layer(&pace::layer()).build(),
+            silent: Arc::default(),
         })
     }
 
@@ -133,9 +142,18 @@ impl Server {
             json!([names::FINALIZER]),
         );
         let how = PatchParams::apply(AGENT).force();
+        // There are few at a time that may wait, and what files ask for is behind them.
+        let now = Instant::now();
+        if lock(&self.silent).is_some_and(|until| now < until) {
+            return Err(silence());
+        }
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        within(objects.patch(&key.name, &how, &patch)).await
+        let guarded = within(objects.patch(&key.name, &how, &patch)).await;
+        if guarded.is_err() && now.elapsed() >= PATIENCE {
+            *lock(&self.silent) = Some(Instant::now() + PATIENCE);
+        }
+        guarded
     }
 
     /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
@@ -305,6 +323,10 @@ async fn within<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<(), R
 async fn answer<T>(asked: impl Future<Output = kube::Result<T>>) -> Result<T, Refusal> {
     match tokio::time::timeout(PATIENCE, asked).await {
         Ok(answer) => Ok(answer?),
-        Err(_) => Err(Refusal::Other("the API server does not answer".to_owned())),
+        Err(_) => Err(silence()),
     }
+}
+
+fn silence() -> Refusal {
+    Refusal::Other("the API server does not answer".to_owned())
 }
