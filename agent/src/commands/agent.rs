@@ -67,13 +67,25 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
-    let reconciling = reconciler.map(|reconciler| tokio::spawn(reconciler.run(stop.clone())));
+    let reconciling = reconciler.map(|reconciler| {
+        // An agent that follows nothing any more is better ended, and started again, than alive.
+        let ending = stop.clone().drop_guard();
+        let reconciling = reconciler.run(stop.clone());
+        tokio::spawn(async move {
+            let _ending = ending;
+            reconciling.await;
+        })
+    });
     let served = serve_until_stopped(&operations, &config.driver, listeners, &stop).await;
-    if let Some(reconciling) = reconciling {
-        let _ = tokio::time::timeout(GRACE, reconciling).await;
-    }
+    let followed = match reconciling {
+        Some(reconciling) => tokio::time::timeout(GRACE, reconciling).await,
+        None => Ok(Ok(())),
+    };
     drop((socket, beside));
     tracing::info!("agent stopped");
+    if let Ok(Err(error)) = followed {
+        anyhow::bail!("the reconciler has ended: {error}");
+    }
     served
 }
 

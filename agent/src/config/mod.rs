@@ -109,6 +109,8 @@ impl Config {
         }
         let node = match arguments.node.clone().or(file.node) {
             Some(node) => node,
+            // Kubernetes calls a node by its host's name in lower case.
+            None if arguments.cluster.cluster().is_some() => host_name()?.to_ascii_lowercase(),
             None => host_name()?,
         };
         let node: NodeName = node.parse().context("node")?;
