@@ -8,6 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kube::{
+    Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
 use serde_json::Value;
 
 use crate::{
@@ -125,6 +129,17 @@ impl Cluster {
             "--kubeconfig".to_owned(),
             self.kubeconfig.to_string_lossy().into_owned(),
         ]
+    }
+
+    /// A client that asks it without a program.
+    pub async fn client(&self) -> kube::Client {
+        let told = Kubeconfig::read_from(&self.kubeconfig).expect("it can be read");
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(told, &options).await;
+        let mut config = config.expect("it names a server");
+        // Watches are silent.
+        config.read_timeout = None;
+        kube::Client::try_from(config).expect("a client can be made")
     }
 
     /// `kubectl`, whatever becomes of it.

@@ -2,7 +2,6 @@
 
 use std::{
     path::PathBuf,
-    process::Output,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -14,6 +13,11 @@ use drumlin_tests::{
     cluster::{Cluster, is_ready},
     programs::{output, run},
 };
+use kube::{
+    Api, Client, Error,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
@@ -26,7 +30,7 @@ use crate::{
 /// So long a step of a life may take, with all that is killed meanwhile.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// So many lives there are at a time.
-const BESIDE: usize = 6;
+const BESIDE: usize = 8;
 
 /// How many there are: `DRUMLIN_LIVES`.
 fn lives() -> usize {
@@ -41,49 +45,115 @@ fn below(end: u64) -> u64 {
     state.build_hasher().finish() % end
 }
 
-/// Asks until it is answered.
-fn until_done(what: &str, ask: impl Fn() -> Output) -> String {
+/// The kinds of a life, as they are called here and as the server knows them.
+const KINDS: [(&str, &str, &str, &str, &str); 7] = [
+    (
+        "pvc",
+        "",
+        "v1",
+        "PersistentVolumeClaim",
+        "persistentvolumeclaims",
+    ),
+    ("pv", "", "v1", "PersistentVolume", "persistentvolumes"),
+    (
+        "volumesnapshot",
+        "snapshot.storage.k8s.io",
+        "v1",
+        "VolumeSnapshot",
+        "volumesnapshots",
+    ),
+    ("dv", "drumlin.dev", "v1alpha1", "Volume", "volumes"),
+    (
+        "dvg",
+        "drumlin.dev",
+        "v1alpha1",
+        "VolumeGroup",
+        "volumegroups",
+    ),
+    ("dsnap", "drumlin.dev", "v1alpha1", "Snapshot", "snapshots"),
+    (
+        "dgsnap",
+        "drumlin.dev",
+        "v1alpha1",
+        "GroupSnapshot",
+        "groupsnapshots",
+    ),
+];
+
+/// So long the server may take to answer before it is asked again.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// Asks until it is answered, or told that there is no such thing.
+async fn until_done<T>(what: &str, ask: impl AsyncFn() -> kube::Result<T>) -> Option<T> {
     let begun = Instant::now();
     loop {
-        let output = ask();
-        if output.status.success() {
-            return String::from_utf8(output.stdout).unwrap();
-        }
-        assert!(begun.elapsed() < PATIENCE, "{what}: {output:?}");
-        std::thread::sleep(Duration::from_millis(300));
+        let refusal = match tokio::time::timeout(ANSWER, ask()).await {
+            Ok(Ok(done)) => return Some(done),
+            Ok(Err(Error::Api(status))) if status.code == 404 => return None,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "no answer".to_owned(),
+        };
+        assert!(begun.elapsed() < PATIENCE, "{what}: {refusal}");
+        tokio::time::sleep(Duration::from_millis(300)).await;
     }
 }
 
 /// What a life asks a server that may be away.
-struct Asking<'a> {
-    cluster: &'a Cluster,
-    namespace: &'a str,
+struct Asking {
+    client: Client,
+    namespace: String,
 }
 
-impl Asking<'_> {
-    fn apply(&self, text: &str) {
-        let words = ["-n", self.namespace, "apply", "-f", "-"];
-        until_done("apply", || self.cluster.try_with_input(&words, text));
+impl Asking {
+    fn api(&self, is_meant: impl Fn(&str, &str) -> bool) -> Api<DynamicObject> {
+        let kind = KINDS.iter().find(|kind| is_meant(kind.0, kind.3));
+        let (_, group, version, kind, plural) = kind.unwrap();
+        let kind = GroupVersionKind::gvk(group, version, kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind, plural);
+        if plural == &"persistentvolumes" {
+            return Api::all_with(self.client.clone(), &resource);
+        }
+        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
     }
 
-    fn find(&self, object: &str) -> Value {
-        let words = [
-            "-n",
-            self.namespace,
-            "get",
-            object,
-            "-o",
-            "json",
-            "--ignore-not-found",
-        ];
-        let text = until_done(object, || self.cluster.try_kubectl(&words));
-        serde_json::from_str(&text).unwrap_or_default()
+    /// The objects of the kind and the name of an object that is called `kind/name`.
+    fn named<'a>(&self, object: &'a str) -> (Api<DynamicObject>, &'a str) {
+        let (kind, name) = object.split_once('/').unwrap();
+        (self.api(|short, _| short == kind), name)
     }
 
-    fn until(&self, object: &str, holds: impl Fn(&Value) -> bool) -> Value {
+    async fn apply(&self, text: &str) {
+        let documents = serde_yaml::Deserializer::from_str(text);
+        let objects: Vec<Value> = documents
+            .map(|document| Value::deserialize(document).unwrap())
+            .collect();
+        for object in objects {
+            let api = self.api(|_, kind| object["kind"] == kind);
+            let name = object["metadata"]["name"].as_str().unwrap().to_owned();
+            let how = PatchParams::apply("tests").force();
+            let applied = until_done(&name, async || {
+                api.patch(&name, &how, &Patch::Apply(&object)).await
+            });
+            assert!(applied.await.is_some(), "{name}");
+        }
+    }
+
+    async fn delete(&self, object: &str) {
+        let (api, name) = self.named(object);
+        let how = DeleteParams::default();
+        until_done(object, async || api.delete(name, &how).await).await;
+    }
+
+    async fn find(&self, object: &str) -> Value {
+        let (api, name) = self.named(object);
+        let found = until_done(object, async || api.get(name).await).await;
+        serde_json::to_value(found).unwrap()
+    }
+
+    async fn until(&self, object: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
-            let now = self.find(object);
+            let now = self.find(object).await;
             if holds(&now) {
                 return now;
             }
@@ -91,27 +161,25 @@ impl Asking<'_> {
                 begun.elapsed() < PATIENCE,
                 "{object} never came to be so: {now:#}"
             );
-            std::thread::sleep(Duration::from_millis(300));
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 
     /// The volume of a claim, once it is bound.
-    fn volume_of(&self, claim: &str) -> Value {
+    async fn volume_of(&self, claim: &str) -> Value {
         let is_bound = |now: &Value| now["status"]["phase"] == "Bound";
-        let claim = self.until(&format!("pvc/{claim}"), is_bound);
-        self.find(&format!(
-            "pv/{}",
-            claim["spec"]["volumeName"].as_str().unwrap()
-        ))
+        let claim = self.until(&format!("pvc/{claim}"), is_bound).await;
+        let volume = claim["spec"]["volumeName"].as_str().unwrap();
+        self.find(&format!("pv/{volume}")).await
     }
 }
 
 /// A claim with something in it, a snapshot and a copy of that, a volume and the claim as a group, a moment of it, and a
 /// restore; and all of it taken down.
-async fn live(asking: &Asking<'_>, kubelet: &Kubelet, number: usize) {
+async fn live(asking: &Asking, kubelet: &Kubelet, number: usize) {
     let name = |of: &str| format!("{of}-{number}");
-    asking.apply(&claim(&name("data"), "320Mi", ""));
-    let data = asking.volume_of(&name("data"));
+    asking.apply(&claim(&name("data"), "320Mi", "")).await;
+    let data = asking.volume_of(&name("data")).await;
     let at = kubelet.mount(&data).await;
     put(&at, "file", name("precious").as_bytes());
     kubelet.unmount(&data).await;
@@ -140,29 +208,22 @@ async fn live(asking: &Asking<'_>, kubelet: &Kubelet, number: usize) {
             ),
         ]
         .concat(),
-    );
-    let copy = asking.volume_of(&name("copy"));
+    )
+    .await;
+    let copy = asking.volume_of(&name("copy")).await;
     let at = kubelet.mount(&copy).await;
     assert_eq!(get(&at, "file"), name("precious").as_bytes());
     kubelet.unmount(&copy).await;
     let ours = ["dv/raw", "dvg/both", "dgsnap/night", "dv/again"].map(name);
     for object in &ours {
-        asking.until(object, is_ready);
+        asking.until(object, is_ready).await;
     }
     let theirs = ["volumesnapshot/moment", "pvc/copy", "pvc/data"].map(name);
     for object in ours.iter().chain(&theirs) {
-        let words = [
-            "-n",
-            asking.namespace,
-            "delete",
-            object,
-            "--wait=false",
-            "--ignore-not-found",
-        ];
-        until_done(object, || asking.cluster.try_kubectl(&words));
+        asking.delete(object).await;
     }
     for object in ours.iter().chain(&theirs) {
-        asking.until(object, Value::is_null);
+        asking.until(object, Value::is_null).await;
     }
 }
 
@@ -192,22 +253,20 @@ async fn nothing_is_lost_or_left_whatever_is_killed() {
     let mut stack = Stack::start().await;
     let space = stack.cluster.namespace();
     let (namespace, kubelet) = (space.name.clone(), stack.kubelet());
-    let cluster = Arc::new(Cluster::known_by(stack.cluster.kubeconfig()));
+    let client = stack.cluster.client().await;
     let (next, are_over) = (
         Arc::new(AtomicUsize::new(0)),
         Arc::new(AtomicBool::new(false)),
     );
     let living: Vec<_> = (0..BESIDE)
         .map(|_| {
-            let (cluster, namespace) = (Arc::clone(&cluster), namespace.clone());
+            let asking = Asking {
+                client: client.clone(),
+                namespace: namespace.clone(),
+            };
             let (next, kubelet) = (Arc::clone(&next), kubelet.clone());
             let runtime = tokio::runtime::Handle::current();
-            // Programs are waited for here.
             tokio::task::spawn_blocking(move || {
-                let asking = Asking {
-                    cluster: &cluster,
-                    namespace: &namespace,
-                };
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
                     if number >= lives() {
@@ -226,7 +285,7 @@ async fn nothing_is_lost_or_left_whatever_is_killed() {
     });
     let mut kills = [0_usize; 3];
     while !are_over.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(1000 + below(3000))).await;
+        tokio::time::sleep(Duration::from_millis(3000 + below(6000))).await;
         // What kubelet does: sidecars end when the agent's socket is gone for long.
         for daemon in stack.daemons.values_mut() {
             if !daemon.is_running() {
@@ -268,7 +327,7 @@ async fn nothing_is_lost_or_left_whatever_is_killed() {
     let rest = || {
         let kinds = "pv,pvc,volumesnapshots,volumesnapshotcontents,dv,dvg,dsnap,dgsnap";
         let words = ["get", kinds, "-A", "-o", "name"];
-        until_done("what is left", || stack.cluster.try_kubectl(&words))
+        stack.cluster.kubectl(&words)
     };
     stack.eventually(rest, String::is_empty);
     let node = Node {

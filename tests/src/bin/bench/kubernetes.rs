@@ -19,12 +19,11 @@ use drumlin_tests::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::{
-    Api, Client, Config,
+    Api, Client,
     api::{
         ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, WatchEvent,
         WatchParams,
     },
-    config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::{Value, json};
 
@@ -68,15 +67,6 @@ fn size() -> Size {
 const BESIDE: usize = 32;
 /// So many status writes a second there are.
 const RATE: u32 = 50;
-
-async fn client(cluster: &Cluster) -> Client {
-    let told = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
-    let mut config = Config::from_custom_kubeconfig(told, &KubeConfigOptions::default())
-        .await
-        .unwrap();
-    config.read_timeout = None;
-    Client::try_from(config).unwrap()
-}
 
 fn resource() -> ApiResource {
     let kind = GroupVersionKind::gvk("drumlin.dev", "v1alpha1", "Volume");
@@ -156,7 +146,7 @@ fn calls(agent: &Agent, method: &str) -> Vec<Duration> {
 /// From the apply of an object until the server says that it is ready.
 pub(crate) async fn latency(table: &mut Table) {
     let (cluster, size) = (Cluster::of_the_lab(), size());
-    let (client, space) = (client(&cluster).await, cluster.namespace());
+    let (client, space) = (cluster.client().await, cluster.namespace());
     let objects = volumes(&client, &space.name);
     let node = cluster.name("node");
     let agent = agent(&cluster, &node).await;
@@ -204,7 +194,7 @@ pub(crate) async fn latency(table: &mut Table) {
 pub(crate) async fn quiet(table: &mut Table) {
     let (cluster, size) = (Cluster::of_the_lab(), size());
     let proxy = Proxy::start(&cluster).await;
-    let (client, space) = (client(&cluster).await, cluster.namespace());
+    let (client, space) = (cluster.client().await, cluster.namespace());
     let objects = volumes(&client, &space.name);
     let node = cluster.name("node");
     let count = size.own / 10;
@@ -274,7 +264,7 @@ pub(crate) async fn quiet(table: &mut Table) {
 /// What an agent takes that has very many objects.
 pub(crate) async fn memory(table: &mut Table) {
     let (cluster, size) = (Cluster::of_the_lab(), size());
-    let (client, space) = (client(&cluster).await, cluster.namespace());
+    let (client, space) = (cluster.client().await, cluster.namespace());
     let objects = volumes(&client, &space.name);
     let node = cluster.name("node");
     let agent = agent(&cluster, &node).await;
@@ -303,7 +293,7 @@ fn server_time() -> f64 {
 
 /// The status that an agent gives a volume, as it has written it.
 async fn status(cluster: &Cluster) -> Value {
-    let (client, space) = (client(cluster).await, cluster.namespace());
+    let (client, space) = (cluster.client().await, cluster.namespace());
     let objects = volumes(&client, &space.name);
     let node = cluster.name("node");
     let _agent = agent(cluster, &node).await;
@@ -355,7 +345,7 @@ async fn write(
 pub(crate) async fn fleet(table: &mut Table) {
     let (cluster, size) = (Cluster::of_the_lab(), size());
     let space = cluster.namespace();
-    let objects = volumes(&client(&cluster).await, &space.name);
+    let objects = volumes(&cluster.client().await, &space.name);
     let fleet = cluster.name("fleet");
     let node = |number: usize| format!("{fleet}-{}", number % size.agents);
     make(
@@ -381,7 +371,7 @@ pub(crate) async fn fleet(table: &mut Table) {
         .unwrap();
     let mut clients = Vec::new();
     for _ in 0..size.agents.div_ceil(100) {
-        clients.push(client(&cluster).await);
+        clients.push(cluster.client().await);
     }
     let mut opened = stream::iter(0..size.agents)
         .map(|number| {
