@@ -101,7 +101,10 @@ async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
         drumlin_tests::cluster::condition(now, "Stalled").is_some()
     });
     let message = refused.to_string();
-    assert!(message.contains("another namespace"), "{message}");
+    assert!(
+        message.contains("a former one of the same name"),
+        "{message}"
+    );
     assert_eq!(refused["status"]["volumeHandle"], serde_json::json!(null));
     assert_eq!(node.holds().await, (1, 0));
     // It can be deleted, and takes nothing with it.
@@ -114,6 +117,49 @@ async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
     ]);
     space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
     assert_eq!(node.holds().await, (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_file_has_handed_over_and_was_released_is_no_later_namespaces() {
+    let cluster = Cluster::of_the_lab();
+    let ((node, manifests), space) = (with_directory(&cluster).await, cluster.namespace());
+    let manifest = node.volume("data", "32Mi", "");
+    let file = manifests.join("data.yaml");
+    let named = format!("name: data, namespace: {}", space.name);
+    write(&file, &manifest.replace("name: data", &named));
+    let shown = || node.agent.status().0;
+    drumlin_tests::agent::eventually(shown, |shown| shown.contains("True")).await;
+    space.apply(&manifest);
+    space.until_reason("dv/data", "OwnedByDirectory");
+    write(&manifests.join("other.yaml"), "# nothing yet\n");
+    fs::remove_file(&file).unwrap();
+    space.until_ready("dv/data");
+    space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    make_again(&cluster, &space);
+
+    space.apply(&manifest);
+    let refused = space.until("dv/data", |now| {
+        drumlin_tests::cluster::condition(now, "Stalled").is_some()
+    });
+    assert_eq!(refused["status"]["volumeHandle"], serde_json::json!(null));
+    assert_eq!(node.holds().await, (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_released_and_shall_be_deleted_since_is_deleted_before_it_goes() {
+    let cluster = Cluster::of_the_lab();
+    let (mut node, space) = (Node::start(&cluster).await, cluster.namespace());
+    space.apply(&node.volume("data", "32Mi", "deletionPolicy: Retain"));
+    space.until_ready("dv/data");
+    space.kubectl(&["annotate", "dv/data", "drumlin.dev/state=absent"]);
+    space.until_reason("dv/data", "Released");
+    node.agent.kill();
+    let delete = r#"{"spec": {"deletionPolicy": "Delete"}}"#;
+    space.kubectl(&["patch", "dv/data", "--type=merge", "-p", delete]);
+    space.kubectl(&["delete", "dv/data", "--wait=false"]);
+    node.restart_with(&cluster, Options::default()).await;
+    space.until_gone("dv/data");
+    assert_eq!(node.holds().await, (0, 0));
 }
 
 /// Deletes the volume `data` while the agent is away, and has the server forget it.
