@@ -43,14 +43,32 @@ async fn claimed(
 
 fn bind(cluster: &Cluster, space: &Namespace<'_>, name: &str, labels: &str, handle: &str) {
     let volume = format!("{}-{name}", space.name);
+    space.apply(&claim(&volume, name, labels));
+    let uid = space.get(&format!("pvc/{name}"))["metadata"]["uid"].clone();
+    let uid = uid.as_str().unwrap();
     space.apply(&format!(
-        "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, labels: {{{labels}}}}}\nspec:\n  volumeName: {volume}\n  storageClassName: drumlin\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 32Mi}}}}\n---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {volume}}}\nspec:\n  storageClassName: drumlin\n  accessModes: [ReadWriteOnce]\n  capacity: {{storage: 32Mi}}\n  claimRef: {{kind: PersistentVolumeClaim, namespace: {}, name: {name}}}\n  csi: {{driver: csi.drumlin.dev, volumeHandle: {handle}}}\n",
+        "---\napiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {volume}}}\nspec:\n  storageClassName: drumlin\n  accessModes: [ReadWriteOnce]\n  capacity: {{storage: 32Mi}}\n  claimRef: {{kind: PersistentVolumeClaim, namespace: {}, name: {name}, uid: {uid}}}\n  csi: {{driver: csi.drumlin.dev, volumeHandle: {handle}}}\n",
         space.name
     ));
+    is_bound(space, name);
     // No kubelet runs here that would see that nothing uses it.
     let bare = r#"{"metadata": {"finalizers": null}}"#;
     space.kubectl(&["patch", "pvc", name, "--type=merge", "-p", bare]);
     cluster.kubectl(&["patch", "pv", &volume, "--type=merge", "-p", bare]);
+}
+
+/// A claim of a volume that it names.
+fn claim(volume: &str, name: &str, labels: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, labels: {{{labels}}}}}\nspec:\n  volumeName: {volume}\n  storageClassName: drumlin\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 32Mi}}}}\n"
+    )
+}
+
+/// Has a claim say that it is bound.
+fn is_bound(space: &Namespace<'_>, name: &str) {
+    let bound = r#"{"status": {"phase": "Bound"}}"#;
+    let patch = ["patch", "pvc", name, "--subresource=status"];
+    space.kubectl(&[patch.as_slice(), &["--type=merge", "-p", bound]].concat());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,6 +136,21 @@ async fn claims_are_members_of_groups_and_sources_of_snapshots() {
     claimed(&cluster, &space, &node, "more", "app: pg").await;
     space.until("dvg/pg", has(2));
     space.until_ready("dvg/pg");
+
+    // What a claim has left belongs to no later one of its name: Kubernetes does not bind the two, whatever that one names.
+    claimed(&cluster, &space, &node, "left", "").await;
+    space.kubectl(&["delete", "pvc/left", "--timeout=20s"]);
+    space.apply(&claim(&format!("{}-left", space.name), "left", ""));
+    let of = |name: &str, claim: &str| {
+        let source = format!("source: {{persistentVolumeClaimName: {claim}}}");
+        manifest("Snapshot", name, &source)
+    };
+    space.apply(&of("theirs", "left"));
+    space.apply(&of("after", "data"));
+    space.until_ready("dsnap/after");
+    let theirs = space.get("dsnap/theirs");
+    assert_eq!(theirs["spec"]["nodeName"], json!(null), "{theirs:#}");
+    assert_eq!(theirs["status"]["candidates"], json!(null), "{theirs:#}");
 
     // Members of two nodes are no group.
     let elsewhere = claimed(&cluster, &space, &other, "elsewhere", "app: other").await;

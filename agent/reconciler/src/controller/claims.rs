@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use drumlin_crd::{Candidate, MemberKind, ObjectKey};
 use serde_json::{Value, json};
 
-use super::view::{Seen, View};
+use super::view::{Bound, Claim, Seen, View};
 use crate::{
     record::{Body, Record, State, Verdict, judge},
     source::kubernetes::server::{Refusal, Speaker},
@@ -135,19 +135,18 @@ impl View {
         if claim.is_leaving {
             return None;
         }
-        let volume = claim
-            .volume
-            .as_ref()
-            .and_then(|volume| self.volumes.get("", volume));
-        // A claim may name a volume that is another claim's.
-        let bound = volume
-            .and_then(Option::as_ref)
-            .filter(|bound| bound.namespace == namespace && bound.claim == name);
-        if claim.volume.is_some() && bound.is_none() {
-            // Bound to another driver's volume, or to none.
-            return None;
-        }
-        let handle = bound.map(|bound| bound.handle.clone());
+        let handle = match &claim.volume {
+            None => None,
+            Some(volume) => {
+                // Bound to another driver's volume, or to none.
+                let volume = self.volumes.get("", volume)?.as_ref()?;
+                if !volume.may_be_of(namespace, &name, claim) {
+                    return None;
+                }
+                let is_bound = claim.is_bound && volume.claim_uid.is_some();
+                is_bound.then(|| volume.handle.clone())
+            }
+        };
         Some(Candidate {
             kind: MemberKind::PersistentVolumeClaim.to_string(),
             name,
@@ -182,6 +181,17 @@ impl View {
             }
         }
         nodes
+    }
+}
+
+impl Bound {
+    /// Whether no other claim has it. A claim may name any volume, and one that is kept still names its last claim: one of
+    /// the same name that is made later is another tenant's.
+    fn may_be_of(&self, namespace: &str, name: &str, claim: &Claim) -> bool {
+        let is_its_own = |uid: &String| *uid == claim.uid;
+        self.namespace == namespace
+            && self.claim == name
+            && self.claim_uid.as_ref().is_none_or(is_its_own)
     }
 }
 

@@ -10,6 +10,8 @@ mod claims;
 mod index;
 mod lease;
 mod nodes;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

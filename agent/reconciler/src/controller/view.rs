@@ -61,8 +61,11 @@ pub(super) struct Seen {
 /// A claim of a user.
 #[derive(Debug)]
 pub(super) struct Claim {
+    pub(super) uid: String,
     pub(super) labels: std::collections::BTreeMap<String, String>,
     pub(super) volume: Option<String>,
+    /// Whether Kubernetes says that it is bound: the last that it writes of the two.
+    pub(super) is_bound: bool,
     pub(super) is_leaving: bool,
 }
 
@@ -72,10 +75,12 @@ pub(super) struct Bound {
     pub(super) handle: String,
     pub(super) namespace: String,
     pub(super) claim: String,
+    /// The id of the claim; none where somebody has reserved the volume by name, which Kubernetes has yet to make good.
+    pub(super) claim_uid: Option<String>,
 }
 
 /// What one of the watches says.
-enum Said {
+pub(super) enum Said {
     Object(&'static str, Box<watcher::Event<DynamicObject>>),
     Claim(Box<watcher::Event<PersistentVolumeClaim>>),
     Volume(Box<watcher::Event<PersistentVolume>>),
@@ -150,7 +155,7 @@ impl View {
     }
 
     /// Takes over what a watch says; the namespaces in which something may be another one by that.
-    fn hear(&mut self, said: Said) -> Vec<String> {
+    pub(super) fn hear(&mut self, said: Said) -> Vec<String> {
         match said {
             Said::Object(kind, event) => match self.objects.get_mut(kind) {
                 Some(index) => index.follow(
@@ -239,7 +244,10 @@ impl Seen {
 }
 
 fn read_claim(claim: PersistentVolumeClaim) -> Claim {
+    let phase = claim.status.and_then(|status| status.phase);
     Claim {
+        uid: claim.metadata.uid.unwrap_or_default(),
+        is_bound: phase.as_deref() == Some("Bound"),
         is_leaving: claim.metadata.deletion_timestamp.is_some(),
         labels: claim.metadata.labels.unwrap_or_default(),
         volume: claim.spec.and_then(|spec| spec.volume_name),
@@ -255,6 +263,7 @@ fn read_volume(driver: &str, volume: &PersistentVolume) -> Option<Bound> {
         handle: source.volume_handle.clone(),
         namespace: claim.namespace.clone()?,
         claim: claim.name.clone()?,
+        claim_uid: claim.uid.clone().filter(|uid| !uid.is_empty()),
     })
 }
 

@@ -118,6 +118,12 @@ impl Server {
         })
     }
 
+    /// One that a client of the test's own reaches.
+    #[cfg(test)]
+    pub(crate) fn known_by(client: Client) -> Self {
+        Self { client }
+    }
+
     /// For requests of other kinds than ours.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
