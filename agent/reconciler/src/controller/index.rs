@@ -50,11 +50,13 @@ impl<T> Index<T> {
             }
             Event::InitDone => {
                 let listed = std::mem::take(&mut self.listed);
-                for (namespace, objects) in &mut self.by_namespace {
+                let about = self.by_namespace.keys().cloned().collect();
+                self.by_namespace.retain(|namespace, objects| {
                     objects.retain(|name, _| listed.contains(&(namespace.clone(), name.clone())));
-                }
+                    !objects.is_empty()
+                });
                 self.is_complete = true;
-                self.by_namespace.keys().cloned().collect()
+                about
             }
             Event::Apply(object) => {
                 let (namespace, name) = place(&object);
@@ -65,6 +67,9 @@ impl<T> Index<T> {
                 let (namespace, name) = place(&object);
                 if let Some(objects) = self.by_namespace.get_mut(&namespace) {
                     objects.remove(&name);
+                    if objects.is_empty() {
+                        self.by_namespace.remove(&namespace);
+                    }
                 }
                 vec![namespace]
             }
@@ -98,5 +103,39 @@ impl<T> Index<T> {
                 .iter()
                 .map(move |(name, object)| (namespace, name, object))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+
+    use super::*;
+
+    fn one(namespace: &str, name: &str) -> ConfigMap {
+        let metadata = ObjectMeta {
+            namespace: Some(namespace.to_owned()),
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        };
+        ConfigMap {
+            metadata,
+            ..ConfigMap::default()
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_namespace_that_is_emptied() {
+        let mut index: Index<()> = Index::default();
+        let mut hear = |event| index.follow(event, |one: &ConfigMap| &one.metadata, drop);
+        for (namespace, name) in [("a", "one"), ("a", "two"), ("b", "one")] {
+            hear(Event::Apply(one(namespace, name)));
+        }
+        assert_eq!(hear(Event::Delete(one("b", "one"))), ["b"]);
+        hear(Event::Init);
+        // What has gone meanwhile is a change of its namespace.
+        assert_eq!(hear(Event::InitDone), ["a"]);
+        assert!(index.by_namespace.is_empty());
+        assert!(index.is_complete());
     }
 }
