@@ -3,13 +3,28 @@
 use std::collections::BTreeSet;
 
 use drumlin_crd::{Candidate, MemberKind, ObjectKey};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::view::{Bound, Claim, Seen, View};
+use super::view::{Bound, Claim, View};
 use crate::{
     record::{Body, Record, State, Verdict, judge},
     source::kubernetes::server::{Refusal, Speaker},
 };
+
+/// Why an object is given no node where what it is made of is on several.
+const APART: &str = "MembersOnOtherNode";
+
+/// Where an object belongs.
+enum Place {
+    /// It has a node, or nothing says yet which it could have.
+    Open,
+    /// What it is made of is there.
+    On(String),
+    /// What it is made of is on several.
+    Apart(Verdict),
+}
 
 impl View {
     /// Looks at everything of a namespace that means claims, or could be given a node.
@@ -41,61 +56,80 @@ impl View {
             return;
         }
         let candidates = self.candidates(record);
-        let nodes = self.nodes_of(record, &candidates);
+        let place = self.place(record, &candidates);
         let uid = seen.uid.clone();
-        let mut verdict = None;
-        let mut claimed = None;
-        if record.node().is_none() {
-            let mut nodes = nodes.iter();
-            match (nodes.next(), nodes.next()) {
-                (Some(one), None) => claimed = Some(one.clone()),
-                (Some(one), Some(other)) => {
-                    verdict = Some(Verdict {
-                        state: State::Stalled,
-                        reason: "MembersOnOtherNode",
-                        message: format!(
-                            "its members are on {one} and {other}; a group is on one node"
-                        ),
-                    });
-                }
-                _ => {}
-            }
+        let told = self.told.of(key, &uid);
+        let mut conditions = told.map_or_else(|| seen.apart.clone(), apart);
+        match &place {
+            // From what was said before: a condition keeps its time while it holds.
+            Place::Apart(verdict) => judge(&mut conditions, verdict, seen.generation),
+            _ => conditions.clear(),
         }
-        let status = status(&candidates, verdict.as_ref(), seen);
-        let is_known = match self.told.get(key) {
+        let status = status(&candidates, &conditions, seen.generation);
+        let is_known = match told {
             Some(told) => *told == status,
-            None => verdict.is_none() && candidates == seen.candidates,
+            // Another controller may have led before: what it said stays until it is taken back under our common name.
+            None => candidates == seen.candidates && conditions == seen.apart,
         };
         // The claims first: an agent that is given the object looks for them.
-        if !is_known {
-            self.tell(key, &uid, status).await;
+        if !is_known && !self.tell(key, &uid, status).await {
+            self.again.insert(key.clone());
+            return;
         }
-        if let Some(node) = claimed
-            && let Err(refusal) = self
-                .server
-                .claim(key, &uid, &node, Speaker::Controller)
-                .await
-        {
-            tracing::debug!(object = %key, error = %refusal, "could not be given a node");
+        if let Place::On(node) = place {
+            self.give(key, &uid, &node).await;
         }
     }
 
-    /// Writes a status, and remembers that it did.
-    pub(super) async fn tell(&mut self, key: &ObjectKey, uid: &str, status: Value) {
-        match self
-            .server
-            .write_status(key, uid, &status, Speaker::Controller)
-            .await
-        {
+    /// Looks again at what the server has refused: nothing else may change that would have it looked at.
+    pub(super) async fn look_again(&mut self) {
+        for key in std::mem::take(&mut self.again) {
+            self.look_at(&key).await;
+        }
+    }
+
+    async fn give(&mut self, key: &ObjectKey, uid: &str, node: &str) {
+        let by = Speaker::Controller;
+        let Err(refusal) = self.server.claim(key, uid, node, by).await else {
+            return;
+        };
+        tracing::debug!(object = %key, error = %refusal, "could not be given a node");
+        // Somebody else's node is seen once it is there.
+        if matches!(refusal, Refusal::Other(_)) {
+            self.again.insert(key.clone());
+        }
+    }
+
+    /// Writes a status, and remembers that it did; says whether it did.
+    pub(super) async fn tell(&mut self, key: &ObjectKey, uid: &str, status: Value) -> bool {
+        let by = Speaker::Controller;
+        match self.server.write_status(key, uid, &status, by).await {
             Ok(()) => {
-                self.told.insert(key.clone(), status);
+                self.told.remember(key, uid, status);
+                return true;
             }
-            Err(Refusal::Gone) => {
-                self.told.remove(key);
-            }
+            Err(Refusal::Gone) => self.told.forget(key),
             Err(Refusal::Other(why)) => {
                 tracing::warn!(object = %key, error = %why, "API server could not be told");
             }
+        }
+        false
+    }
+
+    /// Where an object belongs that names no node.
+    fn place(&self, record: &Record, candidates: &[Candidate]) -> Place {
+        if record.node().is_some() {
+            return Place::Open;
+        }
+        let mut nodes = self.nodes_of(record, candidates).into_iter();
+        match (nodes.next(), nodes.next()) {
+            (Some(one), None) => Place::On(one),
+            (Some(one), Some(other)) => Place::Apart(Verdict {
+                state: State::Stalled,
+                reason: APART,
+                message: format!("its members are on {one} and {other}; a group is on one node"),
+            }),
+            _ => Place::Open,
         }
     }
 
@@ -209,13 +243,19 @@ pub(super) fn findings(candidates: &[Candidate]) -> Value {
     json!({ "candidates": candidates })
 }
 
-fn status(candidates: &[Candidate], verdict: Option<&Verdict>, seen: &Seen) -> Value {
+fn status(candidates: &[Candidate], conditions: &[Condition], generation: i64) -> Value {
     let mut status = findings(candidates);
-    if let (Some(verdict), Value::Object(map)) = (verdict, &mut status) {
-        let mut conditions = Vec::new();
-        judge(&mut conditions, verdict, seen.generation);
-        map.insert("observedGeneration".to_owned(), seen.generation.into());
+    if let (false, Value::Object(map)) = (conditions.is_empty(), &mut status) {
+        map.insert("observedGeneration".to_owned(), generation.into());
         map.insert("conditions".to_owned(), json!(conditions));
     }
     status
+}
+
+/// The conditions of a status that say that what it is made of is on several nodes.
+pub(super) fn apart(status: &Value) -> Vec<Condition> {
+    let conditions = status.get("conditions").and_then(Value::as_array);
+    let conditions = conditions.into_iter().flatten();
+    let conditions = conditions.filter_map(|one| Condition::deserialize(one).ok());
+    conditions.filter(|one| one.reason == APART).collect()
 }

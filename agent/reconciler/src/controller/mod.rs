@@ -12,6 +12,7 @@ mod lease;
 mod nodes;
 #[cfg(test)]
 mod tests;
+mod told;
 mod view;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

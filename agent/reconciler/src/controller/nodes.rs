@@ -1,5 +1,7 @@
 //! Objects of nodes that are gone: they say so, and go only where somebody has given the node up.
 
+use std::collections::{HashMap, HashSet};
+
 use drumlin_crd::{ObjectKey, names};
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -10,10 +12,43 @@ use tokio::time::Instant;
 
 use super::{claims::findings, view::View};
 
+/// A node that is not there.
+#[derive(Debug)]
+pub(super) struct Missing {
+    since: Instant,
+    /// The objects that were had say so, by id: once each, for their agent may be there without a Node object, and knows
+    /// better.
+    told: HashSet<String>,
+}
+
 impl View {
     /// Looks whether nodes that objects name have been gone for long.
     pub(super) async fn look_at_nodes(&mut self) {
-        let mut gone: Vec<(ObjectKey, String)> = Vec::new();
+        let gone = self.gone();
+        self.missing.retain(|node, missing| {
+            let objects = gone.get(node);
+            missing
+                .told
+                .retain(|uid| objects.is_some_and(|objects| objects.contains_key(uid)));
+            objects.is_some()
+        });
+        for (node, objects) in gone {
+            let missing = self.missing.entry(node.clone()).or_insert_with(|| Missing {
+                since: Instant::now(),
+                told: HashSet::new(),
+            });
+            let is_lost = missing.since.elapsed() >= self.settings.node_grace;
+            for (uid, key) in objects {
+                if !self.give_up(&key, &node).await && is_lost {
+                    self.tell_lost(&key, &uid, &node).await;
+                }
+            }
+        }
+    }
+
+    /// The nodes that objects name and that are not there, each with those objects by their ids.
+    fn gone(&self) -> HashMap<String, HashMap<String, ObjectKey>> {
+        let mut gone: HashMap<String, HashMap<String, ObjectKey>> = HashMap::new();
         for (kind, index) in &self.objects {
             for (namespace, name, seen) in index.all() {
                 let Some(node) = seen.node() else { continue };
@@ -23,24 +58,12 @@ impl View {
                         namespace: namespace.clone(),
                         name: name.clone(),
                     };
-                    gone.push((key, node.to_owned()));
+                    let objects = gone.entry(node.to_owned()).or_default();
+                    objects.insert(seen.uid.clone(), key);
                 }
             }
         }
-        self.missing
-            .retain(|node, _| gone.iter().any(|(_, other)| other == node));
-        for (key, node) in gone {
-            let since = *self
-                .missing
-                .entry(node.clone())
-                .or_insert_with(Instant::now);
-            if self.give_up(&key, &node).await {
-                continue;
-            }
-            if since.elapsed() >= self.settings.node_grace {
-                self.tell_lost(&key, &node).await;
-            }
-        }
+        gone
     }
 
     /// Lets an object go that nobody is left to take down, where somebody says so.
@@ -63,13 +86,10 @@ impl View {
         true
     }
 
-    /// Has an object say that its node is gone: once, for its agent may be there without a Node object.
-    async fn tell_lost(&mut self, key: &ObjectKey, node: &str) {
-        let is_told = |told: &Value| {
-            let reason = told.pointer("/conditions/0/reason");
-            reason.is_some_and(|reason| reason == "NodeLost")
-        };
-        if self.told.get(key).is_some_and(is_told) {
+    /// Has an object say that its node is gone.
+    async fn tell_lost(&mut self, key: &ObjectKey, uid: &str, node: &str) {
+        let is_told = |missing: &Missing| missing.told.contains(uid);
+        if self.missing.get(node).is_some_and(is_told) {
             return;
         }
         let Some(seen) = self.seen(key).filter(|seen| !seen.is_lost) else {
@@ -87,11 +107,14 @@ impl View {
             last_transition_time: Time(Timestamp::now()),
             observed_generation: Some(seen.generation),
         };
-        let uid = seen.uid.clone();
         let mut status = findings(&candidates);
         if let Value::Object(map) = &mut status {
             map.insert("conditions".to_owned(), json!([condition]));
         }
-        self.tell(key, &uid, status).await;
+        if self.tell(key, uid, status).await
+            && let Some(missing) = self.missing.get_mut(node)
+        {
+            missing.told.insert(uid.to_owned());
+        }
     }
 }

@@ -1,24 +1,22 @@
-//! What the controller makes of what it sees, beside an API server that takes everything.
+//! What the controller makes of what it sees, beside an API server that only listens, or refuses.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use drumlin_crd::{Candidate, ObjectKey};
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::{Client, api::DynamicObject, client::Body, runtime::watcher::Event};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::{api::DynamicObject, runtime::watcher::Event};
 use serde_json::{Value, json};
-use tonic::codegen::http::{Request, Response};
 
 use super::{
     ControllerSettings,
     view::{Said, View},
 };
-use crate::source::kubernetes::server::Server;
+use crate::source::kubernetes::{
+    fake::{Asked, Fake},
+    server::Server,
+};
 
-fn view() -> View {
-    let server = tower::service_fn(async |_: Request<Body>| {
-        Ok::<_, Infallible>(Response::new(Body::empty()))
-    });
-    let server = Server::known_by(Client::new(server, "default"));
+fn view(fake: &Fake) -> View {
     let settings = ControllerSettings {
         kubeconfig: None,
         driver: "csi.drumlin.dev".to_owned(),
@@ -27,7 +25,7 @@ fn view() -> View {
         claims_all: false,
         node_grace: Duration::ZERO,
     };
-    View::new(server, Arc::new(settings))
+    View::new(Server::known_by(fake.client()), Arc::new(settings))
 }
 
 fn key(kind: &str, name: &str) -> ObjectKey {
@@ -57,6 +55,31 @@ fn snapshot(uid: &str) -> Event<DynamicObject> {
 
 fn see(view: &mut View, kind: &'static str, event: Event<DynamicObject>) {
     view.hear(Said::Object(kind, Box::new(event)));
+}
+
+/// What changes of the node of an object: it is there, or not any more.
+fn see_node(view: &mut View, event: fn(Node) -> Event<Node>) {
+    let node = serde_json::from_value(json!({"metadata": {"name": "node-a"}})).unwrap();
+    view.hear(Said::Node(Box::new(event(node))));
+}
+
+/// The statuses that were told since it was looked at last.
+fn told(fake: &Fake) -> Vec<Value> {
+    let asked = fake.asked().into_iter();
+    let asked = asked.filter(|asked: &Asked| asked.path.ends_with("/status"));
+    asked.map(|asked| asked.body["status"].clone()).collect()
+}
+
+/// A group whose two members are on two nodes, and what it says so far.
+fn spread(view: &mut View, status: &Value) {
+    for (name, node) in [("data", "node-a"), ("wal", "node-b")] {
+        claim(view, name, name, "Bound");
+        volume(view, name, Some(name), node);
+    }
+    let member = |name: &str| json!({"kind": "PersistentVolumeClaim", "name": name});
+    let spec = json!({"members": [member("data"), member("wal")]});
+    let group = object("VolumeGroup", "1", &spec, status);
+    see(view, "VolumeGroup", Event::Apply(group));
 }
 
 /// A claim of a user.
@@ -95,7 +118,7 @@ async fn a_claim_means_a_volume_only_when_both_say_so_by_their_ids() {
         ("reserved by name", "new", Some(""), "Bound", Some(false)),
     ];
     for (case, uid, bound_to, phase, expected) in cases {
-        let mut view = view();
+        let mut view = view(&Fake::willing());
         claim(&mut view, "data", uid, phase);
         volume(&mut view, "data", bound_to, "node-a");
         see(&mut view, "Snapshot", snapshot("1"));
@@ -103,5 +126,152 @@ async fn a_claim_means_a_volume_only_when_both_say_so_by_their_ids() {
         let found: Vec<Candidate> = view.candidates(seen.record.as_ref().unwrap());
         let has_handle = |one: &Candidate| one.volume_handle.is_some();
         assert_eq!(found.first().map(has_handle), expected, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_that_is_made_again_is_told_again() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    claim(&mut view, "data", "1", "Bound");
+    volume(&mut view, "data", Some("1"), "node-a");
+    see(&mut view, "Snapshot", snapshot("1"));
+    for expected in [1, 0] {
+        view.look_at_claims("db").await;
+        assert_eq!(told(&fake).len(), expected);
+    }
+    // Nobody has seen the one before it go.
+    see(&mut view, "Snapshot", snapshot("2"));
+    view.look_at_claims("db").await;
+    let expected = json!([{
+        "kind": "PersistentVolumeClaim", "name": "data",
+        "nodeName": "node-a", "volumeHandle": "node-a/fast/data",
+    }]);
+    assert_eq!(told(&fake), [json!({ "candidates": expected })]);
+}
+
+#[tokio::test]
+async fn nothing_is_remembered_of_what_is_gone() {
+    let Event::Apply(object) = snapshot("1") else {
+        unreachable!("it is there")
+    };
+    for end in [
+        vec![Event::Delete(object)],
+        vec![Event::Init, Event::InitDone],
+    ] {
+        let fake = Fake::willing();
+        let mut view = view(&fake);
+        claim(&mut view, "data", "1", "Pending");
+        volume(&mut view, "data", Some("1"), "node-a");
+        see(&mut view, "Snapshot", snapshot("1"));
+        view.look_at_claims("db").await;
+        assert!(!view.told.is_empty());
+        for event in end {
+            see(&mut view, "Snapshot", event);
+        }
+        assert!(view.told.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_tried_again() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    claim(&mut view, "data", "1", "Bound");
+    volume(&mut view, "data", Some("1"), "node-a");
+    see(&mut view, "Snapshot", snapshot("1"));
+    fake.refuse();
+    view.look_at_claims("db").await;
+    view.look_again().await;
+    assert_eq!(told(&fake).len(), 2);
+    fake.comply();
+    view.look_again().await;
+    let asked: Vec<_> = fake.asked().into_iter().map(|asked| asked.path).collect();
+    let object = "/apis/drumlin.dev/v1alpha1/namespaces/db/snapshots/one";
+    assert_eq!(asked, [&format!("{object}/status"), object]);
+    // The node is refused alone.
+    fake.refuse();
+    view.look_at_claims("db").await;
+    fake.comply();
+    view.look_again().await;
+    view.look_again().await;
+    let asked = fake.asked();
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    assert!(asked.iter().all(|asked| asked.path == object));
+}
+
+#[tokio::test]
+async fn an_object_says_once_that_its_node_is_gone_until_it_is_back() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    let volume = |status: Value| {
+        let spec = json!({"nodeName": "node-a", "capacity": "1Gi"});
+        Event::Apply(object("Volume", "1", &spec, &status))
+    };
+    see(&mut view, "Volume", volume(json!({})));
+    let lost = |fake: &Fake| {
+        let told = told(fake).into_iter();
+        let reasons = told.map(|status| status["conditions"][0]["reason"].clone());
+        reasons.collect::<Vec<_>>()
+    };
+    view.look_at_nodes().await;
+    assert_eq!(lost(&fake), ["NodeLost"]);
+    // Its agent is there all the same: what it says takes the place of that, and is let be.
+    see(
+        &mut view,
+        "Volume",
+        volume(json!({"observedGeneration": 1})),
+    );
+    for _ in 0..3 {
+        view.look_at_claims("db").await;
+        view.look_at_nodes().await;
+    }
+    assert_eq!(lost(&fake), [Value::Null]);
+    see_node(&mut view, Event::Apply);
+    view.look_at_nodes().await;
+    assert_eq!(lost(&fake), [Value::Null; 0]);
+    see_node(&mut view, Event::Delete);
+    view.look_at_nodes().await;
+    assert_eq!(lost(&fake), ["NodeLost"]);
+}
+
+#[tokio::test]
+async fn a_group_on_two_nodes_says_so_once() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    spread(&mut view, &json!({}));
+    view.look_at_claims("db").await;
+    let status = told(&fake).remove(0);
+    assert_eq!(status["conditions"][0]["reason"], "MembersOnOtherNode");
+    // Times are told in seconds.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    view.look_at_claims("db").await;
+    assert_eq!(told(&fake), [Value::Null; 0]);
+
+    // To the next controller it is no news either.
+    let fake = Fake::willing();
+    let mut next = self::view(&fake);
+    spread(&mut next, &status);
+    next.look_at_claims("db").await;
+    assert_eq!(told(&fake), [Value::Null; 0]);
+}
+
+#[tokio::test]
+async fn what_a_controller_before_said_is_taken_back() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    spread(&mut view, &json!({}));
+    view.look_at_claims("db").await;
+    let mut status = told(&fake).remove(0);
+    status.as_object_mut().unwrap().remove("candidates");
+
+    let fake = Fake::willing();
+    let mut next = self::view(&fake);
+    let spec = json!({"selector": {"matchLabels": {"app": "none"}}});
+    let group = object("VolumeGroup", "1", &spec, &status);
+    see(&mut next, "VolumeGroup", Event::Apply(group));
+    for expected in [vec![json!({})], Vec::new()] {
+        next.look_at_claims("db").await;
+        assert_eq!(told(&fake), expected);
     }
 }

@@ -11,15 +11,19 @@ use futures::{
     StreamExt,
     stream::{BoxStream, SelectAll},
 };
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::{
+    api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::{
+    ResourceExt,
     api::{Api, DynamicObject},
     runtime::{WatchStreamExt, watcher},
 };
 use serde_json::Value;
-use tokio::time::{Instant, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
-use super::{ControllerSettings, index::Index};
+use super::{ControllerSettings, claims::apart, index::Index, nodes::Missing, told::Told};
 use crate::{
     record::Record,
     source::kubernetes::server::{KINDS, Server},
@@ -27,7 +31,7 @@ use crate::{
 
 /// Changes that come together are looked at together.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// How often it is looked whether nodes are still gone.
+/// How often it is looked whether nodes are still gone, and at what the server has refused.
 const ROUND: Duration = Duration::from_secs(10);
 
 /// What is known of the cluster.
@@ -38,10 +42,12 @@ pub(super) struct View {
     pub(super) claims: Index<Claim>,
     pub(super) volumes: Index<Option<Bound>>,
     pub(super) nodes: Index<()>,
-    /// Since when each node that objects name is not there.
-    pub(super) missing: HashMap<String, Instant>,
+    /// The nodes that objects name and that are not there.
+    pub(super) missing: HashMap<String, Missing>,
     /// What was told of each object.
-    pub(super) told: HashMap<ObjectKey, Value>,
+    pub(super) told: Told,
+    /// What the server has refused.
+    pub(super) again: BTreeSet<ObjectKey>,
 }
 
 /// An object of ours.
@@ -53,6 +59,8 @@ pub(super) struct Seen {
     pub(super) is_guarded: bool,
     /// Whether it says that its node is gone.
     pub(super) is_lost: bool,
+    /// How it says that what it is made of is on several nodes.
+    pub(super) apart: Vec<Condition>,
     /// What it wants; none when a newer version is needed to read it.
     pub(super) record: Option<Record>,
     pub(super) candidates: Vec<Candidate>,
@@ -101,7 +109,8 @@ impl View {
             volumes: Index::default(),
             nodes: Index::default(),
             missing: HashMap::new(),
-            told: HashMap::new(),
+            told: Told::default(),
+            again: BTreeSet::new(),
         }
     }
 
@@ -109,6 +118,7 @@ impl View {
     pub(super) async fn follow(&mut self) {
         let mut said = self.watch();
         let mut round = interval(ROUND);
+        round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut changed = BTreeSet::new();
         loop {
             tokio::select! {
@@ -118,7 +128,10 @@ impl View {
                         self.look_at_claims(&namespace).await;
                     }
                 }
-                _ = round.tick(), if self.is_complete() => self.look_at_nodes().await,
+                _ = round.tick(), if self.is_complete() => {
+                    self.look_at_nodes().await;
+                    self.look_again().await;
+                }
             }
         }
     }
@@ -157,14 +170,7 @@ impl View {
     /// Takes over what a watch says; the namespaces in which something may be another one by that.
     pub(super) fn hear(&mut self, said: Said) -> Vec<String> {
         match said {
-            Said::Object(kind, event) => match self.objects.get_mut(kind) {
-                Some(index) => index.follow(
-                    *event,
-                    |object| &object.metadata,
-                    |object| Seen::of(kind, &object),
-                ),
-                None => Vec::new(),
-            },
+            Said::Object(kind, event) => self.hear_object(kind, *event),
             Said::Claim(event) => self
                 .claims
                 .follow(*event, |claim| &claim.metadata, read_claim),
@@ -195,6 +201,10 @@ impl View {
                 about.into_iter().collect()
             }
             Said::Node(event) => {
+                // One that goes again has to be missed again.
+                if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = &*event {
+                    self.missing.remove(&node.name_any());
+                }
                 self.nodes.follow(*event, |node| &node.metadata, drop);
                 Vec::new()
             }
@@ -203,6 +213,35 @@ impl View {
                 Vec::new()
             }
         }
+    }
+
+    fn hear_object(
+        &mut self,
+        kind: &'static str,
+        event: watcher::Event<DynamicObject>,
+    ) -> Vec<String> {
+        let Some(index) = self.objects.get_mut(kind) else {
+            return Vec::new();
+        };
+        let is_list = matches!(event, watcher::Event::InitDone);
+        if let watcher::Event::Delete(object) = &event {
+            self.told.forget(&ObjectKey {
+                kind: kind.to_owned(),
+                namespace: object.namespace().unwrap_or_default(),
+                name: object.name_any(),
+            });
+        }
+        let about = index.follow(
+            event,
+            |object| &object.metadata,
+            |object| Seen::of(kind, &object),
+        );
+        if is_list {
+            // Of what went while nobody watched only the list says so.
+            self.told
+                .retain(|key| key.kind != kind || index.get(&key.namespace, &key.name).is_some());
+        }
+        about
     }
 
     /// An object of ours.
@@ -232,6 +271,7 @@ impl Seen {
                     .get("reason")
                     .is_some_and(|reason| reason == "NodeLost")
             }),
+            apart: object.data.get("status").map(apart).unwrap_or_default(),
             record: parsed.ok().map(|object| Record::new(&object, "", 0)),
             candidates: serde_json::from_value(candidates.unwrap_or_default()).unwrap_or_default(),
         }

@@ -6,6 +6,8 @@
 
 mod catalog;
 mod claims;
+#[cfg(test)]
+pub(crate) mod fake;
 mod mirror;
 mod pace;
 pub(crate) mod server;

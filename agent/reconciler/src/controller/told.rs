@@ -1,0 +1,36 @@
+//! What the controller has told of each object, so that it is told once.
+
+use std::collections::HashMap;
+
+use drumlin_crd::ObjectKey;
+use serde_json::Value;
+
+/// The last status of each object, with the id of the object.
+#[derive(Debug, Default)]
+pub(super) struct Told(HashMap<ObjectKey, (String, Value)>);
+
+impl Told {
+    /// What was told of this very object: of another one that had its name something else was.
+    pub(super) fn of(&self, key: &ObjectKey, uid: &str) -> Option<&Value> {
+        let told = self.0.get(key).filter(|(own, _)| own == uid);
+        told.map(|(_, status)| status)
+    }
+
+    pub(super) fn remember(&mut self, key: &ObjectKey, uid: &str, status: Value) {
+        self.0.insert(key.clone(), (uid.to_owned(), status));
+    }
+
+    pub(super) fn forget(&mut self, key: &ObjectKey) {
+        self.0.remove(key);
+    }
+
+    /// Forgets what is not there any more.
+    pub(super) fn retain(&mut self, is_there: impl Fn(&ObjectKey) -> bool) {
+        self.0.retain(|key, _| is_there(key));
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,0 +1,104 @@
+//! An API server for tests that have to see what it is asked, or to have it refuse.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+};
+
+use kube::{Client, client::Body};
+use serde_json::{Value, json};
+use tonic::codegen::http::{Request, Response};
+
+use crate::shared::lock;
+
+/// What it was asked.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) body: Value,
+}
+
+/// What it does with a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// It says so, with this code.
+    Says(u16, Value),
+}
+
+/// A server that answers everything alike.
+#[derive(Debug, Clone)]
+pub(crate) struct Fake {
+    asked: Arc<Mutex<Vec<Asked>>>,
+    answer: Arc<Mutex<Answer>>,
+}
+
+impl Fake {
+    pub(crate) fn new(answer: Answer) -> Self {
+        Self {
+            asked: Arc::default(),
+            answer: Arc::new(Mutex::new(answer)),
+        }
+    }
+
+    /// One that takes every change.
+    pub(crate) fn willing() -> Self {
+        Self::new(willing())
+    }
+
+    /// Has it refuse everything from now on.
+    pub(crate) fn refuse(&self) {
+        *lock(&self.answer) = refusing();
+    }
+
+    /// Has it take every change from now on.
+    pub(crate) fn comply(&self) {
+        *lock(&self.answer) = willing();
+    }
+
+    /// What it was asked since it was looked at last.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut *lock(&self.asked))
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let fake = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let fake = fake.clone();
+            async move { Ok::<_, Infallible>(fake.take(request).await) }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn take(&self, request: Request<Body>) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        let body = body.collect_bytes().await.unwrap();
+        lock(&self.asked).push(Asked {
+            method: head.method.to_string(),
+            path: head.uri.path().to_owned(),
+            body: serde_json::from_slice(&body).unwrap_or_default(),
+        });
+        let answer = lock(&self.answer).clone();
+        match answer {
+            Answer::Says(code, value) => Response::builder()
+                .status(code)
+                .body(Body::from(value.to_string().into_bytes()))
+                .unwrap(),
+        }
+    }
+}
+
+fn willing() -> Answer {
+    let object = json!({
+        "apiVersion": "drumlin.dev/v1alpha1", "kind": "Volume", "metadata": {"name": "one"},
+    });
+    Answer::Says(200, object)
+}
+
+fn refusing() -> Answer {
+    let status = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 500,
+        "reason": "InternalError", "message": "not now",
+    });
+    Answer::Says(500, status)
+}
