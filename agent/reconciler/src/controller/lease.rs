@@ -7,10 +7,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
     jiff::Timestamp,
 };
-use kube::api::{Api, PostParams};
-use tokio::time::{Instant, sleep};
-
-use crate::source::kubernetes::server::Server;
+use kube::{
+    Client,
+    api::{Api, PostParams},
+};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// What it is called.
 const NAME: &str = "drumlin-controller";
@@ -19,6 +20,11 @@ const HOLDS: Duration = Duration::from_secs(15);
 /// How often it is renewed, or looked at by those who wait for it.
 const ROUND: Duration = Duration::from_secs(3);
 
+/// The longest that it may take to renew it: the server's silence must not be waited for while another one takes it.
+const ATTEMPT: Duration = Duration::from_secs(3);
+/// So long before another one may take it, as its clock has it, nothing is done any more.
+const MARGIN: Duration = Duration::from_secs(3);
+
 /// A lease as one of several candidates sees it.
 pub(super) struct Lease {
     leases: Api<Kept>,
@@ -26,22 +32,25 @@ pub(super) struct Lease {
     identity: String,
     /// What another holder wrote last, and when that was seen: clocks of two machines may differ.
     seen: Option<(LeaseSpec, Instant)>,
+    /// When it was begun to renew it the last time that it was ours.
+    renewed: Instant,
 }
 
 impl Lease {
-    pub(super) fn new(server: &Server, namespace: &str, identity: &str) -> Self {
+    pub(super) fn new(client: Client, namespace: &str, identity: &str) -> Self {
         Self {
-            leases: Api::namespaced(server.client(), namespace),
+            leases: Api::namespaced(client, namespace),
             namespace: namespace.to_owned(),
             identity: identity.to_owned(),
             seen: None,
+            renewed: Instant::now(),
         }
     }
 
     /// Waits until it is ours.
     pub(super) async fn acquire(&mut self) {
         loop {
-            match self.try_once().await {
+            match self.attempt().await {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
@@ -52,19 +61,31 @@ impl Lease {
         }
     }
 
-    /// Renews it until it is not ours any more.
+    /// Renews it until it is not ours any more, or may soon be another one's, whatever the server does.
     pub(super) async fn keep(&mut self) {
-        let mut renewed = Instant::now();
         loop {
-            sleep(ROUND).await;
-            match self.try_once().await {
-                Ok(true) => renewed = Instant::now(),
-                Ok(false) => return,
-                // Well before another one may take it.
-                Err(_) if renewed.elapsed() + 2 * ROUND >= HOLDS => return,
-                Err(_) => {}
+            let end = self.renewed + HOLDS - MARGIN;
+            let round = async {
+                sleep(ROUND).await;
+                self.attempt().await
+            };
+            match timeout_at(end, round).await {
+                Ok(Ok(true) | Err(_)) => {}
+                Ok(Ok(false)) | Err(_) => return,
             }
         }
+    }
+
+    /// Tries once, for a while. What the server does of it later is harmless: we hold it longer than we know, or are refused.
+    async fn attempt(&mut self) -> Result<bool, String> {
+        let begun = Instant::now();
+        let answer = timeout(ATTEMPT, self.try_once()).await;
+        let answer = answer.map_err(|_| "the API server does not answer".to_owned())?;
+        let is_ours = answer.map_err(|error| error.to_string())?;
+        if is_ours {
+            self.renewed = begun;
+        }
+        Ok(is_ours)
     }
 
     /// Takes it or renews it, unless it is another one's; says whether it is ours.
@@ -123,19 +144,20 @@ impl Lease {
         }
     }
 
-    /// Lets the next one have it at once.
+    /// Lets the next one have it at once, if the server hears of it.
     pub(super) async fn give_back(&self) {
-        let Ok(Some(mut found)) = self.leases.get_opt(NAME).await else {
-            return;
+        let giving = async {
+            let Ok(Some(mut found)) = self.leases.get_opt(NAME).await else {
+                return;
+            };
+            let spec = found.spec.get_or_insert_default();
+            if spec.holder_identity.as_deref() == Some(self.identity.as_str()) {
+                spec.holder_identity = Some(String::new());
+                let how = PostParams::default();
+                let _ = self.leases.replace(NAME, &how, &found).await;
+            }
         };
-        let spec = found.spec.get_or_insert_default();
-        if spec.holder_identity.as_deref() == Some(self.identity.as_str()) {
-            spec.holder_identity = Some(String::new());
-            let _ = self
-                .leases
-                .replace(NAME, &PostParams::default(), &found)
-                .await;
-        }
+        let _ = timeout(ATTEMPT, giving).await;
     }
 }
 
@@ -145,5 +167,38 @@ fn settled(answer: kube::Result<Kept>) -> kube::Result<bool> {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
         Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::kubernetes::fake::{Answer, Fake};
+
+    #[tokio::test(start_paused = true)]
+    async fn leading_ends_before_another_one_may_begin() {
+        for answer in [Answer::Hangs, Answer::refusal()] {
+            let fake = Fake::new(answer.clone());
+            let mut lease = Lease::new(fake.client(), "default", "one");
+            let begun = Instant::now();
+            let kept = timeout(2 * HOLDS, lease.keep()).await;
+            assert!(kept.is_ok(), "{answer:?}");
+            let elapsed = begun.elapsed();
+            assert!(elapsed + MARGIN <= HOLDS, "{answer:?}: {elapsed:?}");
+            // One call that fails is not the end.
+            assert!(fake.asked().len() > 1, "{answer:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_does_not_answer_is_asked_again() {
+        let fake = Fake::new(Answer::Hangs);
+        let mut lease = Lease::new(fake.client(), "default", "one");
+        let waited = timeout(3 * (ATTEMPT + ROUND), lease.acquire()).await;
+        assert!(waited.is_err());
+        assert_eq!(fake.asked().len(), 3);
+        let begun = Instant::now();
+        lease.give_back().await;
+        assert!(begun.elapsed() <= ATTEMPT);
     }
 }

@@ -69,7 +69,7 @@ impl Controller {
     /// Works until `stop`, whenever it holds the lease.
     pub async fn run(self, stop: CancellationToken) {
         let Self { server, settings } = self;
-        let mut lease = Lease::new(&server, &settings.namespace, &settings.identity);
+        let mut lease = Lease::new(server.client(), &settings.namespace, &settings.identity);
         let leading = async {
             loop {
                 lease.acquire().await;

@@ -19,11 +19,32 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-/// What it does with a request.
+/// What it answers.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
     /// It says so, with this code.
     Says(u16, Value),
+    /// It never does.
+    Hangs,
+}
+
+impl Answer {
+    /// It takes a change.
+    fn consent() -> Self {
+        let object = json!({
+            "apiVersion": "drumlin.dev/v1alpha1", "kind": "Volume", "metadata": {"name": "one"},
+        });
+        Self::Says(200, object)
+    }
+
+    /// It says that it cannot.
+    pub(crate) fn refusal() -> Self {
+        let status = json!({
+            "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 500,
+            "reason": "InternalError", "message": "not now",
+        });
+        Self::Says(500, status)
+    }
 }
 
 /// A server that answers everything alike.
@@ -43,17 +64,17 @@ impl Fake {
 
     /// One that takes every change.
     pub(crate) fn willing() -> Self {
-        Self::new(willing())
+        Self::new(Answer::consent())
     }
 
     /// Has it refuse everything from now on.
     pub(crate) fn refuse(&self) {
-        *lock(&self.answer) = refusing();
+        *lock(&self.answer) = Answer::refusal();
     }
 
     /// Has it take every change from now on.
     pub(crate) fn comply(&self) {
-        *lock(&self.answer) = willing();
+        *lock(&self.answer) = Answer::consent();
     }
 
     /// What it was asked since it was looked at last.
@@ -84,21 +105,7 @@ impl Fake {
                 .status(code)
                 .body(Body::from(value.to_string().into_bytes()))
                 .unwrap(),
+            Answer::Hangs => std::future::pending().await,
         }
     }
-}
-
-fn willing() -> Answer {
-    let object = json!({
-        "apiVersion": "drumlin.dev/v1alpha1", "kind": "Volume", "metadata": {"name": "one"},
-    });
-    Answer::Says(200, object)
-}
-
-fn refusing() -> Answer {
-    let status = json!({
-        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 500,
-        "reason": "InternalError", "message": "not now",
-    });
-    Answer::Says(500, status)
 }
