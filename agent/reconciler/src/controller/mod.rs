@@ -6,6 +6,7 @@
 //!
 //! **Invariant:** it deletes nothing, and calls no agent.
 
+mod changed;
 mod claims;
 mod index;
 mod lease;

@@ -23,14 +23,14 @@ use kube::{
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::{ControllerSettings, claims::apart, index::Index, nodes::Missing, told::Told};
+use super::{
+    ControllerSettings, changed::Changed, claims::apart, index::Index, nodes::Missing, told::Told,
+};
 use crate::{
     record::Record,
     source::kubernetes::server::{KINDS, Server},
 };
 
-/// Changes that come together are looked at together.
-const TOGETHER: Duration = Duration::from_millis(50);
 /// How often it is looked whether nodes are still gone, and at what the server has refused.
 const ROUND: Duration = Duration::from_secs(10);
 
@@ -119,12 +119,12 @@ impl View {
         let mut said = self.watch();
         let mut round = interval(ROUND);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut changed = BTreeSet::new();
+        let mut changed = Changed::default();
         loop {
             tokio::select! {
-                Some(said) = said.next() => changed.extend(self.hear(said)),
-                () = tokio::time::sleep(TOGETHER), if !changed.is_empty() && self.is_complete() => {
-                    for namespace in std::mem::take(&mut changed) {
+                Some(said) = said.next() => changed.add(self.hear(said)),
+                () = changed.settled(), if self.is_complete() => {
+                    for namespace in changed.take() {
                         self.look_at_claims(&namespace).await;
                     }
                 }
