@@ -18,7 +18,7 @@ use k8s_openapi::{
 use kube::{
     ResourceExt,
     api::{Api, DynamicObject},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
 use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
@@ -28,7 +28,10 @@ use super::{
 };
 use crate::{
     record::Record,
-    source::kubernetes::server::{KINDS, Server},
+    source::kubernetes::{
+        server::{KINDS, Server},
+        watch::watch,
+    },
 };
 
 /// How often it is looked whether nodes are still gone, and at what the server has refused.
@@ -116,7 +119,7 @@ impl View {
 
     /// Follows the cluster, for ever.
     pub(super) async fn follow(&mut self) {
-        let mut said = self.watch();
+        let mut said = self.watches();
         let mut round = interval(ROUND);
         round.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut changed = Changed::default();
@@ -136,25 +139,22 @@ impl View {
         }
     }
 
-    fn watch(&self) -> SelectAll<BoxStream<'static, Said>> {
+    fn watches(&self) -> SelectAll<BoxStream<'static, Said>> {
         let mut all = SelectAll::new();
         let config = watcher::Config::default;
         for (kind, _) in KINDS {
-            let events = watcher(self.server.all(kind), config()).default_backoff();
+            let events = watch(self.server.all(kind), config());
             let said = events.map(move |event| match event {
                 Ok(event) => Said::Object(kind, Box::new(event)),
                 Err(error) => Said::Failed(error.to_string()),
             });
             all.push(said.boxed());
         }
-        let claims: Api<PersistentVolumeClaim> = Api::all(self.server.client());
-        let claims = watcher(claims, config()).default_backoff();
+        let claims = watch(Api::all(self.server.client()), config());
         all.push(claims.map(|event| heard(event, Said::Claim)).boxed());
-        let volumes: Api<PersistentVolume> = Api::all(self.server.client());
-        let volumes = watcher(volumes, config()).default_backoff();
+        let volumes = watch(Api::all(self.server.client()), config());
         all.push(volumes.map(|event| heard(event, Said::Volume)).boxed());
-        let nodes: Api<Node> = Api::all(self.server.client());
-        let nodes = watcher(nodes, config()).default_backoff();
+        let nodes = watch(Api::all(self.server.client()), config());
         all.push(nodes.map(|event| heard(event, Said::Node)).boxed());
         all
     }

@@ -11,6 +11,7 @@ pub(crate) mod fake;
 mod mirror;
 mod pace;
 pub(crate) mod server;
+pub(crate) mod watch;
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,10 +20,7 @@ use futures::{
     StreamExt, future,
     stream::{BoxStream, SelectAll},
 };
-use kube::{
-    api::DynamicObject,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{api::DynamicObject, runtime::watcher};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
 
 use crate::{
@@ -33,12 +31,10 @@ use catalog::Catalog;
 use claims::Claims;
 use mirror::Mirror;
 use server::{KINDS, Server};
+use watch::watch;
 
 /// How often that is tried again which the server or the disk has refused.
 const AGAIN: Duration = Duration::from_secs(10);
-
-/// The pause after a watch that failed.
-const PAUSE: Duration = Duration::from_secs(5);
 
 type Events = (&'static str, watcher::Result<watcher::Event<DynamicObject>>);
 
@@ -60,10 +56,10 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
     let following = async {
         let mut catalog = Catalog::new(&engine, &server, &mirror);
         let mut claims = Claims::new(&engine.shared, &server, node.clone());
-        let mut own = watch(&server, &format!("spec.nodeName={node}"));
+        let mut own = watches(&server, &format!("spec.nodeName={node}"));
         let mut unclaimed = SelectAll::new();
         if !cluster.leaves_claims {
-            unclaimed = watch(&server, "spec.nodeName=");
+            unclaimed = watches(&server, "spec.nodeName=");
         }
         let mut again = tokio::time::interval(AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -93,18 +89,11 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
     Box::pin(future::join(mirroring, following)).await;
 }
 
-fn watch(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events>> {
+fn watches(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events>> {
     let watches = KINDS.iter().map(|(kind, _)| {
         let config = watcher::Config::default().fields(fields);
-        let events = watcher(server.all(kind), config).default_backoff();
-        // A pause of its own: the beginning of a list that fails counts as a success to kube's.
-        let calm = events.then(async |event| {
-            if event.is_err() {
-                tokio::time::sleep(PAUSE).await;
-            }
-            event
-        });
-        calm.map(|event| (*kind, event)).boxed()
+        let events = watch(server.all(kind), config);
+        events.map(|event| (*kind, event)).boxed()
     });
     watches.collect()
 }
