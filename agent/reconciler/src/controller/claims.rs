@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use drumlin_crd::{Candidate, MemberKind, ObjectKey};
+use futures::{StreamExt, future, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -15,6 +16,9 @@ use crate::{
 
 /// Why an object is given no node where what it is made of is on several.
 const APART: &str = "MembersOnOtherNode";
+
+/// So many claims are asked for at once.
+const AT_ONCE: usize = 16;
 
 /// Where an object belongs.
 enum Place {
@@ -71,10 +75,15 @@ impl View {
             // Another controller may have led before: what it said stays until it is taken back under our common name.
             None => candidates == seen.candidates && conditions == seen.apart,
         };
+        let is_news = |candidate: &&Candidate| !seen.candidates.contains(candidate);
+        let news = candidates.iter().filter(is_news).cloned().collect();
         // The claims first: an agent that is given the object looks for them.
-        if !is_known && !self.tell(key, &uid, status).await {
-            self.again.insert(key.clone());
-            return;
+        if !is_known {
+            let may_be_told = self.are_current(&key.namespace, news).await;
+            if !may_be_told || !self.tell(key, &uid, status).await {
+                self.again.insert(key.clone());
+                return;
+            }
         }
         if let Place::On(node) = place {
             self.give(key, &uid, &node).await;
@@ -86,6 +95,26 @@ impl View {
         for key in std::mem::take(&mut self.again) {
             self.look_at(&key).await;
         }
+    }
+
+    /// Whether claims are still those whose volumes they have here. Their watch may be behind that of the object: then this
+    /// one is of a namespace that was made again, and the claim of the one before.
+    async fn are_current(&self, namespace: &str, candidates: Vec<Candidate>) -> bool {
+        let bound = candidates
+            .into_iter()
+            .filter(|candidate| candidate.volume_handle.is_some());
+        let asked = stream::iter(bound)
+            .map(async |candidate| {
+                let name = &candidate.name;
+                let found = self.server.claim_uid(namespace, name).await;
+                let found = found.inspect_err(|refusal| {
+                    tracing::warn!(namespace, claim = name, error = %refusal, "claim could not be looked up");
+                });
+                let known = self.claims.get(namespace, name);
+                found.is_ok_and(|uid| known.is_some_and(|claim| claim.uid == uid))
+            })
+            .buffer_unordered(AT_ONCE);
+        asked.all(future::ready).await
     }
 
     async fn give(&mut self, key: &ObjectKey, uid: &str, node: &str) {

@@ -1,6 +1,7 @@
 //! An API server for tests that have to see what it is asked, or to have it refuse.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     sync::{Arc, Mutex},
 };
@@ -14,7 +15,6 @@ use crate::shared::lock;
 /// What it was asked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
-    pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body: Value,
 }
@@ -52,6 +52,8 @@ impl Answer {
 pub(crate) struct Fake {
     asked: Arc<Mutex<Vec<Asked>>>,
     answer: Arc<Mutex<Answer>>,
+    /// The claims that there are, each with its id.
+    claims: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl Fake {
@@ -59,6 +61,7 @@ impl Fake {
         Self {
             asked: Arc::default(),
             answer: Arc::new(Mutex::new(answer)),
+            claims: Arc::default(),
         }
     }
 
@@ -75,6 +78,11 @@ impl Fake {
     /// Has it take every change from now on.
     pub(crate) fn comply(&self) {
         *lock(&self.answer) = Answer::consent();
+    }
+
+    /// Has a claim of this name have this id.
+    pub(crate) fn has_claim(&self, name: &str, uid: &str) {
+        lock(&self.claims).insert(name.to_owned(), uid.to_owned());
     }
 
     /// What it was asked since it was looked at last.
@@ -94,12 +102,17 @@ impl Fake {
     async fn take(&self, request: Request<Body>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
+        let path = head.uri.path();
+        let claim = path.split_once("/persistentvolumeclaims/");
+        let uid = claim.and_then(|(_, name)| lock(&self.claims).get(name).cloned());
+        let answer = match uid {
+            Some(uid) => Answer::Says(200, json!({"metadata": {"uid": uid}})),
+            None => lock(&self.answer).clone(),
+        };
         lock(&self.asked).push(Asked {
-            method: head.method.to_string(),
-            path: head.uri.path().to_owned(),
+            path: path.to_owned(),
             body: serde_json::from_slice(&body).unwrap_or_default(),
         });
-        let answer = lock(&self.answer).clone();
         match answer {
             Answer::Says(code, value) => Response::builder()
                 .status(code)

@@ -8,7 +8,7 @@ use std::{
 
 use drumlin_crd::{ObjectKey, names};
 use k8s_openapi::{
-    api::core::v1::{Namespace, ObjectReference},
+    api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
@@ -238,6 +238,13 @@ impl Server {
     pub(crate) async fn namespace_uid(&self, namespace: &str) -> Result<String, Refusal> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let found = answer(namespaces.get_metadata(namespace)).await?;
+        Ok(found.metadata.uid.unwrap_or_default())
+    }
+
+    /// The id of a user's claim, as it is now and not as a watch has it.
+    pub(crate) async fn claim_uid(&self, namespace: &str, name: &str) -> Result<String, Refusal> {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let found = answer(claims.get_metadata(name)).await?;
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
