@@ -3,16 +3,19 @@
 use std::{
     fs,
     io::ErrorKind,
-    os::unix::fs::symlink,
+    os::unix::fs::{MetadataExt, symlink},
     path::{Path, PathBuf},
 };
 
-use drumlin_proto::csi::v1::NodeExpandVolumeRequest;
+use drumlin_proto::csi::v1::{
+    NodeExpandVolumeRequest,
+    volume_capability::{AccessType, MountVolume, access_mode::Mode},
+};
 use drumlin_tests::{
     agent::{Agent, Options},
     cluster::Cluster,
     programs::{drumlin, output, programs_of, run, workspace},
-    requests::{expand, mounted, raw, snapshot},
+    requests::{capability as any, expand, mounted, raw, snapshot},
     storage::Scratch,
 };
 
@@ -164,8 +167,8 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
     let agent = Agent::with(scratch, options).await;
     let written = fs::write(inside(Path::new("/etc/x")), "x");
     assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
-    // sys_admin 21, sys_resource 24, mknod 27, dac_read_search 2, ipc_lock 14, sys_nice 23
-    let kept = [21, 24, 27, 2, 14, 23].map(|bit| 1_u64 << bit);
+    // sys_admin 21, sys_resource 24, mknod 27, dac_read_search 2, chown 0, fowner 3, fsetid 4, ipc_lock 14, sys_nice 23
+    let kept = [21, 24, 27, 2, 0, 3, 4, 14, 23].map(|bit| 1_u64 << bit);
     // Of these, those that there are here.
     let kept = kept.iter().sum::<u64>() & bounds();
     for own in [agent.pid()].into_iter().chain(programs_of(agent.pid())) {
@@ -181,7 +184,7 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
         let at = mount(&agent, kind, &id, &capability).await;
         put(&at.1, "file", b"precious");
         // Somebody's own, which root without all its rights could not look into.
-        run("chown", &["1000", &at.1]);
+        run("chown", &["-R", "1000", &at.1]);
         run("chmod", &["700", &at.1]);
         ok(agent
             .controller()
@@ -199,6 +202,22 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
             ok(agent.node().node_expand_volume(request).await);
         }
         assert_eq!(get(&at.1, "file"), b"precious", "{kind}");
+        unmount(&agent, &id, &at).await;
+
+        // A pod has a group that all of it is given to (fsGroup), whoever wrote it.
+        let for_group = MountVolume {
+            fs_type: kind.to_owned(),
+            volume_mount_group: "4711".to_owned(),
+            ..MountVolume::default()
+        };
+        let for_group = any(AccessType::Mount(for_group), Mode::SingleNodeWriter);
+        let at = mount(&agent, kind, &id, &for_group).await;
+        for (name, bits) in [(".", 0o2070), ("file", 0o060)] {
+            let given = fs::metadata(Path::new(&at.1).join(name)).unwrap();
+            let (group, mode) = (given.gid(), given.mode());
+            assert_eq!((given.uid(), group), (1000, 4711), "{kind}: {name}");
+            assert_eq!(mode & bits, bits, "{kind}: {name} is {mode:o}");
+        }
         unmount(&agent, &id, &at).await;
     }
     let id = volume(&agent, "raw", 8, &raw()).await;
