@@ -69,7 +69,11 @@ impl Stack {
             ("POD_NAME", "drumlin-provisioner-of-node-a"),
         ];
         for name in ["provisioner", "snapshotter"] {
-            stack.start_sidecar(&rendered, name, (account, &socket), &environment);
+            // Their pod is on the node.
+            let own = stack
+                .cluster
+                .as_account(&stack.scratch, account, Some(NODE));
+            stack.start_sidecar(&rendered, name, (&own, &socket), &environment);
         }
         let info = stack.scratch.path().join("info.sock");
         let container = rendered.container("driver-info");
@@ -77,7 +81,12 @@ impl Stack {
         let arguments = ["driver-info".to_owned(), told];
         stack.run(&container.name, drumlin(), &arguments, &[]);
         eventually(|| info.exists(), |there| *there).await;
-        stack.start_sidecar(&rendered, "resizer", ("drumlin-resizer", &info), &[]);
+        let own = stack
+            .cluster
+            .as_account(&stack.scratch, "drumlin-resizer", None);
+        // In a pod it reads that from a file.
+        let environment = [("POD_NAMESPACE", "drumlin-system")];
+        stack.start_sidecar(&rendered, "resizer", (&own, &info), &environment);
         let controller = stack
             .cluster
             .as_account(&stack.scratch, "drumlin-controller", None);
@@ -117,15 +126,14 @@ impl Stack {
         &mut self,
         rendered: &Rendered,
         name: &str,
-        (account, socket): (&str, &PathBuf),
+        (own, socket): (&Cluster, &PathBuf),
         environment: &[(&str, &str)],
     ) {
-        let own = self.cluster.as_account(&self.scratch, account, None);
         // The provisioner takes this before it looks at its arguments.
         let kubeconfig = own.kubeconfig().to_string_lossy();
         let environment = [environment, &[("KUBECONFIG", &*kubeconfig)]].concat();
         let container = rendered.container(name);
-        let arguments = container.arguments_with(socket, &own);
+        let arguments = container.arguments_with(socket, own);
         let image = container.image.rsplit('/').next().unwrap();
         let program = sidecars().join(image.split(':').next().unwrap());
         self.run(name, program, &arguments, &environment);
