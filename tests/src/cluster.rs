@@ -99,7 +99,18 @@ impl Cluster {
     /// The same server for a service account of ours, with a token that may be bound to a node.
     #[must_use]
     pub fn as_account(&self, scratch: &Scratch, account: &str, node: Option<&str>) -> Self {
-        let mut words = vec!["-n", "drumlin-system", "create", "token", account];
+        self.as_account_in(scratch, ("drumlin-system", account), node)
+    }
+
+    /// The same for an account of any namespace.
+    #[must_use]
+    pub fn as_account_in(
+        &self,
+        scratch: &Scratch,
+        (namespace, account): (&str, &str),
+        node: Option<&str>,
+    ) -> Self {
+        let mut words = vec!["-n", namespace, "create", "token", account];
         let node = node.map(|node| format!("--bound-object-name={node}"));
         if let Some(node) = &node {
             words.extend(["--bound-object-kind=Node", node]);

@@ -2,11 +2,17 @@
 
 use std::{fmt::Write, process::Output};
 
-use crate::node::{manifest, volume};
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
     cluster::Cluster,
     storage::Scratch,
+};
+use serde_json::{Value, json};
+
+use crate::{
+    installed::define_snapshots,
+    node::{manifest, volume},
+    rendered::Rendered,
 };
 
 const VERBS: [&str; 7] = [
@@ -16,15 +22,17 @@ const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete"];
 const KINDS: [&str; 4] = ["volumes", "volumegroups", "snapshots", "groupsnapshots"];
 /// What is none of ours, each with its group: everything that could do harm.
-const OTHERS: [(&str, &str); 17] = [
+const OTHERS: [(&str, &str); 27] = [
     ("", "secrets"),
     ("", "configmaps"),
+    ("", "events"),
     ("", "pods"),
     ("", "pods/exec"),
     ("", "nodes"),
     ("", "serviceaccounts"),
     ("", "serviceaccounts/token"),
     ("", "persistentvolumes"),
+    ("", "persistentvolumes/status"),
     ("", "persistentvolumeclaims"),
     ("", "persistentvolumeclaims/status"),
     ("apps", "daemonsets"),
@@ -36,11 +44,46 @@ const OTHERS: [(&str, &str); 17] = [
         "validatingadmissionpolicies",
     ),
     ("storage.k8s.io", "csidrivers"),
+    ("storage.k8s.io", "csinodes"),
+    ("storage.k8s.io", "csistoragecapacities"),
     ("storage.k8s.io", "storageclasses"),
+    ("storage.k8s.io", "volumeattributesclasses"),
+    ("snapshot.storage.k8s.io", "volumesnapshots"),
+    ("snapshot.storage.k8s.io", "volumesnapshots/status"),
+    ("snapshot.storage.k8s.io", "volumesnapshotclasses"),
+    ("snapshot.storage.k8s.io", "volumesnapshotcontents"),
+    ("snapshot.storage.k8s.io", "volumesnapshotcontents/status"),
+];
+/// Where all of ours is.
+const SYSTEM: &str = "drumlin-system";
+/// A namespace of somebody else.
+const ANY: &str = "default";
+/// What our accounts may do in their own namespace alone is about some of these.
+const NEAR: [(&str, &str); 8] = [
+    ("", "secrets"),
+    ("", "configmaps"),
+    ("", "pods"),
+    ("", "pods/exec"),
+    ("", "serviceaccounts/token"),
+    ("apps", "daemonsets"),
+    ("coordination.k8s.io", "leases"),
+    ("storage.k8s.io", "csistoragecapacities"),
 ];
 
-/// Whether a role may do something.
-fn may(role: &str, verb: &str, group: &str, resource: &str) -> bool {
+/// Whether a role may do something in a namespace.
+fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool {
+    if space == SYSTEM {
+        let leases = ("coordination.k8s.io", "leases");
+        match (role, (group, resource)) {
+            ("controller", asked) if asked == leases => {
+                return ["get", "create", "update"].contains(&verb);
+            }
+            ("resizer", asked) if asked == leases => return verb != "patch",
+            ("provisioner", ("storage.k8s.io", "csistoragecapacities")) => return true,
+            ("provisioner", ("", "pods")) => return verb == "get",
+            _ => {}
+        }
+    }
     let is_ours = group == "drumlin.dev";
     let (kind, is_status) = match resource.split_once('/') {
         Some((kind, "status")) => (kind, true),
@@ -64,13 +107,30 @@ fn may(role: &str, verb: &str, group: &str, resource: &str) -> bool {
                 READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
             }
             ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
-            ("", "nodes") | ("storage.k8s.io", "storageclasses") => READ.contains(&verb),
+            ("", "events") => !["get", "delete"].contains(&verb),
+            ("", "nodes")
+            | ("storage.k8s.io", "storageclasses" | "csinodes" | "volumeattributesclasses") => {
+                READ.contains(&verb)
+            }
+            // This account is the snapshotter's, too.
+            ("snapshot.storage.k8s.io", "volumesnapshots") => {
+                READ.contains(&verb) || verb == "update"
+            }
+            ("snapshot.storage.k8s.io", "volumesnapshotclasses") => READ.contains(&verb),
+            ("snapshot.storage.k8s.io", "volumesnapshotcontents") => {
+                READ.contains(&verb) || ["update", "patch"].contains(&verb)
+            }
+            ("snapshot.storage.k8s.io", "volumesnapshotcontents/status") => {
+                ["update", "patch"].contains(&verb)
+            }
             _ => false,
         },
         "resizer" => match (group, resource) {
             ("", "persistentvolumes") => READ.contains(&verb) || verb == "patch",
-            ("", "persistentvolumeclaims" | "pods") => READ.contains(&verb),
+            ("", "persistentvolumeclaims" | "pods")
+            | ("storage.k8s.io", "volumeattributesclasses") => READ.contains(&verb),
             ("", "persistentvolumeclaims/status") => verb == "patch",
+            ("", "events") => !["get", "delete"].contains(&verb),
             _ => false,
         },
         "viewer" => is_kind && !is_status && READ.contains(&verb),
@@ -103,7 +163,7 @@ fn subjects() -> [(&'static str, &'static str, &'static [&'static str]); 7] {
 #[test]
 fn each_role_may_do_what_it_is_for_and_nothing_else() {
     let cluster = Cluster::of_the_lab();
-    cluster.install();
+    install(&cluster);
     let mut all = Vec::new();
     for (role, user, parts) in subjects() {
         for part in parts {
@@ -120,16 +180,19 @@ fn each_role_may_do_what_it_is_for_and_nothing_else() {
             ("events.k8s.io", "events".to_owned()),
             ("", "namespaces".to_owned()),
         ];
-        for (group, resource) in ours.chain(others).chain(near) {
-            all.extend(VERBS.map(|verb| (role, user, verb, group, resource.clone())));
+        let own = NEAR.map(|(group, resource)| (SYSTEM, group, resource.to_owned()));
+        let everywhere = ours.chain(others).chain(near);
+        let everywhere = everywhere.map(|(group, resource)| (ANY, group, resource));
+        for (space, group, resource) in everywhere.chain(own) {
+            all.extend(VERBS.map(|verb| (role, user, space, verb, group, resource.clone())));
         }
     }
     let mut text = String::new();
-    for (_, user, verb, group, resource) in &all {
+    for (_, user, space, verb, group, resource) in &all {
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         let _ = writeln!(
             text,
-            "---\napiVersion: authorization.k8s.io/v1\nkind: SubjectAccessReview\nspec:\n  user: {user}\n  groups: [system:authenticated]\n  resourceAttributes: {{namespace: default, verb: {verb}, group: \"{group}\", resource: {resource}, subresource: \"{subresource}\"}}"
+            "---\napiVersion: authorization.k8s.io/v1\nkind: SubjectAccessReview\nspec:\n  user: {user}\n  groups: [system:authenticated]\n  resourceAttributes: {{namespace: {space}, verb: {verb}, group: \"{group}\", resource: {resource}, subresource: \"{subresource}\"}}"
         );
     }
     let asked = [
@@ -144,12 +207,12 @@ fn each_role_may_do_what_it_is_for_and_nothing_else() {
     let answers: Vec<&str> = answers.split_whitespace().collect();
     assert_eq!(answers.len(), all.len(), "{}", said(&output));
     let mut wrong = String::new();
-    for ((role, _, verb, group, resource), answer) in all.iter().zip(answers) {
-        let wanted = may(role, verb, group, resource);
+    for ((role, _, space, verb, group, resource), answer) in all.iter().zip(answers) {
+        let wanted = may(role, space, verb, group, resource);
         if answer != wanted.to_string() {
             let _ = writeln!(
                 wrong,
-                "{role} {verb} {resource}.{group}: {answer}, not {wanted}"
+                "{role} {verb} {resource}.{group} in {space}: {answer}, not {wanted}"
             );
         }
     }
@@ -160,20 +223,31 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// Applies all that has roles or policies.
+fn install(cluster: &Cluster) {
+    define_snapshots(cluster);
+    let all = Rendered::of(cluster, "base", &["upstream-snapshots"]);
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    let applied = cluster.try_with_input(&apply, &all.text);
+    assert!(applied.status.success(), "{applied:?}");
+}
+
+/// Two nodes that there are.
+fn two_nodes(cluster: &Cluster) -> (String, String) {
+    let nodes = (cluster.name("node"), cluster.name("node"));
+    for node in [&nodes.0, &nodes.1] {
+        let node = format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n");
+        let made = cluster.try_with_input(&["create", "-f", "-"], &node);
+        assert!(made.status.success(), "{made:?}");
+    }
+    nodes
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
     let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
     cluster.install();
-    let (one, two) = (cluster.name("node"), cluster.name("node"));
-    for node in [&one, &two] {
-        let node = format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n");
-        assert!(
-            cluster
-                .try_with_input(&["create", "-f", "-"], &node)
-                .status
-                .success()
-        );
-    }
+    let (one, two) = two_nodes(&cluster);
     let agent = cluster.as_account(&scratch, "drumlin-agent", Some(&one));
     let nobody = cluster.as_account(&scratch, "drumlin-agent", None);
     let space = cluster.namespace();
@@ -182,32 +256,35 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
         &[
             of("own", &one),
             of("foreign", &two),
+            // Nobody writes the other kinds of another node either.
+            manifest(
+                "VolumeGroup",
+                "foreign",
+                &format!("nodeName: {two}\n  selector: {{}}"),
+            ),
+            manifest(
+                "Snapshot",
+                "foreign",
+                &format!("nodeName: {two}\n  source: {{volumeName: foreign}}"),
+            ),
+            manifest(
+                "GroupSnapshot",
+                "foreign",
+                &format!("nodeName: {two}\n  groupName: foreign"),
+            ),
             volume("free", "capacity: 32Mi"),
         ]
         .concat(),
     );
 
-    let patch = |who: &Cluster, object: &str, more: &[&str], patch: &str| {
-        let words = [
-            "-n",
-            &space.name,
-            "patch",
-            object,
-            "--type=merge",
-            "-p",
-            patch,
-        ];
-        let words: Vec<&str> = words.iter().chain(more).copied().collect();
-        who.try_kubectl(&words)
+    let patch = |who: &Cluster, object: &str, patch: &str| {
+        let words = ["patch", object, "--type=merge", "-p", patch];
+        who.try_kubectl(&[&["-n", &*space.name], &words[..]].concat())
     };
     let note = r#"{"metadata": {"annotations": {"drumlin.dev/reconcile-at": "1"}}}"#;
-    let status = "status: {observedGeneration: 1, mountPath: /}";
     let is_refused = |output: &Output| said(output).contains("only objects of its own node");
     // A policy holds a moment after it was made.
-    eventually(|| patch(&agent, "dv/foreign", &[], note), is_refused).await;
-    let told = format!(
-        "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: foreign}}\n{status}\n"
-    );
+    eventually(|| patch(&agent, "dv/foreign", note), is_refused).await;
     let apply = [
         "-n",
         &space.name,
@@ -217,22 +294,51 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
         "-f",
         "-",
     ];
-    let foreign = agent.try_with_input(&apply, &told);
-    assert!(is_refused(&foreign), "{foreign:?}");
+    for (kind, short) in [
+        ("Volume", "dv"),
+        ("VolumeGroup", "dvg"),
+        ("Snapshot", "dsnap"),
+        ("GroupSnapshot", "dgsnap"),
+    ] {
+        let foreign = patch(&agent, &format!("{short}/foreign"), note);
+        assert!(is_refused(&foreign), "{kind}: {foreign:?}");
+        let told = format!(
+            "apiVersion: drumlin.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: foreign}}\nstatus: {{observedGeneration: 1}}\n"
+        );
+        let foreign = agent.try_with_input(&apply, &told);
+        assert!(is_refused(&foreign), "{kind}: {foreign:?}");
+    }
     let stolen = patch(
         &agent,
         "dv/free",
-        &[],
         &format!(r#"{{"spec": {{"nodeName": "{two}"}}}}"#),
     );
     assert!(is_refused(&stolen), "{stolen:?}");
-    let own = patch(&agent, "dv/own", &[], note);
+    let own = patch(&agent, "dv/own", note);
     assert!(own.status.success(), "{own:?}");
-    let unbound = patch(&nobody, "dv/own", &[], note);
+    let unbound = patch(&nobody, "dv/own", note);
     assert!(
         said(&unbound).contains("must be bound to its node"),
         "{unbound:?}"
     );
+    // The same where all of it was installed in another namespace.
+    let elsewhere = cluster.namespace();
+    elsewhere.kubectl(&["create", "serviceaccount", "drumlin-agent"]);
+    let role = "--clusterrole=drumlin-agent";
+    let account = format!("--serviceaccount={}:drumlin-agent", elsewhere.name);
+    cluster.kubectl(&[
+        "create",
+        "clusterrolebinding",
+        &elsewhere.name,
+        role,
+        &account,
+    ]);
+    let account = (&*elsewhere.name, "drumlin-agent");
+    let other = cluster.as_account_in(&scratch, account, Some(&one));
+    let foreign = patch(&other, "dv/foreign", note);
+    assert!(is_refused(&foreign), "{foreign:?}");
+    let own = patch(&other, "dv/own", note);
+    assert!(own.status.success(), "{own:?}");
     for words in [
         ["get", "secrets"],
         ["delete", "dv/own"],
@@ -243,7 +349,7 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
     }
 
     // All that an agent does, it does with these rights: guards, claims, tells, lets go.
-    space.kubectl(&["delete", "dv", "--all"]);
+    space.kubectl(&["delete", "dgsnap,dsnap,dvg,dv", "--all"]);
     let options = Options {
         node: Some(one.clone()),
         arguments: agent.arguments(),
@@ -266,4 +372,169 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
     assert!(!events.is_empty());
     space.kubectl(&["delete", "dgsnap,dvg,dv", "--all", "--timeout=60s"]);
     assert!(!agent.log().contains("forbidden"), "{}", agent.log());
+}
+
+/// A `PersistentVolume`.
+fn persistent(name: &str, driver: &str, handle: &str) -> String {
+    let volume = json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "drumlin",
+            "csi": {"driver": driver, "volumeHandle": handle},
+        },
+    });
+    format!("---\n{volume}\n")
+}
+
+const OURS: &str = "csi.drumlin.dev";
+
+fn is_foreign(output: &Output) -> bool {
+    said(output).contains("of its own node, which is")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_provisioner_writes_volumes_of_its_own_node_only() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    install(&cluster);
+    let (one, two) = two_nodes(&cluster);
+    let provisioner = cluster.as_account(&scratch, "drumlin-provisioner", Some(&one));
+    let nobody = cluster.as_account(&scratch, "drumlin-provisioner", None);
+    let name = |kind: &str| cluster.name(kind);
+    let create = |who: &Cluster, volume: &str| who.try_with_input(&["create", "-f", "-"], volume);
+    let foreign = name("pv");
+    let volume = persistent(&foreign, OURS, &format!("{two}/default/v"));
+    assert!(create(&cluster, &volume).status.success());
+    let strange = name("pv");
+    let volume = persistent(&strange, "csi.example.com", &format!("{one}/default/v"));
+    assert!(create(&cluster, &volume).status.success());
+    let local = name("pv");
+    let volume = format!(
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {local}}}\nspec: {{capacity: {{storage: 1Gi}}, accessModes: [ReadWriteOnce], hostPath: {{path: /x}}}}\n"
+    );
+    assert!(create(&cluster, &volume).status.success());
+
+    let note = r#"{"metadata": {"annotations": {"a": "b"}}}"#;
+    let patch = |who: &Cluster, name: &str| {
+        who.try_kubectl(&["patch", "pv", name, "--type=merge", "-p", note])
+    };
+    let delete = |who: &Cluster, name: &str| {
+        // Nobody here lets go of what is to be protected while it is used.
+        who.try_kubectl(&["delete", "pv", name, "--wait=false"])
+    };
+    // A policy holds a moment after it was made.
+    eventually(|| patch(&provisioner, &foreign), is_foreign).await;
+    for name in [&foreign, &strange, &local] {
+        for refused in [patch(&provisioner, name), delete(&provisioner, name)] {
+            assert!(is_foreign(&refused), "{name}: {refused:?}");
+        }
+    }
+    for (driver, handle) in [
+        (OURS, format!("{two}/default/w")),
+        // The name of one may begin as that of another does.
+        (OURS, format!("{one}0/default/w")),
+        (OURS, one.clone()),
+        ("csi.example.com", format!("{one}/default/w")),
+    ] {
+        let refused = create(&provisioner, &persistent(&name("pv"), driver, &handle));
+        assert!(is_foreign(&refused), "{handle}: {refused:?}");
+    }
+    let own = name("pv");
+    let volume = persistent(&own, OURS, &format!("{one}/default/v"));
+    let unbound = create(&nobody, &volume);
+    let is_unbound = said(&unbound).contains("must be bound to its node");
+    assert!(is_unbound, "{unbound:?}");
+    for done in [
+        create(&provisioner, &volume),
+        patch(&provisioner, &own),
+        delete(&provisioner, &own),
+    ] {
+        assert!(done.status.success(), "{done:?}");
+    }
+}
+
+/// A `VolumeSnapshotContent` that the controller of the cluster has said the node of.
+fn content(name: &str, node: &str, source: &Value) -> String {
+    let content = json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {
+            "name": name,
+            "labels": {"snapshot.storage.kubernetes.io/managed-by": node},
+        },
+        "spec": {
+            "deletionPolicy": "Delete",
+            "driver": OURS,
+            "source": source,
+            "volumeSnapshotRef": {"name": "s", "namespace": "default"},
+        },
+    });
+    format!("---\n{content}\n")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_snapshotter_writes_contents_of_its_own_node_only() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    install(&cluster);
+    let (one, two) = two_nodes(&cluster);
+    let snapshotter = cluster.as_account(&scratch, "drumlin-provisioner", Some(&one));
+    let nobody = cluster.as_account(&scratch, "drumlin-provisioner", None);
+    let handle = |node: &str| json!({"volumeHandle": format!("{node}/default/v")});
+    let taken = |node: &str| json!({"snapshotHandle": format!("{node}/default/s")});
+    let make = |node: &str, source: &Value| {
+        let name = cluster.name("content");
+        let made = cluster.try_with_input(&["create", "-f", "-"], &content(&name, node, source));
+        assert!(made.status.success(), "{made:?}");
+        name
+    };
+    let patch = |who: &Cluster, name: &str, patch: &str| {
+        let kind = "volumesnapshotcontent";
+        who.try_kubectl(&["patch", kind, name, "--type=merge", "-p", patch])
+    };
+    let note = r#"{"metadata": {"annotations": {"a": "b"}}}"#;
+    let foreign = make(&two, &handle(&two));
+    // A policy holds a moment after it was made.
+    eventually(|| patch(&snapshotter, &foreign, note), is_foreign).await;
+    let own = make(&one, &handle(&one));
+    let tell = |name: &str, node: &str| {
+        let told = json!({
+            "apiVersion": "snapshot.storage.k8s.io/v1",
+            "kind": "VolumeSnapshotContent",
+            "metadata": {"name": name},
+            "status": taken(node),
+        });
+        let apply = ["apply", "--server-side", "--subresource=status", "-f", "-"];
+        snapshotter.try_with_input(&apply, &told.to_string())
+    };
+    for refused in [
+        // What names the node is not what says whose bytes they are.
+        patch(&snapshotter, &make(&one, &handle(&two)), note),
+        patch(&snapshotter, &make(&one, &taken(&two)), note),
+        tell(&foreign, &two),
+        tell(&foreign, &one),
+        tell(&own, &two),
+        patch(
+            &snapshotter,
+            &own,
+            &format!(
+                r#"{{"metadata": {{"labels": {{"snapshot.storage.kubernetes.io/managed-by": "{two}"}}}}}}"#
+            ),
+        ),
+    ] {
+        assert!(is_foreign(&refused), "{refused:?}");
+    }
+    let unbound = patch(&nobody, &own, note);
+    let is_unbound = said(&unbound).contains("must be bound to its node");
+    assert!(is_unbound, "{unbound:?}");
+    for done in [
+        patch(&snapshotter, &own, note),
+        tell(&own, &one),
+        patch(&snapshotter, &make(&one, &taken(&one)), note),
+    ] {
+        assert!(done.status.success(), "{done:?}");
+    }
 }
