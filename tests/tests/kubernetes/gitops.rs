@@ -10,7 +10,10 @@ use drumlin_tests::{
 };
 use serde_json::Value;
 
-use crate::node::{Node, volume};
+use crate::{
+    node::{Node, manifest, volume},
+    rendered::Rendered,
+};
 
 /// A value as Lua writes it.
 fn lua(value: &Value) -> String {
@@ -84,4 +87,52 @@ async fn argo_cd_sees_what_becomes_of_an_object() {
     );
     node.restart_with(&cluster, Options::default()).await;
     space.until_ready("dv/data");
+}
+
+/// What a kustomization in a repository is applied as, with the patches that an example has at this path.
+fn patched(cluster: &Cluster, example: &str, path: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(workspace().join("manifests").join(example)).unwrap();
+    let example: Value = serde_yaml::from_str(&text).unwrap();
+    let kustomization = serde_json::json!({
+        "resources": ["all.yaml"],
+        "patches": example.pointer(path).unwrap(),
+    });
+    let scratch = Scratch::new();
+    let write = |name: &str, text: &str| std::fs::write(scratch.path().join(name), text).unwrap();
+    write("kustomization.yaml", &kustomization.to_string());
+    let all = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+    let all = all.map(|kind| manifest(kind, "one", "nodeName: n"));
+    let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n";
+    write("all.yaml", &(all.concat() + other));
+    Rendered::in_directory(cluster, scratch.path()).objects
+}
+
+#[test]
+fn what_disappears_from_a_repository_is_not_destroyed_by_mistake() {
+    let cluster = Cluster::of_the_lab();
+    for (example, path, annotation, value) in [
+        (
+            "flux/kustomization.yaml",
+            "/spec/patches",
+            "kustomize.toolkit.fluxcd.io/prune",
+            "disabled",
+        ),
+        (
+            "argocd/application.yaml",
+            "/spec/source/kustomize/patches",
+            "argocd.argoproj.io/sync-options",
+            "Prune=confirm,Delete=confirm",
+        ),
+    ] {
+        let objects = patched(&cluster, example, path);
+        assert_eq!(objects.len(), 5);
+        for object in objects {
+            let annotations = &object["metadata"]["annotations"];
+            let is_ours = object["apiVersion"] == "drumlin.dev/v1alpha1";
+            let wanted = is_ours.then_some(value);
+            assert_eq!(annotations[annotation].as_str(), wanted, "{object}");
+            // It is still the object that it was.
+            assert_eq!(object["metadata"]["name"], "one");
+        }
+    }
 }

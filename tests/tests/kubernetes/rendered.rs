@@ -29,6 +29,16 @@ pub(crate) const COMPONENTS: [&str; 3] = ["host-mounts", "lvm", "upstream-snapsh
 impl Rendered {
     /// Those of a directory below `manifests`, with components as a user adds them.
     pub(crate) fn of(cluster: &Cluster, directory: &str, components: &[&str]) -> Self {
+        Self::with(cluster, directory, components, "")
+    }
+
+    /// The same, with more lines in the user's own kustomization.
+    pub(crate) fn with(
+        cluster: &Cluster,
+        directory: &str,
+        components: &[&str],
+        more: &str,
+    ) -> Self {
         let scratch = Scratch::new();
         // Kustomize takes paths from where it is.
         let up = "../".repeat(scratch.path().components().count() - 1);
@@ -39,14 +49,15 @@ impl Rendered {
             .map(|component| format!("{manifests}/components/{component}"))
             .collect();
         let text = format!(
-            "resources: [{manifests}/{directory}]\ncomponents: [{}]\n",
+            "resources: [{manifests}/{directory}]\ncomponents: [{}]\n{more}\n",
             components.join(", ")
         );
         std::fs::write(scratch.path().join("kustomization.yaml"), text).unwrap();
         Self::in_directory(cluster, scratch.path())
     }
 
-    fn in_directory(cluster: &Cluster, directory: &Path) -> Self {
+    /// Those of any directory.
+    pub(crate) fn in_directory(cluster: &Cluster, directory: &Path) -> Self {
         let text = cluster.kubectl(&["kustomize", &directory.to_string_lossy()]);
         let documents = serde_yaml::Deserializer::from_str(&text);
         let objects = documents
