@@ -3,6 +3,15 @@
 # places.
 #
 #   nomad job run examples/nomad/plugin.nomad.hcl
+#
+# The clients' own configuration must allow what it asks for (privileged, a path of the host):
+#
+#   plugin "docker" {
+#     config {
+#       allow_privileged = true
+#       volumes { enabled = true }
+#     }
+#   }
 job "drumlin-node-a" {
   type = "system"
 
@@ -24,8 +33,9 @@ job "drumlin-node-a" {
           "--node=node-a",
           "--state-dir=/var/lib/drumlin",
         ]
-        # The state and the images outlive the task; mounts are seen by Nomad, who keeps its volumes below its data_dir.
-        volumes = ["/var/lib/drumlin:/var/lib/drumlin", "/dev:/dev"]
+        # The state and the images outlive the task. The host's /dev, and where its own volumes are to be mounted, Nomad
+        # gives to every CSI plugin by itself.
+        volumes = ["/var/lib/drumlin:/var/lib/drumlin"]
       }
 
       csi_plugin {

@@ -66,6 +66,12 @@ fn the_job_starts_an_agent_where_nomad_looks_for_it() {
     assert_eq!(plugin, format!("drumlin-{node}"));
     assert_eq!(text(&example("volume.hcl"), &["plugin_id"]), plugin);
     assert_eq!(text(&job, &of_task(&["csi_plugin", "type"])), "monolith");
+    // Nomad itself mounts the host's /dev: named again it would be a mount point twice.
+    let Expression::Array(volumes) = attribute(&job, &of_task(&["config", "volumes"])) else {
+        panic!("volumes are a list");
+    };
+    let state = Expression::String("/var/lib/drumlin:/var/lib/drumlin".to_owned());
+    assert_eq!(volumes, [state]);
     words.push("--help".to_owned());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let told = output(&drumlin().to_string_lossy(), &words);
