@@ -7,7 +7,7 @@ use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
 use crate::{
-    kit::{get, put},
+    kit::{get, home, put},
     stack::{NODE, Stack, handle, text},
 };
 
@@ -54,6 +54,14 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     assert!(handle(&data).starts_with(&format!("{NODE}/default/")));
     let place = data.pointer("/spec/nodeAffinity/required/nodeSelectorTerms/0/matchExpressions/0");
     assert_eq!(place.unwrap()["values"][0], NODE);
+    // The node itself knows whose bytes it has.
+    let record = home(&stack.agent, &handle(&data)).join("record.json");
+    let record = fs::read_to_string(record).unwrap();
+    let claim_of = format!(
+        "csi.storage.k8s.io/pvc/namespace\\\":\\\"{}\\\"",
+        space.name
+    );
+    assert!(record.contains(&claim_of), "{record}");
     let at = kubelet.mount(&data).await;
     put(&at, "file", b"precious");
 
