@@ -13,6 +13,9 @@ RUN cargo build --release --locked --package drumlin
 FROM debian:bookworm-slim AS root
 RUN apt-get update && apt-get install --yes --no-install-recommends mmdebstrap
 COPY manifests/image /build
+# Where the packages come from; http://deb.debian.org/debian when nothing is said:
+#   docker build --build-arg DEBIAN_MIRROR=http://mirror.example.com/debian …
+ARG DEBIAN_MIRROR
 COPY --from=binary /src/target/release/drumlin /build/drumlin
 RUN /build/rootfs /build/drumlin /build/root.tar && mkdir /image && tar -x -C /image -f /build/root.tar
 
