@@ -3,10 +3,14 @@
 use std::{path::PathBuf, sync::OnceLock};
 
 use drumlin_tests::{
+    agent::{Agent, Options},
     cluster::Cluster,
     programs::{drumlin, program as program_of, run, workspace},
+    requests::{create, raw},
+    storage::Scratch,
 };
-use serde_json::json;
+use serde_json::{Value, json};
+use tonic::Code;
 
 use crate::rendered::{COMPONENTS, Container, Rendered};
 
@@ -150,5 +154,143 @@ fn the_programs_know_the_flags_that_they_are_given() {
         let mut container = Rendered::of(&cluster, "base", &[]).container(name);
         container.arguments.push("--no-such-flag=1".to_owned());
         assert!(complaint(&container).is_some(), "{name}");
+    }
+}
+
+/// The elements of an array at a path.
+fn elements<'a>(object: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
+    let array = object.pointer(path).and_then(Value::as_array);
+    array.into_iter().flatten()
+}
+
+/// What a pod mounts, with its volume.
+fn mounts<'a>(template: &'a Value, container: &'a Value) -> Vec<(&'a Value, &'a Value)> {
+    let mounts = elements(container, "/volumeMounts");
+    let volume = |mount: &Value| {
+        let mut volumes = elements(template, "/spec/volumes");
+        volumes.find(|volume| volume["name"] == mount["name"])
+    };
+    mounts
+        .map(|mount| (mount, volume(mount).expect("it is a volume of the pod")))
+        .collect()
+}
+
+#[test]
+fn pods_are_where_they_can_be_and_reach_what_they_need() {
+    let cluster = Cluster::of_the_lab();
+    let mut sharing = 0;
+    for (name, rendered) in all(&cluster) {
+        for (workload, template) in rendered.workloads() {
+            let name = format!("{name}: {}", workload["metadata"]["name"]);
+            let place = json!({"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"});
+            assert_eq!(template["spec"]["nodeSelector"], place, "{name}");
+            for container in elements(template, "/spec/containers") {
+                for (mount, volume) in mounts(template, container) {
+                    let path = volume.pointer("/hostPath/path").and_then(Value::as_str);
+                    let security = &container["securityContext"];
+                    let which = format!("{name}: {}: {mount}", container["name"]);
+                    match path {
+                        // A privileged container's socket is closed to the type that others have.
+                        Some("/var/lib/kubelet/plugins/csi.drumlin.dev") => {
+                            let is_open = security["privileged"] == true
+                                || security["seLinuxOptions"]["type"] == "spc_t";
+                            assert!(is_open, "{which}");
+                            sharing += 1;
+                        }
+                        // Disks come while the agent runs, and what it mounts others see.
+                        Some("/var/lib/drumlin") => {
+                            assert_eq!(mount["mountPropagation"], "HostToContainer", "{which}");
+                        }
+                        Some("/var/lib/kubelet" | "/srv") => {
+                            assert_eq!(mount["mountPropagation"], "Bidirectional", "{which}");
+                        }
+                        _ => {}
+                    }
+                    // Not every host has it.
+                    if path == Some("/srv") {
+                        assert_eq!(volume["hostPath"]["type"], "DirectoryOrCreate", "{which}");
+                    }
+                }
+            }
+        }
+    }
+    assert!(sharing > 60, "{sharing} containers share the socket");
+}
+
+#[test]
+fn many_nodes_are_updated_several_at_a_time() {
+    let cluster = Cluster::of_the_lab();
+    let rendered = Rendered::of(&cluster, "overlays/large", &COMPONENTS);
+    let workloads = rendered.workloads().map(|(workload, _)| workload);
+    let daemons: Vec<&Value> = workloads
+        .filter(|workload| workload["kind"] == "DaemonSet")
+        .collect();
+    assert_eq!(daemons.len(), 2);
+    for daemon in daemons {
+        let update = &daemon["spec"]["updateStrategy"]["rollingUpdate"];
+        assert_eq!(update["maxUnavailable"], "5%", "{daemon}");
+    }
+}
+
+#[test]
+fn all_of_it_can_be_in_another_namespace() {
+    let cluster = Cluster::of_the_lab();
+    for directory in ["base", "overlays/single-node", "overlays/large"] {
+        let more = "namespace: storage";
+        let rendered = Rendered::with(&cluster, directory, &COMPONENTS, more);
+        let named = rendered.text.lines();
+        let named: Vec<&str> = named
+            .filter(|line| line.contains("drumlin-system"))
+            .collect();
+        assert!(named.is_empty(), "{directory}: {named:?}");
+        for object in &rendered.objects {
+            for subject in elements(object, "/subjects") {
+                assert_eq!(subject["namespace"], "storage", "{object}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_protects_a_volume_is_there_only_with_what_takes_it_back() {
+    let cluster = Cluster::of_the_lab();
+    for (name, rendered) in all(&cluster) {
+        let classes = rendered.objects.iter();
+        let classes = classes.filter(|object| object["kind"] == "VolumeAttributesClass");
+        let mut values: Vec<&str> = classes
+            .map(|class| class["parameters"]["protected"].as_str().unwrap())
+            .collect();
+        values.sort_unstable();
+        // Only a resizer that asks the agent can have a volume modified.
+        let resizer = rendered.container("resizer").workload;
+        if resizer == "drumlin-provisioner" {
+            assert_eq!(values, ["false", "true"], "{name}");
+        } else {
+            assert!(values.is_empty(), "{name}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_takes_the_configurations_that_it_is_given() {
+    let cluster = Cluster::of_the_lab();
+    for (components, class) in [(&[][..], "default"), (&["lvm"][..], "thin")] {
+        let rendered = Rendered::of(&cluster, "base", components);
+        let mut objects = rendered.objects.iter();
+        let map = objects.find(|object| object["kind"] == "ConfigMap");
+        let text = map.unwrap()["data"]["agent-config.yaml"].as_str().unwrap();
+        let options = Options {
+            config: Some(text.to_owned()),
+            ..Options::default()
+        };
+        // It starts, whether or not this machine has what the class is over.
+        let agent = Agent::with(Scratch::new(), options).await;
+        for (asked, is_known) in [(class, true), ("other", false)] {
+            let mut request = create("v", 32, &raw());
+            request.parameters = [("class".to_owned(), asked.to_owned())].into();
+            let made = agent.controller().create_volume(request).await;
+            let code = made.map_or_else(|status| status.code(), |_| Code::Ok);
+            assert_eq!(code != Code::InvalidArgument, is_known, "{asked}: {code:?}");
+        }
     }
 }
