@@ -253,3 +253,43 @@ async fn objects_of_a_node_that_is_gone_say_so_and_go_when_it_is_given_up() {
     space.kubectl(&["annotate", "dv/data", &abandon]);
     space.until_gone("dv/data");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_nobody_gives_a_node_says_what_it_lacks() {
+    let cluster = Cluster::own();
+    let node = Node::start(&cluster).await;
+    let (_working, space) = (controller(&cluster, &[]), cluster.namespace());
+    space.apply(
+        &[
+            volume("blank", "capacity: 32Mi\n  deletionPolicy: Delete"),
+            volume(
+                "copy",
+                "capacity: 32Mi\n  deletionPolicy: Delete\n  source: {volumeName: blank}",
+            ),
+            manifest(
+                "Snapshot",
+                "of-claim",
+                "source: {persistentVolumeClaimName: nix}",
+            ),
+        ]
+        .concat(),
+    );
+    let said = |object: &str, what: &str| {
+        let now = space.until_reason(object, "NodeUnset");
+        let message = condition(&now, "Ready").unwrap()["message"].to_string();
+        assert!(message.contains(what), "{message}");
+    };
+    said("dv/blank", "set spec.nodeName");
+    said("dv/copy", "blank");
+    said("dsnap/of-claim", "PersistentVolumeClaim nix");
+
+    // Once it has one nothing of that is left, and what is made of it follows.
+    let named = format!(r#"{{"spec": {{"nodeName": "{}"}}}}"#, node.name);
+    space.kubectl(&["patch", "dv/blank", "--type=merge", "-p", &named]);
+    for object in ["dv/blank", "dv/copy"] {
+        space.until_ready(object);
+        let is_clean = |now: &serde_json::Value| condition(now, "Reconciling").is_none();
+        space.until(object, is_clean);
+        space.until_ready(object);
+    }
+}

@@ -1,12 +1,16 @@
 //! What the claims of users are bound to, for the groups and snapshots that mean them, and where those belong.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use drumlin_crd::{Candidate, MemberKind, ObjectKey};
 use futures::{StreamExt, future, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::view::{Bound, Claim, View};
 use crate::{
@@ -17,17 +21,23 @@ use crate::{
 /// Why an object is given no node where what it is made of is on several.
 const APART: &str = "MembersOnOtherNode";
 
+/// Why an object is given no node where nobody knows of one.
+const UNSET: &str = "NodeUnset";
+
+/// So long an agent may take to find that an object is its own before that is said.
+const HOMELESS: Duration = Duration::from_secs(20);
+
 /// So many claims are asked for at once.
 const AT_ONCE: usize = 16;
 
 /// Where an object belongs.
 enum Place {
-    /// It has a node, or nothing says yet which it could have.
+    /// It has a node, or may be about to have one.
     Open,
     /// What it is made of is there.
     On(String),
-    /// What it is made of is on several.
-    Apart(Verdict),
+    /// It is to have none as it is.
+    Nowhere(Verdict),
 }
 
 impl View {
@@ -60,20 +70,20 @@ impl View {
             return;
         }
         let candidates = self.candidates(record);
-        let place = self.place(record, &candidates);
+        let place = self.place(&seen.uid, record, &candidates);
         let uid = seen.uid.clone();
         let told = self.told.of(key, &uid);
-        let mut conditions = told.map_or_else(|| seen.apart.clone(), apart);
+        let mut conditions = told.map_or_else(|| seen.said.clone(), ours);
         match &place {
             // From what was said before: a condition keeps its time while it holds.
-            Place::Apart(verdict) => judge(&mut conditions, verdict, seen.generation),
+            Place::Nowhere(verdict) => judge(&mut conditions, verdict, seen.generation),
             _ => conditions.clear(),
         }
         let status = status(&candidates, &conditions, seen.generation);
         let is_known = match told {
             Some(told) => *told == status,
             // Another controller may have led before: what it said stays until it is taken back under our common name.
-            None => candidates == seen.candidates && conditions == seen.apart,
+            None => candidates == seen.candidates && conditions == seen.said,
         };
         let is_news = |candidate: &&Candidate| !seen.candidates.contains(candidate);
         let news = candidates.iter().filter(is_news).cloned().collect();
@@ -146,20 +156,47 @@ impl View {
     }
 
     /// Where an object belongs that names no node.
-    fn place(&self, record: &Record, candidates: &[Candidate]) -> Place {
+    fn place(&self, uid: &str, record: &Record, candidates: &[Candidate]) -> Place {
         if record.node().is_some() {
             return Place::Open;
         }
         let mut nodes = self.nodes_of(record, candidates).into_iter();
         match (nodes.next(), nodes.next()) {
             (Some(one), None) => Place::On(one),
-            (Some(one), Some(other)) => Place::Apart(Verdict {
+            (Some(one), Some(other)) => Place::Nowhere(Verdict {
                 state: State::Stalled,
                 reason: APART,
                 message: format!("its members are on {one} and {other}; a group is on one node"),
             }),
-            _ => Place::Open,
+            _ => match self.homeless.get(uid) {
+                Some(since) if since.elapsed() >= HOMELESS => Place::Nowhere(homeless(record)),
+                _ => Place::Open,
+            },
         }
+    }
+
+    /// Looks for objects that name no node, and again at those that should have one by now.
+    pub(super) fn look_for_homeless(&mut self) {
+        let mut found = HashMap::new();
+        for (kind, index) in &self.objects {
+            for (namespace, name, seen) in index.all() {
+                let is_one = seen.record.as_ref().is_some_and(|one| one.node().is_none());
+                if !is_one || seen.is_leaving {
+                    continue;
+                }
+                let since = self.homeless.get(&seen.uid).copied();
+                let since = since.unwrap_or_else(Instant::now);
+                found.insert(seen.uid.clone(), since);
+                if since.elapsed() >= HOMELESS {
+                    self.again.insert(ObjectKey {
+                        kind: (*kind).to_owned(),
+                        namespace: namespace.clone(),
+                        name: name.clone(),
+                    });
+                }
+            }
+        }
+        self.homeless = found;
     }
 
     /// The claims that an object means, and what is behind them. One that is being deleted is not meant any more.
@@ -281,10 +318,38 @@ fn status(candidates: &[Candidate], conditions: &[Condition], generation: i64) -
     status
 }
 
-/// The conditions of a status that say that what it is made of is on several nodes.
-pub(super) fn apart(status: &Value) -> Vec<Condition> {
+/// What is said of an object that has no node, and that nobody gives one.
+fn homeless(record: &Record) -> Verdict {
+    let mut sources: Vec<String> = record.sources().iter().map(ToString::to_string).collect();
+    if let Body::Snapshot { spec, .. } = &record.body {
+        let claim = spec.source.persistent_volume_claim_name.iter();
+        sources.extend(claim.map(|name| format!("{} {name}", MemberKind::PersistentVolumeClaim)));
+    }
+    let is_of_nothing = matches!(&record.body, Body::Volume { spec, .. } if spec.source.is_none());
+    let message = if is_of_nothing {
+        "names no node; set spec.nodeName to the one that shall have it".to_owned()
+    } else {
+        let sources = if sources.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", sources.join(", "))
+        };
+        format!(
+            "names no node, and no node has what it is made of{sources}; apply that, or set spec.nodeName"
+        )
+    };
+    Verdict {
+        state: State::Reconciling,
+        reason: UNSET,
+        message,
+    }
+}
+
+/// The conditions of a status that a controller has said of an object without a node.
+pub(super) fn ours(status: &Value) -> Vec<Condition> {
     let conditions = status.get("conditions").and_then(Value::as_array);
     let conditions = conditions.into_iter().flatten();
     let conditions = conditions.filter_map(|one| Condition::deserialize(one).ok());
-    conditions.filter(|one| one.reason == APART).collect()
+    let is_ours = |one: &Condition| [APART, UNSET].contains(&one.reason.as_str());
+    conditions.filter(is_ours).collect()
 }

@@ -21,10 +21,10 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::Value;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
-    ControllerSettings, changed::Changed, claims::apart, index::Index, nodes::Missing, told::Told,
+    ControllerSettings, changed::Changed, claims::ours, index::Index, nodes::Missing, told::Told,
 };
 use crate::{
     record::Record,
@@ -51,6 +51,8 @@ pub(super) struct View {
     pub(super) told: Told,
     /// What the server has refused.
     pub(super) again: BTreeSet<ObjectKey>,
+    /// The objects without a node, by id, each with since when it is known.
+    pub(super) homeless: HashMap<String, Instant>,
 }
 
 /// An object of ours.
@@ -62,8 +64,8 @@ pub(super) struct Seen {
     pub(super) is_guarded: bool,
     /// Whether it says that its node is gone.
     pub(super) is_lost: bool,
-    /// How it says that what it is made of is on several nodes.
-    pub(super) apart: Vec<Condition>,
+    /// What of its conditions a controller has said while it had no node.
+    pub(super) said: Vec<Condition>,
     /// What it wants; none when a newer version is needed to read it.
     pub(super) record: Option<Record>,
     pub(super) candidates: Vec<Candidate>,
@@ -114,6 +116,7 @@ impl View {
             missing: HashMap::new(),
             told: Told::default(),
             again: BTreeSet::new(),
+            homeless: HashMap::new(),
         }
     }
 
@@ -133,6 +136,7 @@ impl View {
                 }
                 _ = round.tick(), if self.is_complete() => {
                     self.look_at_nodes().await;
+                    self.look_for_homeless();
                     self.look_again().await;
                 }
             }
@@ -271,7 +275,7 @@ impl Seen {
                     .get("reason")
                     .is_some_and(|reason| reason == "NodeLost")
             }),
-            apart: object.data.get("status").map(apart).unwrap_or_default(),
+            said: object.data.get("status").map(ours).unwrap_or_default(),
             record: parsed.ok().map(|object| Record::new(&object, "", 0)),
             candidates: serde_json::from_value(candidates.unwrap_or_default()).unwrap_or_default(),
         }

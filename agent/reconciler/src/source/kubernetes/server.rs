@@ -121,7 +121,10 @@ impl Server {
     /// One that a client of the test's own reaches.
     #[cfg(test)]
     pub(crate) fn known_by(client: Client) -> Self {
-        Self { client }
+        Self {
+            client,
+            silent: Arc::default(),
+        }
     }
 
     /// For requests of other kinds than ours.
