@@ -157,6 +157,7 @@ async fn a_group_of_claims_is_restored_as_the_example_says() {
             .replace("NAMESPACE", &space.name)
             .replace("NAME", name)
             .replace("NODE", &text(&restored["spec"]["nodeName"]))
+            .replace("SIZE", &text(&restored["status"]["capacity"]))
             .replace("HANDLE", &text(&restored["status"]["volumeHandle"]));
         space.apply(&text);
         let volume = stack.volume_of(&space, name);
