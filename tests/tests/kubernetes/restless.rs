@@ -35,7 +35,7 @@ const BESIDE: usize = 8;
 /// How many there are: `DRUMLIN_LIVES`.
 fn lives() -> usize {
     let wanted = std::env::var("DRUMLIN_LIVES");
-    wanted.map_or(12, |wanted| wanted.parse().unwrap())
+    wanted.map_or(200, |wanted| wanted.parse().unwrap())
 }
 
 /// A number below `end` that nobody knows before.
