@@ -374,6 +374,45 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
     assert!(!agent.log().contains("forbidden"), "{}", agent.log());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn where_the_controller_claims_an_agent_cannot() {
+    // Of its own: others install the policy as it is without that.
+    let (cluster, scratch) = (Cluster::own(), Scratch::new());
+    let all = Rendered::of(&cluster, "overlays/large", &[]);
+    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    let applied = cluster.try_with_input(&apply, &all.text);
+    assert!(applied.status.success(), "{applied:?}");
+    let (one, _) = two_nodes(&cluster);
+    let agent = cluster.as_account(&scratch, "drumlin-agent", Some(&one));
+    let space = cluster.namespace();
+    space.apply(
+        &[
+            volume("own", &format!("nodeName: {one}\n  capacity: 32Mi")),
+            volume("free", "capacity: 32Mi"),
+        ]
+        .concat(),
+    );
+    let patch = |object: &str, patch: &str| {
+        let words = ["-n", &space.name, "patch", object, "--type=merge", "-p"];
+        agent.try_kubectl(&[&words[..], &[patch]].concat())
+    };
+    let claim = format!(r#"{{"spec": {{"nodeName": "{one}"}}}}"#);
+    let label = r#"{"metadata": {"labels": {"a": "b"}}}"#;
+    // A policy holds a moment after it was made; what is not claimed yet is no agent's to write in any case.
+    eventually(
+        || patch("dv/free", label),
+        |output| !output.status.success(),
+    )
+    .await;
+    let refused = patch("dv/free", &claim);
+    assert!(
+        said(&refused).contains("an agent claims nothing"),
+        "{refused:?}"
+    );
+    let own = patch("dv/own", label);
+    assert!(own.status.success(), "{own:?}");
+}
+
 /// A `PersistentVolume`.
 fn persistent(name: &str, driver: &str, handle: &str) -> String {
     let volume = json!({
