@@ -14,7 +14,7 @@ use std::{
 
 use nix::unistd::Uid;
 
-use super::installation::dmeventd;
+use super::installation::Dmeventd;
 
 /// Where the host has them.
 const HOSTS: &str = "/etc/lvm";
@@ -49,7 +49,7 @@ impl Seen {
 pub(super) fn directory() -> Option<PathBuf> {
     static MAKING: Mutex<()> = Mutex::new(());
     // A dmeventd that our `lvm` had to start would have these settings as long as it runs.
-    if dmeventd() == (false, true) || turning(Path::new("/sys/block")) > TURNING {
+    if Dmeventd::now() == Dmeventd::Starts || turning(Path::new("/sys/block")) > TURNING {
         return None;
     }
     let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);

@@ -55,9 +55,29 @@ pub(super) async fn check() -> Result<()> {
     checked.await.copied()
 }
 
-/// Whether a dmeventd runs, and whether LVM could start one.
-pub(super) fn dmeventd() -> (bool, bool) {
-    (Path::new(DMEVENTD).exists(), find("dmeventd").is_some())
+/// What LVM can have its pools and mirrors watched by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dmeventd {
+    /// One runs.
+    Runs,
+    /// LVM would start one.
+    Starts,
+    /// There is none.
+    Absent,
+}
+
+impl Dmeventd {
+    /// As it is now: one may be started at any time, but is installed for good.
+    pub(super) fn now() -> Self {
+        static INSTALLED: LazyLock<bool> = LazyLock::new(|| find("dmeventd").is_some());
+        if Path::new(DMEVENTD).exists() {
+            Self::Runs
+        } else if *INSTALLED {
+            Self::Starts
+        } else {
+            Self::Absent
+        }
+    }
 }
 
 /// Whether udevd makes the device nodes. LVM waits for its answer to every change; without one it makes them itself.

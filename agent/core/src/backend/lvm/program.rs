@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     host_settings,
-    installation::{dmeventd, has_udev},
+    installation::{Dmeventd, has_udev},
     metadata::VolumeGroup,
 };
 use crate::{
@@ -29,7 +29,7 @@ const NO_DMEVENTD: &str = "activation/monitoring=0";
 /// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
 fn settings(more: &[&'static str]) -> String {
     let udev = (!has_udev()).then_some(NO_UDEV);
-    let dmeventd = (dmeventd() == (false, false)).then_some(NO_DMEVENTD);
+    let dmeventd = (Dmeventd::now() == Dmeventd::Absent).then_some(NO_DMEVENTD);
     let all = [NO_BACKUP].into_iter().chain(udev).chain(dmeventd);
     let all: Vec<&str> = all.chain(more.iter().copied()).collect();
     all.join(" ")
