@@ -79,14 +79,27 @@ fn told(fake: &Fake) -> Vec<Value> {
 /// A group whose two members are on two nodes, and what it says so far.
 fn spread(fake: &Fake, view: &mut View, status: &Value) {
     for (name, node) in [("data", "node-a"), ("wal", "node-b")] {
-        fake.has_claim(name, name);
-        claim(view, name, name, "Bound");
-        volume(view, name, Some(name), node);
+        bound(fake, view, (name, name), node);
     }
     let member = |name: &str| json!({"kind": "PersistentVolumeClaim", "name": name});
     let spec = json!({"members": [member("data"), member("wal")]});
     let group = object("VolumeGroup", "1", &spec, status);
     see(view, "VolumeGroup", Event::Apply(group));
+}
+
+/// What is seen of a claim that is bound, and of a snapshot of it.
+fn with_snapshot(fake: &Fake) -> View {
+    let mut view = view(fake);
+    bound(fake, &mut view, ("data", "1"), "node-a");
+    see(&mut view, "Snapshot", snapshot("1"));
+    view
+}
+
+/// A claim by its name and its id that is bound to a volume on a node, as the server has it, too.
+fn bound(fake: &Fake, view: &mut View, (name, uid): (&str, &str), node: &str) {
+    fake.has_claim(name, uid);
+    claim(view, name, uid, "Bound");
+    volume(view, name, Some(uid), node);
 }
 
 /// A claim of a user.
@@ -139,11 +152,7 @@ async fn a_claim_means_a_volume_only_when_both_say_so_by_their_ids() {
 #[tokio::test]
 async fn an_object_that_is_made_again_is_told_again() {
     let fake = Fake::willing();
-    let mut view = view(&fake);
-    fake.has_claim("data", "1");
-    claim(&mut view, "data", "1", "Bound");
-    volume(&mut view, "data", Some("1"), "node-a");
-    see(&mut view, "Snapshot", snapshot("1"));
+    let mut view = with_snapshot(&fake);
     for expected in [1, 0] {
         view.look_at_claims("db").await;
         assert_eq!(told(&fake).len(), expected);
@@ -184,11 +193,7 @@ async fn nothing_is_remembered_of_what_is_gone() {
 #[tokio::test]
 async fn what_the_server_refuses_is_tried_again() {
     let fake = Fake::willing();
-    let mut view = view(&fake);
-    fake.has_claim("data", "1");
-    claim(&mut view, "data", "1", "Bound");
-    volume(&mut view, "data", Some("1"), "node-a");
-    see(&mut view, "Snapshot", snapshot("1"));
+    let mut view = with_snapshot(&fake);
     fake.refuse();
     view.look_at_claims("db").await;
     view.look_again().await;

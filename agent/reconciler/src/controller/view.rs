@@ -49,7 +49,7 @@ pub(super) struct View {
     pub(super) missing: HashMap<String, Missing>,
     /// What was told of each object.
     pub(super) told: Told,
-    /// What the server has refused.
+    /// What is looked at in the next round: what the server has refused, and what has no node.
     pub(super) again: BTreeSet<ObjectKey>,
     /// The objects without a node, by id, each with since when it is known.
     pub(super) homeless: HashMap<String, Instant>,
