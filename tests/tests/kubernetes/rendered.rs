@@ -66,6 +66,13 @@ impl Rendered {
         Self { text, objects }
     }
 
+    /// Has the server take them.
+    pub(crate) fn apply(&self, cluster: &Cluster) {
+        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+        let applied = cluster.try_with_input(&apply, &self.text);
+        assert!(applied.status.success(), "{applied:?}");
+    }
+
     /// What has pods, with the template of those.
     pub(crate) fn workloads(&self) -> impl Iterator<Item = (&Value, &Value)> {
         self.objects.iter().filter_map(|object| {

@@ -46,7 +46,7 @@ fn below(end: u64) -> u64 {
 }
 
 /// The kinds of a life, as they are called here and as the server knows them.
-const KINDS: [(&str, &str, &str, &str, &str); 7] = [
+const KINDS: [(&str, &str, &str, &str, &str); 6] = [
     (
         "pvc",
         "",
@@ -70,7 +70,6 @@ const KINDS: [(&str, &str, &str, &str, &str); 7] = [
         "VolumeGroup",
         "volumegroups",
     ),
-    ("dsnap", "drumlin.dev", "v1alpha1", "Snapshot", "snapshots"),
     (
         "dgsnap",
         "drumlin.dev",

@@ -226,10 +226,7 @@ fn said(output: &Output) -> String {
 /// Applies all that has roles or policies.
 fn install(cluster: &Cluster) {
     define_snapshots(cluster);
-    let all = Rendered::of(cluster, "base", &["upstream-snapshots"]);
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    let applied = cluster.try_with_input(&apply, &all.text);
-    assert!(applied.status.success(), "{applied:?}");
+    Rendered::of(cluster, "base", &["upstream-snapshots"]).apply(cluster);
 }
 
 /// Two nodes that there are.
@@ -378,10 +375,7 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
 async fn where_the_controller_claims_an_agent_cannot() {
     // Of its own: others install the policy as it is without that.
     let (cluster, scratch) = (Cluster::own(), Scratch::new());
-    let all = Rendered::of(&cluster, "overlays/large", &[]);
-    let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-    let applied = cluster.try_with_input(&apply, &all.text);
-    assert!(applied.status.success(), "{applied:?}");
+    Rendered::of(&cluster, "overlays/large", &[]).apply(&cluster);
     let (one, _) = two_nodes(&cluster);
     let agent = cluster.as_account(&scratch, "drumlin-agent", Some(&one));
     let space = cluster.namespace();

@@ -44,9 +44,7 @@ impl Stack {
         let (cluster, scratch) = (Cluster::own(), Scratch::new());
         define_snapshots(&cluster);
         let rendered = Rendered::of(&cluster, "base", &["upstream-snapshots"]);
-        let apply = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
-        let applied = cluster.try_with_input(&apply, &rendered.text);
-        assert!(applied.status.success(), "{applied:?}");
+        rendered.apply(&cluster);
         register(&cluster, &rendered);
 
         let of_node = cluster.as_account(&scratch, "drumlin-agent", Some(NODE));
