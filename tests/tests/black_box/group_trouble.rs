@@ -136,7 +136,6 @@ async fn members_that_are_changed_at_the_same_time_are_all_there_or_all_refused(
                 }
             },
         );
-        let code = |status: Status| status.code();
         let outcome = taken.as_ref().map_err(Status::code);
         match &taken {
             Ok(taken) => assert_eq!(taken.snapshots.len(), 3),
@@ -145,12 +144,15 @@ async fn members_that_are_changed_at_the_same_time_are_all_there_or_all_refused(
                 "{status}"
             ),
         }
-        if let Err(code) = deleted.map_err(code) {
-            let bound = code == Code::FailedPrecondition && snapshots_bind_their_volume();
-            assert!(code == Code::Aborted || bound, "{code} {outcome:?}");
+        if let Err(status) = deleted {
+            let bound = status.code() == Code::FailedPrecondition && snapshots_bind_their_volume();
+            assert!(
+                status.code() == Code::Aborted || bound,
+                "{status} {outcome:?}"
+            );
         }
-        if let Err(code) = grown.map_err(code) {
-            assert_eq!(code, Code::Aborted, "{outcome:?}");
+        if let Err(status) = grown {
+            assert_eq!(status.code(), Code::Aborted, "{status} {outcome:?}");
         }
         assert_eq!(listed(&agent).await, if taken.is_ok() { 3 } else { 0 });
         if let Ok(taken) = taken {

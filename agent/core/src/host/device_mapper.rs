@@ -272,25 +272,18 @@ impl DeviceMapper {
         self.change(DEV_SUSPEND, uuid, 0, "resume")
     }
 
-    /// Removes a device.
+    /// Removes a device. Whoever looks at all devices that change (another program of LVM's, udev) may have it open for
+    /// a moment.
     ///
     /// # Errors
-    /// [`Kind::InUse`] while somebody has it open.
+    /// [`Kind::Busy`] when somebody has it open for longer.
     pub fn remove(&self, uuid: &str) -> Result<()> {
-        self.change(DEV_REMOVE, uuid, 0, "remove")
-    }
-
-    /// Removes a device that is new: somebody who looks at all new devices may have it open for a moment.
-    ///
-    /// # Errors
-    /// [`Kind::Busy`] when that takes long.
-    pub fn remove_patiently(&self, uuid: &str) -> Result<()> {
         let deadline = Instant::now() + LOOKED_AT;
         loop {
-            match self.remove(uuid) {
+            match self.change(DEV_REMOVE, uuid, 0, "remove") {
                 Err(error) if error.kind() == Kind::InUse => {
                     if Instant::now() >= deadline {
-                        let message = "somebody has a new device open";
+                        let message = "somebody has a device open that must go";
                         return Err(Error::new(Kind::Busy, message).because(error));
                     }
                     thread::sleep(Duration::from_millis(20));

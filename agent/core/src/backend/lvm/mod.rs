@@ -228,17 +228,19 @@ fn visible(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
 /// Refuses what somebody has open or can open, saying who.
 fn check_unused(device: &Mapped) -> Result<()> {
     let path = device.path();
-    // A raw volume is used by whoever was given its device node, open or not.
-    let is_used = device.open != 0 || {
-        let table = MountTable::read()?;
-        let number = DeviceNumber::of_block_device(&path).unwrap_or(device.number);
-        table.of_block_device(&path, number).next().is_some()
-    };
-    if !is_used {
+    if device.open == 0 && !is_mounted(device)? {
         return Ok(());
     }
     let users = holders::users_of_device(&path);
     Err(holders::device_in_use(&path, &users))
+}
+
+/// Whether a device, or its node, is mounted somewhere: a raw volume is used by whoever was given its node, open or not.
+fn is_mounted(device: &Mapped) -> Result<bool> {
+    let path = device.path();
+    let number = DeviceNumber::of_block_device(&path).unwrap_or(device.number);
+    let table = MountTable::read()?;
+    Ok(table.of_block_device(&path, number).next().is_some())
 }
 
 /// A volume in a pool that is full can be used, but may not be able to go on. A snapshot is not written to.
@@ -429,9 +431,7 @@ impl Backend for Lvm {
         let Some(found) = self.find(&now, id) else {
             return Ok(Change::Already(()));
         };
-        if let Some(device) = self.device(&now, found.volume)? {
-            check_unused(&device)?;
-        }
+        self.check_idle(&now, found.volume).await?;
         if found.tags.is_undone {
             match &self.settings.volumes {
                 Volumes::Thick(thick) if found.tags.is_leaving => {
@@ -501,10 +501,8 @@ impl Backend for Lvm {
     /// Leaves the device where it is: making it again costs a program, and it costs nothing while nobody uses it.
     async fn detach(&self, id: ImageId) -> Result<Change<()>> {
         let now = self.group.now().await?;
-        if let Some(found) = self.find(&now, id)
-            && let Some(device) = self.device(&now, found.volume)?
-        {
-            check_unused(&device)?;
+        if let Some(found) = self.find(&now, id) {
+            self.check_idle(&now, found.volume).await?;
         }
         Ok(Change::Already(()))
     }

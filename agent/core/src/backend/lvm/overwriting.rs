@@ -12,6 +12,7 @@ use std::{
 use super::{
     Lvm, Ours, Volumes, check_unused,
     filling::What,
+    is_mounted,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     settings::Thick,
     wiping::stopped,
@@ -63,12 +64,10 @@ impl Lvm {
                 let Some(device) = group.mapper()?.find(&uuid)? else {
                     return Ok(());
                 };
-                match check_unused(&device) {
-                    Err(_) if device.open != 0 && Instant::now() < deadline => {
-                        thread::sleep(Duration::from_millis(20));
-                    }
-                    other => return other,
+                if device.open == 0 || Instant::now() >= deadline || is_mounted(&device)? {
+                    return check_unused(&device);
                 }
+                thread::sleep(Duration::from_millis(20));
             }
         })
         .await
@@ -230,7 +229,7 @@ impl Lvm {
             let mapper = group.mapper()?;
             if let Some(device) = mapper.find(&uuid)? {
                 check_unused(&device)?;
-                mapper.remove_patiently(&uuid)?;
+                mapper.remove(&uuid)?;
             }
             fail::point("lvm.give-back.unmapped");
             match mapper.message(&pool, &delete) {

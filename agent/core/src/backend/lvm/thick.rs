@@ -1,7 +1,7 @@
 //! Thick volumes and their snapshots, which keep what is written over in a store of their own.
 
 use super::{
-    Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe, check_unused,
+    Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe,
     making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of, name_of,
@@ -315,7 +315,7 @@ impl Lvm {
         let mut commands = Vec::new();
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
         if !snapshots.is_empty() {
-            self.check_snapshots(now, thick, id, &snapshots)?;
+            self.check_snapshots(now, thick, id, &snapshots).await?;
             let removals = snapshots.iter().map(|snapshot| self.removal(snapshot));
             commands.extend(removals.map(|command| forgetting(thick, command)));
         }
@@ -370,7 +370,7 @@ impl Lvm {
     }
 
     /// Whether the snapshots of a volume may go with it.
-    fn check_snapshots(
+    async fn check_snapshots(
         &self,
         now: &VolumeGroup,
         thick: &Thick,
@@ -389,9 +389,7 @@ impl Lvm {
             ));
         }
         for snapshot in snapshots {
-            if let Some(device) = self.device(now, snapshot)? {
-                check_unused(&device)?;
-            }
+            self.check_idle(now, snapshot).await?;
         }
         Ok(())
     }

@@ -201,11 +201,11 @@ impl Lvm {
                 words: format!("{}:{} {device}", pool.number.major, pool.number.minor),
             };
             if mapper.find(&uuid)?.is_some() {
-                mapper.remove_patiently(&uuid)?;
+                mapper.remove(&uuid)?;
             }
             mapper.create(&name, &uuid, &[line])?;
             let words = mapper.status(&uuid);
-            mapper.remove_patiently(&uuid)?;
+            mapper.remove(&uuid)?;
             words
         })
         .await?;

@@ -392,7 +392,7 @@ impl Step {
     fn run(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
             Self::Message { pool, text } => open(mapper)?.message(pool, text),
-            Self::Unmap { uuid } => open(mapper)?.remove_patiently(uuid),
+            Self::Unmap { uuid } => open(mapper)?.remove(uuid),
             Self::Forget { store } => forget(store),
             Self::Map { name, uuid, table } => open(mapper)?.create(name, uuid, table).map(drop),
             Self::Share { from, to } => match copy::reflink(from, to)? {
