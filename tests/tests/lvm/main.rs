@@ -15,6 +15,7 @@
 mod adoption;
 #[path = "../black_box/attach.rs"]
 mod attach;
+mod beside;
 #[path = "../black_box/clean_copies.rs"]
 mod clean_copies;
 #[path = "../black_box/concurrency.rs"]

@@ -3,7 +3,6 @@
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
-    time::Duration,
 };
 
 use drumlin_proto::csi::v1::{
@@ -13,17 +12,12 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, eventually},
     programs::{output, run},
-    requests::{MIB, create, delete, expand, mounted, raw, snapshot, unpublish, unstage},
+    requests::{MIB, create, delete, expand, mounted, raw, snapshot},
     storage::{Scratch, lvm},
 };
-use nix::sys::signal::Signal;
 use tonic::Code;
 
-use crate::{
-    groups::thick,
-    guard,
-    kit::{bytes_of, get, mount, ok, put, refused, unmount, volume},
-};
+use crate::kit::{bytes_of, get, mount, ok, put, refused, unmount, volume};
 
 fn group(agent: &Agent) -> String {
     agent.scratch.group().unwrap()
@@ -335,89 +329,4 @@ async fn a_pool_that_is_nearly_full_takes_nothing_new_until_it_has_room() {
         .await;
     let message = refused(huge, Code::ResourceExhausted);
     assert!(message.contains("promise"), "{message}");
-}
-
-/// The node of a device of device-mapper's by its name, if there is one.
-fn node_of(is_it: impl Fn(&str) -> bool) -> Option<String> {
-    let devices = fs::read_dir("/sys/block").unwrap().flatten();
-    let mut names = devices.map(|entry| entry.file_name().into_string().unwrap());
-    let found = names.find(|device| {
-        let name = fs::read_to_string(format!("/sys/block/{device}/dm/name"));
-        // Device-mapper's names have each dash of a part twice.
-        name.is_ok_and(|name| is_it(&name.trim().replace("--", "-")))
-    });
-    found.map(|device| format!("/dev/{device}"))
-}
-
-/// The node of the device through which the agent reaches what no volume has yet.
-fn reached_through() -> Option<String> {
-    node_of(|name| name.starts_with("drumlin-"))
-}
-
-/// Has a device open for a moment, as udev has it or another program of LVM's, and sees that `call` waits for that.
-async fn look_while<T: Send + 'static>(
-    seen: File,
-    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send + 'static,
-) -> T {
-    let call = tokio::spawn(call);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(
-        !call.is_finished(),
-        "nobody was in the way: {:?}",
-        call.await.unwrap().map(drop)
-    );
-    drop(seen);
-    ok(call.await.unwrap())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn who_looks_at_each_new_device_is_waited_for() {
-    let mut agent = thick(512, "layout: linear").await;
-    let id = volume(&agent, "v", 32, &raw()).await;
-    let at = mount(&agent, "v", &id, &raw()).await;
-    let stops = [
-        ("DRUMLIN_FAIL", "thick.clean.hidden"),
-        ("DRUMLIN_FAIL_BY", "stop"),
-    ];
-    agent.kill();
-    let environment = stops.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let options = Options {
-        environment: environment.into(),
-        ..Options::default()
-    };
-    agent.restart_with(options).await;
-    let (mut controller, request) = (agent.controller(), expand(&id, 64));
-    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
-    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
-    let seen = File::open(reached_through().unwrap()).unwrap();
-    agent.signal(Signal::SIGCONT);
-    let grown = look_while(seen, async { growing.await.unwrap() }).await;
-    assert_eq!(grown.capacity_bytes, 64 * MIB);
-    assert_eq!(reached_through(), None);
-    unmount(&agent, &id, &at).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn who_looks_at_a_volume_is_waited_for_before_it_goes() {
-    let agent = Agent::start().await;
-    let id = volume(&agent, "v", 32, &raw()).await;
-    let at = mount(&agent, "v", &id, &raw()).await;
-    let key = id.rsplit('/').next().unwrap();
-    let node = node_of(|name| name.ends_with(key)).unwrap();
-    let look = || File::open(&node).unwrap();
-    let (mut used, request) = (agent.node(), unpublish(&id, &at.1));
-    ok(used.node_unpublish_volume(request).await);
-    let request = unstage(&id, &at.0);
-    look_while(
-        look(),
-        async move { used.node_unstage_volume(request).await },
-    )
-    .await;
-    let (mut controller, request) = (agent.controller(), delete(&id));
-    look_while(
-        look(),
-        async move { controller.delete_volume(request).await },
-    )
-    .await;
-    assert_eq!(volumes(&agent).await, []);
 }

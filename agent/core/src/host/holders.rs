@@ -72,27 +72,35 @@ pub(crate) fn mount_in_use(target: &Path) -> Error {
 
 /// The mounts, devices and processes that use the block device `device`, each named for people.
 pub(crate) fn users_of_device(device: &Path) -> Vec<String> {
+    let mut users = lasting_users_of_device(device);
+    users.extend(of_device(device).iter().map(describe));
+    users
+}
+
+/// The mounts and devices among them: a process may only look at it for a moment.
+pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
     let mut users = Vec::new();
-    if let (Ok(table), Ok(number)) = (MountTable::read(), DeviceNumber::of_block_device(device)) {
-        let mounts = table.of_block_device(device, number).take(MOST);
-        users.extend(mounts.map(|mount| format!("mount {}", mount.target.display())));
+    if let Ok(number) = DeviceNumber::of_block_device(device) {
+        if let Ok(table) = MountTable::read() {
+            let mounts = table.of_block_device(device, number).take(MOST);
+            users.extend(mounts.map(|mount| format!("mount {}", mount.target.display())));
+        }
+        if let Ok(entries) = fs::read_dir(format!("/sys/dev/block/{number}/holders")) {
+            users.extend(
+                entries
+                    .flatten()
+                    .map(|entry| format!("device {}", entry.file_name().display())),
+            );
+        }
     }
-    if let Some(name) = device.file_name()
-        && let Ok(entries) = fs::read_dir(Path::new("/sys/class/block").join(name).join("holders"))
-    {
-        users.extend(
-            entries
-                .flatten()
-                .map(|entry| format!("device {}", entry.file_name().display())),
-        );
-    }
-    let stacked = loop_table::stacked_on(device);
+    // The kernel names what is below by its own name, not by a link of udev's.
+    let own_name = fs::canonicalize(device);
+    let stacked = loop_table::stacked_on(own_name.as_deref().unwrap_or(device));
     users.extend(
         stacked
             .iter()
             .map(|above| format!("device {}", above.display())),
     );
-    users.extend(of_device(device).iter().map(describe));
     users
 }
 

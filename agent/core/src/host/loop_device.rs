@@ -31,7 +31,7 @@ const BLOCK_SIZE: u32 = 512;
 const ATTEMPTS: u32 = 1_000;
 /// How long someone who merely looks at a device (udev, a listing, another attach) may hold up its end.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Someone who has a device open for this long does not merely look at it.
+/// So long nobody is looked for: in almost every case the device ends at once.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// Gives the file `image` (or another block device) a loop device, or finds the one that it has.
@@ -89,8 +89,9 @@ pub fn detach(device: &LoopDevice) -> Result<()> {
             End::Busy => {}
         }
         // Another attach that was told of this device claims it for an instant; that passes.
-        let users = holders::users_of_device(&device.path);
-        if !users.is_empty() || wait.is_over(PATIENCE) {
+        let lasting = holders::lasting_users_of_device(&device.path);
+        if !lasting.is_empty() || wait.is_over(PATIENCE) {
+            let users = holders::users_of_device(&device.path);
             return Err(holders::device_in_use(&device.path, &users));
         }
         wait.pause();
@@ -102,8 +103,9 @@ pub fn detach(device: &LoopDevice) -> Result<()> {
             return Ok(());
         }
         if wait.is_over(GLANCE) {
-            let users = holders::users_of_device(&device.path);
-            if !users.is_empty() || wait.is_over(PATIENCE) {
+            let lasting = holders::lasting_users_of_device(&device.path);
+            if !lasting.is_empty() || wait.is_over(PATIENCE) {
+                let users = holders::users_of_device(&device.path);
                 keep(LoopDevice {
                     ends_with_last_user: true,
                     ..device.clone()

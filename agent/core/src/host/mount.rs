@@ -4,6 +4,8 @@ use std::{
     fs,
     os::fd::AsFd,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use nix::{
@@ -18,6 +20,10 @@ use crate::{Error, Kind, Result};
 
 /// More mounts than this at one place were not made by us, and not by accident.
 const DEEPEST_STACK: usize = 64;
+
+/// So long a mount that nobody uses may be looked at, and so often it is tried again.
+const GLANCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether a call changed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -149,7 +155,7 @@ pub fn unmount(target: &Path) -> Result<Outcome> {
         if MountTable::read()?.at(&target).is_none() {
             return Ok(outcome);
         }
-        match umount2(&target, MntFlags::UMOUNT_NOFOLLOW) {
+        match umount_patiently(&target)? {
             Ok(()) => outcome = Outcome::Done,
             Err(Errno::EBUSY) => return Err(holders::mount_in_use(&target)),
             // Somebody else was faster; the table says so, or it does not and the next attempt fails as well.
@@ -169,6 +175,24 @@ pub fn unmount(target: &Path) -> Result<Outcome> {
             target.display()
         ),
     ))
+}
+
+/// Unmounts what is on top. Who only looks at it (for its size, or at all mounts that there are) passes.
+fn umount_patiently(target: &Path) -> Result<nix::Result<()>> {
+    let deadline = Instant::now() + GLANCE;
+    loop {
+        match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+            Err(Errno::EBUSY) if Instant::now() < deadline => {
+                let table = MountTable::read()?;
+                // What is mounted below it stays.
+                if table.below(target).any(|mount| mount.target != target) {
+                    return Ok(Err(Errno::EBUSY));
+                }
+                thread::sleep(PAUSE);
+            }
+            other => return Ok(other),
+        }
+    }
 }
 
 /// What is at a mount point, compared with what should be.

@@ -155,18 +155,22 @@ impl MountTable {
 
     /// All mounts of the file system on the block device at `path`, and those that show the device itself as a file.
     ///
-    /// btrfs gives its mounts a device number of its own, so there the source is compared instead.
+    /// btrfs gives its mounts a device number of its own, so there the source is compared instead. A node shown as a file
+    /// is known by its name below `/dev`: `path`, or what that links to, as udev has it with all of device-mapper's.
     pub fn of_block_device<'a>(
         &'a self,
         path: &'a Path,
         device: DeviceNumber,
     ) -> impl Iterator<Item = &'a Mount> {
-        let node = node_root(path);
+        let node = node_root(path).map(OsStr::to_owned);
+        let linked = fs::canonicalize(path).ok();
+        let linked = linked.and_then(|path| node_root(&path).map(OsStr::to_owned));
         self.mounts.iter().filter(move |mount| {
+            let is_node =
+                |node: &Option<OsString>| node.as_ref().is_some_and(|node| shows_node(mount, node));
             mount.device == device
                 || (mount.device.major == 0 && is_source(&mount.source, path, device))
-                || (mount.fs_type == "devtmpfs"
-                    && node.is_some_and(|node| mount.root.as_os_str() == node))
+                || (mount.fs_type == "devtmpfs" && (is_node(&node) || is_node(&linked)))
         })
     }
 
@@ -202,6 +206,13 @@ fn node_root(path: &Path) -> Option<&OsStr> {
         .as_bytes()
         .strip_prefix(b"/dev")
         .map(OsStr::from_bytes)
+}
+
+/// Whether a mount shows the node with this root: also when that was removed since, or a link took its place.
+fn shows_node(mount: &Mount, node: &OsStr) -> bool {
+    const REMOVED: &[u8] = b"//deleted";
+    let root = mount.root.as_os_str().as_bytes();
+    root.strip_suffix(REMOVED).unwrap_or(root) == node.as_bytes()
 }
 
 fn is_source(source: &OsStr, path: &Path, device: DeviceNumber) -> bool {

@@ -8,7 +8,7 @@ use std::{
     collections::HashMap,
     ops::{ControlFlow, Range},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -16,6 +16,7 @@ use std::{
 
 use super::{
     Health, ImageSpec, Lvm, Ours, Volumes, Wipe,
+    in_hand::Hand,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of,
     program::Command,
@@ -84,13 +85,20 @@ impl Lvm {
         let Volumes::Thick(thick) = &self.settings.volumes else {
             return Ok(());
         };
+        let _hand = self.unfilled().remove(&spec.id);
         let result = self.fill_with(spec, thick.wipe).await;
+        // Disks that do not answer for a moment are no reason to begin anew.
         if let Err(error) = &result
-            && error.kind() != Kind::HalfDone
+            && !matches!(error.kind(), Kind::HalfDone | Kind::Busy)
         {
             self.discard(spec.id).await?;
         }
         result
+    }
+
+    /// Those that were begun and are not filled yet.
+    pub(super) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, Hand>> {
+        self.unfilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn fill_with(&self, spec: &ImageSpec, wipe: Wipe) -> Result<()> {
@@ -251,12 +259,6 @@ impl Running {
         };
         let part = done.saturating_mul(100) / bytes.max(&1);
         Some(format!("{what}, {part} % of {bytes} bytes"))
-    }
-
-    /// Whether it runs.
-    pub(super) fn has(&self, id: ImageId) -> bool {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.contains_key(&id)
     }
 
     /// Ends all at the next step.

@@ -14,8 +14,10 @@ use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::{
+    claims::Claims,
     gate::Gate,
     host_settings::Seen,
+    in_hand::InHand,
     installation,
     metadata::{Reader, VolumeGroup},
     program::{self, Command, report},
@@ -47,6 +49,10 @@ pub(super) struct Group {
     running: tokio::sync::Mutex<RunningLvm>,
     /// Held by whoever runs programs that change the group.
     pub(super) turn: tokio::sync::Mutex<()>,
+    /// What room of its pools is promised to what is on its way.
+    pub(super) claims: Claims,
+    /// What this process is in the middle of.
+    pub(super) in_hand: InHand,
     /// The node that this is, once it was repaired for it.
     pub(super) node: OnceLock<NodeName>,
     /// Nothing is left half-done, as far as is known.
@@ -115,6 +121,8 @@ impl Group {
             waiting: Mutex::new(Vec::new()),
             running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
+            claims: Claims::default(),
+            in_hand: InHand::default(),
             node: OnceLock::new(),
             is_repaired: AtomicBool::new(false),
             repairs: AtomicU64::new(0),
@@ -346,7 +354,13 @@ impl Group {
         for Job { commands, answer } in jobs {
             let result = match &died {
                 // What it has left has to be looked at before anything else is done.
-                Some(error) => Err(Error::new(error.kind(), error.chain())),
+                Some(error) => Err(Error::new(
+                    Kind::Busy,
+                    format!(
+                        "the change before it did not end well; ask again: {}",
+                        error.chain()
+                    ),
+                )),
                 None => self.one_by_one(&commands, &mut session, &mut died).await,
             };
             let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use super::{
     Change, Image, Lvm, Volumes,
     metadata::{LogicalVolume, VolumeGroup},
-    node,
+    name_of, node,
     program::Command,
     tags::Tags,
 };
@@ -49,10 +49,17 @@ impl Lvm {
 
     /// Makes a volume longer.
     pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
+        let _claim = match &self.settings.volumes {
+            Volumes::Thin(pool) => {
+                let (name, bytes) = (name_of(id), to.bytes());
+                Some(self.group.claims.claim(&pool.name, name, bytes))
+            }
+            Volumes::Thick(_) => None,
+        };
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         let device = self.device(&now, found.volume)?;
-        let before = now.bytes(found.volume);
+        let (was_live, before) = (device.is_some(), now.bytes(found.volume));
         if to.bytes() <= before {
             // An earlier growth may have ended between the metadata and the device.
             if let Some(device) = device
@@ -63,7 +70,8 @@ impl Lvm {
             self.clean(id).await?;
             return Ok(Change::Already(self.image(&now, &found)?));
         }
-        self.check_room(&now, to.bytes() - before).await?;
+        let ahead = self.group.claims.ahead_of(&name_of(id), &now);
+        self.check_room(&now, to.bytes() - before, ahead).await?;
         match &self.settings.volumes {
             Volumes::Thin(_) => {
                 let command = match device {
@@ -75,7 +83,10 @@ impl Lvm {
             }
             Volumes::Thick(thick) => {
                 let commands = self.extend_thick(&now, thick, &found, to).await?;
-                self.group.change(commands).await?;
+                if let Err(error) = self.group.change(commands).await {
+                    self.bring_back(id, was_live).await;
+                    return Err(error);
+                }
             }
         }
         fail::point("lvm.grow.recorded");
@@ -85,8 +96,24 @@ impl Lvm {
         if let Some(device) = self.device(&now, found.volume)? {
             self.lengthen(&now, found.volume, &device).await?;
         }
+        self.bring_back(id, was_live).await;
         fail::point("lvm.grow.lengthened");
         Ok(Change::Made(self.image(&now, &found)?))
+    }
+
+    /// Gives a volume its device back that it had before it grew: it may be staged, and who publishes it does not look.
+    async fn bring_back(&self, id: ImageId, had_one: bool) {
+        if !had_one || matches!(self.settings.volumes, Volumes::Thin(_)) {
+            return;
+        }
+        let again = async {
+            let now = self.group.now().await?;
+            let found = self.finished(&now, id)?;
+            self.activate(&now, found.volume).await
+        };
+        if let Err(error) = again.await {
+            tracing::warn!(image = %id, error = %error.chain(), "a volume that was grown has no device now");
+        }
     }
 
     /// The command that makes a volume as long as asked.
@@ -121,6 +148,7 @@ impl Lvm {
             };
         }
         let sectors = now.bytes(volume) / SECTOR;
+        let _hand = self.group.in_hand.take(device.uuid.clone());
         let (group, uuid, is_suspended) =
             (self.group.clone(), device.uuid.clone(), device.is_suspended);
         blocking(move || {

@@ -17,6 +17,25 @@ use crate::{
 impl Lvm {
     /// Makes an image, or what must be there before [`Lvm::fill`] can do the rest.
     pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+        let hand = self.group.in_hand.take(name_of(spec.id));
+        // A snapshot is promised nothing: it is not written to.
+        let claim = match &self.settings.volumes {
+            Volumes::Thin(pool) if spec.id.kind == ImageKind::Volume => {
+                let (name, bytes) = (name_of(spec.id), spec.size.bytes());
+                Some(self.group.claims.claim(&pool.name, name, bytes))
+            }
+            _ => None,
+        };
+        let made = self.make_in_hand(spec).await?;
+        drop(claim);
+        if matches!(self.settings.volumes, Volumes::Thick(_)) && spec.id.kind == ImageKind::Volume {
+            // Until it is filled, which is the next thing that is done.
+            self.unfilled().insert(spec.id, hand);
+        }
+        Ok(made)
+    }
+
+    async fn make_in_hand(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let mut now = self.group.now().await?;
         if let Some(found) = self.find(&now, spec.id) {
             if !found.tags.is_undone {

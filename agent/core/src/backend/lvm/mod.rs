@@ -5,12 +5,14 @@
 //! tables of devices that must not be held up.
 
 mod adopting;
+mod claims;
 mod filling;
 mod forgotten;
 mod gate;
 mod group;
 mod growing;
 mod host_settings;
+mod in_hand;
 mod installation;
 mod making;
 mod metadata;
@@ -29,8 +31,9 @@ mod together;
 mod wiping;
 
 use std::{
+    collections::HashMap,
     path::PathBuf,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, atomic::AtomicBool},
 };
 
 use async_trait::async_trait;
@@ -43,6 +46,7 @@ pub use self::settings::{
 use self::{
     filling::Running,
     group::Group,
+    in_hand::Hand,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::Tags,
     thick::check_group_room,
@@ -60,6 +64,8 @@ pub struct Lvm {
     settings: LvmSettings,
     group: Arc<Group>,
     running: Running,
+    /// Volumes that were begun, and are not filled yet.
+    unfilled: Mutex<HashMap<ImageId, Hand>>,
     /// What was to be taken over from other nodes is.
     adopted: OnceCell<()>,
     /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
@@ -84,6 +90,7 @@ impl Lvm {
             group: Group::of(&settings.volume_group),
             settings,
             running: Running::default(),
+            unfilled: Mutex::default(),
             adopted: OnceCell::new(),
             has_pool: OnceCell::new(),
             looked_for_forgotten: tokio::sync::Mutex::default(),
@@ -164,9 +171,9 @@ impl Lvm {
     }
 
     /// Refuses what there is no room for.
-    async fn check_room(&self, now: &VolumeGroup, more: u64) -> Result<()> {
+    async fn check_room(&self, now: &VolumeGroup, more: u64, ahead: u64) -> Result<()> {
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool_room(now, pool, more).await,
+            Volumes::Thin(pool) => self.check_pool_room(now, pool, more, ahead).await,
             Volumes::Thick(thick) => check_group_room(now, thick, thick.layout, more),
         }
     }
@@ -217,12 +224,15 @@ impl Lvm {
     }
 }
 
+/// What the names of the notes of a mirror's legs have in them.
+const NOTES: &str = "_rmeta_";
+
 /// The volumes that are no parts of others.
 fn visible(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
     // The notes of a mirror's legs have its tags, and are seen while it is made.
     now.volumes
         .values()
-        .filter(|volume| volume.is_visible && !volume.name.contains("_rmeta_"))
+        .filter(|volume| volume.is_visible && !volume.name.contains(NOTES))
 }
 
 /// Refuses what somebody has open or can open, saying who.

@@ -207,7 +207,7 @@ pub(super) async fn version() -> Result<Output> {
 
 /// What should be done about an LVM program that failed, by its complaint (in the C locale).
 fn classify(error: Error) -> Error {
-    const KINDS: [(&str, Kind); 18] = [
+    const KINDS: [(&str, Kind); 19] = [
         ("nexpected transaction id", Kind::HalfDone),
         ("already contain thin device", Kind::HalfDone),
         ("transaction_id is", Kind::HalfDone),
@@ -224,6 +224,8 @@ fn classify(error: Error) -> Error {
         ("not found", Kind::NotFound),
         ("flock failed: Resource temporarily", Kind::Busy),
         ("Can't get lock", Kind::Busy),
+        // It is moved to another disk.
+        ("locked logical volume", Kind::Busy),
         ("PVs are missing", Kind::Precondition),
         ("devices are missing", Kind::Precondition),
     ];

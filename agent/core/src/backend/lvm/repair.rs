@@ -19,6 +19,7 @@ use nix::{
 };
 
 use super::{
+    NOTES,
     forgotten::thin_volumes,
     group::Group,
     installation::LOCKS,
@@ -88,6 +89,10 @@ impl Group {
         }
         let now = self.now().await?;
         for volume in never_finished(&now, node) {
+            let id = Tags::read(&volume.tags).map(|tags| tags.id);
+            if id.is_some_and(|id| self.in_hand.has(&name_of(id))) {
+                continue;
+            }
             tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
             self.remove_broken(&volume.name).await?;
         }
@@ -159,14 +164,16 @@ impl Group {
         let now = self.read_known().unwrap_or(before);
         let mapper = self.mapper()?;
         let prefix = format!("LVM-{}", now.uuid);
-        for device in mapper.list(&format!("{HIDDEN}{}", now.uuid))? {
+        let is_free = |device: &Mapped| !self.in_hand.has(&device.uuid);
+        let hidden = mapper.list(&format!("{HIDDEN}{}", now.uuid))?;
+        for device in hidden.iter().filter(|device| is_free(device)) {
             tracing::warn!(device = %device.name, "removes a device that nothing is made of");
             mapper.remove(&device.uuid)?;
         }
         let depth = |device: &Mapped| depth(&now, device);
         let mut devices = mapper.list(&prefix)?;
         devices.sort_by_key(depth);
-        for device in &devices {
+        for device in devices.iter().filter(|device| is_free(device)) {
             if device.is_live && (device.is_suspended || device.has_waiting_table) {
                 tracing::warn!(device = %device.name, "resumes a device that was left suspended");
                 if device.has_waiting_table {
@@ -269,7 +276,7 @@ impl Group {
                 }
                 Err((_, Errno::EWOULDBLOCK)) => {
                     return Err(Error::new(
-                        Kind::Precondition,
+                        Kind::Busy,
                         format!(
                             "a program of LVM's has held volume group {} for {} s; find it with `fuser {}`",
                             self.name,
@@ -322,14 +329,19 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
     for volume in now.volumes.values().filter(|volume| volume.is_visible) {
         let live = mapper.find(&now.mapped_uuid(volume))?;
         let live = live.filter(|device| device.is_live);
-        let shows_snapshots = match &live {
-            Some(device) => mapper
-                .table(&device.uuid)?
-                .iter()
-                .any(|line| line.kind == "snapshot-origin"),
-            None => false,
+        let table = match &live {
+            Some(device) => mapper.table(&device.uuid)?,
+            None => Vec::new(),
         };
-        let is_part = |part: &String| now.volumes.get(part).is_some_and(|part| part.is_visible);
+        let shows = |kind: &str| table.iter().any(|line| line.kind == kind);
+        let shows_snapshots = shows("snapshot-origin");
+        // One is merged into it, and the others go on.
+        let is_merged_into = shows("snapshot-merge");
+        // A leg that is seen was split off by somebody, who follows what changes meanwhile.
+        let is_note = |part: &String| {
+            let is_seen = now.volumes.get(part).is_some_and(|part| part.is_visible);
+            is_seen && part.contains(NOTES)
+        };
         let ours = Tags::read(&volume.tags).filter(|tags| tags.node == node.as_str());
         match &volume.kind {
             // A snapshot is born as a plain volume, and dies as one.
@@ -341,7 +353,7 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
                 left.doomed.push(volume.name.clone());
             }
             // The notes of its legs are seen until it is finished.
-            VolumeKind::Mirrored if ours.is_some() && volume.parts.iter().any(is_part) => {
+            VolumeKind::Mirrored if ours.is_some() && volume.parts.iter().any(is_note) => {
                 left.doomed.push(volume.name.clone());
             }
             VolumeKind::Plain | VolumeKind::Mirrored => {
@@ -349,7 +361,7 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
                 if shows_snapshots && snapshots.is_empty() {
                     left.stale.push(volume.name.clone());
                 }
-                if live.is_some() && !shows_snapshots {
+                if live.is_some() && !shows_snapshots && !is_merged_into {
                     // What was written since has gone past them: they are of no moment.
                     let lost = snapshots
                         .iter()

@@ -358,7 +358,7 @@ impl Lvm {
             .ours(&now)
             .filter(|ours| ours.tags.is_undone && ours.tags.source == Some(id));
         for copy in copies.map(|ours| ours.tags.id) {
-            if self.running.has(copy) {
+            if self.group.in_hand.has(&name_of(copy)) {
                 return Err(Error::new(
                     Kind::InUse,
                     format!("{} is being copied; wait for that to end", self.handle(id)),
@@ -366,7 +366,23 @@ impl Lvm {
             }
             self.discard(copy).await?;
         }
-        Ok(())
+        // And what held the moment of one that is finished, if that was not let go.
+        let now = self.group.now().await?;
+        let Some(found) = self.find(&now, id) else {
+            return Ok(());
+        };
+        let left = now.snapshots_of(found.volume).filter(|snapshot| {
+            let tags = self.tags_of(snapshot).filter(|tags| tags.is_undone);
+            tags.is_some_and(|tags| {
+                let of = tags.id;
+                snapshot.name == moment_of(of) && !self.group.in_hand.has(&name_of(of))
+            })
+        });
+        let commands: Vec<Command> = left.map(|snapshot| self.removal(snapshot)).collect();
+        if commands.is_empty() {
+            return Ok(());
+        }
+        self.group.change(commands).await
     }
 
     /// Whether the snapshots of a volume may go with it.

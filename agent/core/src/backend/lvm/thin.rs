@@ -214,14 +214,16 @@ impl Lvm {
         })
     }
 
-    /// Refuses what the pool cannot promise.
+    /// Refuses what the pool cannot promise besides what is on its way before it.
     pub(super) async fn check_pool_room(
         &self,
         now: &VolumeGroup,
         wanted: &ThinPool,
         more: u64,
+        ahead: u64,
     ) -> Result<()> {
-        let why = match self.promise(now, wanted).await? {
+        let left = self.promise(now, wanted).await?;
+        let why = match left.map(|left| left.saturating_sub(ahead)) {
             Err(why) => why,
             Ok(left) if more > left => {
                 format!("{more} bytes are more than the {left} that it may still promise")
@@ -242,8 +244,9 @@ impl Lvm {
         spec: &ImageSpec,
         size: Size,
     ) -> Result<()> {
-        self.check_pool_room(now, pool, size.bytes()).await?;
         let name = name_of(spec.id);
+        let ahead = self.group.claims.ahead_of(&name, now);
+        self.check_pool_room(now, pool, size.bytes(), ahead).await?;
         let mut tags = self.tags(spec);
         // Nobody sees it before it was looked at, whatever ends us in between.
         tags.is_undone = true;
@@ -351,8 +354,9 @@ impl Lvm {
             // It is not written to.
             _ => 0,
         };
-        self.check_pool_room(now, pool, promised).await?;
         let name = name_of(spec.id);
+        let ahead = self.group.claims.ahead_of(&name, now);
+        self.check_pool_room(now, pool, promised, ahead).await?;
         let path = self.group.path(&name);
         let is_larger = size.bytes() > now.bytes(source.volume);
         let mut tags = self.tags(spec);

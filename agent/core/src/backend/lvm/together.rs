@@ -55,7 +55,7 @@ impl Lvm {
             }
         }
         match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool_room(&now, pool, 0).await,
+            Volumes::Thin(pool) => self.check_pool_room(&now, pool, 0, 0).await,
             Volumes::Thick(thick) => check_stores(&now, thick, stores),
         }
     }
@@ -144,7 +144,7 @@ impl Lvm {
         spec: &ImageSpec,
         origin: &LogicalVolume,
     ) -> Result<()> {
-        self.check_pool_room(now, pool, 0).await?;
+        self.check_pool_room(now, pool, 0, 0).await?;
         let (name, tags) = (name_of(spec.id), self.tags(spec).write());
         let create = || {
             Command::new("lvcreate")
@@ -185,6 +185,7 @@ impl Lvm {
         let name = format!("drumlin-{}", volume.uuid);
         let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
         let (length, device) = (now.bytes(volume) / SECTOR, *device);
+        let _hand = self.group.in_hand.take(uuid.clone());
         let group = Arc::clone(&self.group);
         let words = blocking(move || {
             let mapper = group.mapper()?;

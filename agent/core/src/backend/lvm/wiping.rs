@@ -171,6 +171,7 @@ impl Lvm {
         let lines = self.hidden(now, volume, from)?;
         let length: u64 = lines.iter().map(|line| line.length * SECTOR).sum();
         let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
+        let _hand = self.group.in_hand.take(uuid.clone());
         let group = Arc::clone(&self.group);
         let name = format!("drumlin-{}", volume.uuid);
         let (known, made) = (uuid.clone(), lines);

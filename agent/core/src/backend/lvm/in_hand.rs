@@ -1,0 +1,68 @@
+//! What this process is in the middle of. To others, and to a repair, it looks like what a killed process has left.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How often each thing is in hand, by its name.
+type Counts = Mutex<HashMap<String, usize>>;
+
+/// Volumes that are made, by name, and devices that are changed, by uuid.
+#[derive(Debug, Default)]
+pub(super) struct InHand(Arc<Counts>);
+
+/// One of those, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Hand {
+    what: String,
+    counts: Arc<Counts>,
+}
+
+impl InHand {
+    /// Takes something in hand.
+    pub(super) fn take(&self, what: impl Into<String>) -> Hand {
+        let what = what.into();
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry(what.clone()).or_default() += 1;
+        Hand {
+            what,
+            counts: Arc::clone(&self.0),
+        }
+    }
+
+    /// Whether it is in hand.
+    pub(super) fn has(&self, what: &str) -> bool {
+        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.contains_key(what)
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.what) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thing_is_in_hand_until_the_last_one_lets_go() {
+        let in_hand = InHand::default();
+        let first = in_hand.take("a");
+        let second = in_hand.take("a");
+        assert!(in_hand.has("a") && !in_hand.has("b"));
+        drop(first);
+        assert!(in_hand.has("a"));
+        drop(second);
+        assert!(!in_hand.has("a"));
+    }
+}

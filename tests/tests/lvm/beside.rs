@@ -1,0 +1,258 @@
+//! What others do with devices and volumes while the agent is at them: who looks, udev, an administrator's own commands.
+
+use std::{fs, fs::File, os::unix::fs::symlink, time::Duration};
+
+use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
+use drumlin_tests::{
+    agent::{Agent, Options},
+    requests::{MIB, create, delete, expand, mounted, publish, raw, snapshot, unpublish, unstage},
+    storage::lvm,
+};
+use nix::sys::signal::Signal;
+use tonic::Code;
+
+use crate::{
+    groups::{group, name_of, thick, thin},
+    guard,
+    kit::{get, mount, ok, put, refused, unmount, volume},
+};
+
+async fn volumes(agent: &Agent) -> Vec<String> {
+    let request = ListVolumesRequest::default();
+    let list = ok(agent.controller().list_volumes(request).await);
+    let volumes = list.entries.into_iter();
+    volumes
+        .map(|entry| entry.volume.unwrap().volume_id)
+        .collect()
+}
+
+async fn snapshots(agent: &Agent) -> Vec<String> {
+    let request = ListSnapshotsRequest::default();
+    let list = ok(agent.controller().list_snapshots(request).await);
+    let snapshots = list.entries.into_iter();
+    snapshots
+        .map(|entry| entry.snapshot.unwrap().snapshot_id)
+        .collect()
+}
+
+/// The node of a device of device-mapper's by its name, if there is one.
+fn node_of(is_it: impl Fn(&str) -> bool) -> Option<String> {
+    let devices = fs::read_dir("/sys/block").unwrap().flatten();
+    let mut names = devices.map(|entry| entry.file_name().into_string().unwrap());
+    let found = names.find(|device| {
+        let name = fs::read_to_string(format!("/sys/block/{device}/dm/name"));
+        // Device-mapper's names have each dash of a part twice.
+        name.is_ok_and(|name| is_it(&name.trim().replace("--", "-")))
+    });
+    found.map(|device| format!("/dev/{device}"))
+}
+
+/// The node of the device through which the agent reaches what no volume has yet.
+fn reached_through() -> Option<String> {
+    node_of(|name| name.starts_with("drumlin-"))
+}
+
+/// Has a device open for a moment, as udev has it or another program of LVM's, and sees that `call` waits for that.
+async fn look_while<T: Send + 'static>(
+    seen: File,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send + 'static,
+) -> T {
+    let call = tokio::spawn(call);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(
+        !call.is_finished(),
+        "nobody was in the way: {:?}",
+        call.await.unwrap().map(drop)
+    );
+    drop(seen);
+    ok(call.await.unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_looks_at_each_new_device_is_waited_for() {
+    let mut agent = thick(512, "layout: linear").await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    let stops = [
+        ("DRUMLIN_FAIL", "thick.clean.hidden"),
+        ("DRUMLIN_FAIL_BY", "stop"),
+    ];
+    agent.kill();
+    let environment = stops.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let options = Options {
+        environment: environment.into(),
+        ..Options::default()
+    };
+    agent.restart_with(options).await;
+    let (mut controller, request) = (agent.controller(), expand(&id, 64));
+    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
+    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+    let seen = File::open(reached_through().unwrap()).unwrap();
+    agent.signal(Signal::SIGCONT);
+    let grown = look_while(seen, async { growing.await.unwrap() }).await;
+    assert_eq!(grown.capacity_bytes, 64 * MIB);
+    assert_eq!(reached_through(), None);
+    unmount(&agent, &id, &at).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_looks_at_a_volume_is_waited_for_before_it_goes() {
+    let agent = Agent::start().await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    let key = id.rsplit('/').next().unwrap();
+    let node = node_of(|name| name.ends_with(key)).unwrap();
+    let look = || File::open(&node).unwrap();
+    let (mut used, request) = (agent.node(), unpublish(&id, &at.1));
+    ok(used.node_unpublish_volume(request).await);
+    let request = unstage(&id, &at.0);
+    look_while(
+        look(),
+        async move { used.node_unstage_volume(request).await },
+    )
+    .await;
+    let (mut controller, request) = (agent.controller(), delete(&id));
+    look_while(
+        look(),
+        async move { controller.delete_volume(request).await },
+    )
+    .await;
+    assert!(volumes(&agent).await.is_empty());
+}
+
+#[tokio::test]
+async fn raw_volumes_are_found_where_udev_has_links_for_nodes() {
+    let agent = Agent::start().await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    unmount(&agent, &id, &at).await;
+    // As udev's rules have it: the node is the kernel's, and its name a link.
+    let key = id.rsplit('/').next().unwrap();
+    let device = node_of(|name| name.ends_with(key)).unwrap();
+    let named = fs::read_dir("/dev/mapper")
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path());
+    let mut named = named.filter(|path| path.to_str().unwrap().replace("--", "-").ends_with(key));
+    let name = named.next().unwrap();
+    fs::remove_file(&name).unwrap();
+    symlink(device.replace("/dev/", "../"), &name).unwrap();
+
+    let at = mount(&agent, "v", &id, &raw()).await;
+    let again = publish(&id, (&at.0, &at.1), &raw());
+    ok(agent.node().node_publish_volume(again).await);
+    let stats = NodeGetVolumeStatsRequest {
+        volume_id: id.clone(),
+        volume_path: at.1.clone(),
+        ..NodeGetVolumeStatsRequest::default()
+    };
+    ok(agent.node().node_get_volume_stats(stats).await);
+    refused(
+        agent.controller().delete_volume(delete(&id)).await,
+        Code::FailedPrecondition,
+    );
+    refused(
+        agent.node().node_unstage_volume(unstage(&id, &at.0)).await,
+        Code::FailedPrecondition,
+    );
+    unmount(&agent, &id, &at).await;
+    ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_for_at_the_same_time_is_not_promised_more_than_there_is() {
+    let agent = thin(1 << 10, &["-L", "1000M"], "overcommit: 1").await;
+    let calls = (0..8).map(|number| {
+        let mut controller = agent.controller();
+        let request = create(&format!("v{number}"), 300, &raw());
+        async move { controller.create_volume(request).await }
+    });
+    let answers = futures::future::join_all(calls).await;
+    let (made, refused): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+    assert!(
+        (1..=3).contains(&made.len()),
+        "{} of 300 MiB in 1000",
+        made.len()
+    );
+    for refusal in refused {
+        let code = refusal.unwrap_err().code();
+        assert!(
+            matches!(code, Code::OutOfRange | Code::ResourceExhausted),
+            "{code:?}"
+        );
+    }
+    // Who came too early for what was refused finds the rest.
+    for number in 0..3 - made.len() {
+        volume(&agent, &format!("later{number}"), 300, &raw()).await;
+    }
+    let ids = volumes(&agent).await;
+    assert_eq!(ids.len(), 3);
+    let calls = ids.iter().map(|id| {
+        let mut controller = agent.controller();
+        let request = expand(id, 350);
+        async move { controller.controller_expand_volume(request).await }
+    });
+    let answers = futures::future::join_all(calls).await;
+    let grown = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert!(grown <= 2, "{grown} grew by 50 MiB in 100");
+}
+
+/// Has the agent look for what a killed one may have left.
+async fn start_anew(agent: &mut Agent) {
+    agent.kill();
+    agent.restart().await;
+    let id = volume(agent, "another", 4, &raw()).await;
+    ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+#[tokio::test]
+async fn a_leg_that_somebody_split_off_is_no_interrupted_creation() {
+    let mut agent = thick(512, "layout: raid1").await;
+    let capability = mounted("ext4");
+    let id = volume(&agent, "v", 32, &capability).await;
+    let at = mount(&agent, "v", &id, &capability).await;
+    put(&at.1, "file", b"precious");
+    unmount(&agent, &id, &at).await;
+    let path = format!("{}/{}", group(&agent), name_of(&id));
+    while !lvm("lvs", &["--noheadings", "-o", "copy_percent", &path]).contains("100.00") {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    lvm(
+        "lvconvert",
+        &["-y", "--splitmirrors", "1", "--trackchanges", &path],
+    );
+    start_anew(&mut agent).await;
+    assert_eq!(volumes(&agent).await, [id.clone()]);
+    let at = mount(&agent, "v", &id, &capability).await;
+    assert_eq!(get(&at.1, "file"), b"precious");
+    unmount(&agent, &id, &at).await;
+}
+
+#[tokio::test]
+async fn snapshots_outlive_that_somebody_merges_another_one() {
+    let mut agent = thick(512, "layout: linear").await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let mut taken = Vec::new();
+    for name in ["s1", "s2"] {
+        let answer = agent
+            .controller()
+            .create_snapshot(snapshot(name, &id))
+            .await;
+        taken.push(ok(answer).snapshot.unwrap().snapshot_id);
+    }
+    let path = format!("{}/{}", group(&agent), name_of(&id));
+    let merged = format!(
+        "{}/{}",
+        group(&agent),
+        name_of(&taken[0]).replace("dl-v-", "dl-s-")
+    );
+    // Nobody is told that it is done, so it is never ended.
+    lvm("lvchange", &["-an", &path]);
+    lvm("lvconvert", &["--merge", &merged]);
+    lvm("lvchange", &["-ay", "--poll", "n", &path]);
+    let table = drumlin_tests::programs::run("dmsetup", &["table"]);
+    assert!(table.contains("snapshot-merge"), "{table}");
+    start_anew(&mut agent).await;
+    let left = snapshots(&agent).await;
+    assert!(left.contains(&taken[1]), "{left:?}\n{}", agent.log());
+}
