@@ -1,5 +1,7 @@
 //! `csi.v1.GroupController`: what its callers get, and when they get nothing.
 
+use std::time::Instant;
+
 use drumlin_proto::csi::v1::{
     CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
     DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
@@ -7,7 +9,7 @@ use drumlin_proto::csi::v1::{
     group_controller_service_capability::{Type, rpc},
 };
 use drumlin_tests::{
-    agent::{Agent, Options, is_over_lvm},
+    agent::{Agent, Options, PATIENCE, is_over_lvm},
     requests::{MIB, create, delete, from_snapshot, mounted, raw},
     state::State,
     storage::{Kind, Scratch},
@@ -24,13 +26,20 @@ pub(crate) fn together(name: &str, volumes: &[String]) -> CreateVolumeGroupSnaps
     }
 }
 
+/// Takes a group snapshot, and asks again as callers do where a machine that is busy could not hold all members in time.
 pub(crate) async fn take(agent: &Agent, name: &str, volumes: &[String]) -> VolumeGroupSnapshot {
-    let request = together(name, volumes);
-    let answer = agent
-        .group_controller()
-        .create_volume_group_snapshot(request)
-        .await;
-    ok(answer).group_snapshot.unwrap()
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut groups = agent.group_controller();
+        let answer = groups.create_volume_group_snapshot(together(name, volumes));
+        match answer.await {
+            Err(status)
+                if status.code() == Code::Aborted
+                    && status.message().contains("could not be held within")
+                    && Instant::now() < deadline => {}
+            answer => return ok(answer).group_snapshot.unwrap(),
+        }
+    }
 }
 
 pub(crate) fn forget(taken: &VolumeGroupSnapshot) -> DeleteVolumeGroupSnapshotRequest {

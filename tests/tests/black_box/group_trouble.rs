@@ -88,10 +88,10 @@ async fn sets_that_do_not_overlap_are_taken_at_once() {
     for round in 0..3 {
         let calls = sets.iter().enumerate().map(|(number, set)| {
             let ids: Vec<String> = set.iter().map(|(id, _)| id.clone()).collect();
-            ask(&agent, together(&format!("g{round}-{number}"), &ids))
+            let (agent, name) = (&agent, format!("g{round}-{number}"));
+            async move { take(agent, &name, &ids).await }
         });
-        let answers = futures::future::join_all(calls).await;
-        let taken: Vec<VolumeGroupSnapshot> = answers.into_iter().map(Result::unwrap).collect();
+        let taken: Vec<VolumeGroupSnapshot> = futures::future::join_all(calls).await;
         assert_eq!(listed(&agent).await, 12);
         let mut clients: Vec<_> = taken.iter().map(|_| agent.group_controller()).collect();
         let requests = clients.iter_mut().zip(&taken);

@@ -83,15 +83,30 @@ fn begin(load: &Load) -> tokio::task::JoinHandle<Answer> {
     tokio::spawn(async move { groups.create_volume_group_snapshot(request).await })
 }
 
+/// The same until the agent comes to a point that it reaches only once all members are held: a busy machine may not have
+/// them all held in time, and then callers ask again.
+fn begin_until_held(load: &Load) -> tokio::task::JoinHandle<Answer> {
+    let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));
+    tokio::spawn(async move {
+        loop {
+            match groups.create_volume_group_snapshot(request.clone()).await {
+                Err(status) if status.message().contains("could not be held within") => {}
+                answer => return answer,
+            }
+        }
+    })
+}
+
 fn all_go_on(load: &Load) {
-    let begun = Instant::now();
+    let (begun, before) = (Instant::now(), disk_takes());
     for writer in &load.writers {
         let came = writer.comes_on(3);
         came.unwrap_or_else(|why| panic!("{why}\n{}", load.agent.log()));
     }
     let took = begun.elapsed();
     // A disk that is busy with something else is not what holds them.
-    assert!(took < SOON || took < 20 * disk_takes(), "{took:?}");
+    let disk = disk_takes().max(before);
+    assert!(took < SOON || took < 20 * disk, "{took:?}");
 }
 
 /// Nothing is left, and the same request again is answered with one moment.
@@ -131,7 +146,7 @@ async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
         "moment.copied",
     ] {
         let mut load = load_until(point, "kill").await;
-        let call = begin(&load);
+        let call = begin_until_held(&load);
         load.agent.wait_until_killed().await;
         // Nobody has started another one.
         all_go_on(&load);
@@ -180,7 +195,7 @@ async fn without_its_guard_an_agent_lets_writers_go_on_itself_and_makes_nothing(
 #[tokio::test(flavor = "multi_thread")]
 async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
     let mut load = load_until("moment.first-copied", "stop").await;
-    let call = begin(&load);
+    let call = begin_until_held(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
     // The guard first: it would see the end of the other one.
     kill(guard_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();

@@ -14,7 +14,7 @@ use drumlin_proto::csi::v1::{
     snapshot_metadata_client::SnapshotMetadataClient,
 };
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::{Agent, Options, PATIENCE},
     programs::{drumlin, output, program},
     requests::{create, mounted, raw, snapshot},
     storage::Scratch,
@@ -55,15 +55,15 @@ async fn a_signal_ends_it_in_order_and_the_next_start_goes_on() {
 #[tokio::test]
 async fn a_running_change_ends_before_the_process_does() {
     let mut agent = Agent::start().await;
-    let id = volume(&agent, "v", 512, &mounted("ext4")).await;
+    let id = volume(&agent, "v", 96, &mounted("ext4")).await;
     let image = crate::kit::home(&agent, &id).join("image");
     // Data that takes a while to copy where there are no reflinks.
-    fs::write(&image, vec![7; 400 << 20]).unwrap();
+    fs::write(&image, vec![7; 64 << 20]).unwrap();
     fs::File::options()
         .write(true)
         .open(&image)
         .unwrap()
-        .set_len(512 << 20)
+        .set_len(96 << 20)
         .unwrap();
     let mut controller = agent.controller();
     let taking = tokio::spawn(async move { controller.create_snapshot(snapshot("s", &id)).await });
@@ -282,10 +282,17 @@ async fn an_idle_agent_says_and_writes_nothing() {
             .to_owned()
     };
     // The last frames of the call, and the wakes of its threads, come after its answer.
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let before = (agent.log(), written());
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!((agent.log(), written()), before);
+    let deadline = Instant::now() + PATIENCE;
+    let mut before = (agent.log(), written());
+    loop {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let now = (agent.log(), written());
+        if now == before {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{before:?} {now:?}");
+        before = now;
+    }
 }
 
 #[tokio::test]

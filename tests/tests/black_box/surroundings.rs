@@ -155,7 +155,12 @@ async fn end_with_all(agent: &mut Agent) {
     assert_eq!(started.len(), 1, "{started:?}");
     agent.kill();
     // Who should wait for its end may take its time; it has given all back by then.
-    let is_there = |pid: &i32| process_state(*pid).is_some_and(|state| state != 'Z');
+    let threads = |pid: &i32| {
+        let threads = fs::read_dir(format!("/proc/{pid}/task"));
+        threads.map_or(0, Iterator::count)
+    };
+    let is_there =
+        |pid: &i32| process_state(*pid).is_some_and(|state| state != 'Z') || threads(pid) > 1;
     eventually("the agent does not end", || {
         (!started.iter().any(is_there)).then_some(())
     })

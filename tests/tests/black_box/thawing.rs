@@ -1,10 +1,10 @@
 //! An agent that is killed while it thaws a file system leaves it writable.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use drumlin_tests::{
-    agent::{Agent, Options},
-    programs::run,
+    agent::{Agent, Options, PATIENCE},
+    programs::{programs_of, run},
     requests::{mounted, snapshot},
     storage::Scratch,
     throttle::SlowReads,
@@ -15,6 +15,20 @@ use crate::{
     guard::{eventually, is_stopped},
     kit::{mount, put, unmount, volume},
 };
+
+/// Whether a thread of the agent's, or of a program that it has started, is in the middle of a read.
+fn waits_for_the_disk(agent: &Agent) -> Option<()> {
+    let all = programs_of(agent.pid()).into_iter().chain([agent.pid()]);
+    let threads = all.flat_map(|pid| {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        threads.into_iter().flatten().flatten()
+    });
+    let mut states = threads.filter_map(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        stat.rsplit(") ").next()?.chars().next()
+    });
+    states.any(|state| state == 'D').then_some(())
+}
 
 /// A btrfs reads its superblock when it is thawed, and is read-only from then on when who thaws it is killed meanwhile:
 /// with reads that wait for a second there is time for that.
@@ -48,11 +62,14 @@ async fn a_btrfs_whose_agent_is_killed_while_it_thaws_it_can_be_written() {
     reads.add(agent.pid());
     reads.spend();
     agent.signal(Signal::SIGCONT);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    eventually("nobody thaws it", || waits_for_the_disk(&agent)).await;
     assert!(!writer.is_finished(), "it was thawed before the kill");
     agent.kill();
     assert!(call.await.unwrap().is_err());
-    writer.await.expect("the file system can be written");
+    let written = tokio::time::timeout(PATIENCE, writer).await;
+    written
+        .expect("it stays frozen")
+        .expect("the file system can be written");
     agent.restart_with(Options::default()).await;
     put(&at.1, "later", b"still");
     unmount(&agent, &id, &at).await;

@@ -215,15 +215,12 @@ mod tests {
         let at = scratch.path().join("made");
         let mut session = begin().await;
         // Its words have no reader any more when it speaks.
-        let slow = format!(
-            "sleep 0.3; echo word; echo word >&2; echo > {}",
-            at.display()
-        );
+        let slow = format!("sleep 2; echo word; echo word >&2; echo > {}", at.display());
         let soon = Duration::from_millis(50);
         let given_up = tokio::time::timeout(soon, session.carry_out(&slow)).await;
         assert!(given_up.is_err());
         drop(session);
-        for _ in 0..200 {
+        for _ in 0..1000 {
             if at.exists() {
                 return;
             }

@@ -38,13 +38,14 @@ impl Operations {
             if found.is_rolling() {
                 tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
                 let holds = Self::rollback_holds(&found);
-                self.when_free(holds, found, Self::go_on_rolling);
+                self.when_free(holds, found, Found::is_rolling, Self::go_on_rolling);
             } else if found.image.label(labels::STATE).is_some() {
                 if !is_served && let Err(error) = self.release_members(&found).await {
                     tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
                 }
                 let holds = whole_holds(found.image.id, &found.members());
-                self.when_free(holds, found, Self::end_interrupted);
+                let is_left = |found: &Found| found.image.label(labels::STATE).is_some();
+                self.when_free(holds, found, is_left, Self::end_interrupted);
             }
         }
         let (this, class) = (Arc::clone(self), class.clone());
@@ -63,7 +64,7 @@ impl Operations {
             let found = self.found(class, image);
             if found.readable().is_ok() && self.is_held_for_nothing(&found).await {
                 let holds = vec![Hold::Exclusive(found.image.id)];
-                self.when_free(holds, found, Self::let_go);
+                self.when_free(holds, found, |_| true, Self::let_go);
             }
         }
         Ok(())
@@ -76,11 +77,13 @@ impl Operations {
         Ok(found.filter(|found| found.readable().is_ok()).collect())
     }
 
-    /// Does something with an image as it is once these are held, which others may do for a while.
+    /// Does something with an image as it is once these are held, which others may do for a while. Who holds them may do
+    /// what is left; then nobody is held up to look for it.
     fn when_free<F>(
         self: &Arc<Self>,
         holds: Vec<Hold>,
         found: Found,
+        is_left: fn(&Found) -> bool,
         work: impl Fn(Arc<Self>, Found) -> F + Send + Sync + Copy + 'static,
     ) where
         F: Future<Output = Result<()>> + Send + 'static,
@@ -96,7 +99,20 @@ impl Operations {
                     }
                 });
                 match done.await {
-                    Err(error) if error.kind() == Kind::Busy => tokio::time::sleep(PAUSE).await,
+                    Err(error) if error.kind() == Kind::Busy => {
+                        tokio::time::sleep(PAUSE).await;
+                        let now = found.class.backend.get(found.image.id).await;
+                        let is_over = now.is_ok_and(|now| {
+                            let now = now.map(|image| Found {
+                                image,
+                                ..found.clone()
+                            });
+                            now.is_none_or(|now| !is_left(&now))
+                        });
+                        if is_over {
+                            return;
+                        }
+                    }
                     Err(error) => {
                         // Whoever asks for it again has it ended.
                         tracing::error!(id = %found.handle, error = %error.chain(), "what was interrupted is not ended");

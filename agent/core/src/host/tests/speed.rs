@@ -15,12 +15,16 @@ fn two_thousand_mounts_are_read_in_no_time() {
         )
         .unwrap();
     }
-    let start = Instant::now();
-    let table = MountTable::parse(text.as_bytes());
-    for id in 0..100 {
-        let target = format!("/var/lib/kubelet/pods/{id}/volumes/mount");
-        assert_eq!(table.at(target.as_ref()).unwrap().device.minor, id);
-    }
-    // Debug builds are several times slower than what ships.
-    assert!(start.elapsed().as_millis() < 200, "{:?}", start.elapsed());
+    let read = || {
+        let start = Instant::now();
+        let table = MountTable::parse(text.as_bytes());
+        for id in 0..100 {
+            let target = format!("/var/lib/kubelet/pods/{id}/volumes/mount");
+            assert_eq!(table.at(target.as_ref()).unwrap().device.minor, id);
+        }
+        start.elapsed()
+    };
+    // The fastest: the machine may do something else meanwhile. Debug builds are several times slower than what ships.
+    let fastest = (0..5).map(|_| read()).min().unwrap();
+    assert!(fastest.as_millis() < 200, "{fastest:?}");
 }
