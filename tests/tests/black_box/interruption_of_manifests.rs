@@ -95,6 +95,7 @@ fn story(root: &str) -> Vec<Step> {
             vec![
                 "Volume    default    v     False  -         -      Deleted",
                 "Volume    default    r     False  -         -      Deleted",
+                "Snapshot  default    s     False  -         -      Deleted",
             ],
         ),
     ]
@@ -196,6 +197,8 @@ fn nameless(state: &State) -> Vec<String> {
 struct Telling {
     arguments: &'static [&'static str],
     story: fn(&str) -> Vec<Step>,
+    /// Whether a step has led to what the table cannot show.
+    is_done: fn(usize, &State) -> bool,
 }
 
 /// So long the last step may go on when the table shows its end already.
@@ -204,11 +207,13 @@ const LONGEST_TAIL: Duration = Duration::from_secs(5);
 const EVERYTHING: Telling = Telling {
     arguments: &[],
     story,
+    is_done: |_, _| true,
 };
 
 const GROUPED: Telling = Telling {
     arguments: &[],
     story: story_of_a_group,
+    is_done: |_, _| true,
 };
 
 /// The agent wants volumes to be published to it, and a publication changes.
@@ -233,6 +238,7 @@ const ATTACHED: Telling = Telling {
             (vec![("v.yaml", volume(""))], vec!["32Mi, not mounted"]),
         ]
     },
+    is_done: |step, state| step != 1 || state.mounts.contains(&"/targets/v ro".to_owned()),
 };
 
 async fn told(telling: &Telling, point: Option<&str>) -> (Vec<Vec<String>>, usize) {
@@ -288,7 +294,7 @@ async fn told(telling: &Telling, point: Option<&str>) -> (Vec<Vec<String>>, usiz
         }
         let state = eventually(
             || State::of(agent.scratch.path()),
-            |state| state.frozen.is_empty(),
+            |state| state.frozen.is_empty() && (telling.is_done)(step, state),
         )
         .await;
         states.push(nameless(&state));

@@ -307,6 +307,11 @@ async fn groups_and_members_of_other_nodes_are_told_apart() {
     host.write("g.yaml", &[group("g", "a b")]);
     let elsewhere = ["False", "MembersOnOtherNode", "Volume b: it is on node-b"];
     host.until("g", &elsewhere).await;
+    eventually(
+        || host.members("g"),
+        |members| members[..] == ["a Joined", "b OtherNode"],
+    )
+    .await;
     assert_eq!(host.inside().await, ["a"]);
     let (table, _) = host.agent.status();
     assert!(table.contains("2 objects are other nodes'"), "{table}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use drumlin_tests::{
-    cluster::Cluster,
+    cluster::{Cluster, is_ready},
     proxy::{Fault, Proxy},
 };
 
@@ -48,7 +48,9 @@ async fn whatever_a_server_does_objects_end_where_they_should() {
         space.until_ready(&format!("dv/{come}"));
         space.until_gone(&format!("dv/{gone}"));
         let wide = format!("{}Mi", 16 + 8 * number);
-        space.until("dv/kept", |now| now["status"]["capacity"] == wide.as_str());
+        space.until("dv/kept", |now| {
+            is_ready(now) && now["status"]["capacity"] == wide.as_str()
+        });
     }
     assert_eq!(node.holds().await, (5, 0));
 

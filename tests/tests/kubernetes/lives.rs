@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use drumlin_tests::{
-    agent::Options,
+    agent::{Options, eventually},
     cluster::{Cluster, condition},
 };
 use serde_json::json;
@@ -26,8 +26,12 @@ async fn a_volume_is_made_grown_kept_found_again_and_deleted() {
             .starts_with(&format!("{}/default/", node.name))
     );
     assert!(node.agent.status().0.contains("True"));
-    let events = space.kubectl(&["get", "events.events.k8s.io", "-o", "json"]);
-    assert!(events.contains("\"reason\": \"Created\""), "{events}");
+    // It is sent after the status.
+    eventually(
+        || space.kubectl(&["get", "events.events.k8s.io", "-o", "json"]),
+        |events| events.contains("\"reason\": \"Created\""),
+    )
+    .await;
 
     space.apply(&node.volume("data", "48Mi", ""));
     let grown = space.until_ready("dv/data");
@@ -41,7 +45,12 @@ async fn a_volume_is_made_grown_kept_found_again_and_deleted() {
     assert_eq!(again["status"]["volumeHandle"], handle);
     space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
     assert_eq!(node.holds().await, (0, 0));
-    assert!(node.agent.status().0.contains("no objects"));
+    // The agent hears of it when who deletes it does.
+    eventually(
+        || node.agent.status().0,
+        |table| table.contains("no objects"),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,7 +58,8 @@ async fn look_while<T: Send + 'static>(
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send + 'static,
 ) -> T {
     let call = tokio::spawn(call);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Far less than anybody who looks is waited for.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(
         !call.is_finished(),
         "nobody was in the way: {:?}",

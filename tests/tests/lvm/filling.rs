@@ -5,13 +5,18 @@ use std::{fs::File, os::unix::fs::FileExt, time::Duration};
 use drumlin_proto::csi::v1::{CreateVolumeRequest, DeleteSnapshotRequest, ListVolumesRequest};
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, eventually},
+    programs::{output, run},
     requests::{create, delete, from_snapshot, from_volume, raw, snapshot},
     storage::{Scratch, lvm},
 };
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-use crate::kit::{bytes_of, mount, ok, refused, unmount, volume};
+use crate::{
+    groups::{group, name_of, stop_at},
+    guard,
+    kit::{bytes_of, mount, ok, refused, unmount, volume},
+};
 
 const MEBIBYTES: i64 = 768;
 
@@ -96,6 +101,25 @@ async fn snapshot_of(agent: &Agent, source: &str) -> String {
     ok(taken).snapshot.unwrap().snapshot_id
 }
 
+/// A volume's device that takes nothing until this is dropped: who writes to it waits, and nobody else does.
+struct Held(String);
+
+impl Held {
+    fn new(agent: &Agent, id: &str) -> Self {
+        // Device-mapper's names have each dash of a part twice.
+        let parts = [group(agent), name_of(id)].map(|part| part.replace('-', "--"));
+        let device = parts.join("-");
+        run("dmsetup", &["suspend", "--nolockfs", "--noflush", &device]);
+        Self(device)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        output("dmsetup", &["resume", &self.0]);
+    }
+}
+
 /// Ends the agent in the middle of a copy; the id that the copy will have.
 async fn interrupted(agent: &mut Agent, request: CreateVolumeRequest) -> String {
     let mut controller = agent.controller();
@@ -111,18 +135,21 @@ async fn interrupted(agent: &mut Agent, request: CreateVolumeRequest) -> String 
 
 #[tokio::test]
 async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
-    let (agent, source) = with_source().await;
+    let (mut agent, source) = with_source().await;
+    stop_at(&mut agent, "thick.fill.step").await;
     let mut controller = agent.controller();
     let request = clone_of(&source);
     let call = tokio::spawn(async move { controller.create_volume(request).await });
+    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
     let copy = under_way(&agent).await;
     call.abort();
+    // It must not be done before all of this is.
+    let held = Held::new(&agent, &copy);
+    agent.signal(Signal::SIGCONT);
     // It says how far it is to whoever wants something else of it, and nobody sees it.
-    let mut message = String::new();
-    while !message.contains(" % of ") {
-        let deleted = agent.controller().delete_volume(delete(&copy)).await;
-        message = refused(deleted, Code::Aborted);
-    }
+    let deleted = agent.controller().delete_volume(delete(&copy)).await;
+    let message = refused(deleted, Code::Aborted);
+    assert!(message.contains(" % of "), "{message}");
     let list = ok(agent
         .controller()
         .list_volumes(ListVolumesRequest::default())
@@ -140,6 +167,7 @@ async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
     let deleted = agent.controller().delete_volume(delete(&source)).await;
     let message = refused(deleted, Code::FailedPrecondition);
     assert!(message.contains("is being copied"), "{message}");
+    drop(held);
     // The repeat joins it, and has its moment.
     let made = loop {
         match agent.controller().create_volume(clone_of(&source)).await {

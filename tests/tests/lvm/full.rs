@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::FileExt,
     path::Path,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use drumlin_proto::csi::v1::{
@@ -13,7 +14,7 @@ use drumlin_proto::csi::v1::{
     ListVolumesRequest, ProbeRequest,
 };
 use drumlin_tests::{
-    agent::{Agent, eventually},
+    agent::Agent,
     programs::run,
     requests::{MIB, create, delete, expand, from_snapshot, from_volume, mounted, raw, snapshot},
     storage::lvm,
@@ -22,12 +23,16 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::{
-    groups::{condition, condition_at, group, names, soon, thick, thin},
+    groups::{condition, condition_at, group, names, soon, stop_at, thick, thin, within},
+    guard,
     kit::{bytes_of, get, mount, ok, put, refused, unmount, volume},
 };
 
 /// How long the kernel lets writers of a full pool wait, in seconds.
 const KERNEL_WAITS: &str = "/sys/module/dm_thin_pool/parameters/no_space_timeout";
+
+/// So long at the most a writer needs for what fills a pool, on a machine that is busy.
+const FILLING: Duration = Duration::from_mins(1);
 
 /// A pool of 200 MiB, and a mounted volume in it that is being filled beyond that.
 struct Filled {
@@ -38,15 +43,25 @@ struct Filled {
     writer: JoinHandle<io::Result<()>>,
 }
 
-/// Writes, each mebibyte to the disk before the next.
+/// Writes, each four mebibytes to the disk before the next.
 fn write(path: &Path, mebibytes: usize) -> io::Result<()> {
     let mut file = File::create(path)?;
-    let bytes = vec![7; 1 << 20];
-    for _ in 0..mebibytes {
-        file.write_all(&bytes)?;
+    let bytes = vec![7; mebibytes << 20];
+    for part in bytes.chunks(4 << 20) {
+        file.write_all(part)?;
         file.sync_data()?;
     }
     Ok(())
+}
+
+/// Waits for what comes of a writer's work.
+async fn comes(what: &str, is_there: impl Fn() -> bool) {
+    within(FILLING, what, async {
+        while !is_there() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
 }
 
 impl Filled {
@@ -82,7 +97,7 @@ impl Filled {
         let writer = thread::spawn(move || write(&path, 200));
         let pool = format!("{}/pool", group(&agent));
         let attributes = || lvm("lvs", &["--noheadings", "-o", "lv_attr", &pool]);
-        eventually(attributes, |attributes| attributes.contains('D')).await;
+        comes("a full pool", || attributes().contains('D')).await;
         Self {
             agent,
             id,
@@ -196,8 +211,7 @@ async fn is_saved_in_time(fs_type: &str) {
         "lvextend",
         &["-L", "+300M", &format!("{}/pool", group(&filled.agent))],
     );
-    let done = || filled.writer.is_finished();
-    eventually(done, |is_done| *is_done).await;
+    comes("the writer's end", || filled.writer.is_finished()).await;
     filled.works_again().await;
     assert_eq!(get(&filled.at.1, "big").len(), 200 << 20);
     unmount(&filled.agent, &filled.id, &filled.at).await;
@@ -218,8 +232,7 @@ async fn writers_of_xfs_go_on_when_their_full_pool_is_given_more() {
 async fn is_saved_late(fs_type: &str) {
     let filled = Filled::with(fs_type, 2).await;
     filled.is_refused_and_told().await;
-    let done = || filled.writer.is_finished();
-    eventually(done, |is_done| *is_done).await;
+    comes("the writer's end", || filled.writer.is_finished()).await;
     filled.is_refused_and_told().await;
     let Filled { agent, id, at, .. } = &filled;
     ok(agent
@@ -415,7 +428,8 @@ async fn a_snapshot_whose_store_has_overflowed_is_of_no_use_and_harms_nobody() {
 
 #[tokio::test]
 async fn a_copy_whose_moment_is_lost_while_it_is_made_ends_with_a_clear_error() {
-    let agent = thick(800, "snapshotSize: 1%").await;
+    let mut agent = thick(800, "snapshotSize: 1%").await;
+    stop_at(&mut agent, "thick.fill.step").await;
     let id = volume(&agent, "v", 400, &raw()).await;
     let source = File::options()
         .write(true)
@@ -432,10 +446,8 @@ async fn a_copy_whose_moment_is_lost_while_it_is_made_ends_with_a_clear_error() 
     let mut controller = agent.controller();
     let copy = tokio::spawn(async move { controller.create_volume(request).await });
     // The agent stands still in the middle, and the volume is written over.
-    let under_way = || names(&agent).len();
-    eventually(under_way, |count| *count == before.len() + 2).await;
-    agent.signal(Signal::SIGSTOP);
-    assert!(!copy.is_finished(), "it was too fast for this test");
+    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+    assert_eq!(names(&agent).len(), before.len() + 2);
     source.write_all_at(&all[..40 << 20], 360 << 20).unwrap();
     source.sync_all().unwrap();
     agent.signal(Signal::SIGCONT);

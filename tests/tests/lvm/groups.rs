@@ -41,6 +41,18 @@ async fn over(scratch: Scratch, class: &str) -> Agent {
     Agent::with(scratch, options).await
 }
 
+/// Starts an agent again, as one that stops when it first comes to this fail point.
+pub(crate) async fn stop_at(agent: &mut Agent, point: &str) {
+    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", "stop")];
+    let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let options = Options {
+        environment: environment.into(),
+        ..Options::default()
+    };
+    agent.kill();
+    agent.restart_with(options).await;
+}
+
 /// The volume group.
 pub(crate) fn group(agent: &Agent) -> String {
     agent.scratch.group().unwrap()
@@ -79,9 +91,9 @@ pub(crate) async fn condition_at(agent: &Agent, id: &str, path: &str) -> VolumeC
     answer.volume_condition.unwrap()
 }
 
-/// What comes soon, or the test fails.
+/// What comes soon, or the test fails: what hangs never comes, and what a busy machine does comes late.
 pub(crate) async fn soon<T>(what: &str, answer: impl Future<Output = T>) -> T {
-    within(Duration::from_secs(4), what, answer).await
+    within(Duration::from_secs(12), what, answer).await
 }
 
 /// What comes within some time, or the test fails.

@@ -79,15 +79,19 @@ async fn mends(grow: impl Fn(u32, &str) -> Vec<String>) {
     let id = volume(&agent, "v", 16, &raw()).await;
     let device = bytes_of(&agent, &id);
     std::fs::write(&device, b"kept").unwrap();
-    let begun = Instant::now();
-    let first = grow(0, &pool);
-    let first: Vec<&str> = first.iter().map(String::as_str).collect();
-    run("lvm", &first);
-    let length = begun.elapsed();
+    let mut length = Duration::MAX;
+    // The first one finds nothing in any cache and takes longer than those that are to be met.
+    for first in 0..2 {
+        let growth = grow(first, &pool);
+        let growth: Vec<&str> = growth.iter().map(String::as_str).collect();
+        let begun = Instant::now();
+        run("lvm", &growth);
+        length = length.min(begun.elapsed());
+    }
     for kill in 1..=KILLS {
         agent.kill();
         let after = length.mul_f64(f64::from(kill) / f64::from(KILLS + 1));
-        killed(&grow(kill, &pool), after);
+        killed(&grow(kill + 1, &pool), after);
         agent.restart().await;
         ok(agent.identity().probe(ProbeRequest {}).await);
         let other = ok(agent
@@ -111,8 +115,8 @@ async fn mends(grow: impl Fn(u32, &str) -> Vec<String>) {
 
 #[tokio::test]
 async fn the_growth_of_a_pool() {
-    mends(|kill, pool| {
-        let size = format!("{}M", 410 + 10 * kill);
+    mends(|number, pool| {
+        let size = format!("{}M", 410 + 10 * number);
         ["lvextend", "-q", "-L", &size, pool]
             .map(str::to_owned)
             .into()
@@ -122,8 +126,8 @@ async fn the_growth_of_a_pool() {
 
 #[tokio::test]
 async fn the_growth_of_a_pools_metadata() {
-    mends(|kill, pool| {
-        let size = format!("{}M", 5 + kill);
+    mends(|number, pool| {
+        let size = format!("{}M", 5 + number);
         ["lvextend", "-q", "--poolmetadatasize", &size, pool]
             .map(str::to_owned)
             .into()

@@ -133,11 +133,10 @@ async fn growing_a_volume_does_not_stop_the_writers_of_its_pool_as_lvextend_does
         };
         theirs.push(writer.longest_during(extension).await);
     }
-    ours.sort();
-    theirs.sort();
-    let middle = ours.len() / 2;
+    // The shortest of each: whatever else the machine does only makes them longer.
+    let [our, their] = [&ours, &theirs].map(|all| *all.iter().min().unwrap());
     assert!(
-        ours[middle] * 2 < theirs[middle],
+        our * 2 < their,
         "with {VOLUMES} active volumes a writer stands still for {ours:?}, with lvextend for {theirs:?}"
     );
     assert_eq!(get(&at.1, "file"), b"precious");

@@ -25,7 +25,7 @@ const APART: &str = "MembersOnOtherNode";
 const UNSET: &str = "NodeUnset";
 
 /// So long an agent may take to find that an object is its own before that is said.
-const HOMELESS: Duration = Duration::from_secs(20);
+const HOMELESS: Duration = Duration::from_secs(15);
 
 /// So many claims are asked for at once.
 const AT_ONCE: usize = 16;
