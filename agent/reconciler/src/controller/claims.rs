@@ -24,7 +24,8 @@ const APART: &str = "MembersOnOtherNode";
 /// Why an object is given no node where nobody knows of one.
 const UNSET: &str = "NodeUnset";
 
-/// So long an agent may take to find that an object is its own before that is said.
+/// So long an agent may take to find that an object is its own before that is said. No multiple of the
+/// rounds: which of them says it shall not hang on moments.
 const HOMELESS: Duration = Duration::from_secs(15);
 
 /// So many claims are asked for at once.
