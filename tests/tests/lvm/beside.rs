@@ -4,7 +4,7 @@ use std::{fs, fs::File, os::unix::fs::symlink, time::Duration};
 
 use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
 use drumlin_tests::{
-    agent::{Agent, Options},
+    agent::Agent,
     requests::{MIB, create, delete, expand, mounted, publish, raw, snapshot, unpublish, unstage},
     storage::lvm,
 };
@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::{
-    groups::{group, name_of, thick, thin},
+    groups::{group, name_of, stop_at, thick, thin},
     guard,
     kit::{get, mount, ok, put, refused, unmount, volume},
 };
@@ -74,17 +74,7 @@ async fn who_looks_at_each_new_device_is_waited_for() {
     let mut agent = thick(512, "layout: linear").await;
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    let stops = [
-        ("DRUMLIN_FAIL", "thick.clean.hidden"),
-        ("DRUMLIN_FAIL_BY", "stop"),
-    ];
-    agent.kill();
-    let environment = stops.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let options = Options {
-        environment: environment.into(),
-        ..Options::default()
-    };
-    agent.restart_with(options).await;
+    stop_at(&mut agent, "thick.clean.hidden").await;
     let (mut controller, request) = (agent.controller(), expand(&id, 64));
     let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
     guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
@@ -256,4 +246,24 @@ async fn snapshots_outlive_that_somebody_merges_another_one() {
     start_anew(&mut agent).await;
     let left = snapshots(&agent).await;
     assert!(left.contains(&taken[1]), "{left:?}\n{}", agent.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wiped_and_taken_away_meanwhile_is_not_wiped_on() {
+    let mut agent = thick(512, "layout: linear").await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    stop_at(&mut agent, "thick.wipe.step").await;
+    let (mut controller, request) = (agent.controller(), expand(&id, 256));
+    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
+    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+    let path = format!("{}/{}", group(&agent), name_of(&id));
+    lvm("lvreduce", &["-f", "-L", "32M", &path]);
+    agent.signal(Signal::SIGCONT);
+    let message = refused(growing.await.unwrap(), Code::Aborted);
+    assert!(message.contains("somebody else changes"), "{message}");
+    let request = expand(&id, 128);
+    let grown = agent.controller().controller_expand_volume(request).await;
+    assert_eq!(ok(grown).capacity_bytes, 128 * MIB);
+    unmount(&agent, &id, &at).await;
 }

@@ -56,7 +56,12 @@ impl Lvm {
             }
             Volumes::Thick(_) => None,
         };
-        let now = self.group.now().await?;
+        let mut now = self.group.now().await?;
+        if self.finished(&now, id)?.tags.clean.is_some() {
+            // What a growth before this one has not wiped yet, this one must not show.
+            self.clean(id).await?;
+            now = self.group.now().await?;
+        }
         let found = self.finished(&now, id)?;
         let device = self.device(&now, found.volume)?;
         let (was_live, before) = (device.is_some(), now.bytes(found.volume));

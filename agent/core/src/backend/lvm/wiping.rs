@@ -5,7 +5,7 @@
 //! nobody gets their device before.
 
 use std::{
-    ops::Range,
+    ops::{ControlFlow, Range},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     Lvm, Volumes, Wipe,
-    filling::What,
+    filling::{Progress, What},
     group::Group,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     node,
@@ -144,11 +144,26 @@ impl Lvm {
         span: Range<u64>,
         until: Instant,
     ) -> Result<u64> {
+        self.wipe_while(id, wipe, device, span, move |progress, at| {
+            progress.tell(at, until)
+        })
+        .await
+    }
+
+    /// The same as long as `goes_on` says so, which is asked after each step.
+    async fn wipe_while(
+        &self,
+        id: ImageId,
+        wipe: Wipe,
+        device: PathBuf,
+        span: Range<u64>,
+        goes_on: impl Fn(&Progress, u64) -> ControlFlow<()> + Send + 'static,
+    ) -> Result<u64> {
         let progress = self.running.begin(id, What::Wiping, span.end);
         blocking(move || {
             let mut step = |at| {
                 fail::point("thick.wipe.step");
-                progress.tell(at, until)
+                goes_on(&progress, at)
             };
             match wipe {
                 Wipe::Zero => fill::zero(&device, span, &mut step),
@@ -159,7 +174,8 @@ impl Lvm {
         .await
     }
 
-    /// Wipes the extents that a volume has from so many bytes on, and that its device does not have yet.
+    /// Wipes the extents that a volume has from so many bytes on, and that its device does not have yet. LVM does not know
+    /// that they are used: when somebody has moved them or taken them away they may be another volume's.
     async fn wipe_hidden(
         &self,
         id: ImageId,
@@ -185,7 +201,29 @@ impl Lvm {
         .await?;
         fail::point("thick.clean.hidden");
         let path = PathBuf::from(format!("/dev/dm-{}", device.number.minor));
-        let wiped = self.wipe(id, wipe, path, 0..length).await;
+        let (of, extents) = (volume.uuid.clone(), from / now.extent);
+        let (group, areas) = (Arc::clone(&self.group), now.areas_behind(volume, extents));
+        let goes_on = move |progress: &Progress, at| {
+            let now = group.read_known();
+            let is_its_own = now.is_some_and(|now| {
+                let volume = now.volumes.values().find(|volume| volume.uuid == of);
+                volume.is_some_and(|volume| now.areas_behind(volume, extents) == areas)
+            });
+            if is_its_own && progress.goes_on(at) {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        let wiped = self.wipe_while(id, wipe, path, 0..length, goes_on).await;
+        let wiped = wiped.and_then(|reached| match reached == length {
+            true => Ok(()),
+            false if self.running.is_stopping() => Err(stopped(id)),
+            false => Err(Error::new(
+                Kind::Busy,
+                format!("somebody else changes {id} while its end is wiped; ask again"),
+            )),
+        });
         let group = Arc::clone(&self.group);
         let removed = blocking(move || group.mapper()?.remove(&uuid)).await;
         wiped.and(removed)
