@@ -2,13 +2,17 @@
 
 use std::{fs, fs::File, os::unix::fs::symlink, time::Duration};
 
-use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest, NodeGetVolumeStatsRequest};
+use drumlin_proto::csi::v1::{
+    ControllerExpandVolumeResponse, ListSnapshotsRequest, ListVolumesRequest,
+    NodeGetVolumeStatsRequest,
+};
 use drumlin_tests::{
     agent::Agent,
     requests::{MIB, create, delete, expand, mounted, publish, raw, snapshot, unpublish, unstage},
     storage::lvm,
 };
 use nix::sys::signal::Signal;
+use tokio::task::JoinHandle;
 use tonic::Code;
 
 use crate::{
@@ -69,15 +73,26 @@ async fn look_while<T: Send + 'static>(
     ok(call.await.unwrap())
 }
 
+/// Has an agent grow a volume until it comes to `point`, where it stops.
+async fn grow_until(
+    agent: &mut Agent,
+    id: &str,
+    mebibytes: i64,
+    point: &str,
+) -> JoinHandle<Result<tonic::Response<ControllerExpandVolumeResponse>, tonic::Status>> {
+    stop_at(agent, point).await;
+    let (mut controller, request) = (agent.controller(), expand(id, mebibytes));
+    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
+    guard::eventually("the agent does not stop", || guard::is_stopped(agent)).await;
+    growing
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_looks_at_each_new_device_is_waited_for() {
     let mut agent = thick(512, "layout: linear").await;
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    stop_at(&mut agent, "thick.clean.hidden").await;
-    let (mut controller, request) = (agent.controller(), expand(&id, 64));
-    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
-    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+    let growing = grow_until(&mut agent, &id, 64, "thick.clean.hidden").await;
     let seen = File::open(reached_through().unwrap()).unwrap();
     agent.signal(Signal::SIGCONT);
     let grown = look_while(seen, async { growing.await.unwrap() }).await;
@@ -253,10 +268,7 @@ async fn what_is_wiped_and_taken_away_meanwhile_is_not_wiped_on() {
     let mut agent = thick(512, "layout: linear").await;
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    stop_at(&mut agent, "thick.wipe.step").await;
-    let (mut controller, request) = (agent.controller(), expand(&id, 256));
-    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
-    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+    let growing = grow_until(&mut agent, &id, 256, "thick.wipe.step").await;
     let path = format!("{}/{}", group(&agent), name_of(&id));
     lvm("lvreduce", &["-f", "-L", "32M", &path]);
     agent.signal(Signal::SIGCONT);

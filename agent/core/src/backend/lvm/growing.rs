@@ -67,12 +67,9 @@ impl Lvm {
         let (was_live, before) = (device.is_some(), now.bytes(found.volume));
         if to.bytes() <= before {
             // An earlier growth may have ended between the metadata and the device.
-            if let Some(device) = device
-                && found.tags.clean.is_none()
-            {
+            if let Some(device) = device {
                 self.lengthen(&now, found.volume, &device).await?;
             }
-            self.clean(id).await?;
             return Ok(Change::Already(self.image(&now, &found)?));
         }
         let ahead = self.group.claims.ahead_of(&name_of(id), &now);

@@ -233,7 +233,7 @@ impl Lvm {
         self.group.mapper()?.status(&device.uuid)
     }
 
-    /// The commands that make a volume longer. With snapshots LVM can do that only while nobody uses it.
+    /// The commands that make a volume longer of which all is clean. With snapshots LVM can do that only while nobody uses it.
     pub(super) async fn extend_thick(
         &self,
         now: &VolumeGroup,
@@ -262,23 +262,23 @@ impl Lvm {
             commands.push(Command::new("lvchange").words(["-an", &path]));
             is_live = false;
         }
-        if thick.wipe != Wipe::None && found.tags.clean.is_none() {
-            let before = now.bytes(volume);
-            commands.push(
-                Command::new("lvchange")
-                    .add_tags([tags::clean(before)])
-                    .words([path]),
-            );
-            // The device stays as it is until its end is wiped.
-            let extend = if is_live {
-                Command::on_disk("lvextend")
-            } else {
-                Command::new("lvextend")
-            };
-            commands.push(self.extension(extend, volume, to));
-        } else {
+        if thick.wipe == Wipe::None {
             commands.push(self.extension(Command::new("lvextend"), volume, to));
+            return Ok(commands);
         }
+        let before = now.bytes(volume);
+        commands.push(
+            Command::new("lvchange")
+                .add_tags([tags::clean(before)])
+                .words([path]),
+        );
+        // The device stays as it is until its end is wiped.
+        let extend = if is_live {
+            Command::on_disk("lvextend")
+        } else {
+            Command::new("lvextend")
+        };
+        commands.push(self.extension(extend, volume, to));
         Ok(commands)
     }
 
