@@ -1,11 +1,14 @@
 # Builds Go programs from pinned modules into a cache; to be sourced by a `setup` beside go.mod files.
 
+# shellcheck source=tests/lab/cache.sh
+. "$(dirname "${BASH_SOURCE[0]}")/cache.sh"
+
 # cache_of NAME FILE...: the directory for what those files pin; nobody else builds into it meanwhile.
 cache_of() {
     local name=$1 pinned
     shift
     pinned=$(cat "$@" "${BASH_SOURCE[0]}" | sha256sum | cut -c 1-16)
-    cache=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/.cache/$name/$pinned
+    cache=$(lab_cache)/$name-$pinned
     mkdir -p "$cache"
     # One at a time: two builds of the same would take twice as long.
     exec 9> "$cache/lock"

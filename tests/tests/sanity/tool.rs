@@ -8,7 +8,7 @@ use std::{
 
 use drumlin_tests::{
     agent::{Agent, Options, is_over_lvm},
-    programs::{program, workspace},
+    programs::{program, run as run_program, workspace},
     storage::Scratch,
 };
 use serde_json::Value;
@@ -19,30 +19,13 @@ pub(crate) const NOT_OFFERED: &str = include_str!("skipped.txt");
 /// With everything switched on, so many specs run: all 103 but the 7 listed and the one that upstream has pending.
 pub(crate) const ALL: usize = 95;
 
-/// Builds the tool from its pinned module, once.
+/// The tool; built from its pinned module once on a machine, and found by the lab, which reaches no registry.
 pub(crate) fn tool() -> &'static Path {
     static TOOL: OnceLock<PathBuf> = OnceLock::new();
     TOOL.get_or_init(|| {
-        let lab = workspace().join("tests/lab");
-        let tool = lab.join(".cache/csi-sanity");
-        // The machine of the lab reaches no registry; what runs the tests has it built outside.
-        if std::env::var_os("DRUMLIN_LAB").is_some() {
-            assert!(tool.exists(), "run the tests outside of the lab first");
-            return tool;
-        }
-        let built = program("go")
-            .current_dir(lab.join("sanity"))
-            .args(["build", "-mod=readonly", "-o"])
-            .arg(&tool)
-            .arg("github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")
-            .output()
-            .expect("go is installed: the conformance tool is built with it");
-        assert!(
-            built.status.success(),
-            "{}",
-            String::from_utf8_lossy(&built.stderr)
-        );
-        tool
+        let setup = workspace().join("tests/lab/sanity/setup");
+        let programs = run_program(&setup.to_string_lossy(), &[]);
+        Path::new(programs.trim()).join("csi-sanity")
     })
 }
 
