@@ -21,6 +21,7 @@ use super::{
     installation,
     metadata::{Reader, VolumeGroup},
     program::{self, Command, report},
+    silent_disks,
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -30,6 +31,8 @@ use crate::{
 
 /// So long disks that work take at the very most to be read.
 const SLOW_TO_READ: Duration = Duration::from_secs(5);
+/// So long LVM's own look at all disks takes at the very most where all of them answer.
+const SLOW_TO_REPORT: Duration = Duration::from_secs(3);
 /// So long a change keeps others waiting before they are told to come again.
 const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 /// So long an `lvm` waits for the next change.
@@ -39,7 +42,10 @@ const IDLE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: String,
+    /// Held while disks are read, which may take for ever: never locked where async code runs.
     reader: Mutex<Option<Reader>>,
+    /// The uuid and the path of each disk, as they were last found.
+    disks: Mutex<Vec<(String, PathBuf)>>,
     /// The size of an extent, once it is known.
     extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
@@ -114,6 +120,7 @@ impl Group {
         let group = Arc::new(Self {
             name: name.to_owned(),
             reader: Mutex::new(None),
+            disks: Mutex::default(),
             extent: AtomicU64::new(0),
             mapper: OnceLock::new(),
             looks: Gate::new(SLOW_TO_READ),
@@ -181,8 +188,14 @@ impl Group {
         self: &Arc<Self>,
         look: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let found = self.looks.pass(look).await;
-        found.unwrap_or_else(|| Err(self.does_not_answer()))
+        match self.looks.pass(look).await {
+            Some(found) => found,
+            None => {
+                // Other groups must not wait for the same disks.
+                silent_disks::look_for().await;
+                Err(self.does_not_answer())
+            }
+        }
     }
 
     /// Refuses what would only wait.
@@ -243,8 +256,15 @@ impl Group {
 
     /// Where the disk with this uuid is, as it was last seen.
     pub(super) fn disk(&self, uuid: &str) -> Option<PathBuf> {
-        let reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
-        reader.as_ref()?.path_of(uuid)
+        let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = disks.iter().find(|(known, _)| known == uuid);
+        found.map(|(_, path)| path.clone())
+    }
+
+    /// The group's disks, as they were last found.
+    fn disks(&self) -> Vec<PathBuf> {
+        let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        disks.iter().map(|(_, path)| path.clone()).collect()
     }
 
     fn read_these(&self, disks: Vec<PathBuf>) -> Result<Arc<VolumeGroup>> {
@@ -256,13 +276,22 @@ impl Group {
                 format!("volume group {} is not on {}", self.name, reader.names()),
             )
         })?;
+        *self.disks.lock().unwrap_or_else(PoisonError::into_inner) = reader.paths();
         *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
         Ok(group)
     }
 
     async fn find_disks(&self) -> Result<Vec<PathBuf>> {
         installation::check().await?;
-        let rows = self.report_disks(&[]).await?;
+        let rows = self.report_disks(&[]);
+        let rows = match tokio::time::timeout(SLOW_TO_REPORT, rows).await {
+            Ok(rows) => rows?,
+            Err(_) => {
+                // A disk of another group may be what it waits for.
+                silent_disks::look_for().await;
+                self.report_disks(&[]).await?
+            }
+        };
         let disks: Vec<PathBuf> = rows
             .into_iter()
             .map(|row| row.pv_name)
@@ -282,7 +311,18 @@ impl Group {
             Some(_) => {
                 "is shared with other hosts; give the class a group of this host alone".to_owned()
             }
-            None => "is missing; make it, or bring its disks back".to_owned(),
+            None => {
+                silent_disks::look_for().await;
+                match silent_disks::names() {
+                    silent if silent.is_empty() => {
+                        "is missing; make it, or bring its disks back".to_owned()
+                    }
+                    silent => format!(
+                        "is missing, and these disks do not answer: {}; look for suspended devices with dmsetup info, and at the kernel's log",
+                        silent.join(", ")
+                    ),
+                }
+            }
         };
         Err(Error::new(
             Kind::Precondition,
@@ -351,7 +391,11 @@ impl Group {
             }
         };
         let mut died: Option<Error> = None;
-        for Job { commands, answer } in jobs {
+        for Job {
+            mut commands,
+            answer,
+        } in jobs
+        {
             let result = match &died {
                 // What it has left has to be looked at before anything else is done.
                 Some(error) => Err(Error::new(
@@ -361,7 +405,10 @@ impl Group {
                         error.chain()
                     ),
                 )),
-                None => self.one_by_one(&commands, &mut session, &mut died).await,
+                None => {
+                    self.one_by_one(&mut commands, &mut session, &mut died)
+                        .await
+                }
             };
             let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);
             if result.as_ref().is_err_and(is_unclear) {
@@ -379,11 +426,12 @@ impl Group {
     /// Carries out commands until one fails: by the running `lvm`, or each by a program of its own.
     async fn one_by_one(
         self: &Arc<Self>,
-        commands: &[Command],
+        commands: &mut [Command],
         session: &mut Option<Session>,
         died: &mut Option<Error>,
     ) -> Result<()> {
-        for command in commands {
+        for command in &mut *commands {
+            command.hiding(silent_disks::hiding(&self.disks()));
             let result = match session {
                 Some(session) if command.is_short() => {
                     let carried_out = program::carry_out(session, command).await;

@@ -22,6 +22,7 @@ mod program;
 mod records;
 mod repair;
 mod settings;
+mod silent_disks;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;

@@ -6,6 +6,7 @@ use super::{
     host_settings,
     installation::{Dmeventd, has_udev},
     metadata::VolumeGroup,
+    silent_disks,
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -27,7 +28,7 @@ const NO_UDEV: &str = "activation/udev_sync=0 activation/udev_rules=0";
 const NO_DMEVENTD: &str = "activation/monitoring=0";
 
 /// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
-fn settings(more: &[&'static str]) -> String {
+fn settings(more: &[&str]) -> String {
     let udev = (!has_udev()).then_some(NO_UDEV);
     let dmeventd = (Dmeventd::now() == Dmeventd::Absent).then_some(NO_DMEVENTD);
     let all = [NO_BACKUP].into_iter().chain(udev).chain(dmeventd);
@@ -45,6 +46,7 @@ type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
 pub(super) struct Command {
     name: String,
     settings: Vec<&'static str>,
+    hiding: Option<String>,
     words: Vec<String>,
     is_done: Option<IsDone>,
 }
@@ -61,6 +63,7 @@ impl Command {
         Self {
             name: name.to_owned(),
             settings: Vec::new(),
+            hiding: None,
             words: Vec::new(),
             is_done: None,
         }
@@ -117,6 +120,11 @@ impl Command {
         self.words.len() + COMMON < 60 && length < LONGEST
     }
 
+    /// With a setting that hides disks from it ([`silent_disks::hiding`]).
+    pub(super) fn hiding(&mut self, setting: Option<String>) {
+        self.hiding = setting;
+    }
+
     /// Runs it in a process of its own.
     ///
     /// # Errors
@@ -128,7 +136,9 @@ impl Command {
 
     /// All its words.
     fn all(&self) -> Vec<String> {
-        let (name, settings) = (self.name.clone(), settings(&self.settings));
+        let more = self.settings.iter().copied().chain(self.hiding.as_deref());
+        let more: Vec<&str> = more.collect();
+        let (name, settings) = (self.name.clone(), settings(&more));
         let first = [name, "-q".to_owned(), "-y".to_owned()];
         let first = first.into_iter().chain(["--config".to_owned(), settings]);
         first.chain(self.words.iter().cloned()).collect()
@@ -189,7 +199,9 @@ fn is_noise(line: &str) -> bool {
 
 /// Runs a command of LVM's that only reports, as JSON.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
-    let settings = settings(&[LOOKING]);
+    let hiding = silent_disks::hiding(&[]);
+    let more: Vec<&str> = [LOOKING].into_iter().chain(hiding.as_deref()).collect();
+    let settings = settings(&more);
     let common = ["--config", &settings, "--reportformat", "json"];
     Program::reading("lvm")
         .args(words)

@@ -129,11 +129,12 @@ impl Reader {
         Ok(newest.filter(|_| !is_moving))
     }
 
-    /// Where the disk with this uuid is.
-    pub(in crate::backend::lvm) fn path_of(&self, uuid: &str) -> Option<PathBuf> {
-        let mut disks = self.disks.iter();
-        let found = disks.find(|(_, disk)| disk.uuid == uuid);
-        found.map(|(path, _)| path.clone())
+    /// The uuid and the path of each disk.
+    pub(in crate::backend::lvm) fn paths(&self) -> Vec<(String, PathBuf)> {
+        let disks = self.disks.iter();
+        disks
+            .map(|(path, disk)| (disk.uuid.clone(), path.clone()))
+            .collect()
     }
 
     /// The paths of the disks, for people.

@@ -1,0 +1,273 @@
+//! Disks that do not answer, and how LVM is kept from waiting for them.
+//!
+//! LVM reads every disk of the machine whenever its hints are out of date: a device came or went, or udevd ran `pvscan`.
+//! One read that never ends then holds up changes of groups that have nothing on that disk. So where something seems
+//! to hang, each disk is read once with a deadline, and those that are silent are hidden from LVM's commands for other
+//! groups until they answer. A group's own disks are never hidden from it: LVM would take them for lost.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    blocking,
+    host::{DirectBuffer, exec::Program, open_direct},
+};
+
+/// So long a disk that works takes at the very most to read one block, in a machine that is busy.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// So long what was found out holds: hundreds of calls may want to know at a time.
+const FRESH: Duration = Duration::from_secs(10);
+/// What a thread that reads one block needs, in bytes.
+const STACK: usize = 128 << 10;
+
+/// The disks that were asked and have not answered, by their device number.
+static ASKED: Mutex<BTreeMap<u64, Asked>> = Mutex::new(BTreeMap::new());
+/// One of them has answered.
+static ANSWERED: Condvar = Condvar::new();
+/// What the host's own `devices/filter` has between its brackets.
+static HOSTS_FILTER: Mutex<String> = Mutex::new(String::new());
+
+/// A disk that has not answered yet.
+#[derive(Debug)]
+struct Asked {
+    since: Instant,
+    /// All names that it has in `/dev`, once it is known to be silent.
+    names: BTreeSet<PathBuf>,
+}
+
+impl Asked {
+    fn is_silent(&self) -> bool {
+        self.since.elapsed() >= PATIENCE
+    }
+}
+
+fn asked() -> MutexGuard<'static, BTreeMap<u64, Asked>> {
+    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads a block of each disk of the machine; those that do not answer within a second are hidden from then on.
+pub(super) async fn look_for() {
+    static LAST: tokio::sync::Mutex<Option<Instant>> = tokio::sync::Mutex::const_new(None);
+    let mut last = LAST.lock().await;
+    if last.is_some_and(|last| last.elapsed() < FRESH) {
+        return;
+    }
+    let found = blocking(|| Ok(ask_all())).await.unwrap_or_default();
+    if !found.is_empty() {
+        tracing::warn!(disks = ?found, "disks do not answer; hiding them from changes of volume groups that are not on them");
+        let hosts = hosts_filter().await;
+        *HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
+    }
+    *last = Some(Instant::now());
+}
+
+/// The setting that hides the silent disks from LVM, except those of the group itself; none when all answer.
+pub(super) fn hiding(own: &[PathBuf]) -> Option<String> {
+    let own: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
+    let hosts = HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let asked = asked();
+    let silent = asked
+        .iter()
+        .filter(|(number, asked)| asked.is_silent() && !own.contains(number));
+    setting(silent.flat_map(|(_, asked)| &asked.names), &hosts)
+}
+
+/// The names of the silent disks, for people.
+pub(super) fn names() -> Vec<String> {
+    let asked = asked();
+    let silent = asked.values().filter(|asked| asked.is_silent());
+    let first = silent.filter_map(|asked| asked.names.first());
+    first.map(|name| name.display().to_string()).collect()
+}
+
+fn setting<'a>(names: impl Iterator<Item = &'a PathBuf>, hosts: &str) -> Option<String> {
+    let patterns: Vec<String> = names.filter_map(|name| pattern(name)).collect();
+    if patterns.is_empty() {
+        return None;
+    }
+    let hosts = (!hosts.is_empty()).then(|| hosts.to_owned());
+    let all: Vec<String> = patterns.into_iter().chain(hosts).collect();
+    Some(format!("devices/filter=[{}]", all.join(",")))
+}
+
+/// What rejects a name and no other one; none for a name that cannot be quoted, which no disk has.
+fn pattern(name: &Path) -> Option<String> {
+    let mut quoted = String::new();
+    for character in name.to_str()?.chars() {
+        match character {
+            '\'' | '"' | '|' | '\\' | '^' | ']' => return None,
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '/' | '-' | '_' | ':' => quoted.push(character),
+            other => quoted.extend(['[', other, ']']),
+        }
+    }
+    Some(format!("\"r|^{quoted}$|\""))
+}
+
+/// Asks all disks, and returns those that are newly found to be silent.
+fn ask_all() -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
+    let known: BTreeSet<u64> = asked().keys().copied().collect();
+    let disks = disks_in(&table, is_logical_volume);
+    for disk in disks {
+        if let Ok(number) = number(&disk)
+            && !known.contains(&number)
+        {
+            ask(disk, number);
+        }
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut waiting = asked();
+    while waiting.values().any(|asked| !asked.is_silent()) && Instant::now() < deadline {
+        let (left, _) = ANSWERED
+            .wait_timeout(waiting, deadline.saturating_duration_since(Instant::now()))
+            .unwrap_or_else(PoisonError::into_inner);
+        waiting = left;
+    }
+    let silent: BTreeSet<u64> = waiting
+        .keys()
+        .copied()
+        .filter(|number| !known.contains(number))
+        .collect();
+    drop(waiting);
+    if silent.is_empty() {
+        return Vec::new();
+    }
+    let mut names = names_below(Path::new("/dev"), &silent);
+    let mut found = Vec::new();
+    for (number, asked) in asked().iter_mut() {
+        if let Some(names) = names.remove(number) {
+            found.extend(names.first().cloned());
+            asked.names = names;
+        }
+    }
+    found
+}
+
+/// Has a thread read a disk; it may stay there as long as the disk is silent, so there is one for each at the most.
+fn ask(disk: PathBuf, number: u64) {
+    let names = BTreeSet::new();
+    let since = Instant::now();
+    asked().insert(number, Asked { since, names });
+    let thread = std::thread::Builder::new().name("disk probe".to_owned());
+    let started = thread.stack_size(STACK).spawn(move || {
+        // An error is an answer, too.
+        let _ = read_first_block(&disk);
+        asked().remove(&number);
+        ANSWERED.notify_all();
+    });
+    if started.is_err() {
+        asked().remove(&number);
+    }
+}
+
+fn read_first_block(disk: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    let file = open_direct(disk, false)?;
+    let mut buffer = DirectBuffer::new(DirectBuffer::BLOCK);
+    file.read_exact_at(buffer.bytes_mut(), 0)
+}
+
+/// The disks and partitions in the kernel's table, but for logical volumes, which LVM does not look into.
+fn disks_in(table: &str, is_logical_volume: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    // Two lines of headings: "major minor  #blocks  name", and an empty one.
+    let names = table
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().nth(3));
+    let disks = names.filter(|name| !is_logical_volume(name));
+    disks
+        .map(|name| Path::new("/dev").join(name.replace('!', "/")))
+        .collect()
+}
+
+fn is_logical_volume(name: &str) -> bool {
+    let uuid = fs::read_to_string(format!("/sys/block/{name}/dm/uuid"));
+    uuid.is_ok_and(|uuid| uuid.starts_with("LVM-"))
+}
+
+/// The number of the block device at a path, or behind the link that is there.
+fn number(path: &Path) -> io::Result<u64> {
+    let file = fs::metadata(path)?;
+    if !file.file_type().is_block_device() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(file.rdev())
+}
+
+/// All names of these devices below a directory.
+fn names_below(directory: &Path, numbers: &BTreeSet<u64>) -> BTreeMap<u64, BTreeSet<PathBuf>> {
+    let mut found: BTreeMap<u64, BTreeSet<PathBuf>> = BTreeMap::new();
+    let mut left = vec![directory.to_owned()];
+    while let Some(directory) = left.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                left.push(path);
+            } else if let Ok(number) = number(&path)
+                && numbers.contains(&number)
+            {
+                found.entry(number).or_default().insert(path);
+            }
+        }
+    }
+    found
+}
+
+/// What the host's `devices/filter` says, which ours would replace; nothing where it says nothing.
+async fn hosts_filter() -> String {
+    let asked = Program::reading("lvm").args(["lvmconfig", "devices/filter"]);
+    let Ok(output) = asked.run().await else {
+        return String::new();
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let inner = text.trim().strip_prefix("filter=").unwrap_or_default();
+    inner
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_rejected_and_what_looks_like_it_is_not() {
+        assert_eq!(pattern(Path::new("/dev/sda")).unwrap(), "\"r|^/dev/sda$|\"");
+        assert_eq!(
+            pattern(Path::new("/dev/disk/by-id/a.b+c")).unwrap(),
+            "\"r|^/dev/disk/by-id/a[.]b[+]c$|\""
+        );
+        assert_eq!(pattern(Path::new("/dev/a|b")), None);
+    }
+
+    #[test]
+    fn the_hosts_own_filter_holds_behind_ours() {
+        let names = [PathBuf::from("/dev/sda")];
+        assert_eq!(setting([].iter(), "\"a|.*|\""), None);
+        assert_eq!(
+            setting(names.iter(), "").unwrap(),
+            "devices/filter=[\"r|^/dev/sda$|\"]"
+        );
+        assert_eq!(
+            setting(names.iter(), "\"r|/dev/sdz|\",\"a|.*|\"").unwrap(),
+            "devices/filter=[\"r|^/dev/sda$|\",\"r|/dev/sdz|\",\"a|.*|\"]"
+        );
+    }
+
+    #[test]
+    fn logical_volumes_are_not_asked() {
+        let table = "major minor  #blocks  name\n\n   8        0  976762584 sda\n 254        3  4096 dm-3\n 104        0  4096 cciss!c0d0\n";
+        let disks = disks_in(table, |name| name == "dm-3");
+        assert_eq!(
+            disks,
+            [PathBuf::from("/dev/sda"), PathBuf::from("/dev/cciss/c0d0")]
+        );
+    }
+}
