@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// So many group snapshots are taken of each kind of volumes, unless `DRUMLIN_MOMENTS` says otherwise.
-const MOMENTS: usize = 200;
+const MOMENTS: usize = 40;
 /// So many tries a wrong way has to be found out.
 const TRIES: usize = 30;
 /// The second writer's blocks on a raw volume begin here.

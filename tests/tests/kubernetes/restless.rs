@@ -32,10 +32,10 @@ const PATIENCE: Duration = Duration::from_mins(5);
 /// So many lives there are at a time.
 const BESIDE: usize = 16;
 
-/// How many there are: `DRUMLIN_LIVES`.
+/// How many there are: `DRUMLIN_LIVES`, else 24.
 fn lives() -> usize {
     let wanted = std::env::var("DRUMLIN_LIVES");
-    wanted.map_or(200, |wanted| wanted.parse().unwrap())
+    wanted.map_or(24, |wanted| wanted.parse().unwrap())
 }
 
 /// A number below `end` that nobody knows before.

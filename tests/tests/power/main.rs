@@ -1,6 +1,6 @@
 //! The power is cut: the machine of the lab is killed in the middle of changes and booted again on the same disks.
 //!
-//! Runs outside of the lab, which it starts and kills. `POWER_CUTS` says how often in each test (default 10, and 6 of those
+//! Runs outside of the lab, which it starts and kills. `POWER_CUTS` says how often in each test (default 4, and 3 of those
 //! with group snapshots).
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
@@ -156,7 +156,7 @@ fn mirrored_volumes_survive_every_cut() {
 
 fn what_was_acknowledged_survives(volumes: &'static str, pool: &str) {
     let lab = Lab::new(volumes, "512M", pool);
-    let (cuts, mut changes) = (cuts(10), 0);
+    let (cuts, mut changes) = (cuts(4), 0);
     for cut in 0..cuts {
         // From the middle of its first change on.
         changes += lab.cut(lab.power("load"), ("", moment(cut)));
@@ -182,7 +182,7 @@ fn group_snapshots_of_thick_volumes_survive_every_cut_whole_or_not_at_all() {
 
 fn group_snapshots_survive_whole(volumes: &'static str, pool: &str) {
     let lab = Lab::new(volumes, "2G", pool);
-    let (cuts, mut stops, mut half) = (cuts(6), STOPS.iter().cycle(), 0);
+    let (cuts, mut stops, mut half) = (cuts(3), STOPS.iter().cycle(), 0);
     let (mut taken, mut within) = (0, 0);
     for cut in 0..cuts {
         let mut load = lab.power("load-groups");
