@@ -40,7 +40,7 @@ async fn snapshots(agent: &Agent) -> Vec<String> {
 }
 
 /// The node of a device of device-mapper's by its name, if there is one.
-fn node_of(is_it: impl Fn(&str) -> bool) -> Option<String> {
+pub(crate) fn node_of(is_it: impl Fn(&str) -> bool) -> Option<String> {
     let devices = fs::read_dir("/sys/block").unwrap().flatten();
     let mut names = devices.map(|entry| entry.file_name().into_string().unwrap());
     let found = names.find(|device| {
@@ -52,7 +52,7 @@ fn node_of(is_it: impl Fn(&str) -> bool) -> Option<String> {
 }
 
 /// The node of the device through which the agent reaches what no volume has yet.
-fn reached_through() -> Option<String> {
+pub(crate) fn reached_through() -> Option<String> {
     node_of(|name| name.starts_with("drumlin-"))
 }
 
@@ -74,7 +74,7 @@ async fn look_while<T: Send + 'static>(
 }
 
 /// Has an agent grow a volume until it comes to `point`, where it stops.
-async fn grow_until(
+pub(crate) async fn grow_until(
     agent: &mut Agent,
     id: &str,
     mebibytes: i64,

@@ -64,6 +64,7 @@ mod stores;
 mod strangers;
 #[path = "../sanity/tool.rs"]
 mod tool;
+mod udev;
 #[path = "../black_box/unstaged_kills.rs"]
 mod unstaged_kills;
 #[path = "../black_box/uses.rs"]

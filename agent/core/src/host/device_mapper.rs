@@ -18,6 +18,7 @@ use nix::{
 use super::{
     DeviceNumber,
     system::{DM_HEAD, device_mapper},
+    udev::{self, Visibility},
 };
 use crate::{Error, Kind, Result};
 
@@ -70,10 +71,8 @@ pub struct Mapped {
     pub has_waiting_table: bool,
 }
 
-/// Where udev listens, on a machine that has it.
-const UDEV: &str = "/run/udev/control";
-/// So long udev may take to make a node.
-const UDEV_PATIENCE: Duration = Duration::from_secs(5);
+/// So long udevd may take to make a node.
+const UDEV_PATIENCE: Duration = Duration::from_secs(10);
 
 /// So long a device that is only looked at may be open.
 const LOOKED_AT: Duration = Duration::from_secs(5);
@@ -89,15 +88,19 @@ impl Mapped {
         DeviceNumber::of_block_device(&self.path()).is_ok_and(|number| number == self.number)
     }
 
-    /// Its node. Who made the device may have been killed before it made that, or before it removed the node of an
-    /// earlier device of this name, which can be somebody else's by now.
+    /// Its node. Where udevd runs, that alone makes it: one that is made by hand stays when the device goes, and is
+    /// another one's later. Elsewhere who made the device may have been killed before it made the node, or before it
+    /// removed that of an earlier device of this name, which can be somebody else's by now.
     ///
     /// # Errors
-    /// `Io` when there is none and it cannot be made.
+    /// [`Kind::Busy`] when udevd has not made it in time, `Io` when there is none and it cannot be made.
     pub fn node(&self) -> Result<PathBuf> {
         let path = self.path();
         let deadline = Instant::now() + UDEV_PATIENCE;
-        while !self.has_node() && Path::new(UDEV).exists() && Instant::now() < deadline {
+        while !self.has_node() && udev::is_running() {
+            if Instant::now() >= deadline {
+                return Err(self.has_no_node());
+            }
             thread::sleep(Duration::from_millis(10));
         }
         if self.has_node() {
@@ -116,6 +119,20 @@ impl Mapped {
         };
         made.map_err(|error| Error::io(format!("could not make node {}", path.display()), error))?;
         Ok(path)
+    }
+
+    fn has_no_node(&self) -> Error {
+        Error::new(
+            Kind::Busy,
+            format!(
+                "udevd has not made {} for device {} within {} s; ask again, and if that does not help see whether udevd works (`udevadm settle`) and have it look again (`udevadm trigger --action=change /sys/dev/block/{}:{}`)",
+                self.path().display(),
+                self.uuid,
+                UDEV_PATIENCE.as_secs(),
+                self.number.major,
+                self.number.minor,
+            ),
+        )
     }
 }
 
@@ -216,10 +233,21 @@ impl DeviceMapper {
     }
 
     /// Makes a device with this table. A device that cannot have it is not left behind.
-    pub fn create(&self, name: &str, uuid: &str, lines: &[Line]) -> Result<Mapped> {
+    pub fn create(
+        &self,
+        name: &str,
+        uuid: &str,
+        lines: &[Line],
+        visibility: Visibility,
+    ) -> Result<Mapped> {
         let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
         let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
-        let started = self.load(uuid, lines).and_then(|()| self.resume(uuid));
+        let mut start = Buffer::new(uuid, "", 0, &[]);
+        start.put(32, &visibility.cookie().to_ne_bytes());
+        let started = self.load(uuid, lines).and_then(|()| {
+            let started = self.send(DEV_SUSPEND, &start);
+            started.map_err(|error| failed("start", uuid, error))
+        });
         if let Err(error) = started {
             let _ = self.remove(uuid);
             return Err(error);

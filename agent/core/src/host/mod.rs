@@ -29,6 +29,7 @@ mod system;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod trim;
+pub mod udev;
 
 pub use access::Access;
 pub(crate) use direct::{DirectBuffer, open_direct};

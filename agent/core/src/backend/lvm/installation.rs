@@ -13,8 +13,6 @@ use crate::{
 
 /// Where LVM's programs lock each other out.
 pub(super) const LOCKS: &str = "/run/lock/lvm";
-/// Where udevd listens (`udev_ctrl_new`).
-const UDEV: &str = "/run/udev/control";
 /// Where dmeventd listens, when it runs.
 const DMEVENTD: &str = "/run/dmeventd-server";
 /// The oldest of a distribution that is still looked after (Debian 11); what older ones do was never looked at.
@@ -78,12 +76,6 @@ impl Dmeventd {
             Self::Absent
         }
     }
-}
-
-/// Whether udevd makes the device nodes. LVM waits for its answer to every change; without one it makes them itself.
-pub(super) fn has_udev() -> bool {
-    static FOUND: LazyLock<bool> = LazyLock::new(|| Path::new(UDEV).exists());
-    *FOUND
 }
 
 fn check_version(text: &str) -> Result<()> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     host_settings,
-    installation::{Dmeventd, has_udev},
+    installation::Dmeventd,
     metadata::VolumeGroup,
     silent_disks,
 };
@@ -13,6 +13,7 @@ use crate::{
     host::{
         exec::{Output, Program},
         session::Session,
+        udev,
     },
 };
 
@@ -22,14 +23,14 @@ const NO_BACKUP: &str = "backup{backup=0 archive=0}";
 const ON_DISK: &str = "global{activation=0}";
 /// What frees extents that nobody may read any more.
 const FORGETTING: &str = "devices{issue_discards=1}";
-/// Nobody would answer.
+/// LVM waits for udevd's answer to every change; nobody would answer, and LVM makes the nodes itself.
 const NO_UDEV: &str = "activation/udev_sync=0 activation/udev_rules=0";
 /// There is no dmeventd, nor one to be started, as in the agent's image: each activation would complain of it.
 const NO_DMEVENTD: &str = "activation/monitoring=0";
 
 /// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
 fn settings(more: &[&str]) -> String {
-    let udev = (!has_udev()).then_some(NO_UDEV);
+    let udev = (!udev::is_running()).then_some(NO_UDEV);
     let dmeventd = (Dmeventd::now() == Dmeventd::Absent).then_some(NO_DMEVENTD);
     let all = [NO_BACKUP].into_iter().chain(udev).chain(dmeventd);
     let all: Vec<&str> = all.chain(more.iter().copied()).collect();
@@ -264,7 +265,7 @@ mod tests {
         for setting in [NO_BACKUP, ON_DISK, FORGETTING] {
             assert!(command.line().contains(setting), "{command:?}");
         }
-        assert_eq!(command.line().contains(NO_UDEV), !has_udev());
+        assert_eq!(command.line().contains(NO_UDEV), !udev::is_running());
         assert_eq!(words.last().unwrap(), "vg/x");
     }
 }

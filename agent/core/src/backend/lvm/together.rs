@@ -23,6 +23,7 @@ use crate::{
         MountTable,
         device_mapper::{DeviceMapper, Line, Mapped, SECTOR},
         moment::{Held, Lock, Member, Moment, SHORT, Step},
+        udev::Visibility,
     },
 };
 
@@ -204,7 +205,7 @@ impl Lvm {
             if mapper.find(&uuid)?.is_some() {
                 mapper.remove(&uuid)?;
             }
-            mapper.create(&name, &uuid, &[line])?;
+            mapper.create(&name, &uuid, &[line], Visibility::Hidden)?;
             let words = mapper.status(&uuid);
             mapper.remove(&uuid)?;
             words

@@ -25,6 +25,7 @@ use crate::{
     host::{
         device_mapper::{Line, SECTOR},
         fill,
+        udev::Visibility,
     },
     types::ImageId,
 };
@@ -60,16 +61,16 @@ impl Lvm {
         let volume = found.volume;
         let end = now.bytes(volume);
         if thick.wipe != Wipe::None && from < end {
-            let (device, seen) = match self.device(&now, volume)? {
-                Some(device) => {
-                    let length = self.group.length(&device.uuid)?;
-                    (node(device).await?, length)
+            // A volume without a device gets none for this: whoever looks at all new devices would see what is to be
+            // wiped, and an array that a former tenant had there would be assembled.
+            let mut seen = from;
+            if let Some(device) = self.device(&now, volume)? {
+                seen = self.group.length(&device.uuid)?;
+                if from < seen {
+                    let device = node(device).await?;
+                    self.wipe(id, thick.wipe, device, from..seen.min(end))
+                        .await?;
                 }
-                None => (self.activate(&now, volume).await?, end),
-            };
-            if from < seen {
-                self.wipe(id, thick.wipe, device, from..seen.min(end))
-                    .await?;
             }
             if seen < end {
                 self.wipe_hidden(id, thick.wipe, &now, volume, from.max(seen))
@@ -196,7 +197,7 @@ impl Lvm {
             if mapper.find(&known)?.is_some() {
                 mapper.remove(&known)?;
             }
-            mapper.create(&name, &known, &made)
+            mapper.create(&name, &known, &made, Visibility::Hidden)
         })
         .await?;
         fail::point("thick.clean.hidden");

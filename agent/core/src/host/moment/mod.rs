@@ -27,6 +27,7 @@ use super::{
     DirectBuffer,
     copy::{self, Reflink},
     device_mapper::{DeviceMapper, Line},
+    udev::Visibility,
 };
 use crate::{Error, Kind, Result, fail};
 
@@ -59,7 +60,7 @@ pub enum Step {
         /// The store's device.
         store: PathBuf,
     },
-    /// Makes a device.
+    /// Makes the device of a snapshot.
     Map {
         /// Its name under `/dev/mapper`.
         name: String,
@@ -394,7 +395,12 @@ impl Step {
             Self::Message { pool, text } => open(mapper)?.message(pool, text),
             Self::Unmap { uuid } => open(mapper)?.remove(uuid),
             Self::Forget { store } => forget(store),
-            Self::Map { name, uuid, table } => open(mapper)?.create(name, uuid, table).map(drop),
+            Self::Map { name, uuid, table } => {
+                let mapper = open(mapper)?;
+                mapper
+                    .create(name, uuid, table, Visibility::Snapshot)
+                    .map(drop)
+            }
             Self::Share { from, to } => match copy::reflink(from, to)? {
                 Reflink::Done => Ok(()),
                 Reflink::Unsupported => Err(Error::new(
