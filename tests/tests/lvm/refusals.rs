@@ -11,7 +11,11 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{ok, refused, volume};
+use crate::{
+    beside::node_of,
+    kit::{ok, refused, volume},
+    udev::has_udevd,
+};
 
 async fn start() -> (Agent, String) {
     let scratch = Scratch::new();
@@ -163,22 +167,64 @@ async fn an_lvm_that_is_too_old_is_refused() {
     serves(&agent).await;
 }
 
+/// Starts an agent again in namespaces of its own, of which a script says what is there; what it has logged since.
+async fn restart_within(agent: &mut Agent, namespaces: &[&str], script: &str) -> usize {
+    fs::create_dir_all("/run/udev").unwrap();
+    let script = format!("{script}; exec \"$@\"");
+    let shell = ["sh", "-e", "-c", &script, "sh"];
+    let within = [&["unshare", "--mount"], namespaces, &shell].concat();
+    agent.kill();
+    let before = agent.log().len();
+    let options = Options {
+        within: within.into_iter().map(str::to_owned).collect(),
+        ..agent.options().clone()
+    };
+    agent.restart_with(options).await;
+    before
+}
+
 #[tokio::test]
 async fn nobody_waits_for_a_udevd_that_does_not_run() {
     let (mut agent, _) = start().await;
+    let script = "mount -t tmpfs none /run/udev";
+    let before = restart_within(&mut agent, &[], script).await;
     serves(&agent).await;
-    assert!(agent.log().contains("udev_sync=0"), "{}", agent.log());
-    fs::create_dir_all("/run/udev").unwrap();
-    fs::write("/run/udev/control", "").unwrap();
-    agent.kill();
-    let before = agent.log().len();
-    agent.restart().await;
-    volume(&agent, "w", 4, &raw()).await;
-    fs::remove_file("/run/udev/control").unwrap();
     let log = agent.log();
-    let log = log.get(before..).unwrap();
-    assert!(
-        log.contains("lvcreate") && !log.contains("udev_sync"),
-        "{log}"
-    );
+    assert!(log.get(before..).unwrap().contains("udev_sync=0"), "{log}");
+    if has_udevd() {
+        agent.kill();
+        let before = agent.log().len();
+        let options = Options {
+            within: Vec::new(),
+            ..agent.options().clone()
+        };
+        agent.restart_with(options).await;
+        serves(&agent).await;
+        let log = agent.log();
+        let log = log.get(before..).unwrap();
+        assert!(
+            log.contains("lvcreate") && !log.contains("udev_sync"),
+            "{log}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_udevd_whose_answers_are_not_heard_is_refused() {
+    let (mut agent, _) = start().await;
+    let told =
+        "[ -e /run/udev/control ] || { mount -t tmpfs none /run/udev; touch /run/udev/control; }";
+    restart_within(&mut agent, &["--ipc"], told).await;
+    refuses(&agent, "hostIPC").await;
+    assert!(node_of(|name| name.starts_with("drumlin-")).is_none());
+    agent.kill();
+    let options = Options {
+        within: Vec::new(),
+        ..agent.options().clone()
+    };
+    agent.restart_with(options).await;
+    serves(&agent).await;
+    assert!(node_of(|name| name.starts_with("drumlin-")).is_none());
+    let cookies = fs::read_to_string("/proc/sysvipc/sem").unwrap();
+    assert_eq!(cookies.lines().count(), 1, "{cookies}");
 }

@@ -240,10 +240,21 @@ impl DeviceMapper {
         lines: &[Line],
         visibility: Visibility,
     ) -> Result<Mapped> {
+        self.create_with(name, uuid, lines, visibility.cookie())
+    }
+
+    /// The same, with a cookie for the event that udevd handles once the device can be used.
+    pub(super) fn create_with(
+        &self,
+        name: &str,
+        uuid: &str,
+        lines: &[Line],
+        cookie: u32,
+    ) -> Result<Mapped> {
         let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
         let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
         let mut start = Buffer::new(uuid, "", 0, &[]);
-        start.put(32, &visibility.cookie().to_ne_bytes());
+        start.put(32, &cookie.to_ne_bytes());
         let started = self.load(uuid, lines).and_then(|()| {
             let started = self.send(DEV_SUSPEND, &start);
             started.map_err(|error| failed("start", uuid, error))

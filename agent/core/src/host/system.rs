@@ -1,4 +1,4 @@
-//! The system calls that no safe library of ours wraps: loop devices, reflinks, freezing, new-style mounts.
+//! The system calls that no safe library of ours wraps: loop devices, reflinks, freezing, new-style mounts, semaphores.
 //!
 //! **Invariant:** the only file of this crate with `unsafe`.
 #![expect(
@@ -201,6 +201,32 @@ fn outliving(call: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
     };
     let _ = waitpid(child, Some(WaitPidFlag::__WALL));
     outcome
+}
+
+/// Makes the semaphore of this key; `EEXIST` when there is one.
+pub(crate) fn new_semaphore(key: i32) -> io::Result<c_int> {
+    const FLAGS: c_int = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
+    // SAFETY: semget(2) takes numbers only.
+    nix::errno::Errno::result(unsafe { libc::semget(key, 1, FLAGS) }).map_err(io::Error::from)
+}
+
+/// The value of a semaphore, after it was set to `value` if there is one.
+pub(crate) fn semaphore(id: c_int, value: Option<c_int>) -> io::Result<c_int> {
+    let result = match value {
+        // SAFETY: SETVAL takes a number.
+        Some(value) => unsafe { libc::semctl(id, 0, libc::SETVAL, value) },
+        // SAFETY: GETVAL takes nothing.
+        None => unsafe { libc::semctl(id, 0, libc::GETVAL) },
+    };
+    nix::errno::Errno::result(result).map_err(io::Error::from)
+}
+
+/// Takes a semaphore away.
+pub(crate) fn remove_semaphore(id: c_int) -> io::Result<()> {
+    // SAFETY: IPC_RMID takes nothing.
+    let result = unsafe { libc::semctl(id, 0, libc::IPC_RMID) };
+    nix::errno::Errno::result(result)?;
+    Ok(())
 }
 
 /// Has a signal change nothing for this process.

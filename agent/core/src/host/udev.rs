@@ -1,6 +1,19 @@
 //! udevd: whether one runs here, and what it is told to do with the devices that are made without LVM.
 
-use std::{path::Path, sync::LazyLock};
+use std::{
+    io,
+    path::Path,
+    process,
+    sync::{LazyLock, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{
+    device_mapper::{DeviceMapper, Line},
+    system::{new_semaphore, remove_semaphore, semaphore},
+};
+use crate::{Error, Kind, Result};
 
 /// Where udevd listens (`udev_ctrl_new`).
 const CONTROL: &str = "/run/udev/control";
@@ -18,6 +31,15 @@ const PRIMARY_SOURCE: u32 = 1 << 6;
 /// The flags are the upper half of a cookie. Nobody is told that an event is handled when the lower half is zero
 /// (`_udevcomplete` of dmsetup).
 const SHIFT: u32 = 16;
+/// The upper half of a cookie, where it is the key of its semaphore (`DM_COOKIE_MAGIC`).
+const MAGIC: u32 = 0x0d4d;
+
+/// So long udevd may take to answer: less than callers are kept for the disks of a group. Usually it is milliseconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// So long a udevd that did not answer is not asked again: who calls gets the reason, and not a timeout.
+const AGAIN: Duration = Duration::from_secs(10);
+/// What the devices are called that are there to be answered for.
+const ASKING: &str = "DRUMLIN-udev-";
 
 /// Whether udevd makes the device nodes. Looked at once, so that all that is made here is made in the same way.
 pub fn is_running() -> bool {
@@ -53,6 +75,112 @@ impl Visibility {
             Self::Hidden => DISABLE_SUBSYSTEM_RULES | DISABLE_DISK_RULES | DISABLE_OTHER_RULES,
         };
         common | unseen | own
+    }
+}
+
+/// Makes sure that what udevd says to device-mapper's cookies is heard here. LVM waits for that without an end, with its
+/// group locked. It is said by a semaphore, and those of another IPC namespace are others.
+///
+/// # Errors
+/// [`Kind::Precondition`] when no answer comes, saying what to share.
+pub fn check_answers(mapper: &DeviceMapper) -> Result<()> {
+    static SILENT: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    if silent.is_some_and(|since| since.elapsed() < AGAIN) {
+        return Err(does_not_answer());
+    }
+    // Of agents that were killed here.
+    for device in mapper.list(ASKING)? {
+        gone(mapper.remove(&device.uuid))?;
+    }
+    let cookie = Cookie::new()?;
+    let (name, uuid) = (
+        format!("drumlin-udev-{}", process::id()),
+        format!("{ASKING}{}", process::id()),
+    );
+    let nothing = Line {
+        start: 0,
+        length: 8,
+        kind: "error".to_owned(),
+        words: String::new(),
+    };
+    let flags = Visibility::Hidden.cookie();
+    mapper.create_with(&name, &uuid, &[nothing], flags | cookie.number)?;
+    let answered = cookie.wait();
+    gone(mapper.remove(&uuid))?;
+    let is_answered = answered?;
+    *silent = (!is_answered).then(Instant::now);
+    is_answered.then_some(()).ok_or_else(does_not_answer)
+}
+
+fn does_not_answer() -> Error {
+    Error::new(
+        Kind::Precondition,
+        format!(
+            "udevd runs ({CONTROL}), and what it answers to device-mapper does not come here within {} s, so LVM would wait for ever; give a container the host's IPC namespace (`hostIPC: true`, `--ipc=host`), or see on the host whether udevd works (`udevadm settle`) and has device-mapper's rules (95-dm-notify.rules)",
+            PATIENCE.as_secs()
+        ),
+    )
+}
+
+/// Another agent may have taken it away.
+fn gone(removed: Result<()>) -> Result<()> {
+    match removed {
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+/// A semaphore that udevd's `dmsetup udevcomplete` takes one from. It goes with this value.
+#[derive(Debug)]
+struct Cookie {
+    /// The lower half of the cookie.
+    number: u32,
+    semaphore: i32,
+}
+
+impl Cookie {
+    fn new() -> Result<Self> {
+        let failed = |error| Error::io("could not make a semaphore for udevd", error);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        // Any that is free: device-mapper's programs take theirs in the same way.
+        let mut number = now.subsec_nanos();
+        loop {
+            // Zero means that nobody waits.
+            number = number % 0xffff + 1;
+            let key = ((MAGIC << SHIFT) | number).cast_signed();
+            match new_semaphore(key) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Ok(semaphore) => {
+                    let cookie = Self { number, semaphore };
+                    self::semaphore(semaphore, Some(1)).map_err(failed)?;
+                    return Ok(cookie);
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    }
+
+    /// Waits for the answer; whether it came.
+    fn wait(&self) -> Result<bool> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = semaphore(self.semaphore, None);
+            let left = left.map_err(|error| Error::io("could not wait for udevd", error))?;
+            if left == 0 {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Cookie {
+    fn drop(&mut self) {
+        let _ = remove_semaphore(self.semaphore);
     }
 }
 

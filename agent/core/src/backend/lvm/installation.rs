@@ -7,8 +7,8 @@ use tokio::sync::OnceCell;
 
 use super::program;
 use crate::{
-    Error, Kind, Result,
-    host::{device_mapper::DeviceMapper, exec::find},
+    Error, Kind, Result, blocking,
+    host::{device_mapper::DeviceMapper, exec::find, udev},
 };
 
 /// Where LVM's programs lock each other out.
@@ -45,8 +45,11 @@ impl Version {
 pub(super) async fn check() -> Result<()> {
     static CHECKED: OnceCell<()> = OnceCell::const_new();
     let checked = CHECKED.get_or_try_init(|| async {
-        DeviceMapper::open()?;
+        let mapper = DeviceMapper::open()?;
         check_locks(Path::new(LOCKS))?;
+        if udev::is_running() {
+            blocking(move || udev::check_answers(&mapper)).await?;
+        }
         let output = program::version().await?;
         check_version(&String::from_utf8_lossy(&output.stdout))
     });
