@@ -83,7 +83,15 @@ pub(crate) async fn grow_until(
     stop_at(agent, point).await;
     let (mut controller, request) = (agent.controller(), expand(id, mebibytes));
     let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
-    guard::eventually("the agent does not stop", || guard::is_stopped(agent)).await;
+    guard::eventually("the agent does not stop", || {
+        assert!(
+            !growing.is_finished(),
+            "it did not come to {point}\n{}",
+            agent.log()
+        );
+        guard::is_stopped(agent)
+    })
+    .await;
     growing
 }
 

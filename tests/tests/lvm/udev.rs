@@ -68,6 +68,8 @@ async fn what_former_tenants_left_is_not_looked_at_before_it_is_wiped() {
         device.sync_all().unwrap();
         drop(device);
         lvm("lvremove", &["-y", &former]);
+        // Its rules activate all of a group whose disks have just come.
+        run("udevadm", &["settle", "--timeout=30"]);
         let path = format!("{}/{}", group(&agent), name_of(&id));
         lvm("lvchange", &[if is_active { "-ay" } else { "-an" }, &path]);
 

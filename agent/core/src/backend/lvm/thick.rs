@@ -244,7 +244,7 @@ impl Lvm {
         let volume = found.volume;
         let path = self.group.path(&volume.name);
         let mut commands = Vec::new();
-        let mut is_live = self.device(now, volume)?.is_some();
+        let is_live = self.device(now, volume)?.is_some();
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(volume).collect();
         if is_live && !snapshots.is_empty() {
             for used in snapshots.iter().copied().chain([volume]) {
@@ -260,7 +260,6 @@ impl Lvm {
                 })?;
             }
             commands.push(Command::new("lvchange").words(["-an", &path]));
-            is_live = false;
         }
         if thick.wipe == Wipe::None {
             commands.push(self.extension(Command::new("lvextend"), volume, to));
@@ -272,13 +271,9 @@ impl Lvm {
                 .add_tags([tags::clean(before)])
                 .words([path]),
         );
-        // The device stays as it is until its end is wiped.
-        let extend = if is_live {
-            Command::on_disk("lvextend")
-        } else {
-            Command::new("lvextend")
-        };
-        commands.push(self.extension(extend, volume, to));
+        // The device stays as it is until its end is wiped; also one that somebody gives the volume meanwhile, as udevd's
+        // rules do for all of a group whose disks have just come.
+        commands.push(self.extension(Command::on_disk("lvextend"), volume, to));
         Ok(commands)
     }
 
