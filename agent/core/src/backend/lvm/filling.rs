@@ -21,6 +21,7 @@ use super::{
     moment_of,
     program::Command,
     tags::{self, Tags},
+    thick::is_shown,
     wiping::stopped,
 };
 use crate::{Error, Kind, Result, backend::Origin, blocking, fail, host::fill, types::ImageId};
@@ -195,11 +196,7 @@ impl Lvm {
                 .words(gone.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
                 .add_tags(added)
                 .words([self.group.path(&name)])
-                .done_when(move |now| {
-                    let volume = now.volumes.get(&name);
-                    let tags = volume.and_then(|volume| Tags::read(&volume.tags));
-                    tags.is_some_and(|tags| !tags.is_undone)
-                }),
+                .done_when(is_shown(name)),
         ];
         let moment = now.volumes.get(&moment_of(id));
         commands.extend(moment.map(|moment| self.removal(moment)));

@@ -100,13 +100,13 @@ impl Lvm {
                 self.group.change(commands).await?;
             }
             (Volumes::Thick(thick), Origin::Blank) => {
-                let command = self.new_thick(now, thick, spec, size)?;
-                self.group.change(vec![command]).await?;
+                let commands = self.new_thick(now, thick, spec, size)?;
+                self.group.change(commands).await?;
             }
             (Volumes::Thick(thick), Origin::CopyOf(origin)) => {
                 let source = self.finished(now, origin)?;
                 let commands = match spec.id.kind {
-                    ImageKind::Snapshot => vec![self.new_snapshot(now, thick, spec, &source)?],
+                    ImageKind::Snapshot => self.new_snapshot(now, thick, spec, &source)?,
                     ImageKind::Volume => self.begin_copy(now, thick, spec, size, &source)?,
                     ImageKind::Group | ImageKind::GroupSnapshot => Vec::new(),
                 };

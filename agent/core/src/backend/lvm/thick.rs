@@ -1,7 +1,10 @@
 //! Thick volumes and their snapshots, which keep what is written over in a store of their own.
 
+use std::sync::Arc;
+
 use super::{
     Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe,
+    group::Group,
     making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of, name_of,
@@ -73,21 +76,26 @@ pub(super) fn check_group_room(
 }
 
 impl Lvm {
-    /// The command that makes a volume; one that must be wiped nobody sees before that is done.
+    /// The commands that make a volume. Nobody sees it before LVM has wiped its head, and all of it is wiped where the
+    /// class wants that: only then is it shown by what fills it.
     pub(super) fn new_thick(
         &self,
         now: &VolumeGroup,
         thick: &Thick,
         spec: &ImageSpec,
         size: Size,
-    ) -> Result<Command> {
-        let is_undone = thick.wipe != Wipe::None;
+    ) -> Result<Vec<Command>> {
+        let is_filled = thick.wipe != Wipe::None;
         let tags = Tags {
-            is_undone,
-            copied: is_undone.then_some(0),
+            is_undone: true,
+            copied: is_filled.then_some(0),
             ..self.tags(spec)
         };
-        self.thick_with(now, thick, &tags, size)
+        let mut commands = vec![self.thick_with(now, thick, &tags, size)?];
+        if !is_filled {
+            commands.push(self.unmark(&name_of(spec.id)));
+        }
+        Ok(commands)
     }
 
     fn thick_with(
@@ -110,8 +118,26 @@ impl Lvm {
             .done_when(exists(name)))
     }
 
-    /// The command that makes a snapshot.
+    /// The commands that make a snapshot. LVM writes that it is one before it has its device: until it has, what is written
+    /// to its volume goes past it, and whoever activates it later gives it an empty store.
     pub(super) fn new_snapshot(
+        &self,
+        now: &VolumeGroup,
+        thick: &Thick,
+        spec: &ImageSpec,
+        source: &Ours<'_>,
+    ) -> Result<Vec<Command>> {
+        let tags = Tags {
+            is_undone: true,
+            ..self.tags(spec)
+        };
+        let name = name_of(spec.id);
+        let make = self.snapshot_with(now, thick, &name, tags, source.volume)?;
+        Ok(vec![make, self.unmark(&name)])
+    }
+
+    /// The command that makes a snapshot which is one of several: it counts when their group is complete.
+    pub(super) fn new_member(
         &self,
         now: &VolumeGroup,
         thick: &Thick,
@@ -146,7 +172,7 @@ impl Lvm {
             size: Some(shown),
             ..tags
         };
-        let made = name.to_owned();
+        let (made, group) = (name.to_owned(), Arc::clone(&self.group));
         Ok(Command::new("lvcreate")
             .words(["-s", "-n", name])
             .words(["-L".to_owned(), format!("{store}b")])
@@ -154,8 +180,15 @@ impl Lvm {
             .words([self.group.path(&origin.name)])
             .done_when(move |now| {
                 let made = now.volumes.get(&made);
-                made.is_some_and(|made| matches!(made.kind, VolumeKind::Snapshot { .. }))
+                made.is_some_and(|made| group.keeps_what_is_written_over(now, made))
             }))
+    }
+
+    /// The command that takes away the mark of what LVM has made.
+    fn unmark(&self, name: &str) -> Command {
+        Command::new("lvchange")
+            .words(["--deltag", &tags::undone(), &self.group.path(name)])
+            .done_when(is_shown(name.to_owned()))
     }
 
     /// The commands that hold the moment of a copy, and make the volume that is to be filled from it.
@@ -414,6 +447,33 @@ impl Lvm {
             )
         });
         names.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Group {
+    /// Whether a volume is a snapshot that has a device, if the volume that it is of has one.
+    fn keeps_what_is_written_over(&self, now: &VolumeGroup, made: &LogicalVolume) -> bool {
+        let VolumeKind::Snapshot { origin } = &made.kind else {
+            return false;
+        };
+        let is_live = |volume: &LogicalVolume| {
+            let found = self.mapper()?.find(&now.mapped_uuid(volume))?;
+            Ok::<_, Error>(found.is_some_and(|device| device.is_live))
+        };
+        let origin = now.volumes.get(origin);
+        let is_written = origin.map_or(Ok(false), is_live);
+        is_written.is_ok_and(|is_written| !is_written || is_live(made).unwrap_or(false))
+    }
+}
+
+/// Whether the volume with this name is there, and made.
+pub(super) fn is_shown(name: String) -> impl Fn(&VolumeGroup) -> bool {
+    move |now| {
+        let tags = now
+            .volumes
+            .get(&name)
+            .and_then(|volume| Tags::read(&volume.tags));
+        tags.is_some_and(|tags| !tags.is_undone)
     }
 }
 

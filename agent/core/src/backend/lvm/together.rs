@@ -131,7 +131,7 @@ impl Lvm {
                 return self.reserve(&now, pool, spec, source.volume).await;
             }
             Volumes::Thin(pool) => self.copy_thin(&now, pool, spec, spec.size, &source).await?,
-            Volumes::Thick(thick) => vec![self.new_snapshot(&now, thick, spec, &source)?],
+            Volumes::Thick(thick) => vec![self.new_member(&now, thick, spec, &source)?],
         };
         self.group.change(commands).await
     }
