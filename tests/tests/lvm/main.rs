@@ -59,6 +59,7 @@ mod repairs;
 mod rollback;
 #[path = "../black_box/rollback_kills.rs"]
 mod rollback_kills;
+mod same_name;
 mod sanity;
 mod stalls;
 mod stores;

@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
 use tokio::sync::oneshot;
 
 use super::{
@@ -18,9 +17,8 @@ use super::{
     gate::Gate,
     host_settings::Seen,
     in_hand::InHand,
-    installation,
     metadata::{Reader, VolumeGroup},
-    program::{self, Command, report},
+    program::{self, Command},
     silent_disks,
 };
 use crate::{
@@ -31,8 +29,6 @@ use crate::{
 
 /// So long disks that work take at the very most to be read.
 const SLOW_TO_READ: Duration = Duration::from_secs(5);
-/// So long LVM's own look at all disks takes at the very most where all of them answer.
-const SLOW_TO_REPORT: Duration = Duration::from_secs(3);
 /// So long a change keeps others waiting before they are told to come again.
 const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 /// So long an `lvm` waits for the next change.
@@ -46,6 +42,8 @@ pub(super) struct Group {
     reader: Mutex<Option<Reader>>,
     /// The uuid and the path of each disk, as they were last found.
     disks: Mutex<Vec<(String, PathBuf)>>,
+    /// The uuid that it had when it was first read: a name alone may come to be another group's.
+    pub(super) uuid: OnceLock<String>,
     /// The size of an extent, once it is known.
     extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
@@ -85,14 +83,6 @@ struct Job {
     answer: oneshot::Sender<Result<()>>,
 }
 
-/// A disk as LVM reports it.
-#[derive(Deserialize)]
-struct DiskRow {
-    pv_name: PathBuf,
-    vg_name: String,
-    vg_systemid: String,
-}
-
 impl RunningLvm {
     /// The one that waits, or a new one.
     async fn take(&mut self) -> Result<Session> {
@@ -121,6 +111,7 @@ impl Group {
             name: name.to_owned(),
             reader: Mutex::new(None),
             disks: Mutex::default(),
+            uuid: OnceLock::new(),
             extent: AtomicU64::new(0),
             mapper: OnceLock::new(),
             looks: Gate::new(SLOW_TO_READ),
@@ -235,8 +226,8 @@ impl Group {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let found = reader.as_mut()?;
         let group = found.read().ok().flatten()?;
-        let is_ours = group.name == self.name && found.has_all_of(&group);
-        is_ours.then_some(group)
+        let is_ours = group.name == self.name && self.is_uuid(&group.uuid);
+        (is_ours && found.has_all_of(&group)).then_some(group)
     }
 
     /// The size of an extent, in bytes; one that was read once does not change.
@@ -267,6 +258,11 @@ impl Group {
         disks.iter().map(|(_, path)| path.clone()).collect()
     }
 
+    /// Lets go of the disks: they are looked for again when they are read the next time.
+    fn close_disks(&self) {
+        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
     fn read_these(&self, disks: Vec<PathBuf>) -> Result<Arc<VolumeGroup>> {
         let mut reader = Reader::new(disks)?;
         let group = reader.read()?.filter(|group| group.name == self.name);
@@ -276,77 +272,13 @@ impl Group {
                 format!("volume group {} is not on {}", self.name, reader.names()),
             )
         })?;
+        if !self.is_uuid(&group.uuid) {
+            return Err(self.is_another(&reader.names()));
+        }
+        let _ = self.uuid.set(group.uuid.clone());
         *self.disks.lock().unwrap_or_else(PoisonError::into_inner) = reader.paths();
         *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
         Ok(group)
-    }
-
-    async fn find_disks(&self) -> Result<Vec<PathBuf>> {
-        installation::check().await?;
-        let rows = self.report_disks(&[]);
-        let rows = match tokio::time::timeout(SLOW_TO_REPORT, rows).await {
-            Ok(rows) => rows?,
-            Err(_) => {
-                // A disk of another group may be what it waits for.
-                silent_disks::look_for().await;
-                self.report_disks(&[]).await?
-            }
-        };
-        let disks: Vec<PathBuf> = rows
-            .into_iter()
-            .map(|row| row.pv_name)
-            // A disk that is away is called [unknown].
-            .filter(|path| path.is_absolute())
-            .collect();
-        if !disks.is_empty() {
-            return Ok(disks);
-        }
-        // LVM keeps quiet of groups that are others'.
-        let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
-        let why = match hidden.into_iter().next() {
-            Some(row) if !row.vg_systemid.is_empty() => format!(
-                "belongs to the host with the system id {}; run vgchange --systemid there before its disks are moved (lvmsystemid(7))",
-                row.vg_systemid
-            ),
-            Some(_) => {
-                "is shared with other hosts; give the class a group of this host alone".to_owned()
-            }
-            None => {
-                silent_disks::look_for().await;
-                match silent_disks::names() {
-                    silent if silent.is_empty() => {
-                        "is missing; make it, or bring its disks back".to_owned()
-                    }
-                    silent => format!(
-                        "is missing, and these disks do not answer: {}; look for suspended devices with dmsetup info, and at the kernel's log",
-                        silent.join(", ")
-                    ),
-                }
-            }
-        };
-        Err(Error::new(
-            Kind::Precondition,
-            format!("volume group {} {why}", self.name),
-        ))
-    }
-
-    /// The group's disks as LVM reports them.
-    async fn report_disks(&self, options: &[&str]) -> Result<Vec<DiskRow>> {
-        #[derive(Deserialize)]
-        struct Answer {
-            report: Vec<Report>,
-        }
-        #[derive(Deserialize)]
-        struct Report {
-            pv: Vec<DiskRow>,
-        }
-        let words = ["pvs", "-o", "pv_name,vg_name,vg_systemid"];
-        let output = report(&[&words[..], options].concat()).await?;
-        let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
-            Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
-        })?;
-        let rows = answer.report.into_iter().flat_map(|report| report.pv);
-        Ok(rows.filter(|row| row.vg_name == self.name).collect())
     }
 
     /// Carries out commands, one after the other until one fails. What several callers want at a time is done by one
@@ -443,6 +375,12 @@ impl Group {
                 }
                 _ => command.run().await,
             };
+            if let Err(error) = &result
+                && error.kind() == Kind::Precondition
+            {
+                // A disk has come or gone, perhaps with another group of this name.
+                self.close_disks();
+            }
             let now = self.now().await?;
             let Err(error) = result else {
                 if command.is_done(&now) == Some(false) {

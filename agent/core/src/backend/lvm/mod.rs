@@ -18,6 +18,7 @@ mod making;
 mod metadata;
 mod new_pool;
 mod overwriting;
+mod physical_volumes;
 mod program;
 mod records;
 mod repair;

@@ -220,7 +220,7 @@ pub(super) async fn version() -> Result<Output> {
 
 /// What should be done about an LVM program that failed, by its complaint (in the C locale).
 fn classify(error: Error) -> Error {
-    const KINDS: [(&str, Kind); 19] = [
+    const KINDS: [(&str, Kind); 20] = [
         ("nexpected transaction id", Kind::HalfDone),
         ("already contain thin device", Kind::HalfDone),
         ("transaction_id is", Kind::HalfDone),
@@ -241,6 +241,7 @@ fn classify(error: Error) -> Error {
         ("locked logical volume", Kind::Busy),
         ("PVs are missing", Kind::Precondition),
         ("devices are missing", Kind::Precondition),
+        ("Multiple VGs found with the same name", Kind::Precondition),
     ];
     if error.kind() != Kind::Command {
         return error;

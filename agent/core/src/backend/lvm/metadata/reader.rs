@@ -1,6 +1,10 @@
 //! Reading the disks of a volume group: one small read of each tells whether anything has changed.
 
-use std::{collections::HashSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use super::{
     VolumeGroup,
@@ -46,7 +50,7 @@ impl Reader {
     /// whole or not at all.
     ///
     /// # Errors
-    /// `Io` when no text can be read.
+    /// `Io` when no text can be read, [`Kind::Precondition`] when the disks are of several groups.
     pub(in crate::backend::lvm) fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
         /// Between a place and its text a change, and another, may have come.
         const ATTEMPTS: usize = 100;
@@ -88,7 +92,7 @@ impl Reader {
             let mut disks = self.disks.iter().zip(seen);
             disks.any(|((_, disk), seen)| disk.uuid == uuid && *seen != Seen::Nothing)
         };
-        let mut newest: Option<VolumeGroup> = None;
+        let mut newest: Option<(&Path, VolumeGroup)> = None;
         let mut known = HashSet::new();
         let mut is_moving = false;
         for ((path, disk), seen) in self.disks.iter().zip(seen) {
@@ -111,13 +115,27 @@ impl Reader {
                     ),
                 )
             })?;
-            if newest
-                .as_ref()
-                .is_none_or(|newest| newest.sequence < group.sequence)
-            {
-                newest = Some(group);
+            match &newest {
+                // Their numbers say nothing of each other.
+                Some((other, newest)) if newest.uuid != group.uuid => {
+                    return Err(Error::new(
+                        Kind::Precondition,
+                        format!(
+                            "{} and {} are of different volume groups, {} ({}) and {} ({})",
+                            other.display(),
+                            path.display(),
+                            newest.name,
+                            newest.uuid,
+                            group.name,
+                            group.uuid
+                        ),
+                    ));
+                }
+                Some((_, newest)) if newest.sequence >= group.sequence => {}
+                _ => newest = Some((path, group)),
             }
         }
+        let mut newest = newest.map(|(_, group)| group);
         let texts = seen.iter().filter_map(|seen| match seen {
             Seen::Text(spot) => Some(spot.largest()),
             Seen::Nothing | Seen::NoText => None,

@@ -1,0 +1,184 @@
+//! Which disks a volume group is on: found by LVM, and refused when they are not those of one group of this host.
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+
+use super::{group::Group, installation, program::report, silent_disks};
+use crate::{Error, Kind, Result};
+
+/// So long LVM's own look at all disks takes at the very most where all of them answer.
+const SLOW_TO_REPORT: Duration = Duration::from_secs(3);
+
+/// A disk as LVM reports it.
+#[derive(Debug, Deserialize)]
+struct DiskRow {
+    pv_name: PathBuf,
+    vg_name: String,
+    vg_uuid: String,
+    vg_systemid: String,
+}
+
+impl Group {
+    /// The disks of the group. Costs a program.
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] when there is no such group, more than one, or another one than before.
+    pub(super) async fn find_disks(&self) -> Result<Vec<PathBuf>> {
+        installation::check().await?;
+        let rows = self.report_disks(&[]);
+        let rows = match tokio::time::timeout(SLOW_TO_REPORT, rows).await {
+            Ok(rows) => rows?,
+            Err(_) => {
+                // A disk of another group may be what it waits for.
+                silent_disks::look_for().await;
+                self.report_disks(&[]).await?
+            }
+        };
+        self.check_uuids(&rows)?;
+        let disks: Vec<PathBuf> = rows
+            .into_iter()
+            .map(|row| row.pv_name)
+            // A disk that is away is called [unknown].
+            .filter(|path| path.is_absolute())
+            .collect();
+        if !disks.is_empty() {
+            return Ok(disks);
+        }
+        // LVM keeps quiet of groups that are others'.
+        let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
+        let why = match hidden.into_iter().next() {
+            Some(row) if !row.vg_systemid.is_empty() => format!(
+                "belongs to the host with the system id {}; run vgchange --systemid there before its disks are moved (lvmsystemid(7))",
+                row.vg_systemid
+            ),
+            Some(_) => {
+                "is shared with other hosts; give the class a group of this host alone".to_owned()
+            }
+            None => {
+                silent_disks::look_for().await;
+                match silent_disks::names() {
+                    silent if silent.is_empty() => {
+                        "is missing; make it, or bring its disks back".to_owned()
+                    }
+                    silent => format!(
+                        "is missing, and these disks do not answer: {}; look for suspended devices with dmsetup info, and at the kernel's log",
+                        silent.join(", ")
+                    ),
+                }
+            }
+        };
+        Err(Error::new(
+            Kind::Precondition,
+            format!("volume group {} {why}", self.name),
+        ))
+    }
+
+    /// Whether this is the uuid, without dashes, of the group that was read before, if one was.
+    pub(super) fn is_uuid(&self, uuid: &str) -> bool {
+        self.uuid.get().is_none_or(|known| known == uuid)
+    }
+
+    /// The error of a group that has taken the place of the one that was read before.
+    pub(super) fn is_another(&self, disks: &str) -> Error {
+        Error::new(
+            Kind::Precondition,
+            format!(
+                "volume group {name} on {disks} is not the one that this agent has served, whose uuid is {uuid}; bring the disks of that one back, or restart the agent to use this one",
+                name = self.name,
+                uuid = self.uuid.get().map(String::as_str).unwrap_or_default()
+            ),
+        )
+    }
+
+    /// LVM goes by names, and changes nothing in a group whose name another one has, too; the one with the higher
+    /// number need not be ours.
+    fn check_uuids(&self, rows: &[DiskRow]) -> Result<()> {
+        let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for row in rows {
+            let disks = groups.entry(&row.vg_uuid).or_default();
+            disks.push(row.pv_name.display().to_string());
+        }
+        let mut groups = groups
+            .into_iter()
+            .map(|(uuid, disks)| (uuid, disks.join(", ")));
+        match (groups.next(), groups.next()) {
+            (Some((uuid, disks)), None) if !self.is_uuid(&uuid.replace('-', "")) => {
+                Err(self.is_another(&disks))
+            }
+            (Some((uuid, disks)), Some((other, others))) => Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "there are two volume groups named {name}: {uuid} on {disks}, and {other} on {others}; rename the one that is not meant (vgrename UUID NEWNAME), or take its disks away",
+                    name = self.name
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// The group's disks as LVM reports them.
+    async fn report_disks(&self, options: &[&str]) -> Result<Vec<DiskRow>> {
+        #[derive(Deserialize)]
+        struct Answer {
+            report: Vec<Report>,
+        }
+        #[derive(Deserialize)]
+        struct Report {
+            pv: Vec<DiskRow>,
+        }
+        let words = ["pvs", "-o", "pv_name,vg_name,vg_uuid,vg_systemid"];
+        let output = report(&[&words[..], options].concat()).await?;
+        let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
+            Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
+        })?;
+        let rows = answer.report.into_iter().flat_map(|report| report.pv);
+        Ok(rows.filter(|row| row.vg_name == self.name).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(disk: &str, uuid: &str) -> DiskRow {
+        DiskRow {
+            pv_name: disk.into(),
+            vg_name: "physical-volumes-test".to_owned(),
+            vg_uuid: uuid.to_owned(),
+            vg_systemid: String::new(),
+        }
+    }
+
+    #[test]
+    fn disks_of_two_groups_of_one_name_are_refused_by_name() {
+        let group = Group::of("physical-volumes-test");
+        let (ours, other) = (row("/dev/a", "x-1"), row("/dev/b", "y-2"));
+        group.check_uuids(&[]).unwrap();
+        group
+            .check_uuids(&[row("/dev/c", "x-1"), row("[unknown]", "x-1")])
+            .unwrap();
+        let error = group.check_uuids(&[ours, other]).unwrap_err();
+        assert_eq!(error.kind(), Kind::Precondition);
+        let message = error.to_string();
+        assert!(
+            message.contains("x-1 on /dev/a") && message.contains("y-2 on /dev/b"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_group_that_took_the_place_of_another_one_is_refused() {
+        let group = Group::of("physical-volumes-test-2");
+        group.uuid.set("x1".to_owned()).unwrap();
+        group.check_uuids(&[row("/dev/a", "x-1")]).unwrap();
+        let message = group
+            .check_uuids(&[row("/dev/b", "y-2")])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("/dev/b") && message.contains("restart"),
+            "{message}"
+        );
+    }
+}
