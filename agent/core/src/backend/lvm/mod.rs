@@ -141,6 +141,8 @@ impl Lvm {
         let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
             Health::Unreadable("its tags are of a newer agent; use that".to_owned())
+        } else if let Some(flag) = &ours.volume.unknown_flag {
+            Health::Unreadable(metadata::unknown_flag(flag))
         } else if !ours.volume.is_complete {
             Health::Damaged(format!("a disk of volume group {} is missing", now.name))
         } else {

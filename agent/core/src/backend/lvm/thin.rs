@@ -6,7 +6,7 @@ use super::{
     Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
     forgotten::{is_set_aside, thin_volumes},
     making::exists,
-    metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind},
+    metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
     name_of,
     program::Command,
     tags::{self, Tags},
@@ -399,6 +399,16 @@ fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a Logical
             ),
         )
     })?;
+    if let Some(flag) = &volume.unknown_flag {
+        return Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "thin pool {}/{name} cannot be used: {}",
+                now.name,
+                unknown_flag(flag)
+            ),
+        ));
+    }
     if !volume.is_complete {
         return Err(Error::new(
             Kind::Precondition,

@@ -4,6 +4,7 @@
 
 mod disk;
 mod reader;
+mod segment;
 mod text;
 
 use std::collections::BTreeMap;
@@ -68,6 +69,8 @@ pub(super) struct LogicalVolume {
     pub(super) is_complete: bool,
     /// It has everything, but not as often as it should.
     pub(super) is_degraded: bool,
+    /// A flag that this agent does not know, of it or of what it is made of: it may not be used.
+    pub(super) unknown_flag: Option<String>,
     /// Its length in extents.
     pub(super) extents: u64,
     /// The extents of disks that it is made of itself.
@@ -195,7 +198,7 @@ impl VolumeGroup {
             group_read.volumes.insert(name.to_owned(), parsed);
         }
         group_read.join_snapshots(volumes);
-        group_read.spread_incompleteness(volumes);
+        group_read.spread(volumes);
         Ok(group_read)
     }
 
@@ -226,21 +229,20 @@ impl VolumeGroup {
         }
     }
 
-    /// A volume is as incomplete as what it is made of.
-    fn spread_incompleteness(&mut self, volumes: Option<&Value<'_>>) {
+    /// A volume is as incomplete, and as unknown, as what it is made of.
+    fn spread(&mut self, volumes: Option<&Value<'_>>) {
         // Volumes of volumes of volumes: a pool's data can be raid, and a raid has parts.
         for _ in 0..4 {
             for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
-                let is_redundant = segments(volume).any(|segment| {
-                    let kind = segment
-                        .get("type")
-                        .and_then(Value::text)
-                        .unwrap_or_default();
-                    is_redundant(kind)
-                });
-                let mut parts = segments(volume).flat_map(parts);
-                let is_broken =
-                    parts.any(|part| self.volumes.get(part).is_some_and(|part| !part.is_complete));
+                let is_redundant =
+                    segments(volume).any(|segment| is_redundant(segment::kind(segment)));
+                let parts = segments(volume).flat_map(parts);
+                let parts: Vec<_> = parts.filter_map(|part| self.volumes.get(part)).collect();
+                let is_broken = parts.iter().any(|part| !part.is_complete);
+                let flag = parts.iter().find_map(|part| part.unknown_flag.clone());
+                if let (Some(flag), Some(volume)) = (flag, self.volumes.get_mut(name)) {
+                    volume.unknown_flag.get_or_insert(flag);
+                }
                 if is_broken && let Some(volume) = self.volumes.get_mut(name) {
                     volume.is_degraded |= is_redundant;
                     volume.is_complete &= is_redundant;
@@ -346,6 +348,9 @@ impl LogicalVolume {
                 .iter()
                 .any(|part| disks.get(*part).is_some_and(|disk| disk.is_missing)),
             is_degraded: false,
+            unknown_flag: segments(volume)
+                .find_map(segment::unknown_flag)
+                .map(str::to_owned),
             extents: segments(volume)
                 .map(|segment| number(segment, "extent_count"))
                 .sum(),
@@ -366,7 +371,7 @@ impl VolumeKind {
     fn parse(segment: &Value<'_>) -> Option<Self> {
         let word = |name| segment.get(name).and_then(Value::text).map(str::to_owned);
         let number = |name| segment.get(name).and_then(Value::number);
-        match segment.get("type").and_then(Value::text)? {
+        match segment::kind(segment) {
             "thin" => Some(Self::Thin {
                 pool: word("thin_pool")?,
                 device: number("device_id")?,
@@ -420,6 +425,13 @@ impl Message {
             .map(|name| Self::Create(name.to_owned()))
             .or(delete.map(Self::Delete))
     }
+}
+
+/// What is said of a volume with a flag that is not known.
+pub(super) fn unknown_flag(flag: &str) -> String {
+    format!(
+        "LVM gave it, or a part of it, the flag {flag}, which this agent does not know; use a newer agent"
+    )
 }
 
 fn uuid(section: &Value<'_>) -> Result<String, String> {

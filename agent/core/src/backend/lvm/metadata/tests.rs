@@ -181,6 +181,26 @@ fn a_text_that_lacks_something_is_refused() {
     assert!(VolumeGroup::parse("contents = \"x\"\n", |_| true).is_err());
 }
 
+#[test]
+fn flags_behind_the_type_of_a_segment_are_told_from_it() {
+    let of = |kind: &str| {
+        let text = TEXT.replacen("type = \"thin-pool\"", &format!("type = \"{kind}\""), 1);
+        VolumeGroup::parse(&text, |_| true).unwrap()
+    };
+    let known = of("thin-pool+METADATA_FORMAT+CROP_METADATA");
+    assert_eq!(known.volumes, of("thin-pool").volumes);
+    assert!(known.pool("pool").is_some());
+
+    // What is not known is in sight, and is not to be used; nor is what is made of it.
+    let unknown = of("thin-pool+CROP_METADATA+NEWER");
+    assert!(unknown.pool("pool").is_some());
+    for name in ["pool", "x"] {
+        let flag = unknown.volumes[name].unknown_flag.as_deref();
+        assert_eq!(flag, Some("NEWER"), "{name}");
+    }
+    assert_eq!(unknown.volumes["lin"].unknown_flag, None);
+}
+
 /// What LVM itself reports of a group with everything in it, beside what is read from the disks.
 #[cfg(feature = "lab")]
 #[tokio::test]

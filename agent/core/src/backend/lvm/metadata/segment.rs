@@ -1,0 +1,33 @@
+//! Segments of logical volumes: of which type they are, and what they are made of.
+
+use super::text::Value;
+
+/// What may follow the type, each behind a `+`: what an LVM that does not know it must not touch. These are all that LVM
+/// 2.03.11 to 2.03.31 writes (`lib/format_text/flags.c`, `SEGTYPE_FLAG`); they change nothing of what is read here.
+const FLAGS: [&str; 8] = [
+    "CACHE_USES_CACHEVOL",
+    "CROP_METADATA",
+    "METADATA_FORMAT",
+    "REMOVE_AFTER_RESHAPE",
+    "RESHAPE",
+    "RESHAPE_DATA_OFFSET",
+    "RESHAPE_DELTA_DISKS_MINUS",
+    "RESHAPE_DELTA_DISKS_PLUS",
+];
+
+/// The type of a segment, without its flags.
+pub(super) fn kind<'a>(segment: &'a Value<'a>) -> &'a str {
+    let whole = segment.get("type").and_then(Value::text);
+    whole
+        .unwrap_or_default()
+        .split('+')
+        .next()
+        .unwrap_or_default()
+}
+
+/// A flag of a segment that nothing is known of: what it means for its bytes cannot be told.
+pub(super) fn unknown_flag<'a>(segment: &'a Value<'a>) -> Option<&'a str> {
+    let whole = segment.get("type").and_then(Value::text);
+    let mut flags = whole.unwrap_or_default().split('+').skip(1);
+    flags.find(|flag| !FLAGS.contains(flag))
+}
