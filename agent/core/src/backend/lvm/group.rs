@@ -230,6 +230,30 @@ impl Group {
         (is_ours && found.has_all_of(&group)).then_some(group)
     }
 
+    /// What the disks say to whoever holds LVM's lock, which whoever looks for disks would wait for. Every disk that can
+    /// be read has the newest text, so one that is away, or was added since, may be left out.
+    ///
+    /// # Errors
+    /// [`Kind::Busy`] when none of those that are known tells anything later than `before`.
+    pub(super) fn read_locked(&self, before: &VolumeGroup) -> Result<Arc<VolumeGroup>> {
+        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = reader
+            .as_mut()
+            .and_then(|known| known.read().ok().flatten());
+        let is_same = |now: &Arc<VolumeGroup>| {
+            (&now.name, &now.uuid) == (&self.name, &before.uuid) && now.sequence >= before.sequence
+        };
+        now.filter(is_same).ok_or_else(|| {
+            Error::new(
+                Kind::Busy,
+                format!(
+                    "the disks of volume group {} have changed meanwhile; ask again",
+                    self.name
+                ),
+            )
+        })
+    }
+
     /// The size of an extent, in bytes; one that was read once does not change.
     ///
     /// # Errors

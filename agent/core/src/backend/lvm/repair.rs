@@ -56,7 +56,7 @@ impl Group {
         for _ in 0..3 {
             let now = self.now().await?;
             let (this, of) = (Arc::clone(self), node.clone());
-            let left = blocking(move || this.repair_devices(now, &of)).await?;
+            let left = blocking(move || this.repair_devices(&now, &of)).await?;
             for (name, bytes) in &left.grown {
                 tracing::warn!(pool = %name, group = %self.name, bytes, "finishes the growth of a pool's metadata");
                 let words = [
@@ -158,10 +158,10 @@ impl Group {
     }
 
     /// Lets go of what is held and drops what is half-built; what LVM's programs must do then.
-    fn repair_devices(&self, before: Arc<VolumeGroup>, node: &NodeName) -> Result<Left> {
+    fn repair_devices(&self, before: &VolumeGroup, node: &NodeName) -> Result<Left> {
         // A program of LVM's that still runs may be in the middle of just this.
         let _lock = self.lock()?;
-        let now = self.read_known().unwrap_or(before);
+        let now = self.read_locked(before)?;
         let mapper = self.mapper()?;
         let prefix = format!("LVM-{}", now.uuid);
         let is_free = |device: &Mapped| !self.in_hand.has(&device.uuid);
@@ -189,13 +189,14 @@ impl Group {
             let mut devices = mapper.list(&prefix)?;
             devices.sort_by_key(depth);
             for device in devices.iter().rev().filter(|device| device.open == 0) {
-                let is_known = now
-                    .volumes
-                    .values()
-                    .any(|volume| device.uuid.starts_with(&now.mapped_uuid(volume)));
-                // LVM does not activate a pool of which a part is active already.
-                let is_loose_part = depth(device) == 0;
-                if !device.is_live || !is_known || is_loose_part {
+                let mut volumes = now.volumes.values();
+                let known =
+                    volumes.find(|volume| device.uuid.starts_with(&now.mapped_uuid(volume)));
+                // LVM does not activate a pool of which a part is active already; but it activates the parts that it
+                // moves to another disk, and what copies them, whether anybody uses them or not.
+                let is_moving = known.is_some_and(|volume| volume.is_moving);
+                let is_loose_part = depth(device) == 0 && !is_moving;
+                if !device.is_live || known.is_none() || is_loose_part {
                     tracing::warn!(device = %device.name, "removes a device that nothing is made of");
                     mapper.remove(&device.uuid)?;
                 }
@@ -441,3 +442,7 @@ fn depth(now: &VolumeGroup, device: &Mapped) -> u8 {
         u8::from(!ends(&["-tpool"])) + 1
     }
 }
+
+#[cfg(all(test, feature = "lab"))]
+#[path = "repair_tests.rs"]
+mod tests;

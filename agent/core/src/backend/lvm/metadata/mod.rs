@@ -56,6 +56,10 @@ pub(super) struct PhysicalVolume {
 
 /// A logical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "LVM records each of them, beside the others"
+)]
 pub(super) struct LogicalVolume {
     /// Its name.
     pub(super) name: String,
@@ -69,6 +73,8 @@ pub(super) struct LogicalVolume {
     pub(super) is_complete: bool,
     /// It has everything, but not as often as it should.
     pub(super) is_degraded: bool,
+    /// LVM moves extents of it to another disk, or copies them through it.
+    pub(super) is_moving: bool,
     /// A flag that this agent does not know, of it or of what it is made of: it may not be used.
     pub(super) unknown_flag: Option<String>,
     /// Its length in extents.
@@ -335,6 +341,8 @@ impl LogicalVolume {
     ) -> Result<Self, String> {
         let number =
             |segment: &Value<'_>, name| segment.get(name).and_then(Value::number).unwrap_or(0);
+        let status = volume.texts("status");
+        let has = |word: &str| status.iter().any(|one| one == word);
         let parts: Vec<&str> = segments(volume).flat_map(parts).collect();
         let areas = segments(volume)
             .flat_map(areas)
@@ -343,7 +351,8 @@ impl LogicalVolume {
             name: name.to_owned(),
             uuid: uuid(volume)?,
             tags: volume.texts("tags"),
-            is_visible: volume.texts("status").iter().any(|word| word == "VISIBLE"),
+            is_visible: has("VISIBLE"),
+            is_moving: has("PVMOVE") || has("LOCKED"),
             is_complete: !parts
                 .iter()
                 .any(|part| disks.get(*part).is_some_and(|disk| disk.is_missing)),

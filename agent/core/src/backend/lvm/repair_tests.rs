@@ -1,0 +1,68 @@
+//! What a repair does to what others do to a group at the time.
+
+use std::{process::Command as Program, sync::Arc};
+
+use super::*;
+use crate::backend::lvm::testing::{Lab, lvm};
+
+fn node() -> NodeName {
+    "node-a".parse().unwrap()
+}
+
+/// Whether a volume has a device in the kernel.
+async fn is_live(group: &Arc<Group>, name: &str) -> bool {
+    let now = group.now().await.unwrap();
+    let Some(volume) = now.volumes.get(name) else {
+        return false;
+    };
+    let found = group.mapper().unwrap().find(&now.mapped_uuid(volume));
+    found.unwrap().is_some_and(|device| device.is_live)
+}
+
+#[tokio::test]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "an administrator's program, which goes on meanwhile"
+)]
+async fn what_moves_a_pool_that_nobody_uses_goes_on() {
+    let lab = Lab::new(2, 900);
+    let (vg, disk) = (lab.group.as_str(), lab.disks[0].path.to_str().unwrap());
+    lvm(
+        "lvcreate",
+        &["-L", "800M", "-T", &format!("{vg}/pool"), disk],
+    );
+    lvm("vgchange", &["-an", vg]);
+    let group = Group::of(vg);
+    // It looks for its end at once, when it has hardly begun, and then so seldom that this does not come.
+    let mut mover = Program::new("pvmove");
+    let mut mover = mover.args(["-q", "-i", "900", disk]).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !is_live(&group, "lvol0_pmspare").await {
+        let is_over = mover.try_wait().unwrap().is_some() || Instant::now() > deadline;
+        assert!(!is_over, "nothing is moved");
+        thread::sleep(Duration::from_millis(50));
+    }
+    group.ready(&node()).await.unwrap();
+    for name in ["lvol0_pmspare", "pvmove0"] {
+        assert!(is_live(&group, name).await, "{name}");
+    }
+    mover.kill().unwrap();
+    mover.wait().unwrap();
+    lvm("pvmove", &["--abort"]);
+}
+
+#[tokio::test]
+async fn a_volume_that_comes_with_a_disk_before_the_lock_is_had_keeps_its_device() {
+    let lab = Lab::new(2, 100);
+    let disk = lab.disks[1].path.to_str().unwrap();
+    lvm("vgreduce", &[&lab.group, disk]);
+    let group = Group::of(&lab.group);
+    let before = group.now().await.unwrap();
+    lvm("vgextend", &[&lab.group, disk]);
+    lvm("lvcreate", &["-y", "-L", "8M", "-n", "theirs", &lab.group]);
+    let (this, of) = (Arc::clone(&group), node());
+    blocking(move || this.repair_devices(&before, &of).map(drop))
+        .await
+        .unwrap();
+    assert!(is_live(&group, "theirs").await);
+}
