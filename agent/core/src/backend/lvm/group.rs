@@ -157,16 +157,22 @@ impl Group {
             if let Some(group) = blocking(move || Ok(known.read_known())).await? {
                 return Ok(group);
             }
+            // Those that are no group's any more can be taken away.
+            this.close_disks();
             let disks = this.find_disks().await?;
             blocking(move || this.read_these(disks)).await
         };
         let group = self.look(look).await?;
         match &group.refusal {
             None => Ok(group),
-            Some(why) => Err(Error::new(
-                Kind::Precondition,
-                format!("volume group {} {why}", group.name),
-            )),
+            Some(why) => {
+                // One that is exported is about to be taken away.
+                self.close_disks();
+                Err(Error::new(
+                    Kind::Precondition,
+                    format!("volume group {} {why}", group.name),
+                ))
+            }
         }
     }
 

@@ -66,6 +66,7 @@ impl Reader {
             }
             if let Some(group) = self.newest(&seen)? {
                 let group = Arc::new(group);
+                let seen = self.close_those_not_of(&group, seen);
                 // What has changed meanwhile is read again the next time.
                 self.last = Some((seen, Arc::clone(&group)));
                 return Ok(Some(group));
@@ -75,6 +76,20 @@ impl Reader {
             Kind::Io,
             format!("the metadata on {} cannot be read", self.names()),
         ))
+    }
+
+    /// Closes disks that have left the group: whoever takes one away (cryptsetup, mdadm, multipath) finds it in use as
+    /// long as it is open. Gives back what was seen of those that stay.
+    fn close_those_not_of(&mut self, group: &VolumeGroup, seen: Vec<Seen>) -> Vec<Seen> {
+        let is_its_own = |disk: &Disk| {
+            let mut disks = group.disks.values();
+            disks.any(|known| known.uuid == disk.uuid)
+        };
+        let disks = std::mem::take(&mut self.disks);
+        let stay = disks.into_iter().zip(seen);
+        let (disks, seen) = stay.filter(|((_, disk), _)| is_its_own(disk)).unzip();
+        self.disks = disks;
+        seen
     }
 
     fn look(&self) -> Vec<Seen> {

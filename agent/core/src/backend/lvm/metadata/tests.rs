@@ -296,3 +296,40 @@ async fn what_is_read_is_what_lvm_reports() {
     lvm("vgrename", &["drumlin-other", vg]);
     assert_eq!(group.now().await.unwrap().name, vg);
 }
+
+#[cfg(feature = "lab")]
+#[tokio::test]
+async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
+    use std::{fs, path::Path};
+
+    use crate::backend::lvm::{
+        group::Group,
+        testing::{Lab, lvm},
+    };
+    let is_open = |disk: &Path| {
+        let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+        open.filter_map(|entry| fs::read_link(entry.path()).ok())
+            .any(|path| path == disk)
+    };
+    let lab = Lab::new(2, 50);
+    let [kept, reduced] = [0, 1].map(|disk| lab.disks[disk].path.as_path());
+    let group = Group::of(&lab.group);
+    group.now().await.unwrap();
+    assert!(is_open(kept) && is_open(reduced));
+    lvm("vgreduce", &[&lab.group, reduced.to_str().unwrap()]);
+    group.now().await.unwrap();
+    assert!(is_open(kept) && !is_open(reduced));
+
+    lvm("vgexport", &[&lab.group]);
+    let error = group.now().await.unwrap_err();
+    assert!(error.to_string().contains("is exported"), "{error}");
+    assert!(!is_open(kept));
+    lvm("vgimport", &[&lab.group]);
+    group.now().await.unwrap();
+
+    lvm("vgremove", &[&lab.group]);
+    let error = group.now().await.unwrap_err();
+    assert!(error.to_string().contains("is missing"), "{error}");
+    assert!(!is_open(kept));
+    lvm("vgcreate", &[&lab.group, kept.to_str().unwrap()]);
+}
