@@ -185,14 +185,12 @@ impl Group {
         self: &Arc<Self>,
         look: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        match self.looks.pass(look).await {
-            Some(found) => found,
-            None => {
-                // Other groups must not wait for the same disks.
-                silent_disks::look_for().await;
-                Err(self.does_not_answer())
-            }
+        if let Some(found) = self.looks.pass(look).await {
+            return found;
         }
+        // Other groups must not wait for the same disks.
+        silent_disks::look_for().await;
+        Err(self.does_not_answer())
     }
 
     /// Refuses what would only wait.

@@ -27,13 +27,12 @@ impl Group {
     pub(super) async fn find_disks(&self) -> Result<Vec<PathBuf>> {
         installation::check().await?;
         let rows = self.report_disks(&[]);
-        let rows = match tokio::time::timeout(SLOW_TO_REPORT, rows).await {
-            Ok(rows) => rows?,
-            Err(_) => {
-                // A disk of another group may be what it waits for.
-                silent_disks::look_for().await;
-                self.report_disks(&[]).await?
-            }
+        let rows = if let Ok(rows) = tokio::time::timeout(SLOW_TO_REPORT, rows).await {
+            rows?
+        } else {
+            // A disk of another group may be what it waits for.
+            silent_disks::look_for().await;
+            self.report_disks(&[]).await?
         };
         self.check_uuids(&rows)?;
         let disks: Vec<PathBuf> = rows

@@ -2,12 +2,7 @@
 
 use std::fmt;
 
-use super::{
-    host_settings,
-    installation::Dmeventd,
-    metadata::VolumeGroup,
-    silent_disks,
-};
+use super::{host_settings, installation::Dmeventd, metadata::VolumeGroup, silent_disks};
 use crate::{
     Error, Kind, Result, blocking,
     host::{
