@@ -43,6 +43,7 @@ mod guard;
 mod interruption;
 #[path = "../black_box/kit.rs"]
 mod kit;
+mod layers;
 mod lvm_killed;
 mod mapped;
 #[path = "../black_box/node.rs"]

@@ -14,6 +14,7 @@ mod growing;
 mod host_settings;
 mod in_hand;
 mod installation;
+mod layers;
 mod making;
 mod metadata;
 mod new_pool;
@@ -146,9 +147,10 @@ impl Lvm {
         } else if !ours.volume.is_complete {
             Health::Damaged(format!("a disk of volume group {} is missing", now.name))
         } else {
-            match ours.volume.kind {
-                VolumeKind::Snapshot { .. } => self.snapshot_health(now, ours.volume)?,
-                VolumeKind::Mirrored => self.mirror_health(now, ours.volume)?,
+            match (&ours.volume.kind, &ours.volume.layer) {
+                (_, Some(layer)) => self.layer_health(now, ours.volume, layer)?,
+                (VolumeKind::Snapshot { .. }, None) => self.snapshot_health(now, ours.volume)?,
+                (VolumeKind::Mirrored, None) => self.mirror_health(now, ours.volume)?,
                 _ => Health::Good,
             }
         };

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe,
     group::Group,
+    layers::check_snapshot_over,
     making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of, name_of,
@@ -156,6 +157,7 @@ impl Lvm {
         tags: Tags,
         origin: &LogicalVolume,
     ) -> Result<Command> {
+        check_snapshot_over(origin, &self.group.path(&origin.name))?;
         if !matches!(origin.kind, VolumeKind::Plain | VolumeKind::Mirrored) {
             return Err(Error::new(
                 Kind::Precondition,
@@ -274,6 +276,9 @@ impl Lvm {
         found: &Ours<'_>,
         to: Size,
     ) -> Result<Vec<Command>> {
+        if thick.wipe != Wipe::None {
+            self.check_no_layer(now, found)?;
+        }
         let volume = found.volume;
         let path = self.group.path(&volume.name);
         let mut commands = Vec::new();

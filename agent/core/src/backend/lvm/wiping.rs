@@ -232,6 +232,15 @@ impl Lvm {
 
     /// The extents of disks that the end of a volume lies on, one line each.
     fn hidden(&self, now: &VolumeGroup, volume: &LogicalVolume, from: u64) -> Result<Vec<Line>> {
+        if let Some(layer) = now.layer_of(volume) {
+            let path = self.group.path(&volume.name);
+            return Err(Error::new(
+                Kind::Precondition,
+                format!(
+                    "the end of {path} is not wiped yet, and the layer of type {layer} over it has not its length; run lvchange -an {path} while nobody uses it, and ask again"
+                ),
+            ));
+        }
         let mut lines: Vec<Line> = Vec::new();
         let mut start = 0;
         for area in now.areas_behind(volume, from / now.extent) {

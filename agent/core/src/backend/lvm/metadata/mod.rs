@@ -75,6 +75,8 @@ pub(super) struct LogicalVolume {
     pub(super) is_degraded: bool,
     /// LVM moves extents of it to another disk, or copies them through it.
     pub(super) is_moving: bool,
+    /// The type of the layer that it is over other volumes: cache, writecache, integrity, vdo.
+    pub(super) layer: Option<String>,
     /// A flag that this agent does not know, of it or of what it is made of: it may not be used.
     pub(super) unknown_flag: Option<String>,
     /// Its length in extents.
@@ -83,6 +85,8 @@ pub(super) struct LogicalVolume {
     pub(super) areas: Vec<Area>,
     /// The names of the volumes that it is made of.
     pub(super) parts: Vec<String>,
+    /// The names of what its layer is over, or works with.
+    pub(super) below: Vec<String>,
     /// What it is.
     pub(super) kind: VolumeKind,
 }
@@ -237,17 +241,23 @@ impl VolumeGroup {
 
     /// A volume is as incomplete, and as unknown, as what it is made of.
     fn spread(&mut self, volumes: Option<&Value<'_>>) {
-        // Volumes of volumes of volumes: a pool's data can be raid, and a raid has parts.
-        for _ in 0..4 {
+        // Volumes of volumes of volumes: a pool's data can be cached, the cached volume raid with integrity, and that has
+        // parts.
+        for _ in 0..6 {
             for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
                 let is_redundant =
                     segments(volume).any(|segment| is_redundant(segment::kind(segment)));
-                let parts = segments(volume).flat_map(parts);
+                let parts = segments(volume)
+                    .flat_map(|segment| parts(segment).chain(segment::below(segment)));
                 let parts: Vec<_> = parts.filter_map(|part| self.volumes.get(part)).collect();
                 let is_broken = parts.iter().any(|part| !part.is_complete);
+                let has_degraded = parts.iter().any(|part| part.is_degraded);
                 let flag = parts.iter().find_map(|part| part.unknown_flag.clone());
                 if let (Some(flag), Some(volume)) = (flag, self.volumes.get_mut(name)) {
                     volume.unknown_flag.get_or_insert(flag);
+                }
+                if let Some(volume) = self.volumes.get_mut(name) {
+                    volume.is_degraded |= has_degraded && volume.layer.is_some();
                 }
                 if is_broken && let Some(volume) = self.volumes.get_mut(name) {
                     volume.is_degraded |= is_redundant;
@@ -286,6 +296,16 @@ impl VolumeGroup {
         self.volumes.values().filter(|snapshot| {
             matches!(&snapshot.kind, VolumeKind::Snapshot { origin } if *origin == volume.name)
         })
+    }
+
+    /// The layer that is over the extents of a volume, or of a part of it, if one is.
+    pub(super) fn layer_of<'a>(&'a self, volume: &'a LogicalVolume) -> Option<&'a str> {
+        let mut parts = volume
+            .parts
+            .iter()
+            .filter_map(|part| self.volumes.get(part));
+        let own = volume.layer.as_deref();
+        own.or_else(|| parts.find_map(|part| self.layer_of(part)))
     }
 
     /// The extents of disks that a volume has behind its first so many extents, on all its legs.
@@ -357,6 +377,7 @@ impl LogicalVolume {
                 .iter()
                 .any(|part| disks.get(*part).is_some_and(|disk| disk.is_missing)),
             is_degraded: false,
+            layer: segments(volume).find_map(segment::layer).map(str::to_owned),
             unknown_flag: segments(volume)
                 .find_map(segment::unknown_flag)
                 .map(str::to_owned),
@@ -367,6 +388,10 @@ impl LogicalVolume {
             parts: parts
                 .into_iter()
                 .filter(|part| !disks.contains_key(*part))
+                .map(str::to_owned)
+                .collect(),
+            below: segments(volume)
+                .flat_map(segment::below)
                 .map(str::to_owned)
                 .collect(),
             kind: segments(volume)

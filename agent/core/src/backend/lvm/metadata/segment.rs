@@ -31,3 +31,25 @@ pub(super) fn unknown_flag<'a>(segment: &'a Value<'a>) -> Option<&'a str> {
     let mut flags = whole.unwrap_or_default().split('+').skip(1);
     flags.find(|flag| !FLAGS.contains(flag))
 }
+
+/// What a segment is, when it is a layer that LVM lays over a volume: an administrator can do so with any one.
+pub(super) fn layer<'a>(segment: &'a Value<'a>) -> Option<&'a str> {
+    Some(kind(segment)).filter(|kind| ["cache", "writecache", "integrity", "vdo"].contains(kind))
+}
+
+/// The names of what a layer, or a pool of one, is made of. Extents of a volume are counted along its parts, and these are
+/// none: those of a cache are others than those that it caches.
+pub(super) fn below<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {
+    let names: &[&str] = match kind(segment) {
+        "cache" => &["origin", "cache_pool"],
+        "writecache" => &["origin", "writecache"],
+        "integrity" => &["origin", "meta_dev"],
+        "vdo" => &["vdo_pool"],
+        "vdo-pool" | "cache-pool" => &["data"],
+        "thin" => &["external_origin"],
+        _ => &[],
+    };
+    names
+        .iter()
+        .filter_map(|name| segment.get(name).and_then(Value::text))
+}

@@ -201,6 +201,61 @@ fn flags_behind_the_type_of_a_segment_are_told_from_it() {
     assert_eq!(unknown.volumes["lin"].unknown_flag, None);
 }
 
+/// The same text, in which an administrator has laid something over `lin`.
+fn with_layer(segment: &str) -> String {
+    let lin = TEXT.find("lin {").unwrap();
+    let layered = format!(
+        r#"lin {{
+id = "llllll-0000-0000-0000-0000-0000-laaaaa"
+status = ["READ", "WRITE", "VISIBLE"]
+segment1 {{ extent_count = 10 {segment} }}
+}}
+fast_cvol {{
+id = "llllll-0000-0000-0000-0000-0000-faaaaa"
+status = ["READ", "WRITE"]
+segment1 {{ extent_count = 5 type = "striped" stripe_count = 1 stripes = ["pv1", 30] }}
+}}
+below {{"#
+    );
+    format!("{}{layered}{}", &TEXT[..lin], &TEXT[lin + "lin {".len()..])
+}
+
+#[test]
+fn a_volume_is_as_complete_as_what_its_layer_is_over() {
+    let layers = [
+        (
+            "cache",
+            r#"type = "cache+CACHE_USES_CACHEVOL" cache_pool = "fast_cvol" origin = "below""#,
+        ),
+        (
+            "writecache",
+            r#"type = "writecache" writecache = "fast_cvol" origin = "below""#,
+        ),
+        (
+            "integrity",
+            r#"type = "integrity" origin = "below" meta_dev = "fast_cvol""#,
+        ),
+    ];
+    for (kind, segment) in layers {
+        let text = with_layer(segment);
+        let lost = VolumeGroup::parse(&text, |_| true).unwrap();
+        let lin = &lost.volumes["lin"];
+        assert_eq!(lost.layer_of(lin), Some(kind));
+        assert!(!lin.is_complete, "{kind}: the disk of its cache is missing");
+        assert!(
+            lost.areas_behind(lin, 0).is_empty(),
+            "a cache's extents are not its own"
+        );
+        let text = text.replace(r#"flags = ["MISSING"]"#, "flags = []");
+        let whole = VolumeGroup::parse(&text, |_| true).unwrap();
+        assert!(whole.volumes["lin"].is_complete, "{kind}");
+        assert_eq!(whole.layer_of(&whole.volumes["below"]), None);
+        // The other one of its disks.
+        let lost = VolumeGroup::parse(&text, |uuid| !uuid.contains("pppppp0000")).unwrap();
+        assert!(!lost.volumes["lin"].is_complete, "{kind}");
+    }
+}
+
 /// What LVM itself reports of a group with everything in it, beside what is read from the disks.
 #[cfg(feature = "lab")]
 #[tokio::test]

@@ -1,0 +1,161 @@
+//! Layers that an administrator has laid over a thick volume: caches, checksums, deduplication. The volume is used as
+//! before; what would have to go past the layer is refused.
+
+use super::{
+    Health, Lvm, Ours,
+    metadata::{LogicalVolume, VolumeGroup},
+};
+use crate::{Error, Kind, Result};
+
+impl Lvm {
+    /// Whether the layer of a volume works; unknown, and taken for good, while it has no device.
+    pub(super) fn layer_health(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+        layer: &str,
+    ) -> Result<Health> {
+        let path = self.group.path(&volume.name);
+        let status = self.layer_status(now, volume, layer)?;
+        if let Some(trouble) = status.and_then(|status| trouble(layer, &status, &path)) {
+            return Ok(trouble);
+        }
+        if volume.is_degraded {
+            return Ok(Health::Degraded(format!(
+                "a leg of a mirror below its {layer} is lost; see lvs -a -o +devices {}",
+                now.name
+            )));
+        }
+        Ok(Health::Good)
+    }
+
+    /// What the kernel says of a layer.
+    fn layer_status(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+        layer: &str,
+    ) -> Result<Option<String>> {
+        let mapper = self.group.mapper()?;
+        let uuid = now.mapped_uuid(volume);
+        if layer == "vdo" {
+            // Its pool does the work.
+            let mut pools = volume.below.iter().filter_map(|name| now.volumes.get(name));
+            return match pools.next() {
+                Some(pool) => mapper.status(&format!("{}-vpool", now.mapped_uuid(pool))),
+                None => Ok(None),
+            };
+        }
+        // Where the volume has snapshots, that is below what they need.
+        match mapper.status(&format!("{uuid}-real"))? {
+            Some(status) => Ok(Some(status)),
+            None => mapper.status(&uuid),
+        }
+    }
+
+    /// Refuses to make a volume longer whose end cannot be wiped before it is seen: LVM gives the device of a layer its
+    /// new length at once.
+    pub(super) fn check_no_layer(&self, now: &VolumeGroup, found: &Ours<'_>) -> Result<()> {
+        let Some(layer) = now.layer_of(found.volume) else {
+            return Ok(());
+        };
+        Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "volume {} cannot grow while there is a layer of type {layer} over its extents; {}, grow it, and lay it over again",
+                self.handle(found.tags.id),
+                removal(layer, &self.group.path(&found.volume.name))
+            ),
+        ))
+    }
+}
+
+/// Refuses a snapshot that LVM begins and cannot end: it checks the metadata of a cache volume (not that of a cache pool)
+/// while that is in use, and gives up half-way. Seen with 2.03.16.
+pub(super) fn check_snapshot_over(origin: &LogicalVolume, path: &str) -> Result<()> {
+    let uses_volume = origin.layer.as_deref() == Some("cache")
+        && origin.below.iter().any(|name| name.ends_with("_cvol"));
+    if !uses_volume {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Precondition,
+        format!(
+            "{path} is cached by a cache volume, over which LVM cannot make snapshots; {}, or use a cache pool (lvconvert --type cache --cachepool)",
+            removal("cache", path)
+        ),
+    ))
+}
+
+/// How the layer of a volume is taken away, and the volume stays.
+fn removal(layer: &str, path: &str) -> String {
+    match layer {
+        "cache" | "writecache" => format!("take it away with lvconvert --splitcache {path}"),
+        "integrity" => format!("take it away with lvconvert --raidintegrity n {path}"),
+        _ => format!("copy {path} to a volume without it"),
+    }
+}
+
+/// What the kernel's status of a layer says is wrong (the guides to cache, writecache and vdo in the kernel's
+/// documentation of device-mapper).
+fn trouble(layer: &str, status: &str, path: &str) -> Option<Health> {
+    let words: Vec<&str> = status.split_whitespace().collect();
+    let cure = removal(layer, path);
+    match (layer, words.as_slice()) {
+        ("cache" | "writecache", ["Fail" | "Error", ..]) => {
+            Some(Health::Damaged(format!("its cache has failed; {cure}")))
+        }
+        ("cache", [.., "ro", _] | [.., "needs_check"]) => Some(Health::Degraded(format!(
+            "the metadata of its cache is damaged; {cure}"
+        ))),
+        ("writecache", [error, ..]) if *error != "0" => Some(Health::Damaged(format!(
+            "its cache has failed with error {error}; bring its disk back, or {cure}"
+        ))),
+        ("vdo", [_, "read-only", ..]) => Some(Health::Damaged(
+            "its VDO pool is read-only after an error; see the kernel's log and lvmvdo(7)"
+                .to_owned(),
+        )),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_of_a_layer_is_read_from_its_status() {
+        let cache = "8 9/2048 128 0/192 0 36 0 0 0 0 0 3 metadata2 writethrough no_discard_passdown 2 migration_threshold 2048 mq 10 random_threshold 0";
+        let good = [
+            ("cache", format!("{cache} rw -")),
+            (
+                "writecache",
+                "0 5100 5100 0 84 0 0 0 0 0 0 0 0 0".to_owned(),
+            ),
+            (
+                "vdo",
+                "/dev/dm-3 normal - online online 1500 262144".to_owned(),
+            ),
+            ("integrity", "0 81920 -".to_owned()),
+        ];
+        for (layer, status) in good {
+            assert_eq!(trouble(layer, &status, "vg/v"), None, "{layer}");
+        }
+        let damaged = [
+            ("cache", "Fail"),
+            ("writecache", "-5 5100 5100 0"),
+            ("vdo", "/dev/dm-3 read-only - closed offline 1500 262144"),
+        ];
+        for (layer, status) in damaged {
+            let found = trouble(layer, status, "vg/v");
+            assert!(
+                matches!(found, Some(Health::Damaged(_))),
+                "{layer}: {found:?}"
+            );
+        }
+        for end in ["rw needs_check", "ro -"] {
+            let found = trouble("cache", &format!("{cache} {end}"), "vg/v");
+            assert!(matches!(found, Some(Health::Degraded(_))), "{found:?}");
+        }
+    }
+}
