@@ -101,6 +101,32 @@ async fn a_group_of_another_host_is_refused_until_it_is_given_away() {
 }
 
 #[tokio::test]
+async fn a_host_is_not_told_to_give_away_its_group_to_a_container_with_another_name() {
+    const SETTINGS: &str = "/etc/lvm/lvmlocal.conf";
+    if std::env::var_os("DRUMLIN_LAB").is_none_or(|lab| lab != "vm") {
+        // The name and the settings of a machine that people use are not changed.
+        return;
+    }
+    let (mut agent, group) = start().await;
+    agent.kill();
+    lvm("vgchange", &["-an", &group]);
+    lvm("vgchange", &["-y", "--systemid", "host-a", &group]);
+    fs::write("/proc/sys/kernel/hostname", "pod-x").unwrap();
+    let settings = "global { system_id_source = \"uname\" }\n";
+    fs::write(SETTINGS, settings).unwrap();
+    agent.restart().await;
+    refuses(&agent, "LVM has the id pod-x here").await;
+    refuses(&agent, "add host-a to local/extra_system_ids").await;
+    // And that helps.
+    let settings = format!("{settings}local {{ extra_system_ids = [ \"host-a\" ] }}\n");
+    fs::write(SETTINGS, settings).unwrap();
+    serves(&agent).await;
+    lvm("vgchange", &["-y", "--systemid", "", &group]);
+    fs::remove_file(SETTINGS).unwrap();
+    serves(&agent).await;
+}
+
+#[tokio::test]
 async fn an_exported_group_is_refused_until_it_is_imported() {
     let (agent, group) = start().await;
     lvm("vgchange", &["-an", &group]);

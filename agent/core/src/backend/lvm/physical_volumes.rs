@@ -4,7 +4,12 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-use super::{group::Group, installation, program::report, silent_disks};
+use super::{
+    group::Group,
+    installation,
+    program::{self, SystemId, report},
+    silent_disks,
+};
 use crate::{Error, Kind, Result};
 
 /// So long LVM's own look at all disks takes at the very most where all of them answer.
@@ -47,10 +52,9 @@ impl Group {
         // LVM keeps quiet of groups that are others'.
         let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
         let why = match hidden.into_iter().next() {
-            Some(row) if !row.vg_systemid.is_empty() => format!(
-                "belongs to the host with the system id {}; run vgchange --systemid there before its disks are moved (lvmsystemid(7))",
-                row.vg_systemid
-            ),
+            Some(row) if !row.vg_systemid.is_empty() => {
+                is_foreign(&row.vg_systemid, &program::system_id().await?)
+            }
             Some(_) => {
                 "is shared with other hosts; give the class a group of this host alone".to_owned()
             }
@@ -136,6 +140,25 @@ impl Group {
     }
 }
 
+/// Why a group of another system id is refused. In a container the name, and the id, of the machine are not the host's:
+/// there the host's own group looks like another one's, and to give it the container's id would lock the host out.
+fn is_foreign(theirs: &str, ours: &SystemId) -> String {
+    let SystemId { id, source } = ours;
+    let id = match id.as_str() {
+        "" => "none",
+        id => id,
+    };
+    let moved = "run vgchange --systemid there before its disks are moved (lvmsystemid(7))";
+    match source.as_str() {
+        "uname" | "machineid" | "file" => format!(
+            "belongs to the host with the system id {theirs}, and LVM has the id {id} here (global/system_id_source is {source}); if this is that host, and the agent is in a container with a {source} of its own, add {theirs} to local/extra_system_ids in the host's lvmlocal.conf, and leave the id of the group as it is; if not, {moved}"
+        ),
+        _ => format!(
+            "belongs to the host with the system id {theirs}, and LVM has the id {id} here; {moved}"
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,6 +200,23 @@ mod tests {
             .to_string();
         assert!(
             message.contains("/dev/b") && message.contains("restart"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_host_is_not_told_to_lock_itself_out_of_its_group() {
+        let of = |id: &str, source: &str| SystemId {
+            id: id.to_owned(),
+            source: source.to_owned(),
+        };
+        let message = is_foreign("host-a", &of("pod-x", "uname"));
+        for part in ["host-a", "pod-x", "extra_system_ids", "leave the id"] {
+            assert!(message.contains(part), "{message}");
+        }
+        let message = is_foreign("host-a", &of("", "none"));
+        assert!(
+            message.contains("id none") && !message.contains("container"),
             "{message}"
         );
     }

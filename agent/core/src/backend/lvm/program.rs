@@ -213,6 +213,37 @@ pub(super) async fn version() -> Result<Output> {
     program.run().await.map_err(classify)
 }
 
+/// By what LVM knows this machine.
+#[derive(Debug)]
+pub(super) struct SystemId {
+    /// Its system id; empty when it has none.
+    pub(super) id: String,
+    /// Where LVM has that from: `uname`, `machineid`, `lvmlocal`, `file` or `none`.
+    pub(super) source: String,
+}
+
+/// Runs the commands that tell by what LVM knows this machine.
+pub(super) async fn system_id() -> Result<SystemId> {
+    let ask = |words: &'static [&'static str]| async move {
+        let output = Program::reading("lvm").args(words).run().await;
+        let output = output.map_err(classify)?;
+        // "  system ID: name" and "system_id_source=\"uname\"".
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let value = text.trim().split_once([':', '=']);
+        Ok::<_, Error>(value.map_or("", |(_, value)| value).trim().replace('"', ""))
+    };
+    Ok(SystemId {
+        id: ask(&["systemid"]).await?,
+        source: ask(&[
+            "lvmconfig",
+            "--typeconfig",
+            "full",
+            "global/system_id_source",
+        ])
+        .await?,
+    })
+}
+
 /// What should be done about an LVM program that failed, by its complaint (in the C locale).
 fn classify(error: Error) -> Error {
     const KINDS: [(&str, Kind); 20] = [
