@@ -286,9 +286,12 @@ impl Group {
         disks.iter().map(|(_, path)| path.clone()).collect()
     }
 
-    /// Lets go of the disks: they are looked for again when they are read the next time.
+    /// Lets go of the disks: they are looked for again when they are read the next time. Those that are being read
+    /// now are not waited for, which may take for ever.
     fn close_disks(&self) {
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        if let Ok(mut reader) = self.reader.try_lock() {
+            *reader = None;
+        }
     }
 
     fn read_these(&self, disks: Vec<PathBuf>) -> Result<Arc<VolumeGroup>> {
