@@ -17,8 +17,17 @@ use drumlin_tests::{
     requests::{create, delete, expand, from_snapshot, mounted, raw, snapshot},
     storage::Scratch,
 };
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::signal::Signal,
+};
 
-use crate::kit::{mount, ok, unmount};
+use crate::{
+    group_snapshots::together,
+    groups::{group, stop_at},
+    guard,
+    kit::{mount, ok, unbind_all, unmount, volume},
+};
 
 /// What LVM was told to do since the last time, as the log has it: by a program of its own, or one that goes on running.
 struct Turns(usize);
@@ -307,4 +316,27 @@ async fn a_running_lvm_follows_the_settings_of_the_host() {
     drop(settings);
     ok(make().await);
     assert!(environment().contains("LVM_SYSTEM_DIR"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_where_the_host_has_them() {
+    const LOCKS: &str = "/run/lock/lvm-elsewhere";
+    let setting = format!("global {{ locking_dir = \"{LOCKS}\" }}");
+    let _settings = Settings::say("/etc/lvm/lvm.conf", &setting);
+    let mut agent = Agent::start().await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    stop_at(&mut agent, "moment.prepared").await;
+    let mut groups = agent.group_controller();
+    let request = together("g", &[id.clone()]);
+    let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
+    guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+    let lock = fs::File::create(format!("{LOCKS}/V_{}", group(&agent))).unwrap();
+    let locked = Flock::lock(lock, FlockArg::LockExclusiveNonblock);
+    agent.signal(Signal::SIGCONT);
+    assert!(locked.is_err(), "nobody is kept out");
+    drop(locked);
+    let taken = ok(call.await.unwrap()).group_snapshot.unwrap();
+    unbind_all(&agent, &taken).await;
+    unmount(&agent, &id, &at).await;
 }

@@ -1,6 +1,10 @@
 //! The LVM of this host, looked at once in the life of the process: whether it can be used without harm.
 
-use std::{fs, path::Path, sync::LazyLock};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::{LazyLock, OnceLock},
+};
 
 use nix::unistd::{AccessFlags, access};
 use tokio::sync::OnceCell;
@@ -11,8 +15,8 @@ use crate::{
     host::{device_mapper::DeviceMapper, exec::find, udev},
 };
 
-/// Where LVM's programs lock each other out.
-pub(super) const LOCKS: &str = "/run/lock/lvm";
+/// Where LVM's programs lock each other out, once that is known.
+static LOCKS: OnceLock<PathBuf> = OnceLock::new();
 /// Where dmeventd listens, when it runs.
 const DMEVENTD: &str = "/run/dmeventd-server";
 /// The oldest of a distribution that is still looked after (Debian 11); what older ones do was never looked at.
@@ -38,7 +42,7 @@ impl Version {
     }
 }
 
-/// Makes sure that LVM can be used; looks until it is so, and then never again. Costs a program.
+/// Makes sure that LVM can be used; looks until it is so, and then never again. Costs two programs.
 ///
 /// # Errors
 /// [`Kind::Precondition`] saying what is missing, and how to bring it.
@@ -46,14 +50,26 @@ pub(super) async fn check() -> Result<()> {
     static CHECKED: OnceCell<()> = OnceCell::const_new();
     let checked = CHECKED.get_or_try_init(|| async {
         let mapper = DeviceMapper::open()?;
-        check_locks(Path::new(LOCKS))?;
+        let output = program::version().await?;
+        check_version(&String::from_utf8_lossy(&output.stdout))?;
+        let locks = parse_locks(&program::setting("global/locking_dir").await?)?;
+        check_locks(&locks)?;
+        let _ = LOCKS.set(locks);
         if udev::is_running() {
             blocking(move || udev::check_answers(&mapper)).await?;
         }
-        let output = program::version().await?;
-        check_version(&String::from_utf8_lossy(&output.stdout))
+        Ok(())
     });
     checked.await.copied()
+}
+
+/// Where LVM's programs lock each other out on this host.
+///
+/// # Errors
+/// [`Kind::Bug`] before [`check`] has asked LVM.
+pub(super) fn locks() -> Result<&'static Path> {
+    let known = LOCKS.get().map(PathBuf::as_path);
+    known.ok_or_else(|| Error::new(Kind::Bug, "LVM was not asked where its locks are"))
 }
 
 /// What LVM can have its pools and mirrors watched by.
@@ -91,6 +107,20 @@ fn check_version(text: &str) -> Result<()> {
         )),
         None => refused("`lvm version` does not tell its version; install lvm2".to_owned()),
     }
+}
+
+/// Reads what `lvmconfig` prints: `locking_dir="/run/lock/lvm"`.
+fn parse_locks(text: &str) -> Result<PathBuf> {
+    let path = text
+        .strip_prefix("locking_dir=\"")
+        .and_then(|rest| rest.strip_suffix('"'));
+    let path = path.filter(|path| path.starts_with('/') && !path.contains(['"', '\\']));
+    path.map(PathBuf::from).ok_or_else(|| {
+        Error::new(
+            Kind::Precondition,
+            format!("`lvmconfig` says {text:?} of where LVM's locks are, which is no absolute path; mend global/locking_dir in lvm.conf"),
+        )
+    })
 }
 
 /// Without the locks of the host's own LVM both would change a group at a time, and one of the changes would be lost.
@@ -132,6 +162,22 @@ mod tests {
             assert!(error.to_string().contains("2.03.11 or newer"), "{error}");
         }
         check_version("usage: lvm").unwrap_err();
+    }
+
+    #[test]
+    fn where_the_locks_are_is_an_absolute_path() {
+        let path = parse_locks("locking_dir=\"/run/lock/lvm\"").unwrap();
+        assert_eq!(path, Path::new("/run/lock/lvm"));
+        for wrong in [
+            "",
+            "locking_dir=\"\"",
+            "\"/run\"",
+            "locking_dir=\"run\"",
+            "locking_dir=\"/a\"\n\"",
+        ] {
+            let error = parse_locks(wrong).unwrap_err();
+            assert_eq!(error.kind(), Kind::Precondition, "{wrong}");
+        }
     }
 
     #[test]

@@ -224,24 +224,25 @@ pub(super) struct SystemId {
 
 /// Runs the commands that tell by what LVM knows this machine.
 pub(super) async fn system_id() -> Result<SystemId> {
-    let ask = |words: &'static [&'static str]| async move {
-        let output = Program::reading("lvm").args(words).run().await;
-        let output = output.map_err(classify)?;
-        // "  system ID: name" and "system_id_source=\"uname\"".
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let output = Program::reading("lvm").args(["systemid"]).run().await;
+    let output = output.map_err(classify)?;
+    // "  system ID: name" and "system_id_source=\"uname\"".
+    let value = |text: &str| {
         let value = text.trim().split_once([':', '=']);
-        Ok::<_, Error>(value.map_or("", |(_, value)| value).trim().replace('"', ""))
+        value.map_or("", |(_, value)| value).trim().replace('"', "")
     };
     Ok(SystemId {
-        id: ask(&["systemid"]).await?,
-        source: ask(&[
-            "lvmconfig",
-            "--typeconfig",
-            "full",
-            "global/system_id_source",
-        ])
-        .await?,
+        id: value(&String::from_utf8_lossy(&output.stdout)),
+        source: value(&setting("global/system_id_source").await?),
     })
+}
+
+/// One of LVM's settings of this host, with LVM's own value where the host says nothing; a line `name=value`.
+pub(super) async fn setting(name: &str) -> Result<String> {
+    let words = ["lvmconfig", "--type", "full", name];
+    let output = Program::reading("lvm").args(words).run();
+    let output = output.await.map_err(classify)?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// What should be done about an LVM program that failed, by its complaint (in the C locale).

@@ -7,7 +7,6 @@ use std::{
     fs::File,
     io,
     os::unix::fs::MetadataExt,
-    path::Path,
     sync::{Arc, atomic::Ordering},
     thread,
     time::{Duration, Instant},
@@ -22,7 +21,7 @@ use super::{
     NOTES,
     forgotten::thin_volumes,
     group::Group,
-    installation::LOCKS,
+    installation::locks,
     metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
     moment_of, name_of,
     program::Command,
@@ -252,12 +251,13 @@ impl Group {
 
     /// The lock by which LVM's programs keep each other out of the group.
     pub(super) fn lock(&self) -> Result<Flock<File>> {
-        let path = Path::new(LOCKS).join(format!("V_{}", self.name));
+        let directory = locks()?;
+        let path = directory.join(format!("V_{}", self.name));
         let failed =
             |error: io::Error| Error::io(format!("could not lock {}", path.display()), error);
         let begun = Instant::now();
         loop {
-            std::fs::create_dir_all(LOCKS).map_err(failed)?;
+            std::fs::create_dir_all(directory).map_err(failed)?;
             let file = File::options()
                 .create(true)
                 .truncate(false)
