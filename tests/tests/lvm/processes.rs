@@ -21,12 +21,13 @@ use nix::{
     fcntl::{Flock, FlockArg},
     sys::signal::Signal,
 };
+use tonic::Code;
 
 use crate::{
     group_snapshots::together,
     groups::{group, stop_at},
     guard,
-    kit::{mount, ok, unbind_all, unmount, volume},
+    kit::{mount, ok, refused, unbind_all, unmount, volume},
 };
 
 /// What LVM was told to do since the last time, as the log has it: by a program of its own, or one that goes on running.
@@ -250,9 +251,14 @@ struct Settings(&'static str, Option<String>);
 
 impl Settings {
     fn say(name: &'static str, text: &str) -> Self {
+        let before = fs::read_to_string(name).unwrap_or_default();
+        Self::are(name, &format!("{before}{text}\n"))
+    }
+
+    /// The whole of it.
+    fn are(name: &'static str, text: &str) -> Self {
         let before = fs::read_to_string(name).ok();
-        let whole = format!("{}{text}\n", before.clone().unwrap_or_default());
-        fs::write(name, whole).unwrap();
+        fs::write(name, text).unwrap();
         Self(name, before)
     }
 }
@@ -339,4 +345,40 @@ async fn locks_are_where_the_host_has_them() {
     let taken = ok(call.await.unwrap()).group_snapshot.unwrap();
     unbind_all(&agent, &taken).await;
     unmount(&agent, &id, &at).await;
+}
+
+#[tokio::test]
+async fn disks_that_the_host_keeps_out_are_out() {
+    let scratch = Scratch::new();
+    let groups = ["ours", "others"].map(|name| {
+        let disk = scratch.disk(name, 256);
+        (scratch.volume_group_over(&[disk.clone()]), disk)
+    });
+    let [(ours, disk), (others, _)] = &groups;
+    // What LVM does of itself is left to it.
+    let conf = fs::read_to_string("/etc/lvm/lvm.conf").unwrap();
+    let conf = conf.replace("use_devicesfile=0", "");
+    let _conf = Settings::are("/etc/lvm/lvm.conf", &conf);
+    fs::create_dir_all("/etc/lvm/devices").unwrap();
+    let file = "/etc/lvm/devices/system.devices";
+    let add = ["lvmdevices", "--config", "devices/use_devicesfile=1"];
+    let _file = Settings::are(file, "");
+    run("lvm", &[&add[..], &["-y", "--adddev", disk]].concat());
+    let options = Options {
+        config: Some(format!(
+            "classes:\n- {{name: ours, default: true, thick: {{volumeGroup: {ours}}}}}\n- {{name: others, thick: {{volumeGroup: {others}}}}}\n"
+        )),
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    volume(&agent, "v", 4, &raw()).await;
+    let request = CreateVolumeRequest {
+        parameters: [("class".to_owned(), "others".to_owned())].into(),
+        ..create("w", 4, &raw())
+    };
+    let message = refused(
+        agent.controller().create_volume(request).await,
+        Code::FailedPrecondition,
+    );
+    assert!(message.contains(others), "{message}");
 }

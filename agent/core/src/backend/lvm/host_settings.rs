@@ -45,6 +45,21 @@ impl Seen {
     }
 }
 
+/// Whether LVM must be told to keep to the host's devices file: there is one, and the host leaves to its LVM whether that is
+/// used. The LVM of an image may do so by itself or not (Debian's does not, Red Hat's does), and would see what the host
+/// keeps out, such as the disks of virtual machines.
+pub(super) fn needs_devices_file() -> bool {
+    has_undecided_devices_file(Path::new(HOSTS))
+}
+
+fn has_undecided_devices_file(hosts: &Path) -> bool {
+    hosts.join("devices/system.devices").exists()
+        && !["lvm.conf", LOCAL].into_iter().any(|name| {
+            let text = fs::read_to_string(hosts.join(name));
+            text.is_ok_and(|text| decides(&text, "use_devicesfile"))
+        })
+}
+
 /// The directory with the settings for a running `lvm`; none when the host's own are better, or it cannot be made.
 pub(super) fn directory() -> Option<PathBuf> {
     static MAKING: Mutex<()> = Mutex::new(());
@@ -72,7 +87,7 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
     let local = read(LOCAL)?;
     if [&read("lvm.conf")?, &local]
         .into_iter()
-        .any(|text| decides(text))
+        .any(|text| decides(text, "use_aio"))
     {
         return Ok(false);
     }
@@ -117,12 +132,12 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a text of settings says anything of asynchronous input and output.
-fn decides(text: &str) -> bool {
+/// Whether a text of settings says anything of one of them.
+fn decides(text: &str, setting: &str) -> bool {
     let lines = text.lines().map(str::trim_start);
     lines
         .filter(|line| !line.starts_with('#'))
-        .any(|line| line.contains("use_aio"))
+        .any(|line| line.contains(setting))
 }
 
 /// How many disks of this machine turn, or say so.
@@ -168,6 +183,23 @@ mod tests {
         assert!(!make(&hosts, &ours).unwrap());
         fs::remove_dir_all(&hosts).unwrap();
         make(&hosts, &ours).unwrap_err();
+    }
+
+    #[test]
+    fn a_devices_file_is_kept_to_unless_the_host_says_something_of_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let hosts = scratch.path();
+        fs::create_dir(hosts.join("devices")).unwrap();
+        assert!(!has_undecided_devices_file(hosts), "there is none");
+        fs::write(hosts.join("devices/system.devices"), "").unwrap();
+        assert!(has_undecided_devices_file(hosts));
+        fs::write(hosts.join("lvm.conf"), "\t# use_devicesfile = 0\n").unwrap();
+        assert!(has_undecided_devices_file(hosts));
+        for name in ["lvm.conf", LOCAL] {
+            fs::write(hosts.join(name), "devices {\n\tuse_devicesfile = 0\n}\n").unwrap();
+            assert!(!has_undecided_devices_file(hosts));
+            fs::remove_file(hosts.join(name)).unwrap();
+        }
     }
 
     #[test]

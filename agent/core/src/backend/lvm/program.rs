@@ -23,11 +23,16 @@ const NO_UDEV: &str = "activation/udev_sync=0 activation/udev_rules=0";
 /// There is no dmeventd, nor one to be started, as in the agent's image: each activation would complain of it.
 const NO_DMEVENTD: &str = "activation/monitoring=0";
 
+/// What the host keeps out is out for us, too.
+const DEVICES_FILE: &str = "devices/use_devicesfile=1";
+
 /// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
 fn settings(more: &[&str]) -> String {
     let udev = (!udev::is_running()).then_some(NO_UDEV);
     let dmeventd = (Dmeventd::now() == Dmeventd::Absent).then_some(NO_DMEVENTD);
+    let devices = host_settings::needs_devices_file().then_some(DEVICES_FILE);
     let all = [NO_BACKUP].into_iter().chain(udev).chain(dmeventd);
+    let all = all.chain(devices);
     let all: Vec<&str> = all.chain(more.iter().copied()).collect();
     all.join(" ")
 }
