@@ -78,7 +78,7 @@ pub(crate) async fn with_reflinks(mebibytes: u64) -> Agent {
     on(Kind::Xfs, mebibytes, "").await
 }
 
-async fn on(storage: Kind, mebibytes: u64, more: &str) -> Agent {
+pub(crate) async fn on(storage: Kind, mebibytes: u64, more: &str) -> Agent {
     let scratch = Scratch::new();
     let images = scratch.file_system("images", storage, mebibytes);
     let config = format!(

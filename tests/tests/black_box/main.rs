@@ -37,6 +37,7 @@ mod old_calls;
 mod old_texts;
 mod one_moment;
 mod process;
+mod raw_copies;
 mod reclaim;
 mod restoring;
 mod rollback;

@@ -55,8 +55,12 @@ pub fn supports_reflink(directory: &Path) -> Result<bool> {
 
 /// Copies what `source` holds into `target`, an empty file; what is a hole stays one.
 ///
-/// `progress` hears how many bytes of data have been copied since it last heard.
-pub fn sparse_copy(source: &File, target: &File, mut progress: impl FnMut(u64)) -> Result<()> {
+/// `progress` hears how many bytes of data have been copied since it last heard, and can end the copy with an error.
+pub fn sparse_copy(
+    source: &File,
+    target: &File,
+    mut progress: impl FnMut(u64) -> io::Result<()>,
+) -> Result<()> {
     let mut copy = || -> io::Result<()> {
         let size = source.metadata()?.len();
         target.set_len(size)?;
@@ -75,7 +79,7 @@ pub fn full_copy(
     source: &File,
     target: &File,
     size: u64,
-    mut progress: impl FnMut(u64),
+    mut progress: impl FnMut(u64) -> io::Result<()>,
 ) -> Result<()> {
     let mut copy = || -> io::Result<()> {
         reserve(target, size)?;
@@ -163,7 +167,7 @@ fn copy_range(
     source: &File,
     target: &File,
     (start, end): (u64, u64),
-    progress: &mut impl FnMut(u64),
+    progress: &mut impl FnMut(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut position = start;
     while position < end {
@@ -193,7 +197,7 @@ fn copy_range(
             );
         }
         position += copied;
-        progress(copied);
+        progress(copied)?;
     }
     Ok(())
 }
@@ -204,7 +208,7 @@ fn copy_through(
     target: &File,
     (start, end): (u64, u64),
     buffer: &mut [u8],
-    progress: &mut impl FnMut(u64),
+    progress: &mut impl FnMut(u64) -> io::Result<()>,
 ) -> io::Result<()> {
     let mut position = start;
     while position < end {
@@ -223,7 +227,7 @@ fn copy_through(
         target.write_all_at(part.get(..read).unwrap_or_default(), position)?;
         let read = u64::try_from(read).map_err(io::Error::other)?;
         position += read;
-        progress(read);
+        progress(read)?;
     }
     Ok(())
 }

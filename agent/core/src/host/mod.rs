@@ -30,6 +30,7 @@ mod system;
 pub(crate) mod testing;
 pub mod trim;
 pub mod udev;
+mod write_watch;
 
 pub use access::Access;
 pub(crate) use direct::{DirectBuffer, open_direct};
@@ -42,6 +43,7 @@ pub use mount::Outcome;
 pub use mount_options::{MountOptions, Restrictions};
 pub use mount_table::{DeviceNumber, Mount, MountTable};
 pub use superblock::{Probe, Superblock};
+pub use write_watch::WriteWatch;
 
 #[cfg(test)]
 mod tests;

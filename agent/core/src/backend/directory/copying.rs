@@ -2,31 +2,49 @@
 
 use std::{
     fs::{self, File, OpenOptions},
+    io,
     path::Path,
 };
 
 use super::{Allocation, Inner, layout::Passing};
 use crate::{
-    Error, Result,
+    Error, Kind, Result,
     backend::ImageSpec,
     fail,
     host::{
-        Frozen, MountTable,
+        Frozen, MountTable, WriteWatch,
         copy::{self, Reflink},
         loop_device,
     },
     types::{ImageId, ImageKind},
 };
 
-/// Keeps writers of an image still for as long as it lives.
+/// Keeps writers of an image still for as long as it lives, or sees what they write.
 enum Stillness {
-    /// Nobody writes through a file system.
+    /// Nobody can write.
     Nothing,
+    /// Raw users can write. They cannot be held, so what they wrote in makes no copy; nor does what cannot be watched.
+    Watched(Result<WriteWatch>),
     /// The file system is frozen, and a mark says so to the agent after a kill.
     Frozen {
         frozen: Option<Frozen>,
         mark: std::path::PathBuf,
     },
+}
+
+impl Stillness {
+    /// Fails when raw users may have written since it began.
+    fn check(&self) -> io::Result<()> {
+        let Self::Watched(watch) = self else {
+            return Ok(());
+        };
+        let watch = watch.as_ref();
+        let watch = watch.map_err(|error| io::Error::other(error.chain()))?;
+        if watch.saw_writes()? {
+            return Err(io::Error::other("it was written meanwhile"));
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Stillness {
@@ -48,31 +66,64 @@ impl Inner {
         let path = self.layout.image(source);
         let from = File::open(&path)
             .map_err(|error| Error::io(format!("could not open {}", path.display()), error))?;
-        let still = self.hold_still(source, &path)?;
+        let still = self.hold_still(source, &from, &path)?;
         fail::point("directory.copy.still");
-        let copied = self.copy_bytes(&from, target, spec);
+        let copied = self.copy_bytes(&from, target, spec, || still.check());
         fail::point("directory.copy.copied");
+        let copied = match copied {
+            // The kernel lets nobody write while blocks become shared.
+            Ok(Reflink::Done) => Ok(()),
+            copied => match still.check() {
+                Ok(()) => copied.map(drop),
+                Err(why) => Err(self.not_held(source, why)),
+            },
+        };
         drop(still);
         fail::point("directory.copy.thawed");
         copied
     }
 
-    pub(super) fn copy_bytes(&self, from: &File, target: &File, spec: &ImageSpec) -> Result<()> {
+    /// The refusal of a copy that its raw users may have written in.
+    fn not_held(&self, source: ImageId, why: io::Error) -> Error {
+        let allocation = match self.settings.allocation {
+            Allocation::Thick => " with `allocation: thick`",
+            Allocation::Thin => "",
+        };
+        Error::new(
+            Kind::Precondition,
+            format!(
+                "{source} is used as a raw block device, whose writers an image directory cannot hold while it copies, and {}{allocation} shares no blocks between images; stop its writers, unpublish and unstage it, or use a thin class on a file system with reflinks (xfs, btrfs) or a class over LVM",
+                self.settings.path.display()
+            ),
+        )
+        .because(why)
+    }
+
+    /// Copies all bytes, or shares their blocks; says which. `check` is asked between steps, and can end a copy.
+    pub(super) fn copy_bytes(
+        &self,
+        from: &File,
+        target: &File,
+        spec: &ImageSpec,
+        check: impl Fn() -> io::Result<()>,
+    ) -> Result<Reflink> {
         match (self.settings.allocation, spec.id.kind) {
             // A reserved block must be nobody else's, or writing it would need a new one.
             (Allocation::Thick, ImageKind::Volume) => {
-                copy::full_copy(from, target, spec.size.bytes(), |_| {})
+                copy::full_copy(from, target, spec.size.bytes(), |_| check())?;
             }
-            (Allocation::Thick, _) => copy::sparse_copy(from, target, |_| {}),
+            (Allocation::Thick, _) => copy::sparse_copy(from, target, |_| check())?,
             (Allocation::Thin, _) => match copy::reflink(from, target)? {
-                Reflink::Done => Ok(()),
-                Reflink::Unsupported => copy::sparse_copy(from, target, |_| {}),
+                Reflink::Done => return Ok(Reflink::Done),
+                Reflink::Unsupported => copy::sparse_copy(from, target, |_| check())?,
             },
         }
+        Ok(Reflink::Unsupported)
     }
 
-    /// Freezes the file system on an image if one is mounted from it; brings what a raw user wrote to the file.
-    fn hold_still(&self, id: ImageId, path: &Path) -> Result<Stillness> {
+    /// Freezes the file system on an image if one is mounted from it; else brings what raw users wrote to the
+    /// file, and watches them.
+    fn hold_still(&self, id: ImageId, image: &File, path: &Path) -> Result<Stillness> {
         if id.kind == ImageKind::Snapshot {
             return Ok(Stillness::Nothing);
         }
@@ -91,7 +142,7 @@ impl Inner {
             for device in &devices {
                 flush(&device.path)?;
             }
-            return Ok(Stillness::Nothing);
+            return Ok(Stillness::Watched(WriteWatch::begin(image, &devices)));
         };
         // Read by the agent that starts after a kill; a power cut thaws everything, so nothing is synced.
         let mark = self.layout.passing(Passing::Frozen, id);

@@ -408,7 +408,7 @@ impl Step {
                     "the file system cannot share blocks any more",
                 )),
             },
-            Self::Copy { from, to } => copy::sparse_copy(from, to, |_| {}),
+            Self::Copy { from, to } => copy::sparse_copy(from, to, |_| Ok(())),
         }
     }
 }
