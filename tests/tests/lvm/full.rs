@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How long the kernel lets writers of a full pool wait, in seconds.
-const KERNEL_WAITS: &str = "/sys/module/dm_thin_pool/parameters/no_space_timeout";
+pub(crate) const KERNEL_WAITS: &str = "/sys/module/dm_thin_pool/parameters/no_space_timeout";
 
 /// So long at the most a writer needs for what fills a pool, on a machine that is busy.
 const FILLING: Duration = Duration::from_mins(1);

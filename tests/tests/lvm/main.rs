@@ -52,6 +52,7 @@ mod node;
 mod one_moment;
 mod pools;
 mod processes;
+mod quiesce;
 #[path = "../black_box/reclaim.rs"]
 mod reclaim;
 mod refusals;

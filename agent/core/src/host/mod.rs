@@ -12,6 +12,7 @@ pub mod exceptions;
 pub mod exec;
 mod filesystem;
 pub mod fill;
+pub mod flush;
 pub mod format;
 pub mod freeze;
 mod growth;

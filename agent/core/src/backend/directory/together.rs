@@ -129,6 +129,7 @@ impl Inner {
             // What is on the disk already need not be brought there while writers wait.
             from.sync_data()
                 .map_err(|error| failed_sync(source, error))?;
+            member.flushed.push(open(&mount_point, false)?);
             for list in [&mut member.settled, &mut member.held] {
                 list.push(Held::FileSystem(open(&mount_point, false)?));
             }

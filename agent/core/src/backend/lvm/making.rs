@@ -61,6 +61,10 @@ impl Lvm {
             self.clean(origin).await?;
             now = self.group.now().await?;
         }
+        if let Origin::CopyOf(origin) = spec.origin {
+            self.flush(&now, origin).await?;
+            now = self.group.now().await?;
+        }
         self.check_names(&now, spec.id)?;
         Self::check_records(&now)?;
         let unit = self.sizes(now.extent)?.unit;

@@ -7,6 +7,7 @@
 mod adopting;
 mod claims;
 mod filling;
+mod flushing;
 mod forgotten;
 mod gate;
 mod group;

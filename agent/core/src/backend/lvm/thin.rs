@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking,
-    host::device_mapper::SECTOR,
+    host::{device_mapper::SECTOR, moment::Check},
     types::{ImageKind, Size},
 };
 
@@ -234,6 +234,24 @@ impl Lvm {
             Kind::NoSpace,
             format!("thin pool {}/{}: {why}", now.name, wanted.name),
         ))
+    }
+
+    /// Looks at the room again once nobody else can change the pool: what was synced meanwhile has gone into it, and a
+    /// device of a full one would stay suspended for as long as it is full.
+    pub(super) fn room_check(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Check> {
+        let (volume, _) = find_pool(now, wanted)?;
+        let (uuid, guard) = (now.pool_uuid(volume), wanted.guard);
+        let (group, path) = (Arc::clone(&self.group), self.group.path(&wanted.name));
+        Ok(Box::new(move || {
+            let words = group.mapper()?.status(&uuid)?;
+            let state = words.map(|words| PoolState::parse(&words)).transpose();
+            let failed = |kind, why| Error::new(kind, format!("thin pool {path} {why}"));
+            let state = state.map_err(|why| failed(Kind::Precondition, why))?;
+            match state.and_then(|state| state.refusal(guard)) {
+                Some(why) => Err(failed(Kind::NoSpace, why)),
+                None => Ok(()),
+            }
+        }))
     }
 
     /// Makes a volume that reads as zeros.

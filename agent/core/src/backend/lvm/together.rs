@@ -4,10 +4,12 @@
 //! left for the moment in which all writers wait are a message to the pool, or a device, for each; LVM sees nothing of
 //! that. No program of LVM's may run meanwhile: it would let go what is held.
 
-use std::{fs::File, sync::Arc};
+use std::sync::Arc;
 
 use super::{
     ImageSpec, Lvm, ThinPool, Volumes,
+    flushing::{mounted, unflushed},
+    group::Group,
     making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of,
@@ -22,7 +24,7 @@ use crate::{
     host::{
         MountTable,
         device_mapper::{DeviceMapper, Line, Mapped, SECTOR},
-        moment::{Held, Lock, Member, Moment, SHORT, Step},
+        moment::{Check, Held, Lock, Member, Moment, SHORT, Step},
         udev::Visibility,
     },
 };
@@ -87,6 +89,10 @@ impl Lvm {
         })
         .await?;
         let (locked, checked) = (Arc::clone(&self.group), Arc::clone(&self.group));
+        let room = match &self.settings.volumes {
+            Volumes::Thin(pool) => Some(self.room_check(&now, pool)?),
+            Volumes::Thick(_) => None,
+        };
         Ok(Moment {
             locks: vec![Lock::new(&self.group.name, move || {
                 let lock = locked.lock();
@@ -94,23 +100,10 @@ impl Lvm {
                     Error::new(Kind::Busy, "LVM's lock cannot be had; ask again").because(error)
                 })
             })],
-            checks: vec![Box::new(move || {
-                let now = checked.read_known();
-                let is_there = |copy: &LogicalVolume| {
-                    let found = now.as_ref().and_then(|now| now.volumes.get(&copy.name));
-                    found.is_some_and(|found| found.uuid == copy.uuid && found.kind == copy.kind)
-                };
-                if expected.iter().all(is_there) {
-                    return Ok(());
-                }
-                Err(Error::new(
-                    Kind::Busy,
-                    format!(
-                        "somebody else changes volume group {}; ask again",
-                        checked.name
-                    ),
-                ))
-            })],
+            checks: room
+                .into_iter()
+                .chain([is_unchanged(checked, expected)])
+                .collect(),
             members,
             limit: SHORT,
         })
@@ -125,6 +118,9 @@ impl Lvm {
         }
         let now = self.group.now().await?;
         Self::check_records(&now)?;
+        if matches!(self.settings.volumes, Volumes::Thick(_)) {
+            self.flush(&now, origin).await?;
+        }
         let source = self.finished(&now, origin)?;
         let commands = match &self.settings.volumes {
             Volumes::Thin(pool) if self.device(&now, source.volume)?.is_some() => {
@@ -227,6 +223,27 @@ fn copy_in<'a>(now: &'a VolumeGroup, spec: &ImageSpec) -> Result<&'a LogicalVolu
     found.ok_or_else(|| Error::new(Kind::HalfDone, format!("{} is gone again", spec.id)))
 }
 
+/// Makes sure that LVM's record still has what a group snapshot is made of.
+fn is_unchanged(group: Arc<Group>, expected: Vec<LogicalVolume>) -> Check {
+    Box::new(move || {
+        let now = group.read_known();
+        let is_there = |copy: &LogicalVolume| {
+            let found = now.as_ref().and_then(|now| now.volumes.get(&copy.name));
+            found.is_some_and(|found| found.uuid == copy.uuid && found.kind == copy.kind)
+        };
+        if expected.iter().all(is_there) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Busy,
+            format!(
+                "somebody else changes volume group {}; ask again",
+                group.name
+            ),
+        ))
+    })
+}
+
 /// What is left to be done for one copy. A snapshot of a volume without a device, which nobody can write to, is right
 /// already.
 fn plan(
@@ -262,8 +279,9 @@ fn plan(
         }
         _ => empty_again(mapper, &now.mapped_uuid(copy))?,
     };
-    let (mut settled, mut held) = (Vec::new(), Vec::new());
+    let (mut flushed, mut settled, mut held) = (Vec::new(), Vec::new(), Vec::new());
     if let Some(device) = device {
+        flushed.extend(unflushed(&device)?);
         if let Some((directory, fs_type)) = mounted(&device)? {
             // To suspend a device freezes what is mounted from it, but not btrfs in all kernels.
             if fs_type == "btrfs" {
@@ -277,6 +295,7 @@ fn plan(
         held.push(Held::Device { uuid: device.uuid });
     }
     Ok(Member {
+        flushed,
         settled,
         held,
         before,
@@ -306,20 +325,4 @@ fn empty_again(mapper: &DeviceMapper, uuid: &str) -> Result<(Vec<Step>, Vec<Step
             table,
         }],
     ))
-}
-
-/// A directory of the file system that is mounted from a device and can be written to, and its type.
-fn mounted(device: &Mapped) -> Result<Option<(File, String)>> {
-    let table = MountTable::read()?;
-    let node = device.node()?;
-    let mut mounts = table.of_block_device(&node, device.number);
-    let writable =
-        mounts.find(|mount| !mount.is_file_system_read_only() && mount.fs_type != "devtmpfs");
-    let Some(mount) = writable.filter(|mount| mount.target.is_dir()) else {
-        return Ok(None);
-    };
-    let directory = File::open(&mount.target);
-    let directory = directory
-        .map_err(|error| Error::io(format!("could not open {}", mount.target.display()), error))?;
-    Ok(Some((directory, mount.fs_type.clone())))
 }

@@ -20,7 +20,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::Flock,
+    fcntl::{Flock, FlockArg},
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         mman::{MlockAllFlags, mlockall},
@@ -31,7 +31,10 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::held::{Held, Told};
+use super::{
+    GRACE,
+    held::{Held, Told},
+};
 use crate::{
     Error, Kind, Result,
     host::{device_mapper::DeviceMapper, system},
@@ -124,7 +127,7 @@ impl Guard {
         armed.map_err(no_answer)
     }
 
-    /// Tells it the longest that anybody may wait. The time runs when this returns.
+    /// Tells it the longest that anybody may wait. The time runs when this returns, and anew when it is told again.
     ///
     /// # Errors
     /// `Busy` when it is gone.
@@ -266,6 +269,15 @@ impl Releasers {
         changed.notify_all();
     }
 
+    /// Waits a while until they do: whether they do.
+    fn wait_for(&self, patience: Duration) -> bool {
+        let (rounds, changed) = &*self.state;
+        let rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let runs = |rounds: &mut Rounds| rounds.ended < rounds.told * self.count;
+        let waited = changed.wait_timeout_while(rounds, patience, runs);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     /// Waits until they do.
     fn wait(&self) {
         let (rounds, changed) = &*self.state;
@@ -322,13 +334,18 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
         releasers.wait();
         return Ok(Watched::Nothing);
     };
-    let limit = Duration::from_millis(u64::from_ne_bytes(limit));
+    let mut limit = Duration::from_millis(u64::from_ne_bytes(limit));
     let mut deadline = Instant::now() + limit;
     stream.write_all(&[GO])?;
     let mut is_late = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match wait_for(&stream, left)? {
+            Said::Go(again) => {
+                limit = again;
+                deadline = Instant::now() + limit;
+                stream.write_all(&[GO])?;
+            }
             Said::Nothing => {
                 is_late = true;
                 // Again and again: what was being held just then may be held only now.
@@ -342,6 +359,10 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
             }
             Said::Goodbye => {
                 releasers.tell();
+                if !releasers.wait_for(GRACE) {
+                    // A device that flushes into a full pool waits for somebody who wants a lock.
+                    unlock(&mut files);
+                }
                 releasers.wait();
                 // The locks, which are among the files, go with the process.
                 drop(files);
@@ -351,8 +372,18 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
     }
 }
 
+/// Gives up the locks, which are the files that are not of anything held. The agent that died may have them open still, in
+/// a thread that the kernel does not let go.
+fn unlock(files: &mut [Option<File>]) {
+    for file in files.iter_mut().filter_map(Option::take) {
+        // It is locked through the same open file already; to drop this unlocks it for all who have that.
+        drop(Flock::lock(file, FlockArg::LockExclusiveNonblock));
+    }
+}
+
 enum Said {
     Nothing,
+    Go(Duration),
     Done,
     Goodbye,
 }
@@ -371,6 +402,12 @@ fn wait_for(mut stream: &UnixStream, left: Duration) -> io::Result<Said> {
     let mut word = [0];
     match stream.read(&mut word) {
         Ok(1) if word == [DONE] => Ok(Said::Done),
+        Ok(1) if word == [GO] => {
+            let mut limit = [0; size_of::<u64>()];
+            let read = stream.read_exact(&mut limit);
+            let limit = Duration::from_millis(u64::from_ne_bytes(limit));
+            Ok(read.map_or(Said::Goodbye, |()| Said::Go(limit)))
+        }
         // Its end, or that of a process that was killed with words unread.
         _ => Ok(Said::Goodbye),
     }

@@ -61,15 +61,6 @@ impl Held {
         matches!(self, Self::Device { .. })
     }
 
-    /// Brings what was written to the disk, while writers go on.
-    pub(super) fn sync(&self) -> Result<()> {
-        let Self::FileSystem(directory) = self else {
-            return Ok(());
-        };
-        let synced = nix::unistd::syncfs(directory);
-        synced.map_err(|error| could_not_settle(error.into()))
-    }
-
     /// Has writers wait for a moment and go on, so that they wait for less when they wait next: a freeze writes a journal
     /// out that a sync leaves to be, and waits three times for all processors, which the next one need not if it comes
     /// within some milliseconds.
@@ -120,5 +111,5 @@ impl Held {
 }
 
 fn could_not_settle(error: std::io::Error) -> Error {
-    Error::io("could not sync its file system", error)
+    Error::io("could not freeze its file system for a moment", error)
 }

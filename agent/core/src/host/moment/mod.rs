@@ -14,7 +14,7 @@ use std::{
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     thread,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use nix::fcntl::Flock;
@@ -27,12 +27,18 @@ use super::{
     DirectBuffer,
     copy::{self, Reflink},
     device_mapper::{DeviceMapper, Line},
+    flush::{self, Target},
     udev::Visibility,
 };
 use crate::{Error, Kind, Result, fail};
 
 /// So long writers wait at most where nothing else is said.
 pub const SHORT: Duration = Duration::from_secs(1);
+/// After a quiesce that failed each device has so long to let go of its writers before others get the locks: what it waits
+/// for may be what they want to do.
+const GRACE: Duration = Duration::from_secs(1);
+/// So often all is synced anew because the locks were long in coming.
+const LOCK_ROUNDS: usize = 3;
 /// The stack of a thread that holds one image: it does a few system calls.
 const STACK: usize = 128 << 10;
 /// So many file systems are settled at a time for each processor: they have their writers wait, and slow each other down.
@@ -90,6 +96,8 @@ pub enum Step {
 pub struct Member {
     /// What it is called, for people.
     pub name: String,
+    /// What is synced before anything is locked: a directory of each mounted file system, or a block device that is open.
+    pub flushed: Vec<File>,
     /// The file systems that are settled just before.
     pub settled: Vec<Held>,
     /// What keeps its writers waiting, in order.
@@ -179,8 +187,7 @@ impl Moment {
         // In one order, whoever comes: two of these never wait for each other.
         self.locks.sort_by(|a, b| a.name.cmp(&b.name));
         self.locks.dedup_by(|a, b| a.name == b.name);
-        let locks = self.locks.iter().map(|lock| (lock.take)());
-        let locks: Vec<Flock<File>> = locks.collect::<Result<_>>()?;
+        let mut locks = self.flush_and_lock()?;
         // It goes before the locks, which it has too: to let go of those here is to let go of them there.
         let mut guard = guard;
         for check in &self.checks {
@@ -192,10 +199,6 @@ impl Moment {
         }
         fail::point("moment.prepared");
         guard.arm(&self.watched(), &locks)?;
-        for member in &self.members {
-            let synced = member.settled.iter().try_for_each(Held::sync);
-            synced.map_err(|error| member.explain(error))?;
-        }
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
         let window = Window::new(self.limit, writers.len());
@@ -204,7 +207,11 @@ impl Moment {
             let mut result = Ok(());
             for (number, member) in writers.iter().enumerate() {
                 let (window, mapper) = (&window, mapper.as_ref());
-                let hold = move || member.hold_within(number, window, mapper);
+                let hold = move || {
+                    let ended = member.hold_within(number, window, mapper);
+                    window.leave();
+                    ended
+                };
                 let thread = thread::Builder::new().stack_size(STACK);
                 match thread.spawn_scoped(scope, hold) {
                     Ok(thread) => threads.push(thread),
@@ -220,6 +227,9 @@ impl Moment {
             }
             let taken = result.and_then(|()| self.at_once(&window, &mut guard, mapper.as_ref()));
             window.end();
+            if taken.is_err() && !window.wait_for_all(threads.len(), GRACE) {
+                locks.clear();
+            }
             let (mut result, mut released) = (taken.map(|at| (at, window.began())), Ok(()));
             for thread in threads {
                 let ended = thread.join().unwrap_or_else(|_| {
@@ -249,6 +259,28 @@ impl Moment {
         Ok(Taken { at, window })
     }
 
+    /// Brings what was written to the disks, and takes the locks: nobody waits for those while that takes its time, and
+    /// little is left to be synced under them.
+    fn flush_and_lock(&self) -> Result<Vec<Flock<File>>> {
+        let targets = self.members.iter().flat_map(|member| {
+            let name = member.name.as_str();
+            member.flushed.iter().map(move |file| Target { name, file })
+        });
+        let targets: Vec<Target<'_>> = targets.collect();
+        let mut rounds = 0;
+        loop {
+            flush::flush(&targets, self.limit)?;
+            fail::point("moment.flushed");
+            let begun = Instant::now();
+            let locks = self.locks.iter().map(|lock| (lock.take)());
+            let locks: Vec<Flock<File>> = locks.collect::<Result<_>>()?;
+            rounds += 1;
+            if rounds == LOCK_ROUNDS || begun.elapsed() < self.limit {
+                return Ok(locks);
+            }
+        }
+    }
+
     /// What the guard lets go of, for each image.
     fn watched(&self) -> Vec<Vec<&Held>> {
         let all = self.members.iter();
@@ -269,9 +301,12 @@ impl Moment {
         mapper: Option<&DeviceMapper>,
     ) -> Result<SystemTime> {
         let at_once = SETTLED_AT_ONCE * thread::available_parallelism().map_or(1, NonZero::get);
+        // What is settled waits, too, if only for a moment; and the locks are held.
+        guard.watch(self.limit)?;
+        let deadline = Instant::now() + self.limit;
         for end in (at_once..window.holders).step_by(at_once) {
-            if !window.settle(end) {
-                return Ok(SystemTime::now());
+            if !window.settle(end, deadline) {
+                return Err(too_long(self.limit));
             }
         }
         guard.watch(self.limit)?;
@@ -309,7 +344,7 @@ fn too_long(limit: Duration) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "the writers could not be held within {} ms; ask again",
+            "the writers could not be held within {} ms; ask again, or set a larger longestFreeze in the class",
             limit.as_millis()
         ),
     )

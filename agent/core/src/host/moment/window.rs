@@ -30,6 +30,8 @@ struct State {
     /// So many have said that their writers are held, and so many that they are not.
     held: usize,
     lost: usize,
+    /// So many have let go of all, and do nothing any more.
+    left: usize,
 }
 
 impl Window {
@@ -52,12 +54,25 @@ impl Window {
         waiting.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has those below a number settle, and waits until they have: whether they could.
-    pub(super) fn settle(&self, end: usize) -> bool {
+    /// The same until a deadline at the latest: what waits may wait still.
+    fn wait_until(
+        &self,
+        deadline: Instant,
+        waits: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waiting = self
+            .changed
+            .wait_timeout_while(self.state(), left, |state| waits(state));
+        waiting.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Has those below a number settle, and waits until they have: whether they could, before the deadline.
+    pub(super) fn settle(&self, end: usize, deadline: Instant) -> bool {
         self.state().told = end;
         self.changed.notify_all();
-        let state = self.wait_while(|state| state.settled + state.lost < end);
-        state.lost == 0
+        let state = self.wait_until(deadline, |state| state.settled + state.lost < end);
+        state.lost == 0 && state.settled >= end
     }
 
     /// Waits until the one of this number is to settle: false when it never is.
@@ -72,21 +87,36 @@ impl Window {
         self.changed.notify_all();
     }
 
-    /// Opens it, and waits until all have said what became of their writers: whether all are held.
+    /// Opens it, and waits until all have said what became of their writers, or it is over: whether all are held. Nobody
+    /// waits here for a device that still flushes when nothing can come of it any more.
     pub(super) fn begin(&self) -> bool {
+        let began = Instant::now();
         let mut state = self.state();
-        state.began = Some(Instant::now());
+        state.began = Some(began);
         state.early = std::mem::replace(&mut state.told, self.holders);
         drop(state);
         self.changed.notify_all();
-        let state = self.wait_while(|state| state.held + state.lost < self.holders);
-        state.lost == 0
+        let missing = |state: &State| state.held + state.lost < self.holders;
+        let state = self.wait_until(began + self.limit, missing);
+        state.lost == 0 && !missing(&state)
     }
 
     /// Ends it, or has it never begin.
     pub(super) fn end(&self) {
         self.state().has_ended = true;
         self.changed.notify_all();
+    }
+
+    /// Says that one holds nothing any more.
+    pub(super) fn leave(&self) {
+        self.state().left += 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits a while until so many hold nothing any more: whether they do.
+    pub(super) fn wait_for_all(&self, count: usize, patience: Duration) -> bool {
+        let state = self.wait_until(Instant::now() + patience, |state| state.left < count);
+        state.left >= count
     }
 
     /// When it began.
@@ -151,6 +181,10 @@ mod tests {
         Window::new(limit, holders)
     }
 
+    fn late() -> Instant {
+        Instant::now() + Duration::from_mins(1)
+    }
+
     /// What one does that holds writers.
     fn hold(window: &Window, number: usize, is_held: bool) -> bool {
         if !window.wait_to_settle(number) {
@@ -176,7 +210,7 @@ mod tests {
                     assert!(window.state().has_ended);
                 });
             }
-            assert!(window.settle(2));
+            assert!(window.settle(2, late()));
             assert_eq!(window.state().settled, 2);
             assert!(window.begin());
             assert_eq!(window.state().settled, 4);
@@ -191,7 +225,7 @@ mod tests {
         thread::scope(|scope| {
             let window = &window;
             let early = scope.spawn(move || hold(window, 0, true));
-            assert!(window.settle(1));
+            assert!(window.settle(1, late()));
             let last = scope.spawn(move || {
                 assert!(window.wait_to_settle(1));
                 assert!(window.wait_for_begin(1));
@@ -221,7 +255,7 @@ mod tests {
             let never = window(Duration::from_mins(1), 1);
             thread::scope(|scope| {
                 scope.spawn(|| assert!(!hold(&never, 0, true)));
-                assert!(never.settle(settles));
+                assert!(never.settle(settles, late()));
                 never.end();
             });
         }
@@ -237,9 +271,27 @@ mod tests {
                 assert!(window.wait_to_settle(0));
                 window.tell(false);
             });
-            assert!(!window.settle(1));
+            assert!(!window.settle(1, late()));
             window.end();
         });
+    }
+
+    #[test]
+    fn who_never_settles_or_lets_go_is_waited_for_until_the_deadline() {
+        let window = window(Duration::from_mins(1), 1);
+        let soon = || Instant::now() + Duration::from_millis(20);
+        assert!(!window.settle(1, soon()));
+        window.end();
+        assert!(!window.wait_for_all(1, Duration::from_millis(20)));
+        window.leave();
+        assert!(window.wait_for_all(1, Duration::from_mins(1)));
+    }
+
+    #[test]
+    fn one_that_still_flushes_is_not_waited_for_when_it_is_over() {
+        let window = window(Duration::from_millis(20), 1);
+        assert!(!window.begin());
+        assert!(window.is_over());
     }
 
     #[test]
