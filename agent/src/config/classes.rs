@@ -42,9 +42,8 @@ struct FileDirectory {
     fs_type: Option<String>,
     #[serde(default)]
     allocation: FileAllocation,
-    /// In seconds.
     #[serde(default)]
-    longest_freeze: Option<u32>,
+    longest_freeze: FileFreeze,
 }
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +65,8 @@ struct FileThin {
     warn_at: Option<String>,
     #[serde(default)]
     fs_type: Option<String>,
+    #[serde(default)]
+    longest_freeze: FileFreeze,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,7 +91,14 @@ struct FileThick {
     deletes_snapshots: bool,
     #[serde(default)]
     fs_type: Option<String>,
+    #[serde(default)]
+    longest_freeze: FileFreeze,
 }
+
+/// How long a group snapshot may have writers wait, in seconds.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(transparent)]
+struct FileFreeze(Option<u64>);
 
 /// A pool that is made when it is first needed.
 #[derive(Debug, Deserialize)]
@@ -240,7 +248,8 @@ impl FileDirectory {
             missing: Missing::Refuse,
             longest_freeze: self
                 .longest_freeze
-                .map(|seconds| Duration::from_secs(seconds.into())),
+                .limit()
+                .context("directory.longestFreeze")?,
         })
     }
 }
@@ -266,6 +275,7 @@ impl FileThin {
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
+            longest_freeze: self.longest_freeze.limit().context("thin.longestFreeze")?,
             adoption: self.adopt_node.adoption(node).context("thin.adoptNode")?,
         })
     }
@@ -372,6 +382,7 @@ impl FileThick {
             class: class.clone(),
             node: node.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thick.fsType")?,
+            longest_freeze: self.longest_freeze.limit().context("thick.longestFreeze")?,
             adoption: self.adopt_node.adoption(node).context("thick.adoptNode")?,
         })
     }
@@ -400,6 +411,21 @@ impl FileThick {
             }
             (_, Some(_), _) => bail!("thick.stripes is for layout striped only"),
             (_, None, Some(_)) => bail!("thick.mirrors is for layout raid1 only"),
+        }
+    }
+}
+
+impl FileFreeze {
+    fn limit(self) -> anyhow::Result<Option<Duration>> {
+        // Who waits for longer than that takes the machine for dead.
+        const ALLOWED: std::ops::RangeInclusive<u64> = 1..=600;
+        match self.0 {
+            Some(seconds) if !ALLOWED.contains(&seconds) => bail!(
+                "{seconds} is not between {} and {} seconds",
+                ALLOWED.start(),
+                ALLOWED.end()
+            ),
+            limit => Ok(limit.map(Duration::from_secs)),
         }
     }
 }
@@ -518,6 +544,31 @@ mod tests {
         ] {
             assert!(load(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_time_that_writers_may_wait_has_bounds() {
+        for (kind, class) in [
+            ("thick", "volumeGroup: vg0"),
+            ("thin", "volumeGroup: vg0, pool: p"),
+            ("directory", "path: /a"),
+        ] {
+            let load =
+                |seconds: &str| load(&format!("{kind}: {{{class}, longestFreeze: {seconds}}}"));
+            for allowed in ["1", "60", "600"] {
+                load(allowed).unwrap();
+            }
+            for wrong in ["0", "601", "5000000000"] {
+                let error = format!("{:#}", load(wrong).unwrap_err());
+                assert!(error.contains(&format!("{kind}.longestFreeze")), "{error}");
+                assert!(error.contains("between 1 and 600"), "{error}");
+            }
+        }
+        let file = "{volumeGroup: vg0, longestFreeze: 5}";
+        let file: FileThick = drumlin_crd::yaml::from_str(file).unwrap();
+        let settings = file.settings(&"a".parse().unwrap(), &"n".parse().unwrap());
+        let limit = settings.unwrap().longest_freeze;
+        assert_eq!(limit, Some(Duration::from_secs(5)));
     }
 
     fn guard(options: &str) -> anyhow::Result<PoolGuard> {

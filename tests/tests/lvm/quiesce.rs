@@ -13,14 +13,17 @@ use drumlin_tests::{
     requests::{mounted, raw, snapshot},
     storage::lvm,
 };
+use nix::sys::signal::Signal;
 use tokio::task::JoinHandle;
 use tonic::Status;
 
 use crate::{
     full::KERNEL_WAITS,
     group_snapshots::together,
-    groups::{group, thin, within},
-    kit::{bytes_of, get, mount, put, unmount, volume},
+    groups::{group, stop_at, thick, thin, within},
+    guard::{eventually, is_stopped},
+    kit::{bytes_of, get, mount, ok, put, unmount, volume},
+    one_moment::Load,
 };
 
 /// So long the kernel lets writers of the full pool wait before their writes fail.
@@ -142,4 +145,37 @@ async fn lvextend_saves_xfs_while_a_group_snapshot_fills_its_pool() {
 #[tokio::test(flavor = "multi_thread")]
 async fn lvextend_saves_ext4_while_a_snapshot_fills_its_pool() {
     lvextend_saves_the_writers("ext4", ask_for_a_snapshot).await;
+}
+
+/// Writers wait for longer than the second that is usual, and neither the agent nor the watchdog ends that.
+async fn has_writers_wait_for_as_long_as_its_class_says(mut agent: Agent) {
+    let mut ids = Vec::new();
+    for name in ["a", "b"] {
+        ids.push(volume(&agent, name, 16, &raw()).await);
+    }
+    stop_at(&mut agent, "moment.held").await;
+    let load = Load::over_raw(agent, &ids).await;
+    let (mut groups, request) = (load.agent.group_controller(), together("g", &ids));
+    let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
+    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let held = load.writers[0].acknowledged();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(load.writers[0].acknowledged(), held, "they go on");
+    load.agent.signal(Signal::SIGCONT);
+    let taken = ok(call.await.unwrap()).group_snapshot.unwrap();
+    assert_eq!(taken.snapshots.len(), ids.len());
+    load.writers[0].goes_on(3);
+    load.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thin_class_has_writers_wait_for_as_long_as_it_says() {
+    let agent = thin(200, &["-L", "300M"], "overcommit: 10, longestFreeze: 60").await;
+    has_writers_wait_for_as_long_as_its_class_says(agent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thick_class_has_writers_wait_for_as_long_as_it_says() {
+    let agent = thick(200, "longestFreeze: 60").await;
+    has_writers_wait_for_as_long_as_its_class_says(agent).await;
 }

@@ -59,7 +59,8 @@ pub struct DirectorySettings {
     pub file_system: FileSystem,
     /// What to do when `path` is missing.
     pub missing: Missing,
-    /// So long the writers of mounted volumes may wait for a group snapshot, where images cannot share blocks.
+    /// The longest that a group snapshot has the writers of a mounted volume wait; a second if nothing is said, and then
+    /// images that cannot share blocks are refused.
     pub longest_freeze: Option<Duration>,
 }
 

@@ -1,5 +1,7 @@
 //! What a class over logical volumes is told.
 
+use std::time::Duration;
+
 use crate::{
     backend::{LabelChange, Labels},
     host::FileSystem,
@@ -19,6 +21,8 @@ pub struct LvmSettings {
     pub node: NodeName,
     /// The file system of a volume whose creator named none.
     pub file_system: FileSystem,
+    /// The longest that a group snapshot has the writers of a volume wait; a second if nothing is said.
+    pub longest_freeze: Option<Duration>,
     /// Whose volumes it takes over, if anybody's.
     pub adoption: Option<Adoption>,
 }

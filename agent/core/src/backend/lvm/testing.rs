@@ -85,6 +85,7 @@ impl Lab {
             class: "fast".parse().unwrap(),
             node: "node-a".parse().unwrap(),
             file_system: FileSystem::Ext4,
+            longest_freeze: None,
             adoption: None,
         })
     }

@@ -105,7 +105,7 @@ impl Lvm {
                 .chain([is_unchanged(checked, expected)])
                 .collect(),
             members,
-            limit: SHORT,
+            limit: self.settings.longest_freeze.unwrap_or(SHORT),
         })
     }
 

@@ -169,12 +169,16 @@ pub struct Taken {
 }
 
 impl Moment {
-    /// Adds what another back end has for the same moment.
+    /// Adds what another back end has for the same moment. Writers wait no longer than the strictest of them says.
     pub fn join(&mut self, other: Self) {
+        self.limit = if self.members.is_empty() {
+            other.limit
+        } else {
+            self.limit.min(other.limit)
+        };
         self.locks.extend(other.locks);
         self.checks.extend(other.checks);
         self.members.extend(other.members);
-        self.limit = self.limit.max(other.limit);
     }
 
     /// Takes it. Whatever comes of it, no writer waits any longer when this returns, but those of a device that does not
@@ -459,4 +463,23 @@ fn forget(store: &Path) -> Result<()> {
     let zeros = DirectBuffer::new(STORE_HEAD);
     device.write_all_at(zeros.bytes(), 0).map_err(failed)?;
     device.sync_all().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strictest_of_several_classes_says_how_long_writers_wait() {
+        let mut all = Moment::default();
+        for seconds in [30, 5, 60] {
+            all.join(Moment {
+                members: vec![Member::default()],
+                limit: Duration::from_secs(seconds),
+                ..Moment::default()
+            });
+        }
+        assert_eq!(all.limit, Duration::from_secs(5));
+        assert_eq!(all.members.len(), 3);
+    }
 }
