@@ -22,8 +22,7 @@ use super::{
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
-        MountTable,
-        device_mapper::{DeviceMapper, Line, Mapped, SECTOR},
+        device_mapper::{DeviceMapper, Line, SECTOR},
         moment::{Check, Held, Lock, Member, Moment, SHORT, Step},
         udev::Visibility,
     },
