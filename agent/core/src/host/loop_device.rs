@@ -17,7 +17,7 @@ use std::{
 use super::{
     Access, holders,
     loop_table::{BackingName, describe, device_path, inspect},
-    system,
+    system, write_watch,
 };
 use crate::{Error, Kind, Result};
 
@@ -189,7 +189,9 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
                 let status = system::loop_status(&device)
                     .map_err(|error| failed("look at", &path, error))?;
                 let name = BackingName::new(image.as_os_str().as_bytes());
-                return Ok(describe(&status, name));
+                let device = describe(&status, name);
+                write_watch::start_counting(&device);
+                return Ok(device);
             }
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {}
             Err(error) => {

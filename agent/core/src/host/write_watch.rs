@@ -5,10 +5,16 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
 
 use super::{Access, DeviceNumber, loop_device::LoopDevice};
 use crate::{Error, Kind, Result};
+
+/// So long a watch waits until no write is under way. The kernel counts a write an instant after the one who synced it was
+/// told, which is longer where the processor has other work.
+const SETTLING: Duration = Duration::from_millis(200);
 
 /// What the kernel has counted of an image at one point in time.
 #[derive(Debug)]
@@ -40,7 +46,7 @@ impl WriteWatch {
     /// Watches `image` and those of its devices that take writes.
     ///
     /// # Errors
-    /// `InUse` while one of them is in the middle of a write, `Precondition` where the kernel was told not to count.
+    /// `InUse` while one of them is written all the time, `Precondition` where the kernel was told not to count.
     pub fn begin(image: &File, devices: &[LoopDevice]) -> Result<Self> {
         let failed = |error| Error::io("could not watch an image for writes", error);
         let mut watched = Vec::new();
@@ -61,9 +67,13 @@ impl WriteWatch {
                 ));
             }
             // First what is on its way: a write that ends in between is counted.
-            if has_writes_in_flight(&sysfs).map_err(failed)? {
-                let message = format!("{} is being written", device.path.display());
-                return Err(Error::new(Kind::InUse, message));
+            let begun = Instant::now();
+            while has_writes_in_flight(&sysfs).map_err(failed)? {
+                if begun.elapsed() > SETTLING {
+                    let message = format!("{} is being written", device.path.display());
+                    return Err(Error::new(Kind::InUse, message));
+                }
+                thread::sleep(Duration::from_millis(1));
             }
             let done = Done::of(&sysfs).map_err(failed)?;
             watched.push(Device { sysfs, done });
@@ -108,6 +118,16 @@ impl Done {
             write_sectors: *numbers.get(6)?,
             discards: *numbers.get(11)?,
         })
+    }
+}
+
+/// Has the kernel count what is written to a loop device that was just attached. A device keeps what an administrator set
+/// for what it showed before.
+pub(super) fn start_counting(device: &LoopDevice) {
+    let sysfs = PathBuf::from(format!("/sys/block/loop{}", device.number));
+    // Written only where it must be, for the kernel stops the device for it. Where it may not be, a watch says so.
+    if let Ok(false) = counts(&sysfs) {
+        let _ = fs::write(sysfs.join("queue/iostats"), "1");
     }
 }
 
