@@ -251,19 +251,34 @@ impl DeviceMapper {
         lines: &[Line],
         cookie: u32,
     ) -> Result<Mapped> {
-        let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
-        let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
-        let mut start = Buffer::new(uuid, "", 0, &[]);
-        start.put(32, &cookie.to_ne_bytes());
-        let started = self.load(uuid, lines).and_then(|()| {
-            let started = self.send(DEV_SUSPEND, &start);
-            started.map_err(|error| failed("start", uuid, error))
-        });
-        if let Err(error) = started {
+        let made = self.prepare(name, uuid, lines)?;
+        if let Err(error) = self.start(uuid, cookie) {
             let _ = self.remove(uuid);
             return Err(error);
         }
         Ok(made)
+    }
+
+    /// Makes a device whose table is not in force before [`start`](Self::start). A device that cannot have it is not left
+    /// behind.
+    pub fn prepare(&self, name: &str, uuid: &str, lines: &[Line]) -> Result<Mapped> {
+        let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
+        let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
+        if let Err(error) = self.load(uuid, lines) {
+            let _ = self.remove(uuid);
+            return Err(error);
+        }
+        Ok(made)
+    }
+
+    /// Puts the table of a device in force for the first time, with a cookie for the event that udevd handles then.
+    pub(super) fn start(&self, uuid: &str, cookie: u32) -> Result<()> {
+        let mut start = Buffer::new(uuid, "", 0, &[]);
+        start.put(32, &cookie.to_ne_bytes());
+        let started = self.send(DEV_SUSPEND, &start);
+        started
+            .map(drop)
+            .map_err(|error| failed("start", uuid, error))
     }
 
     /// Gives a device a table that its next resume puts in force.

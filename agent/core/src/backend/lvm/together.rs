@@ -317,11 +317,13 @@ fn empty_again(mapper: &DeviceMapper, uuid: &str) -> Result<(Vec<Step>, Vec<Step
             Step::Forget {
                 store: store.node()?,
             },
+            // A snapshot reads its store when it is prepared, and keeps nothing before it starts.
+            Step::Prepare {
+                name: copy.name,
+                uuid: uuid.clone(),
+                table,
+            },
         ],
-        vec![Step::Map {
-            name: copy.name,
-            uuid,
-            table,
-        }],
+        vec![Step::Start { uuid }],
     ))
 }

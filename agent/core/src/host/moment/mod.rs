@@ -66,14 +66,19 @@ pub enum Step {
         /// The store's device.
         store: PathBuf,
     },
-    /// Makes the device of a snapshot.
-    Map {
+    /// Makes the device of a snapshot, which keeps nothing yet: all of it but what depends on the moment.
+    Prepare {
         /// Its name under `/dev/mapper`.
         name: String,
         /// Its uuid.
         uuid: String,
         /// Its table.
         table: Vec<Line>,
+    },
+    /// Has it keep what is overwritten from now on.
+    Start {
+        /// Its uuid.
+        uuid: String,
     },
     /// Has a file share the blocks of another one.
     Share {
@@ -192,17 +197,30 @@ impl Moment {
         self.locks.sort_by(|a, b| a.name.cmp(&b.name));
         self.locks.dedup_by(|a, b| a.name == b.name);
         let mut locks = self.flush_and_lock()?;
-        // It goes before the locks, which it has too: to let go of those here is to let go of them there.
-        let mut guard = guard;
         for check in &self.checks {
             check()?;
         }
         let mapper = self.mapper()?;
+        let taken = self.take_locked(guard, &mut locks, mapper.as_ref());
+        if taken.is_err() {
+            self.take_back(mapper.as_ref());
+        }
+        taken
+    }
+
+    /// The same under the locks. The guard goes before them, for it has them, too: to let go of those here is to let go of
+    /// them there.
+    fn take_locked(
+        &self,
+        mut guard: Guard,
+        locks: &mut Vec<Flock<File>>,
+        mapper: Option<&DeviceMapper>,
+    ) -> Result<Taken> {
         for member in &self.members {
-            member.run(&member.before, mapper.as_ref())?;
+            member.run(&member.before, mapper)?;
         }
         fail::point("moment.prepared");
-        guard.arm(&self.watched(), &locks)?;
+        guard.arm(&self.watched(), locks)?;
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
         let window = Window::new(self.limit, writers.len());
@@ -210,7 +228,7 @@ impl Moment {
             let mut threads = Vec::new();
             let mut result = Ok(());
             for (number, member) in writers.iter().enumerate() {
-                let (window, mapper) = (&window, mapper.as_ref());
+                let window = &window;
                 let hold = move || {
                     let ended = member.hold_within(number, window, mapper);
                     window.leave();
@@ -229,7 +247,7 @@ impl Moment {
                     }
                 }
             }
-            let taken = result.and_then(|()| self.at_once(&window, &mut guard, mapper.as_ref()));
+            let taken = result.and_then(|()| self.at_once(&window, &mut guard, mapper));
             window.end();
             if taken.is_err() && !window.wait_for_all(threads.len(), GRACE) {
                 locks.clear();
@@ -261,6 +279,24 @@ impl Moment {
             return Err(too_long(self.limit));
         }
         Ok(Taken { at, window })
+    }
+
+    /// Takes devices away that were prepared and never started: LVM would find what they use in use, and could not remove
+    /// their volumes.
+    fn take_back(&self, mapper: Option<&DeviceMapper>) {
+        let steps = self.members.iter().flat_map(|member| &member.before);
+        for step in steps {
+            let (Step::Prepare { uuid, .. }, Some(mapper)) = (step, mapper) else {
+                continue;
+            };
+            let removed = mapper.find(uuid).and_then(|device| match device {
+                Some(device) if !device.is_live => mapper.remove(uuid),
+                _ => Ok(()),
+            });
+            if let Err(error) = removed {
+                tracing::warn!(device = %uuid, error = %error.chain(), "a device stays behind that was prepared for a snapshot");
+            }
+        }
     }
 
     /// Brings what was written to the disks, and takes the locks: nobody waits for those while that takes its time, and
@@ -434,12 +470,10 @@ impl Step {
             Self::Message { pool, text } => open(mapper)?.message(pool, text),
             Self::Unmap { uuid } => open(mapper)?.remove(uuid),
             Self::Forget { store } => forget(store),
-            Self::Map { name, uuid, table } => {
-                let mapper = open(mapper)?;
-                mapper
-                    .create(name, uuid, table, Visibility::Snapshot)
-                    .map(drop)
+            Self::Prepare { name, uuid, table } => {
+                open(mapper)?.prepare(name, uuid, table).map(drop)
             }
+            Self::Start { uuid } => open(mapper)?.start(uuid, Visibility::Snapshot.cookie()),
             Self::Share { from, to } => match copy::reflink(from, to)? {
                 Reflink::Done => Ok(()),
                 Reflink::Unsupported => Err(Error::new(
