@@ -25,6 +25,7 @@
 )]
 
 mod backoff;
+mod blocking;
 mod catalog;
 mod client;
 pub mod controller;
@@ -51,6 +52,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use blocking::blocking;
 use catalog::Catalog;
 use client::Client;
 use engine::Engine;
@@ -219,12 +221,12 @@ impl Files {
         let mut catalog = Catalog::default();
         let shown = self.directory.path().display().to_string();
         loop {
-            let scan = self.directory.scan();
+            let scan = blocking(|| self.directory.scan());
             let is_unsettled = matches!(&scan, Scan::Read(content) if content.unsettled);
-            if let Err(error) = catalog.apply(engine, &shown, scan) {
+            if let Err(error) = blocking(|| catalog.apply(engine, &shown, scan)) {
                 tracing::error!(error = %error, "state could not be written");
             }
-            self.watch.follow();
+            blocking(|| self.watch.follow());
             self.watch.wait(is_unsettled).await;
         }
     }

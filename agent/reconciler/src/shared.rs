@@ -19,6 +19,7 @@ use tokio::{
 
 use crate::{
     Error,
+    blocking::blocking,
     queue::Queue,
     record::{Body, Record},
     source::kubernetes::server::Server,
@@ -229,52 +230,56 @@ impl Shared {
 
     /// Writes down what a pass has made of an object, beside what its manifest says by now; wakes those that wait for it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
-        let key = record.key();
-        let writing = self.writing(&key);
-        let mut record = record.clone();
-        let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
-        let Some(now) = self.record(&key).filter(is_same) else {
-            // What a pass has made of the former one is not this one's.
-            return Err(Error::Replaced(key.to_string()));
-        };
-        record.take_over(now);
-        self.store.save(&record)?;
-        let handle = |record: &Record| match &record.body {
-            Body::Volume { status, .. } => status.volume_handle.clone(),
-            _ => None,
-        };
-        let is_made = handle(&record) != self.with(&key, handle).flatten();
-        let sources = if is_made {
-            record.sources()
-        } else {
-            Vec::new()
-        };
-        lock(&self.records).insert(record);
-        drop(writing);
-        self.tell(&key);
-        self.wake_dependants(&key);
-        if is_made {
-            self.wake_groups(&key);
-        }
-        for source in sources {
-            // A snapshot that shall go has waited for what was made from it.
-            if self.with(&source, Record::is_absent) == Some(true) {
-                self.queue.add(&source, Instant::now());
+        blocking(|| {
+            let key = record.key();
+            let writing = self.writing(&key);
+            let mut record = record.clone();
+            let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
+            let Some(now) = self.record(&key).filter(is_same) else {
+                // What a pass has made of the former one is not this one's.
+                return Err(Error::Replaced(key.to_string()));
+            };
+            record.take_over(now);
+            self.store.save(&record)?;
+            let handle = |record: &Record| match &record.body {
+                Body::Volume { status, .. } => status.volume_handle.clone(),
+                _ => None,
+            };
+            let is_made = handle(&record) != self.with(&key, handle).flatten();
+            let sources = if is_made {
+                record.sources()
+            } else {
+                Vec::new()
+            };
+            lock(&self.records).insert(record);
+            drop(writing);
+            self.tell(&key);
+            self.wake_dependants(&key);
+            if is_made {
+                self.wake_groups(&key);
             }
-        }
-        Ok(())
+            for source in sources {
+                // A snapshot that shall go has waited for what was made from it.
+                if self.with(&source, Record::is_absent) == Some(true) {
+                    self.queue.add(&source, Instant::now());
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Writes down an object that is new, in the place of any other one of its name.
     pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
-        let key = record.key();
-        let writing = self.writing(&key);
-        self.store.save(record)?;
-        lock(&self.records).insert(record.clone());
-        drop(writing);
-        self.tell(&key);
-        self.wake_dependants(&key);
-        Ok(())
+        blocking(|| {
+            let key = record.key();
+            let writing = self.writing(&key);
+            self.store.save(record)?;
+            lock(&self.records).insert(record.clone());
+            drop(writing);
+            self.tell(&key);
+            self.wake_dependants(&key);
+            Ok(())
+        })
     }
 
     /// Writes down what the manifests say of an object, beside what has become of it by now.
@@ -284,30 +289,34 @@ impl Shared {
         key: &ObjectKey,
         change: impl FnOnce(&mut Record) -> bool,
     ) -> Result<bool, Error> {
-        let writing = self.writing(key);
-        let Some(mut record) = self.record(key) else {
-            return Ok(false);
-        };
-        if !change(&mut record) {
-            return Ok(false);
-        }
-        self.store.save(&record)?;
-        lock(&self.records).insert(record);
-        drop(writing);
-        self.tell(key);
-        self.wake_dependants(key);
-        Ok(true)
+        blocking(|| {
+            let writing = self.writing(key);
+            let Some(mut record) = self.record(key) else {
+                return Ok(false);
+            };
+            if !change(&mut record) {
+                return Ok(false);
+            }
+            self.store.save(&record)?;
+            lock(&self.records).insert(record);
+            drop(writing);
+            self.tell(key);
+            self.wake_dependants(key);
+            Ok(true)
+        })
     }
 
     /// Forgets an object.
     pub(crate) fn forget(&self, key: &ObjectKey) -> Result<(), Error> {
-        let groups = self.groups_about(key);
-        let _writing = self.writing(key);
-        self.store.remove(key)?;
-        lock(&self.records).remove(key);
-        self.tell(key);
-        self.look_again(&groups);
-        Ok(())
+        blocking(|| {
+            let groups = self.groups_about(key);
+            let _writing = self.writing(key);
+            self.store.remove(key)?;
+            lock(&self.records).remove(key);
+            self.tell(key);
+            self.look_again(&groups);
+            Ok(())
+        })
     }
 
     /// What an object held is free: those that wait for that may go on.

@@ -26,7 +26,10 @@ impl Host {
     }
 
     pub(crate) async fn with(options: Options) -> Self {
-        let scratch = Scratch::new();
+        Self::over(Scratch::new(), options).await
+    }
+
+    pub(crate) async fn over(scratch: Scratch, options: Options) -> Self {
         let manifests = scratch.directory("manifests");
         let options = with_manifests(options, &manifests);
         Self {

@@ -45,6 +45,7 @@ mod rollback_kills;
 mod rolling_back;
 mod room;
 mod signals;
+mod stalled_disk;
 mod surroundings;
 mod thawing;
 mod unstaged_kills;

@@ -10,7 +10,10 @@ use drumlin_proto::csi::v1;
 use tonic::Code;
 
 use super::{Halt, Pass, stalled, waiting};
-use crate::client::{Failure, LONG, SHORT, call};
+use crate::{
+    blocking::blocking,
+    client::{Failure, LONG, SHORT, call},
+};
 
 /// Why nothing is mounted at a path for an object of an API server: who may write objects in a namespace need not be
 /// trusted with the paths of this host. A link on the way counts as what it leads to, for tenants write into what is
@@ -58,7 +61,7 @@ impl Pass<'_> {
         if let Some(wanted) = &wanted
             && self.record.served().is_some()
         {
-            let why = denied(Path::new(&wanted.path), self.shared.mount_roots());
+            let why = blocking(|| denied(Path::new(&wanted.path), self.shared.mount_roots()));
             why.map_or(Ok(()), |why| Err(stalled("HostMountDenied", why)))?;
         }
         let has = self.record.drumlin.mounted.clone();
@@ -236,7 +239,7 @@ impl Pass<'_> {
             )?;
         }
         // Only an empty directory goes: were something still mounted there, it would stay.
-        let _ = fs::remove_dir(staging);
+        let _ = blocking(|| fs::remove_dir(staging));
         Ok(())
     }
 }
@@ -261,7 +264,7 @@ fn in_use(failure: Failure) -> Halt {
 }
 
 fn make_directory(path: &Path) -> Result<(), Halt> {
-    match fs::create_dir_all(path) {
+    match blocking(|| fs::create_dir_all(path)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(waiting(
             "MountPending",
             format!("could not make directory {}: {error}", path.display()),

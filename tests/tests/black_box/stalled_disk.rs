@@ -1,0 +1,103 @@
+//! A state directory whose disk no longer answers: what needs it waits, and all other calls are answered.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use drumlin_proto::csi::v1::ProbeRequest;
+use drumlin_tests::{
+    agent::{Options, PATIENCE, eventually},
+    programs::{output, run},
+    storage::{Kind, Scratch},
+};
+
+use crate::{
+    host::{Host, small},
+    kit::{ok, text},
+};
+
+/// So many that passes of the reconciler are under way when the disk stalls.
+const VOLUMES: usize = 60;
+/// So long a Probe may take; kubelet kills an agent that does not answer.
+const PROMPT: Duration = Duration::from_millis(50);
+
+/// A file system that is frozen: its writers wait in the kernel, and cannot be killed, until this is dropped.
+struct Frozen(String);
+
+impl Frozen {
+    fn new(path: &Path) -> Self {
+        let path = text(path.to_owned());
+        run("fsfreeze", &["--freeze", &path]);
+        Self(path)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        output("fsfreeze", &["--unfreeze", &self.0]);
+    }
+}
+
+/// How many threads of a process wait in the kernel for a disk.
+fn waiting(pid: i32) -> usize {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let states = threads.filter_map(|thread| {
+        let stat = fs::read_to_string(thread.unwrap().path().join("stat")).ok()?;
+        stat.rsplit(") ").next()?.chars().next()
+    });
+    states.filter(|state| *state == 'D').count()
+}
+
+/// The slowest of a thousand answers.
+async fn slowest_probe(host: &Host) -> Duration {
+    let mut identity = host.agent.identity();
+    let mut slowest = Duration::ZERO;
+    for _ in 0..1_000 {
+        let start = Instant::now();
+        let answer = tokio::time::timeout(PATIENCE, identity.probe(ProbeRequest {})).await;
+        ok(answer.expect("Probe is not answered at all"));
+        slowest = slowest.max(start.elapsed());
+    }
+    slowest
+}
+
+#[tokio::test]
+async fn calls_are_answered_while_the_disk_of_the_state_directory_stalls() {
+    let scratch = Scratch::new();
+    let state = scratch.file_system("state", Kind::Ext4, 64);
+    let images = scratch.directory("images");
+    let options = Options {
+        config: Some(format!(
+            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
+            images.display()
+        )),
+        ..Options::default()
+    };
+    let host = Host::over(scratch, options).await;
+    let names: Vec<String> = (0..VOLUMES).map(|number| format!("v{number}")).collect();
+    let manifests: Vec<String> = names.iter().map(|name| small(name)).collect();
+    host.write("v.yaml", &manifests);
+    let volumes = || fs::read_dir(images.join("volumes")).map_or(0, Iterator::count);
+    eventually(volumes, |volumes| *volumes > 0).await;
+    let frozen = Frozen::new(&state);
+    // As many as the agent has threads that answer calls.
+    eventually(|| waiting(host.agent.pid()), |waiting| *waiting >= 2).await;
+
+    // The best of three: this machine may do something else meanwhile.
+    let mut best = Duration::MAX;
+    for _ in 0..3 {
+        best = best.min(slowest_probe(&host).await);
+        if best <= PROMPT {
+            break;
+        }
+    }
+    assert!(waiting(host.agent.pid()) >= 2, "the disk stalls still");
+    assert!(best <= PROMPT, "a Probe took {best:?}");
+
+    drop(frozen);
+    for name in &names {
+        host.until(name, &["True"]).await;
+    }
+}
