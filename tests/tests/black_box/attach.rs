@@ -1,5 +1,7 @@
 //! Publishing by the controller, and the node that holds its callers to it.
 
+use std::fs;
+
 use drumlin_proto::csi::v1::{
     ControllerGetVolumeRequest, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
     ListVolumesRequest, NodeGetInfoRequest, VolumeCapability,
@@ -11,7 +13,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{detach, ok, paths, refused, unmount, volume};
+use crate::kit::{detach, home, ok, paths, refused, unmount, volume};
 
 async fn attaching() -> Agent {
     let options = Options {
@@ -82,7 +84,7 @@ async fn a_volume_is_used_where_and_how_it_was_published() {
         .node_publish_volume(publish(&id, (&staging, &target), &plain))
         .await);
     assert!(
-        std::fs::write(format!("{target}/file"), "x").is_err(),
+        fs::write(format!("{target}/file"), "x").is_err(),
         "published read-only"
     );
     unmount(&agent, &id, &(staging, target)).await;
@@ -201,4 +203,32 @@ async fn what_is_not_known_is_refused_in_the_order_of_the_specification() {
         agent.controller().controller_unpublish_volume(empty).await,
         Code::InvalidArgument,
     );
+}
+
+#[tokio::test]
+async fn a_publication_that_cannot_be_read_does_not_count_as_none() {
+    let agent = attaching().await;
+    let id = volume(&agent, "v", 1, &raw()).await;
+    ok(agent
+        .controller()
+        .controller_publish_volume(attach(&id, &raw()))
+        .await);
+    let record = home(&agent, &id).join("record.json");
+    let mut damaged: serde_json::Value =
+        serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    damaged["labels"]["published"] = "{\"node\":".into();
+    fs::write(&record, damaged.to_string()).unwrap();
+    for _ in 0..2 {
+        let message = refused(
+            agent.controller().delete_volume(delete(&id)).await,
+            Code::FailedPrecondition,
+        );
+        assert!(message.contains("unpublish the volume"), "{message}");
+    }
+    // The cure that the message names.
+    ok(agent
+        .controller()
+        .controller_unpublish_volume(detach(&id))
+        .await);
+    ok(agent.controller().delete_volume(delete(&id)).await);
 }

@@ -199,11 +199,16 @@ impl DeviceMapper {
             && number != 0
         {
             let name = answer.text(at + 12);
-            if let Ok(one) = self.call_named(DEV_STATUS, &name) {
-                let one = one.mapped();
-                if one.uuid.starts_with(prefix) {
-                    found.push(one);
+            match self.call_named(DEV_STATUS, &name) {
+                Ok(one) => {
+                    let one = one.mapped();
+                    if one.uuid.starts_with(prefix) {
+                        found.push(one);
+                    }
                 }
+                // It has gone since.
+                Err(Errno::ENXIO) => {}
+                Err(error) => return Err(failed("look at", &name, error)),
             }
             match answer.u32(at + 8) {
                 Some(next) if next > 0 => at += usize::try_from(next).unwrap_or(usize::MAX / 2),
@@ -219,14 +224,21 @@ impl DeviceMapper {
         let answer = self
             .call(TABLE_STATUS, uuid, STATUS_TABLE | NO_FLUSH, &[])
             .map_err(|error| failed("read the table of", uuid, error))?;
-        Ok(answer.lines())
+        answer
+            .lines()
+            .ok_or_else(|| failed("read the table of", uuid, Errno::EBADMSG))
     }
 
     /// What the first line of the table in force says of itself; none when there is no such device, which can go at any
     /// time, or it has no table.
     pub fn status(&self, uuid: &str) -> Result<Option<String>> {
         match self.call(TABLE_STATUS, uuid, NO_FLUSH, &[]) {
-            Ok(answer) => Ok(answer.lines().into_iter().next().map(|line| line.words)),
+            Ok(answer) => {
+                let lines = answer.lines();
+                let lines =
+                    lines.ok_or_else(|| failed("read the status of", uuid, Errno::EBADMSG))?;
+                Ok(lines.into_iter().next().map(|line| line.words))
+            }
             Err(Errno::ENXIO) => Ok(None),
             Err(error) => Err(failed("read the status of", uuid, error)),
         }
@@ -468,23 +480,46 @@ impl Buffer {
         }
     }
 
-    fn lines(&self) -> Vec<Line> {
+    /// The lines of a table; none where there are fewer than the answer says, so that no part of a table counts as all.
+    fn lines(&self) -> Option<Vec<Line>> {
         let (start, count) = (self.data_start(), self.u32(20).unwrap_or_default());
         let mut at = start;
         let mut lines = Vec::new();
         for _ in 0..count {
-            let (Some(begin), Some(length)) = (self.u64(at), self.u64(at + 8)) else {
-                break;
-            };
             lines.push(Line {
-                start: begin,
-                length,
+                start: self.u64(at)?,
+                length: self.u64(at + 8)?,
                 kind: self.text(at + 24),
                 words: self.text(at + LINE_HEAD),
             });
             // In answers this counts from the first line, in requests from the line itself.
-            at = start + usize::try_from(self.u32(at + 20).unwrap_or_default()).unwrap_or_default();
+            at = start + usize::try_from(self.u32(at + 20)?).ok()?;
         }
-        lines
+        Some(lines)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_is_cut_off_is_not_taken_for_a_shorter_one() {
+        let line = |next: u32| {
+            let mut line = vec![0; LINE_HEAD + 8];
+            line[8..16].copy_from_slice(&8_u64.to_ne_bytes());
+            line[20..24].copy_from_slice(&next.to_ne_bytes());
+            line[24..30].copy_from_slice(b"linear");
+            line
+        };
+        let next = u32::try_from(LINE_HEAD + 8).unwrap();
+        let both = [line(next), line(2 * next)].concat();
+        let mut answer = Buffer::new("uuid", "", 0, &both);
+        answer.put(20, &2_u32.to_ne_bytes());
+        let lines = answer.lines().unwrap();
+        assert_eq!(lines.len(), 2);
+        assert_eq!((lines[1].length, lines[1].kind.as_str()), (8, "linear"));
+        answer.0.truncate(DM_HEAD + LINE_HEAD + 8);
+        assert_eq!(answer.lines(), None);
     }
 }

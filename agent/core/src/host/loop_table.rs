@@ -116,12 +116,13 @@ pub fn at(path: &Path) -> Result<Option<LoopDevice>> {
     }
 }
 
-/// The loop devices whose backing file is the block device at `device`.
+/// The loop devices whose backing file is the block device at `device`: for people, so as many as can be found out.
 pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
     let numbers = numbers().unwrap_or_default().into_iter();
     numbers
         .filter(|number| {
-            backing_name(*number).is_some_and(|name| name.path.as_os_str() == device.as_os_str())
+            let name = backing_name(*number).ok().flatten();
+            name.is_some_and(|name| name.path.as_os_str() == device.as_os_str())
         })
         .map(device_path)
         .collect()
@@ -129,7 +130,7 @@ pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
 
 /// The loop device with this number, if it is in use.
 pub(super) fn inspect(number: u32) -> Result<Option<LoopDevice>> {
-    match backing_name(number) {
+    match backing_name(number)? {
         Some(name) => look_at(number, name),
         None => Ok(None),
     }
@@ -166,7 +167,7 @@ fn is_same(one: &fs::Metadata, other: &fs::Metadata) -> bool {
 fn list_where(wanted: impl Fn(&BackingName) -> bool) -> Result<Vec<LoopDevice>> {
     let mut devices = Vec::new();
     for number in numbers()? {
-        if let Some(name) = backing_name(number)
+        if let Some(name) = backing_name(number)?
             && wanted(&name)
             && let Some(device) = look_at(number, name)?
         {
@@ -190,13 +191,31 @@ fn numbers() -> Result<Vec<u32>> {
 }
 
 /// What the kernel shows as a device's backing file; only a device in use has one.
-fn backing_name(number: u32) -> Option<BackingName> {
+///
+/// # Errors
+/// `Io` for what cannot be read. It does not count as a device that is not in use: an image without one may be deleted.
+fn backing_name(number: u32) -> Result<Option<BackingName>> {
+    let path = format!("/sys/block/loop{number}/loop/backing_file");
+    read_backing_name(Path::new(&path))
+        .map_err(|error| Error::io(format!("could not read {path}"), error))
+}
+
+fn read_backing_name(path: &Path) -> io::Result<Option<BackingName>> {
     // One page is all that a file of sysfs can hold, and one read gets it: with thousands of devices that counts.
     let mut page = [0; 4096];
-    let mut file = File::open(format!("/sys/block/loop{number}/loop/backing_file")).ok()?;
-    let length = file.read(&mut page).ok()?;
-    let bytes = page.get(..length)?;
-    Some(BackingName::new(bytes.strip_suffix(b"\n").unwrap_or(bytes)))
+    let length = match File::open(path).and_then(|mut file| file.read(&mut page)) {
+        Ok(length) => length,
+        // It ended before the file was opened, or before it was read.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
+            return Ok(None);
+        }
+        // A path that does not fit into the page: the device itself is asked what it shows.
+        Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => 0,
+        Err(error) => return Err(error),
+    };
+    let bytes = page.get(..length).unwrap_or_default();
+    let name = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    Ok(Some(BackingName::new(name)))
 }
 
 fn look_at(number: u32, name: BackingName) -> Result<Option<LoopDevice>> {
@@ -232,5 +251,23 @@ pub(super) fn describe(status: &system::LoopStatus, name: BackingName) -> LoopDe
         },
         direct_io: is_set(system::LO_DIRECT_IO),
         ends_with_last_user: is_set(system::LO_AUTOCLEAR),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backing_file_that_cannot_be_read_does_not_count_as_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("backing_file");
+        assert!(read_backing_name(&path).unwrap().is_none());
+        fs::write(&path, "/images/a b (deleted)\n").unwrap();
+        let name = read_backing_name(&path).unwrap().unwrap();
+        assert_eq!((name.path, name.deleted), ("/images/a b".into(), true));
+        // What any other error does, as that of a process that has too many files open.
+        let unreadable = read_backing_name(directory.path()).map(|name| name.is_some());
+        assert_eq!(unreadable.unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fmt, fs,
+    fmt, fs, io,
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
         fs::MetadataExt,
@@ -47,7 +47,7 @@ impl DeviceNumber {
         if !metadata.file_type().is_block_device() {
             return Err(Error::io(
                 format!("{} is not a block device", path.display()),
-                std::io::Error::from_raw_os_error(libc::ENOTBLK),
+                io::Error::from_raw_os_error(libc::ENOTBLK),
             ));
         }
         Ok(Self::from_dev(metadata.rdev()))
@@ -110,17 +110,20 @@ impl MountTable {
     pub fn read() -> Result<Self> {
         let text = fs::read(MOUNTINFO)
             .map_err(|error| Error::io(format!("could not read {MOUNTINFO}"), error))?;
-        Ok(Self::parse(&text))
+        Self::parse(&text)
     }
 
-    /// The table in the text of a mountinfo file; a line that makes no sense is left out.
-    pub fn parse(text: &[u8]) -> Self {
-        Self {
-            mounts: text
-                .split(|byte| *byte == b'\n')
-                .filter_map(parse_line)
-                .collect(),
-        }
+    /// The table in the text of a mountinfo file.
+    ///
+    /// # Errors
+    /// `Io` with the line that cannot be read. It is not left out: what is not mounted may be deleted.
+    pub fn parse(text: &[u8]) -> Result<Self> {
+        let lines = text.split(|byte| *byte == b'\n');
+        let lines = lines.filter(|line| !line.is_empty());
+        let mounts = lines.map(|line| parse_line(line).ok_or_else(|| unreadable(line)));
+        Ok(Self {
+            mounts: mounts.collect::<Result<_>>()?,
+        })
     }
 
     /// All mounts.
@@ -221,6 +224,16 @@ fn is_source(source: &OsStr, path: &Path, device: DeviceNumber) -> bool {
             && fs::metadata(source).is_ok_and(|node| DeviceNumber::from_dev(node.rdev()) == device))
 }
 
+fn unreadable(line: &[u8]) -> Error {
+    Error::io(
+        format!(
+            "could not read the line {:?} of {MOUNTINFO}; unmount what it names, or use an agent that knows its form",
+            String::from_utf8_lossy(line)
+        ),
+        io::ErrorKind::InvalidData,
+    )
+}
+
 /// One line: `36 35 98:0 /root /target rw,noatime optional:fields - ext4 /dev/sda rw,errors=continue`.
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
@@ -308,7 +321,8 @@ mod tests {
     fn a_line_of_the_kernels_is_read() {
         let table = MountTable::parse(
             b"36 35 98:0 /mnt1 /mnt\\0402 ro,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue\n",
-        );
+        )
+        .unwrap();
         let mount = table.iter().next().unwrap();
         assert_eq!((mount.id, mount.parent), (36, 35));
         assert_eq!(mount.device.to_string(), "98:0");
@@ -324,11 +338,28 @@ mod tests {
     fn what_covers_is_found_before_what_it_covers() {
         let table = MountTable::parse(
             b"1 0 8:1 / / rw - ext4 /dev/a rw\n2 1 8:2 / /mnt rw - ext4 /dev/b rw\n3 2 8:3 / /mnt rw - ext4 /dev/c rw\n",
-        );
+        )
+        .unwrap();
         assert_eq!(table.at(Path::new("/mnt")).unwrap().id, 3);
         assert_eq!(table.holding(Path::new("/mnt/a/b")).unwrap().id, 3);
         assert_eq!(table.holding(Path::new("/mntx")).unwrap().id, 1);
         assert_eq!(table.all_at(Path::new("/mnt")).count(), 2);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_an_error_that_shows_it() {
+        let whole = "1 0 8:1 / / rw - ext4 /dev/a rw";
+        for line in [
+            "2 1 8:2 / /mnt rw shared:1 ext4 /dev/b rw",
+            "2 1 8-2 / /mnt rw - ext4 /dev/b rw",
+            "two 1 8:2 / /mnt rw - ext4 /dev/b rw",
+            "2 1 8:2 / /mnt rw -",
+        ] {
+            let text = format!("{whole}\n{line}\n{whole}\n");
+            let error = MountTable::parse(text.as_bytes()).unwrap_err();
+            assert_eq!(error.kind(), crate::Kind::Io, "{error}");
+            assert!(error.to_string().contains(line), "{error}");
+        }
     }
 
     #[test]
@@ -352,7 +383,7 @@ mod tests {
             line.extend(b"- tmpfs ");
             line.extend(escape(&path));
             line.extend(b" rw\n");
-            let table = MountTable::parse(&line);
+            let table = MountTable::parse(&line).unwrap();
             let mount = table.iter().next().unwrap();
             prop_assert_eq!(mount.target.as_os_str().as_bytes(), &path);
             prop_assert_eq!(mount.source.as_bytes(), &path);
@@ -360,7 +391,7 @@ mod tests {
 
         #[test]
         fn no_text_makes_the_parser_panic(text in prop::collection::vec(any::<u8>(), 0..400)) {
-            MountTable::parse(&text);
+            let _ = MountTable::parse(&text);
         }
     }
 }

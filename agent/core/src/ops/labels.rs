@@ -142,8 +142,28 @@ pub(super) trait Read {
     }
 
     /// To whom the controller has published it.
-    fn publication(&self) -> Option<Publication> {
-        serde_json::from_str(self.label(PUBLISHED)?).ok()
+    ///
+    /// # Errors
+    /// [`Kind::Precondition`] for a record that cannot be read. It does not count as none: what is not published may be
+    /// deleted.
+    fn publication(&self) -> Result<Option<Publication>> {
+        let Some(text) = self.label(PUBLISHED) else {
+            return Ok(None);
+        };
+        serde_json::from_str(text).map(Some).map_err(|error| {
+            Error::new(
+                Kind::Precondition,
+                format!(
+                    "the label {PUBLISHED} cannot be read ({text:?}); unpublish the volume from its node to clear it"
+                ),
+            )
+            .because(error)
+        })
+    }
+
+    /// Whether the controller has published it.
+    fn is_published(&self) -> bool {
+        self.label(PUBLISHED).is_some()
     }
 
     /// Whether it may not be deleted.

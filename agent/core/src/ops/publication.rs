@@ -57,7 +57,7 @@ impl Operations {
                     )));
                 }
                 let wanted = Publication::new(&this.settings.node, &request.capability, request.access);
-                if let Some(published) = image.publication() {
+                if let Some(published) = image.publication()? {
                     if published != wanted {
                         return Err(Error::new(
                             Kind::Conflict,
@@ -90,7 +90,7 @@ impl Operations {
         let volumes = self.everything(ImageKind::Volume).await?;
         let published = volumes
             .iter()
-            .filter(|found| found.image.publication().is_some())
+            .filter(|found| found.image.is_published())
             .count();
         if u32::try_from(published).is_ok_and(|published| published < most) {
             return Ok(());
@@ -127,7 +127,7 @@ impl Operations {
                 let Some(image) = place.class.backend.get(place.id).await? else {
                     return Ok(());
                 };
-                if image.publication().is_some() {
+                if image.is_published() {
                     let change = LabelChange::remove(labels::PUBLISHED);
                     place.class.backend.relabel(place.id, &change).await?;
                     fail::point("unpublish-controller.recorded");

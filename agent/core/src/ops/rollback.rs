@@ -235,7 +235,7 @@ impl Operations {
         volumes.check(self, &members)?;
         for found in volumes.iter() {
             found.healthy()?;
-            if let Some(published) = found.image.publication() {
+            if let Some(published) = found.image.publication()? {
                 return Err(Error::new(
                     Kind::InUse,
                     format!(

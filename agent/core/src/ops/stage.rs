@@ -109,7 +109,7 @@ impl Operations {
                 format!("volume {} {why}", found.handle),
             ))
         };
-        let Some(published) = found.image.publication() else {
+        let Some(published) = found.image.publication()? else {
             return refused("is not published to this node by the controller");
         };
         if !published.allows(capability.mode) || published.block != capability.is_block() {

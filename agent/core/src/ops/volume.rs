@@ -108,7 +108,12 @@ impl From<Found> for Volume {
         Self {
             size: found.image.size,
             source: found.image.source(),
-            published: found.image.publication().map(|published| published.node),
+            published: found
+                .image
+                .publication()
+                .ok()
+                .flatten()
+                .map(|published| published.node),
             condition: found.condition(),
             handle: found.handle,
         }
@@ -425,7 +430,7 @@ impl Found {
                 ),
             ));
         }
-        match image.publication() {
+        match image.publication()? {
             None => Ok(()),
             Some(published) => Err(Error::new(
                 Kind::InUse,
@@ -435,7 +440,8 @@ impl Found {
     }
 
     fn condition(&self) -> Condition {
-        match self.check_not_on_its_way() {
+        let is_told = self.image.publication().map(drop);
+        match self.check_not_on_its_way().and(is_told) {
             Ok(()) => Condition::of(&self.image.health),
             Err(error) => Condition {
                 abnormal: true,
