@@ -101,7 +101,11 @@ fn take_over(
     }
     let mut named = HashSet::new();
     let mut elsewhere = 0;
-    for (file, document) in &documents {
+    // Each is worked on as soon as it is taken over, and a snapshot of a group is of the members that are there then.
+    let (late, early): (Vec<_>, Vec<_>) = documents
+        .iter()
+        .partition(|(_, document)| document.object.key().kind == "GroupSnapshot");
+    for (file, document) in early.into_iter().chain(late) {
         let key = document.object.key();
         named.insert(key.clone());
         if silent.contains(file) {
