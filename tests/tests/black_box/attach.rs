@@ -13,9 +13,9 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{detach, home, ok, paths, refused, unmount, volume};
+use crate::kit::{detach, ok, paths, refused, unmount, volume};
 
-async fn attaching() -> Agent {
+pub(crate) async fn attaching() -> Agent {
     let options = Options {
         config: Some("attach: true\nmaxVolumesPerNode: 2\n".to_owned()),
         ..Options::default()
@@ -23,7 +23,7 @@ async fn attaching() -> Agent {
     Agent::with(Scratch::new(), options).await
 }
 
-fn attach(id: &str, capability: &VolumeCapability) -> ControllerPublishVolumeRequest {
+pub(crate) fn attach(id: &str, capability: &VolumeCapability) -> ControllerPublishVolumeRequest {
     ControllerPublishVolumeRequest {
         volume_id: id.to_owned(),
         node_id: "node-a".to_owned(),
@@ -203,32 +203,4 @@ async fn what_is_not_known_is_refused_in_the_order_of_the_specification() {
         agent.controller().controller_unpublish_volume(empty).await,
         Code::InvalidArgument,
     );
-}
-
-#[tokio::test]
-async fn a_publication_that_cannot_be_read_does_not_count_as_none() {
-    let agent = attaching().await;
-    let id = volume(&agent, "v", 1, &raw()).await;
-    ok(agent
-        .controller()
-        .controller_publish_volume(attach(&id, &raw()))
-        .await);
-    let record = home(&agent, &id).join("record.json");
-    let mut damaged: serde_json::Value =
-        serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
-    damaged["labels"]["published"] = "{\"node\":".into();
-    fs::write(&record, damaged.to_string()).unwrap();
-    for _ in 0..2 {
-        let message = refused(
-            agent.controller().delete_volume(delete(&id)).await,
-            Code::FailedPrecondition,
-        );
-        assert!(message.contains("unpublish the volume"), "{message}");
-    }
-    // The cure that the message names.
-    ok(agent
-        .controller()
-        .controller_unpublish_volume(detach(&id))
-        .await);
-    ok(agent.controller().delete_volume(delete(&id)).await);
 }

@@ -15,8 +15,9 @@ use drumlin_tests::{
 use tonic::{Code, Status};
 
 use crate::{
+    attach::{attach, attaching},
     group_snapshots::together,
-    kit::{get, home, mount, ok, paths, put, refused, text, unmount, volume},
+    kit::{detach, get, home, mount, ok, paths, put, refused, text, unmount, volume},
 };
 
 /// An agent whose one class is at `images` in its scratch directory.
@@ -460,4 +461,32 @@ async fn is_abnormal_and_goes(agent: &Agent, (id, at): (&str, (String, String)),
         "{condition:?}"
     );
     unmount(agent, id, &at).await;
+}
+
+#[tokio::test]
+async fn a_publication_that_cannot_be_read_does_not_count_as_none() {
+    let agent = attaching().await;
+    let id = volume(&agent, "v", 1, &raw()).await;
+    ok(agent
+        .controller()
+        .controller_publish_volume(attach(&id, &raw()))
+        .await);
+    let record = home(&agent, &id).join("record.json");
+    let mut damaged: serde_json::Value =
+        serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    damaged["labels"]["published"] = "{\"node\":".into();
+    fs::write(&record, damaged.to_string()).unwrap();
+    for _ in 0..2 {
+        let message = refused(
+            agent.controller().delete_volume(delete(&id)).await,
+            Code::FailedPrecondition,
+        );
+        assert!(message.contains("unpublish the volume"), "{message}");
+    }
+    // The cure that the message names.
+    ok(agent
+        .controller()
+        .controller_unpublish_volume(detach(&id))
+        .await);
+    ok(agent.controller().delete_volume(delete(&id)).await);
 }

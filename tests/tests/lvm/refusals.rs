@@ -238,6 +238,13 @@ async fn nobody_waits_for_a_udevd_that_does_not_run() {
 #[tokio::test]
 async fn a_udevd_whose_answers_are_not_heard_is_refused() {
     let (mut agent, _) = start().await;
+    let cookies = || {
+        fs::read_to_string("/proc/sysvipc/sem")
+            .unwrap()
+            .lines()
+            .count()
+    };
+    let before = cookies();
     let told =
         "[ -e /run/udev/control ] || { mount -t tmpfs none /run/udev; touch /run/udev/control; }";
     restart_within(&mut agent, &["--ipc"], told).await;
@@ -251,6 +258,5 @@ async fn a_udevd_whose_answers_are_not_heard_is_refused() {
     agent.restart_with(options).await;
     serves(&agent).await;
     assert!(node_of(|name| name.starts_with("drumlin-")).is_none());
-    let cookies = fs::read_to_string("/proc/sysvipc/sem").unwrap();
-    assert_eq!(cookies.lines().count(), 1, "{cookies}");
+    assert_eq!(cookies(), before, "what was asked leaves no semaphore");
 }

@@ -3,7 +3,7 @@
 
 use std::{fs::File, sync::Arc, time::Duration};
 
-use super::{Lvm, metadata::VolumeGroup};
+use super::{Lvm, Volumes, metadata::VolumeGroup};
 use crate::{
     Error, Result, blocking,
     host::{
@@ -18,8 +18,25 @@ impl Lvm {
     /// Syncs what users of a volume have written. One that is not there, or has no device, has nothing to sync.
     ///
     /// # Errors
-    /// `Busy` when that takes too long; a repeat waits for the same sync.
+    /// `NoSpace` when its pool is full: a sync would wait for the writers of a full pool, or fail with them. `Busy` when
+    /// that takes too long; a repeat waits for the same sync.
     pub(super) async fn flush(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
+        let Volumes::Thin(pool) = &self.settings.volumes else {
+            return self.sync(now, id).await;
+        };
+        self.check_pool_room(now, pool, 0, 0).await?;
+        match self.sync(now, id).await {
+            // The sync itself may have filled it.
+            Err(error) => Err(self
+                .check_pool_room(now, pool, 0, 0)
+                .await
+                .err()
+                .unwrap_or(error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn sync(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
         let found = self.find(now, id);
         let Some(uuid) = found.map(|found| now.mapped_uuid(found.volume)) else {
             return Ok(());

@@ -309,7 +309,7 @@ impl Moment {
         let targets: Vec<Target<'_>> = targets.collect();
         let mut rounds = 0;
         loop {
-            flush::flush(&targets, self.limit)?;
+            flush::flush(&targets, self.limit).map_err(|error| self.explain(error))?;
             fail::point("moment.flushed");
             let begun = Instant::now();
             let locks = self.locks.iter().map(|lock| (lock.take)());
@@ -319,6 +319,14 @@ impl Moment {
                 return Ok(locks);
             }
         }
+    }
+
+    /// Why a sync failed: there may be no room any more for what is written.
+    fn explain(&self, error: Error) -> Error {
+        let mut failed = self.checks.iter().filter_map(|check| check().err());
+        failed
+            .find(|error| error.kind() == Kind::NoSpace)
+            .unwrap_or(error)
     }
 
     /// What the guard lets go of, for each image.
