@@ -10,15 +10,17 @@ use drumlin_proto::csi::v1::{
     VolumeContentSource,
 };
 use drumlin_tests::{
-    agent::Agent,
+    agent::{Agent, Options, eventually},
     programs::run,
     requests::{MIB, create, delete, expand, from_snapshot, from_volume, mounted, raw, snapshot},
     storage::lvm,
 };
+use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::{
-    groups::{group, names, thick, thin},
+    groups::{group, names, stop_at, thick, thin},
+    guard,
     kit::{bytes_of, get, mount, ok, put, refused, unmount, volume},
 };
 
@@ -284,7 +286,7 @@ fn leave_bytes(agent: &Agent) {
 }
 
 /// Whether the free extents of the group have bytes of a volume that was ours.
-fn is_left(agent: &Agent) -> bool {
+pub(crate) fn is_left(agent: &Agent) -> bool {
     let path = format!("{}/all", group(agent));
     let make = ["-y", "-Wn", "-Zn", "-l", "100%FREE", "-n", "all"];
     lvm(
@@ -346,6 +348,71 @@ async fn nobody_sees_the_bytes_of_a_former_thick_volume() {
         drop(held);
         ok(controller.delete_volume(delete(&id)).await);
         assert!(!is_left(&agent), "{layout}: a deleted one");
+    }
+}
+
+/// Writes all over a volume of 16 MiB.
+pub(crate) fn write_all(agent: &Agent, id: &str, byte: u8) {
+    let device = File::options()
+        .write(true)
+        .open(bytes_of(agent, id))
+        .unwrap();
+    device.write_all_at(&vec![byte; 16 << 20], 0).unwrap();
+    device.sync_all().unwrap();
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_what_a_snapshot_has_kept() {
+    for goes_with_its_volume in [false, true] {
+        let agent = thick(64, "snapshotSize: 100%, deletesSnapshots: true").await;
+        let mut controller = agent.controller();
+        let id = volume(&agent, "v", 16, &raw()).await;
+        write_all(&agent, &id, b'D');
+        let taken = snapshot_of(&agent, "s", &id).await;
+        write_all(&agent, &id, b'E');
+        if goes_with_its_volume {
+            ok(controller.delete_volume(delete(&id)).await);
+        } else {
+            let request = DeleteSnapshotRequest {
+                snapshot_id: taken,
+                ..DeleteSnapshotRequest::default()
+            };
+            ok(controller.delete_snapshot(request).await);
+        }
+        assert!(!is_left(&agent), "with its volume: {goes_with_its_volume}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_a_copy_and_of_what_held_its_moment() {
+    for is_finished in [true, false] {
+        let mut agent = thick(64, "snapshotSize: 100%").await;
+        let id = volume(&agent, "v", 16, &raw()).await;
+        write_all(&agent, &id, b'D');
+        stop_at(&mut agent, "thick.fill.filled").await;
+        let mut controller = agent.controller();
+        let request = CreateVolumeRequest {
+            volume_content_source: from_volume(&id),
+            ..create("copy", 16, &raw())
+        };
+        let call = tokio::spawn(async move { controller.create_volume(request).await });
+        guard::eventually("the agent does not stop", || guard::is_stopped(&agent)).await;
+        let device = bytes_of(&agent, &id);
+        let device = File::options().write(true).open(device).unwrap();
+        device.write_all_at(&vec![b'E'; 16 << 20], 0).unwrap();
+        device.sync_all().unwrap();
+        drop(device);
+        if is_finished {
+            agent.signal(Signal::SIGCONT);
+            ok(call.await.unwrap());
+        } else {
+            agent.kill();
+            call.await.unwrap().unwrap_err();
+            agent.restart_with(Options::default()).await;
+        }
+        let left = if is_finished { 2 } else { 1 };
+        eventually(|| names(&agent), |names| names.len() == left).await;
+        assert!(!is_left(&agent), "is finished: {is_finished}");
     }
 }
 

@@ -8,11 +8,12 @@ use std::{
     time::Duration,
 };
 
-use drumlin_proto::csi::v1::CreateVolumeRequest;
+use drumlin_proto::csi::v1::{CreateVolumeRequest, DeleteSnapshotRequest};
 use drumlin_tests::{
     agent::{Agent, Volumes, eventually},
     programs::run,
     requests::{create, from_snapshot, raw, snapshot},
+    state::assert_devices_work,
     storage::lvm,
 };
 use nix::{
@@ -23,9 +24,11 @@ use nix::{
     },
     unistd::Pid,
 };
+use tonic::Code;
 
 use crate::{
-    groups::{group, thick, within},
+    copies::{is_left, write_all},
+    groups::{group, names, thick, within},
     kit::{bytes_of, ok, volume},
 };
 
@@ -138,11 +141,14 @@ async fn a_second_snapshot_without_its_devices_is_not_there() {
     kill_both(&mut agent, taking, is_second).await;
     agent.restart().await;
     write(2);
-    let again = agent
-        .controller()
-        .create_snapshot(snapshot("second", &id))
-        .await;
-    let taken = ok(again).snapshot.unwrap();
+    // What there is of it is removed first.
+    let taken = loop {
+        let request = snapshot("second", &id);
+        match agent.controller().create_snapshot(request).await {
+            Ok(answer) => break answer.into_inner().snapshot.unwrap(),
+            Err(status) => assert_eq!(status.code(), Code::Aborted, "{status}"),
+        }
+    };
     write(3);
     let request = CreateVolumeRequest {
         volume_content_source: from_snapshot(&taken.snapshot_id),
@@ -197,5 +203,39 @@ async fn a_volume_that_lvm_did_not_come_to_wipe_is_made_anew() {
         let id = volume(&agent, "v", 16, &raw()).await;
         let bytes = fs::read(bytes_of(&agent, &id)).unwrap();
         assert!(bytes[1024..4096] != head[1024..], "wipe: {wipe}");
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_that_is_split_off_to_be_wiped_goes_all_the_same() {
+    if Volumes::asked() != Volumes::Thin {
+        // It is about thick volumes, and asks for them itself.
+        return;
+    }
+    for others in [0, 1] {
+        let mut agent = thick(96, "snapshotSize: 100%").await;
+        let id = volume(&agent, "v", 16, &raw()).await;
+        write_all(&agent, &id, b'D');
+        for number in 0..others {
+            let other = snapshot(&format!("other-{number}"), &id);
+            ok(agent.controller().create_snapshot(other).await);
+        }
+        let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
+        write_all(&agent, &id, b'E');
+        let request = DeleteSnapshotRequest {
+            snapshot_id: ok(taken).snapshot.unwrap().snapshot_id,
+            ..DeleteSnapshotRequest::default()
+        };
+        let mut controller = agent.controller();
+        let deleting = async move { controller.delete_snapshot(request).await };
+        let is_split = move |record: &str| {
+            let snapshots = record.lines().filter(|line| line.trim().starts_with('s'));
+            snapshots.count() == others
+        };
+        kill_both(&mut agent, deleting, is_split).await;
+        agent.restart().await;
+        eventually(|| names(&agent), |names| names.len() == 1 + others).await;
+        assert_devices_work(&group(&agent));
+        assert!(!is_left(&agent), "{others} other snapshots");
     }
 }

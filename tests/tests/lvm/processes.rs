@@ -204,7 +204,7 @@ async fn a_thick_change_costs_one_program_and_wiping_one_more() {
             ..DeleteSnapshotRequest::default()
         };
         ok(controller.delete_snapshot(request).await);
-        costs("DeleteSnapshot", 1);
+        costs("DeleteSnapshot", 1 + extra);
         ok(controller.delete_volume(delete(&id)).await);
         costs("DeleteVolume", 1 + extra);
     }

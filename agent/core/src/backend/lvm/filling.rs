@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    Health, ImageSpec, Lvm, Ours, Volumes, Wipe,
+    Health, ImageSpec, Lvm, Ours, Thick, Volumes, Wipe,
     in_hand::Hand,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of,
@@ -87,7 +87,7 @@ impl Lvm {
             return Ok(());
         };
         let _hand = self.unfilled().remove(&spec.id);
-        let result = self.fill_with(spec, thick.wipe).await;
+        let result = self.fill_with(spec, thick).await;
         // Disks that do not answer for a moment are no reason to begin anew.
         if let Err(error) = &result
             && !matches!(error.kind(), Kind::HalfDone | Kind::Busy)
@@ -102,7 +102,8 @@ impl Lvm {
         self.unfilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn fill_with(&self, spec: &ImageSpec, wipe: Wipe) -> Result<()> {
+    async fn fill_with(&self, spec: &ImageSpec, thick: &Thick) -> Result<()> {
+        let wipe = thick.wipe;
         let now = self.group.now().await?;
         let mut at = match self.find(&now, spec.id) {
             Some(found) if found.tags.is_undone => found.tags.copied.unwrap_or(0),
@@ -137,7 +138,7 @@ impl Lvm {
                 }
                 _ => {
                     fail::point("thick.fill.filled");
-                    return self.show(&now, &found, spec).await;
+                    return self.show(&now, &found, spec, thick).await;
                 }
             };
             if !done {
@@ -185,22 +186,31 @@ impl Lvm {
     }
 
     /// Shows a copy that is complete, with the labels of the last one who asked for it, and lets go of its moment.
-    async fn show(&self, now: &VolumeGroup, found: &Ours<'_>, spec: &ImageSpec) -> Result<()> {
+    async fn show(
+        &self,
+        now: &VolumeGroup,
+        found: &Ours<'_>,
+        spec: &ImageSpec,
+        thick: &Thick,
+    ) -> Result<()> {
         let old = found.tags.write();
         let new = self.tags(spec).write();
         let gone = old.iter().filter(|tag| !new.contains(tag));
         let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
         let (name, id) = (found.volume.name.clone(), found.tags.id);
-        let mut commands = vec![
-            Command::new("lvchange")
-                .words(gone.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
-                .add_tags(added)
-                .words([self.group.path(&name)])
-                .done_when(is_shown(name)),
-        ];
-        let moment = now.volumes.get(&moment_of(id));
-        commands.extend(moment.map(|moment| self.removal(moment)));
-        self.group.change(commands).await
+        let command = Command::new("lvchange")
+            .words(gone.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
+            .add_tags(added)
+            .words([self.group.path(&name)])
+            .done_when(is_shown(name));
+        self.group.change(vec![command]).await?;
+        if let Some(moment) = now.volumes.get(&moment_of(id))
+            && let Err(error) = self.free(thick, moment).await
+        {
+            // The copy is complete. It goes with the next start, or with its origin.
+            tracing::warn!(image = %id, error = %error.chain(), "could not remove what held the moment of a copy");
+        }
+        Ok(())
     }
 }
 

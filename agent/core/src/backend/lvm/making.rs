@@ -46,7 +46,7 @@ impl Lvm {
             }
             match &self.settings.volumes {
                 Volumes::Thick(thick) if found.tags.is_leaving => {
-                    self.remove_found(thick, &now, &found).await?;
+                    self.end_removal(thick, spec.id).await?;
                 }
                 _ => self.discard(spec.id).await?,
             }
@@ -139,6 +139,12 @@ impl Lvm {
         // A volume that is made of another one goes before what that one was held by.
         let mut names: Vec<&LogicalVolume> = parts.map(|ours| ours.volume).collect();
         names.sort_by_key(|volume| volume.name != name_of(id));
+        if let Volumes::Thick(thick) = &self.settings.volumes {
+            for volume in names {
+                self.free(thick, volume).await?;
+            }
+            return Ok(());
+        }
         let commands: Vec<Command> = names
             .into_iter()
             .map(|volume| self.removal(volume))

@@ -9,6 +9,7 @@ mod claims;
 mod filling;
 mod flushing;
 mod forgotten;
+mod freeing;
 mod gate;
 mod group;
 mod growing;

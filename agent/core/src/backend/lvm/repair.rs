@@ -20,6 +20,7 @@ use nix::{
 use super::{
     NOTES,
     forgotten::thin_volumes,
+    freeing::{holds_bytes, mark_leaving},
     group::Group,
     installation::locks,
     metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
@@ -90,6 +91,12 @@ impl Group {
         for volume in never_finished(&now, node) {
             let id = Tags::read(&volume.tags).map(|tags| tags.id);
             if id.is_some_and(|id| self.in_hand.has(&name_of(id))) {
+                continue;
+            }
+            if Tags::read(&volume.tags).is_some_and(|tags| holds_bytes(volume, &tags)) {
+                // Its class knows whether it must be wiped first.
+                tracing::warn!(volume = %volume.name, group = %self.name, "marks a volume that was never finished for removal");
+                mark_leaving(self.path(&volume.name)).run().await?;
                 continue;
             }
             tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
@@ -344,12 +351,18 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
             is_seen && part.contains(NOTES)
         };
         let ours = Tags::read(&volume.tags).filter(|tags| tags.node == node.as_str());
+        let is_leaving = ours.as_ref().is_some_and(|tags| tags.is_leaving);
         match &volume.kind {
+            // It is split from its origin to be wiped, and its device must not be a snapshot's any more.
+            VolumeKind::Plain if is_leaving && shows("snapshot") => {
+                left.stale.push(volume.name.clone());
+            }
             // A snapshot is born as a plain volume, and dies as one.
             VolumeKind::Plain
-                if ours
-                    .as_ref()
-                    .is_some_and(|tags| tags.id.kind == ImageKind::Snapshot) =>
+                if !is_leaving
+                    && ours
+                        .as_ref()
+                        .is_some_and(|tags| tags.id.kind == ImageKind::Snapshot) =>
             {
                 left.doomed.push(volume.name.clone());
             }
@@ -364,11 +377,14 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
                 }
                 if live.is_some() && !shows_snapshots && !is_merged_into {
                     // What was written since has gone past them: they are of no moment.
-                    let lost = snapshots
-                        .iter()
-                        .filter(|snapshot| Tags::read(&snapshot.tags).is_some());
-                    left.doomed
-                        .extend(lost.map(|snapshot| snapshot.name.clone()));
+                    for snapshot in snapshots {
+                        match Tags::read(&snapshot.tags) {
+                            // Whoever wipes it splits it from its origin first.
+                            Some(tags) if tags.is_leaving => left.stale.push(volume.name.clone()),
+                            Some(_) => left.doomed.push(snapshot.name.clone()),
+                            None => {}
+                        }
+                    }
                 }
             }
             VolumeKind::Pool(pool) => {

@@ -13,7 +13,7 @@ use super::{
     tags::{self, Tags},
 };
 use crate::{
-    Error, Kind, Result, fail,
+    Error, Kind, Result,
     types::{ImageId, ImageKind, Size},
 };
 
@@ -318,7 +318,7 @@ impl Lvm {
     /// Removes a volume or a snapshot. A volume that has snapshots goes only if the class says so. Nobody sees it any more
     /// from when it begins to be wiped; what ends that is gone on with by the next call.
     pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
-        self.end_copies_of(id).await?;
+        self.end_copies_of(thick, id).await?;
         // Its device may not be as long as it is yet.
         self.clean(id).await?;
         let now = self.group.now().await?;
@@ -326,70 +326,14 @@ impl Lvm {
         self.remove_found(thick, &now, &found).await
     }
 
-    /// Goes on with a removal that was interrupted, if one was.
-    pub(super) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
-        let now = self.group.now().await?;
-        let mut leaving = self
-            .ours(&now)
-            .filter(|ours| ours.tags.id == id && ours.tags.is_leaving);
-        match leaving.next() {
-            Some(found) => self.remove_found(thick, &now, &found).await,
-            None => Ok(()),
-        }
-    }
-
-    pub(super) async fn remove_found(
-        &self,
-        thick: &Thick,
-        now: &VolumeGroup,
-        found: &Ours<'_>,
-    ) -> Result<()> {
-        let id = found.tags.id;
-        let mut commands = Vec::new();
-        let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
-        if !snapshots.is_empty() {
-            self.check_snapshots(now, thick, id, &snapshots).await?;
-            let removals = snapshots.iter().map(|snapshot| self.removal(snapshot));
-            commands.extend(removals.map(|command| forgetting(thick, command)));
-        }
-        // What is on a disk that is lost cannot be wiped, and must not be in the way for ever.
-        let can_wipe = !matches!(self.image(now, found)?.health, Health::Damaged(_));
-        if thick.wipe == Wipe::Zero && id.kind == ImageKind::Volume && can_wipe {
-            // Before it is wiped: what the wiping writes over would go to the snapshots' stores.
-            if !found.tags.is_leaving {
-                commands.push(self.mark_leaving(found.volume));
-            }
-            if !commands.is_empty() {
-                self.group.change(std::mem::take(&mut commands)).await?;
-            }
-            fail::point("thick.remove.marked");
-            let device = self.activate(now, found.volume).await?;
-            let end = now.bytes(found.volume);
-            self.wipe(id, Wipe::Zero, device, 0..end).await?;
-            fail::point("thick.remove.wiped");
-        }
-        commands.push(forgetting(thick, self.removal(found.volume)));
-        self.group.change(commands).await
-    }
-
-    fn mark_leaving(&self, volume: &LogicalVolume) -> Command {
-        let uuid = volume.uuid.clone();
-        Command::new("lvchange")
-            .add_tags([tags::leaving()])
-            .words([self.group.path(&volume.name)])
-            .done_when(move |now| {
-                let found = now.volumes.values().find(|volume| volume.uuid == uuid);
-                let tags = found.and_then(|volume| Tags::read(&volume.tags));
-                tags.is_some_and(|tags| tags.is_leaving)
-            })
-    }
-
     /// Removes what was to become a copy of an image and was never finished: nobody was told of it.
-    async fn end_copies_of(&self, id: ImageId) -> Result<()> {
+    async fn end_copies_of(&self, thick: &Thick, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let copies = self
             .ours(&now)
-            .filter(|ours| ours.tags.is_undone && ours.tags.source == Some(id));
+            .filter(|ours| ours.tags.is_undone && ours.tags.source == Some(id))
+            // Its removal has begun, and goes on without this one.
+            .filter(|ours| !ours.tags.is_leaving);
         for copy in copies.map(|ours| ours.tags.id) {
             if self.group.in_hand.has(&name_of(copy)) {
                 return Err(Error::new(
@@ -406,20 +350,20 @@ impl Lvm {
         };
         let left = now.snapshots_of(found.volume).filter(|snapshot| {
             let tags = self.tags_of(snapshot).filter(|tags| tags.is_undone);
+            let tags = tags.filter(|tags| !tags.is_leaving);
             tags.is_some_and(|tags| {
                 let of = tags.id;
                 snapshot.name == moment_of(of) && !self.group.in_hand.has(&name_of(of))
             })
         });
-        let commands: Vec<Command> = left.map(|snapshot| self.removal(snapshot)).collect();
-        if commands.is_empty() {
-            return Ok(());
+        for snapshot in left {
+            self.free(thick, snapshot).await?;
         }
-        self.group.change(commands).await
+        Ok(())
     }
 
     /// Whether the snapshots of a volume may go with it.
-    async fn check_snapshots(
+    pub(super) async fn check_snapshots(
         &self,
         now: &VolumeGroup,
         thick: &Thick,
@@ -427,6 +371,17 @@ impl Lvm {
         snapshots: &[&LogicalVolume],
     ) -> Result<()> {
         let is_ours = |snapshot: &&LogicalVolume| self.tags_of(snapshot).is_some();
+        let is_leaving =
+            |snapshot: &&LogicalVolume| self.tags_of(snapshot).is_some_and(|tags| tags.is_leaving);
+        if snapshots.iter().any(is_leaving) {
+            return Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "a snapshot of volume {} is being removed; ask again",
+                    self.handle(id)
+                ),
+            ));
+        }
         if !thick.deletes_snapshots || !snapshots.iter().all(is_ours) {
             return Err(Error::new(
                 Kind::Precondition,
@@ -479,14 +434,5 @@ pub(super) fn is_shown(name: String) -> impl Fn(&VolumeGroup) -> bool {
             .get(&name)
             .and_then(|volume| Tags::read(&volume.tags));
         tags.is_some_and(|tags| !tags.is_undone)
-    }
-}
-
-/// A command that removes something, and has the disks forget what was there if the class wants that.
-fn forgetting(thick: &Thick, command: Command) -> Command {
-    if thick.wipe == Wipe::Discard {
-        command.discarding()
-    } else {
-        command
     }
 }

@@ -1,0 +1,143 @@
+//! Removing thick volumes and snapshots: where the class wants that, what tenants wrote is wiped before its extents are free.
+//!
+//! The bytes of tenants are in volumes, in copies that were never finished, and in the stores of snapshots. A store is in
+//! use as long as its snapshot is one, so LVM splits that from its volume first. What is being removed has a tag that says
+//! so from before that on; whoever finds it goes on.
+
+use super::{
+    Lvm, Ours, Thick, Wipe,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    program::Command,
+    tags::{self, Tags},
+};
+use crate::{Error, Kind, Result, fail, types::ImageId};
+
+impl Lvm {
+    /// Goes on with removals of an image that were interrupted, if some were.
+    pub(super) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let leaving = self
+            .ours(&now)
+            .filter(|ours| ours.tags.id == id && ours.tags.is_leaving);
+        for found in leaving {
+            self.remove_found(thick, &now, &found).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a volume or a snapshot with the snapshots that it has, if the class says that those go with it.
+    pub(super) async fn remove_found(
+        &self,
+        thick: &Thick,
+        now: &VolumeGroup,
+        found: &Ours<'_>,
+    ) -> Result<()> {
+        let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
+        if !snapshots.is_empty() {
+            self.check_snapshots(now, thick, found.tags.id, &snapshots)
+                .await?;
+            // Before it is wiped: what the wiping writes over would go to their stores.
+            for snapshot in snapshots {
+                self.free(thick, snapshot).await?;
+            }
+        }
+        self.free(thick, found.volume).await
+    }
+
+    /// Removes one volume or snapshot, as the class wants.
+    pub(super) async fn free(&self, thick: &Thick, volume: &LogicalVolume) -> Result<()> {
+        let tags = self.tags_of(volume);
+        let holds_bytes = tags.as_ref().is_some_and(|tags| holds_bytes(volume, tags));
+        // What is on a disk that is lost cannot be wiped, and must not be in the way for ever.
+        let can_wipe = thick.wipe == Wipe::Zero && volume.is_complete;
+        match tags {
+            Some(tags) if can_wipe && holds_bytes => self.wipe_and_remove(volume, &tags).await,
+            _ => {
+                let removal = forgetting(thick, self.removal(volume));
+                self.group.change(vec![removal]).await
+            }
+        }
+    }
+
+    async fn wipe_and_remove(&self, volume: &LogicalVolume, tags: &Tags) -> Result<()> {
+        let mut commands = Vec::new();
+        if !tags.is_leaving {
+            commands.push(self.mark_leaving(volume));
+        }
+        if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
+            commands.push(self.split(volume));
+        }
+        if !commands.is_empty() {
+            self.group.change(commands).await?;
+        }
+        fail::point("thick.remove.marked");
+        let now = self.group.now().await?;
+        let mut volumes = now.volumes.values();
+        let Some(volume) = volumes.find(|found| found.uuid == volume.uuid) else {
+            return Ok(());
+        };
+        if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
+            return Err(Error::new(
+                Kind::HalfDone,
+                format!(
+                    "{} was split from its origin and is a snapshot still",
+                    self.group.path(&volume.name)
+                ),
+            ));
+        }
+        let device = self.activate(&now, volume).await?;
+        self.wipe(tags.id, Wipe::Zero, device, 0..now.bytes(volume))
+            .await?;
+        fail::point("thick.remove.wiped");
+        self.group.change(vec![self.removal(volume)]).await
+    }
+
+    fn mark_leaving(&self, volume: &LogicalVolume) -> Command {
+        let uuid = volume.uuid.clone();
+        mark_leaving(self.group.path(&volume.name)).done_when(move |now| {
+            let found = now.volumes.values().find(|volume| volume.uuid == uuid);
+            let tags = found.and_then(|volume| Tags::read(&volume.tags));
+            tags.is_some_and(|tags| tags.is_leaving)
+        })
+    }
+
+    /// The command that makes a plain volume of a snapshot's store.
+    fn split(&self, snapshot: &LogicalVolume) -> Command {
+        let uuid = snapshot.uuid.clone();
+        // Once more than others: it tells what it has done, which looks like a complaint.
+        Command::new("lvconvert")
+            .words(["-q", "--splitsnapshot", &self.group.path(&snapshot.name)])
+            .done_when(move |now| {
+                let found = now.volumes.values().find(|volume| volume.uuid == uuid);
+                found.is_none_or(|found| !matches!(found.kind, VolumeKind::Snapshot { .. }))
+            })
+    }
+}
+
+/// The command that marks a volume as one that is being removed.
+pub(super) fn mark_leaving(path: String) -> Command {
+    Command::new("lvchange")
+        .add_tags([tags::leaving()])
+        .words([path])
+}
+
+/// Whether tenants' bytes may be in a thick volume or snapshot. What is not filled from another one yet holds what was on
+/// its extents before, which was wiped if it had to be.
+pub(super) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
+    match volume.kind {
+        VolumeKind::Snapshot { .. } => true,
+        VolumeKind::Plain | VolumeKind::Mirrored => {
+            !tags.is_undone || tags.is_leaving || tags.source.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// A command that removes something, and has the disks forget what was there if the class wants that.
+fn forgetting(thick: &Thick, command: Command) -> Command {
+    if thick.wipe == Wipe::Discard {
+        command.discarding()
+    } else {
+        command
+    }
+}
