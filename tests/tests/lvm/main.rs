@@ -46,6 +46,7 @@ mod kit;
 mod layers;
 mod lvm_killed;
 mod mapped;
+mod monitoring;
 #[path = "../black_box/node.rs"]
 mod node;
 #[path = "../black_box/one_moment.rs"]

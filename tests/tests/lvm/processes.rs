@@ -247,10 +247,10 @@ async fn a_burst_costs_one_program_that_ends_when_it_is_idle() {
 }
 
 /// A file of the lab's own settings of LVM, put back at the end.
-struct Settings(&'static str, Option<String>);
+pub(crate) struct Settings(&'static str, Option<String>);
 
 impl Settings {
-    fn say(name: &'static str, text: &str) -> Self {
+    pub(crate) fn say(name: &'static str, text: &str) -> Self {
         let before = fs::read_to_string(name).unwrap_or_default();
         Self::are(name, &format!("{before}{text}\n"))
     }

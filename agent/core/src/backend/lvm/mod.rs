@@ -382,6 +382,10 @@ impl Backend for Lvm {
         self.prepare_copies(specs).await
     }
 
+    async fn keep_together(&self, specs: &[ImageSpec]) -> Result<()> {
+        self.monitor_copies(specs).await
+    }
+
     async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
         Self::check_give_back(self, pairs).await
     }

@@ -10,6 +10,7 @@ use super::{
     ImageSpec, Lvm, ThinPool, Volumes,
     flushing::{mounted, unflushed},
     group::Group,
+    installation::Dmeventd,
     making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of,
@@ -129,6 +130,37 @@ impl Lvm {
             Volumes::Thick(thick) => vec![self.new_member(&now, thick, spec, &source)?],
         };
         self.group.change(commands).await
+    }
+
+    /// Has dmeventd monitor the stores of copies again, which it may grow: it let go of them with the devices that were taken
+    /// away for the moment. A copy that is not monitored is one all the same.
+    pub(super) async fn monitor_copies(&self, specs: &[ImageSpec]) -> Result<()> {
+        // LVM starts it for the first snapshot, unless the host's settings say that nothing is monitored.
+        if matches!(self.settings.volumes, Volumes::Thin(_)) || Dmeventd::now() != Dmeventd::Runs {
+            return Ok(());
+        }
+        let now = self.group.now().await?;
+        let mut paths = Vec::new();
+        for spec in specs {
+            let copy = copy_in(&now, spec)?;
+            // LVM refuses one that has no device, and has it monitored when it gets one.
+            if self.device(&now, copy)?.is_some() {
+                paths.push(self.group.path(&copy.name));
+            }
+        }
+        if paths.is_empty() {
+            return Ok(());
+        }
+        // Not to be taken for what is monitored still, while dmeventd has not met yet that its device is gone.
+        let commands = ["n", "y"].map(|monitor| {
+            Command::new("lvchange")
+                .words(["-q", "--monitor", monitor])
+                .words(paths.clone())
+        });
+        if let Err(error) = self.group.change(commands.into()).await {
+            tracing::warn!(group = %self.group.name, error = %error.chain(), "could not have dmeventd monitor the snapshots of a group");
+        }
+        Ok(())
     }
 
     /// Makes a thin volume that becomes a copy at its moment. To make a snapshot of a volume that is used LVM has its
