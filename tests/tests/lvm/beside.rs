@@ -211,6 +211,60 @@ async fn what_is_asked_for_at_the_same_time_is_not_promised_more_than_there_is()
     assert!(grown <= 2, "{grown} grew by 50 MiB in 100");
 }
 
+/// How much of a group is free, in mebibytes.
+fn free(agent: &Agent) -> u64 {
+    let group = agent.scratch.group().unwrap();
+    let words = [
+        "--noheadings",
+        "--nosuffix",
+        "--units",
+        "m",
+        "-o",
+        "vg_free",
+    ];
+    let printed = lvm("vgs", &[&words[..], &[&group]].concat());
+    let whole = printed.trim().split('.').next().unwrap();
+    whole.parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_to_stay_free_of_a_group_does_so_whatever_is_asked_for_at_the_same_time() {
+    let agent = thick(1 << 10, "reserve: 50%, wipe: none, snapshotSize: 10%").await;
+    let (all, reserved) = (free(&agent), free(&agent) / 2);
+    let calls = (0..8).map(|number| {
+        let mut controller = agent.controller();
+        let request = create(&format!("v{number}"), 300, &raw());
+        async move { controller.create_volume(request).await }
+    });
+    let answers = futures::future::join_all(calls).await;
+    assert_eq!(
+        free(&agent),
+        all - 900,
+        "three fit, and come first or later"
+    );
+    let refused = answers.into_iter().filter_map(Result::err);
+    for refusal in refused {
+        assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal}");
+    }
+    let ids = volumes(&agent).await;
+    let calls = ids.iter().map(|id| {
+        let mut controller = agent.controller();
+        let request = expand(id, 350);
+        async move { controller.controller_expand_volume(request).await }
+    });
+    let answers = futures::future::join_all(calls).await;
+    let grown = answers.iter().filter(|answer| answer.is_ok()).count();
+    assert_eq!(grown, 2, "of 50 MiB each, for which 122 are there");
+    // A store takes 30 MiB or more.
+    let calls = (0..8).map(|number| {
+        let mut controller = agent.controller();
+        let request = snapshot(&format!("s{number}"), &ids[number % ids.len()]);
+        async move { controller.create_snapshot(request).await }
+    });
+    futures::future::join_all(calls).await;
+    assert!(free(&agent) >= reserved, "{} of {all}", free(&agent));
+}
+
 /// Has the agent look for what a killed one may have left.
 async fn start_anew(agent: &mut Agent) {
     agent.kill();

@@ -12,7 +12,10 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
     programs::run,
-    requests::{MIB, create, delete, expand, from_snapshot, from_volume, mounted, raw, snapshot},
+    requests::{
+        MIB, create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot,
+        unpublish,
+    },
     storage::lvm,
 };
 use nix::sys::signal::Signal;
@@ -173,6 +176,36 @@ async fn a_thick_volume_with_snapshots_grows_while_it_is_not_used() {
         unmount(&agent, &restored, &beside).await;
     }
     unmount(&agent, &id, &at).await;
+}
+
+#[tokio::test]
+async fn a_growth_that_was_killed_gives_a_staged_volume_with_snapshots_its_device_back() {
+    for wipe in ["none", "zero"] {
+        let mut agent = thick(512, &format!("layout: linear, wipe: {wipe}")).await;
+        let id = volume(&agent, "v", 64, &raw()).await;
+        let (staging, target) = mount(&agent, "v", &id, &raw()).await;
+        let request = unpublish(&id, &target);
+        ok(agent.node().node_unpublish_volume(request).await);
+        snapshot_of(&agent, "s", &id).await;
+        let options = Options {
+            environment: vec![("DRUMLIN_FAIL".to_owned(), "lvm.grow.recorded".to_owned())],
+            ..Options::default()
+        };
+        agent.kill();
+        agent.restart_with(options).await;
+        let mut controller = agent.controller();
+        let answer = controller.controller_expand_volume(expand(&id, 128));
+        answer.await.unwrap_err();
+        agent.wait_until_killed().await;
+        agent.restart_with(Options::default()).await;
+        let mut controller = agent.controller();
+        let answer = controller.controller_expand_volume(expand(&id, 128));
+        assert_eq!(ok(answer.await).capacity_bytes, 128 * MIB);
+        // Who publishes it does not look for its device.
+        let request = publish(&id, (&staging, &target), &raw());
+        ok(agent.node().node_publish_volume(request).await);
+        unmount(&agent, &id, &(staging, target)).await;
+    }
 }
 
 /// A volume that has two snapshots and a clone; the ids of all, that of the volume first.

@@ -15,7 +15,11 @@ use nix::{
 };
 use tonic::Code;
 
-use crate::kit::{ok, refused, volume};
+use crate::{
+    groups::stop_at,
+    guard::{eventually, is_stopped},
+    kit::{ok, refused, volume},
+};
 
 fn asking(group: &str, create: &str) -> Options {
     Options {
@@ -293,4 +297,23 @@ async fn what_lvm_left_of_a_pool_goes_unless_it_can_be_somebodys() {
     volume(&agent, "v", 12, &raw()).await;
     assert!(names(&group).contains(&"lvol0".to_owned()));
     assert_eq!(report("vgs", "vg_tags", &group), "theirs");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_somebody_makes_while_a_pool_is_planned_stays_his() {
+    let (mut agent, group) = start("{size: 100%FREE}").await;
+    stop_at(&mut agent, "lvm.pool.planned").await;
+    let mut controller = agent.controller();
+    let call = tokio::spawn(async move { controller.create_volume(create("v", 12, &raw())).await });
+    eventually("the agent does not stop", || is_stopped(&agent)).await;
+    // As large as the spare metadata, and the room that was planned with.
+    lvm("lvcreate", &["-l", "2", &group]);
+    agent.signal(Signal::SIGCONT);
+    ok(call.await.unwrap());
+    let there = names(&group);
+    for name in ["lvol0", "pool"] {
+        assert!(there.contains(&name.to_owned()), "{there:?}");
+    }
+    assert_eq!(report("vgs", "vg_tags", &group), "");
+    assert_eq!(report("vgs", "vg_free", &group), "0");
 }

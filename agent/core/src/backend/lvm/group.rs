@@ -394,6 +394,9 @@ impl Group {
         died: &mut Option<Error>,
     ) -> Result<()> {
         for command in &mut *commands {
+            if command.is_conditional() {
+                command.check(&*self.now().await?)?;
+            }
             command.hiding(silent_disks::hiding(&self.disks()));
             let result = match session {
                 Some(session) if command.is_short() => {

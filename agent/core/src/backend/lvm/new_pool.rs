@@ -12,6 +12,8 @@ const MARK: &str = "drumlin.pool=made";
 /// The mark of a group in which a pool is being made: behind it the group's number then, and the extents of the metadata.
 /// LVM first makes the spare metadata, of which nothing tells whose it is until the change after that.
 const MAKING: &str = "drumlin.making-pool=";
+/// So often others may change the group while a pool is to be made.
+const TRIES: u32 = 5;
 /// What a chunk takes of the metadata, by LVM's own rule.
 const PER_CHUNK: u64 = 64;
 /// The least metadata that LVM makes for a pool, and the most that a pool can use, in bytes.
@@ -127,6 +129,20 @@ impl Lvm {
 
     async fn make_pool_now(&self, name: &str, new: NewPool) -> Result<()> {
         self.undo_begun_pool(name).await?;
+        let mut tries = 1;
+        loop {
+            match self.try_to_make_pool(name, new).await {
+                Err(error) if error.kind() == Kind::Busy && tries < TRIES => tries += 1,
+                result => return result,
+            }
+        }
+    }
+
+    /// Makes the pool unless it is there.
+    ///
+    /// # Errors
+    /// Besides the others' [`Kind::Busy`], with nothing done, when somebody changes the group at the same time.
+    async fn try_to_make_pool(&self, name: &str, new: NewPool) -> Result<()> {
         let now = self.group.now().await?;
         if let Some(there) = now.volumes.get(name) {
             return match there.kind {
@@ -142,8 +158,9 @@ impl Lvm {
         }
         let plan = Plan::of(&now, name, new)?;
         let metadata = plan.metadata.saturating_mul(now.extent);
+        let mark = format!("{MAKING}{}.{}", now.sequence + 1, plan.metadata);
         let wanted = name.to_owned();
-        let command = Command::new("lvcreate")
+        let create = Command::new("lvcreate")
             .words(["--type", "thin-pool", "-Zy", "-n", name])
             .words(["-l".to_owned(), plan.data.to_string()])
             .words(["-c".to_owned(), format!("{}b", new.chunk)])
@@ -151,13 +168,20 @@ impl Lvm {
             .add_tags([MARK.to_owned()])
             .words([&self.group.name])
             .done_when(move |now| now.pool(&wanted).is_some());
-        let mark = format!("{MAKING}{}.{}", now.sequence + 1, plan.metadata);
-        self.group
-            .change(vec![self.marking("--addtag", &mark)])
-            .await?;
-        if let Err(error) = self.group.change(vec![command]).await {
-            // LVM takes back by itself what it can.
-            let left = self.undo_begun_pool(name).await;
+        fail::point("lvm.pool.planned");
+        // Who looks at the mark later believes its number. In one turn, so that no other class comes in between.
+        let commands = vec![
+            only_at(now.sequence, self.marking("--addtag", &mark)),
+            only_at(now.sequence + 1, create),
+        ];
+        let unmark = self.marking("--deltag", &mark);
+        if let Err(error) = self.group.change(commands).await {
+            let left = match error.kind() {
+                // The mark may be wrong, so nothing but the mark is taken away by it.
+                Kind::Busy => self.group.change(vec![unmark]).await,
+                // LVM takes back by itself what it can.
+                _ => self.undo_begun_pool(name).await,
+            };
             return Err(match left {
                 Ok(()) => error,
                 Err(second) => Error::new(
@@ -167,9 +191,7 @@ impl Lvm {
             });
         }
         fail::point("lvm.pool.made");
-        self.group
-            .change(vec![self.marking("--deltag", &mark)])
-            .await?;
+        self.group.change(vec![unmark]).await?;
         tracing::info!(pool = %name, group = %now.name, bytes = plan.bytes(&now), metadata, chunk = new.chunk, "thin pool made");
         Ok(())
     }
@@ -199,6 +221,22 @@ impl Lvm {
             .words([option, &mark, &self.group.name])
             .done_when(move |now| now.tags.contains(&mark) == is_set)
     }
+}
+
+/// The command, refused when anybody has changed the group since it had this number.
+fn only_at(sequence: u64, command: Command) -> Command {
+    command.allowed_by(move |now| {
+        if now.sequence == sequence {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Busy,
+            format!(
+                "volume group {} was changed while a thin pool was to be made in it; ask again",
+                now.name
+            ),
+        ))
+    })
 }
 
 /// The spare metadata that LVM had made for a pool before it was killed: a volume without a mark, but the work of the one

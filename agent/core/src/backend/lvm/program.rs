@@ -42,6 +42,7 @@ fn settings(more: &[&str]) -> String {
 const LOOKING: &str = "devices{ignore_suspended_devices=1 hints=\"none\"}";
 
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
+type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
 
 /// One command of LVM's that changes something.
 pub(super) struct Command {
@@ -50,6 +51,7 @@ pub(super) struct Command {
     hiding: Option<String>,
     words: Vec<String>,
     is_done: Option<IsDone>,
+    check: Option<Check>,
 }
 
 impl fmt::Debug for Command {
@@ -67,6 +69,7 @@ impl Command {
             hiding: None,
             words: Vec::new(),
             is_done: None,
+            check: None,
         }
     }
 
@@ -109,6 +112,28 @@ impl Command {
     /// Whether the metadata shows that it was carried out; none where it cannot.
     pub(super) fn is_done(&self, group: &VolumeGroup) -> Option<bool> {
         self.is_done.as_ref().map(|is_done| is_done(group))
+    }
+
+    /// What the metadata must allow at its turn. Others may have changed it since the command was made.
+    pub(super) fn allowed_by(
+        mut self,
+        check: impl Fn(&VolumeGroup) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        self.check = Some(Box::new(check));
+        self
+    }
+
+    /// Whether the metadata must allow it.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.check.is_some()
+    }
+
+    /// Refuses what the metadata does not allow now, unless it was carried out already.
+    pub(super) fn check(&self, group: &VolumeGroup) -> Result<()> {
+        match &self.check {
+            Some(check) if self.is_done(group) != Some(true) => check(group),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a running `lvm` takes it: its commands are of less than 64 words. A very long line would fill the pipe

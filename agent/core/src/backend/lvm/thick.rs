@@ -76,6 +76,13 @@ pub(super) fn check_group_room(
     ))
 }
 
+/// The command, refused at its turn when the room for it went to what was asked for at the same time. LVM knows nothing
+/// of what is to stay free.
+fn within_room(command: Command, thick: &Thick, layout: Layout, bytes: u64) -> Command {
+    let thick = thick.clone();
+    command.allowed_by(move |now| check_group_room(now, &thick, layout, bytes))
+}
+
 impl Lvm {
     /// The commands that make a volume. Nobody sees it before LVM has wiped its head, and all of it is wiped where the
     /// class wants that: only then is it shown by what fills it.
@@ -110,13 +117,14 @@ impl Lvm {
         check_group_room(now, thick, thick.layout, size.bytes())?;
         let name = name_of(tags.id);
         // Marks of former file systems go at once, whatever becomes of the rest.
-        Ok(Command::new("lvcreate")
+        let command = Command::new("lvcreate")
             .words(["-Wy", "-Zy", "-n", &name])
             .words(["-L".to_owned(), format!("{}b", size.bytes())])
             .words(thick.layout.words())
             .add_tags(tags.write())
             .words([&self.group.name])
-            .done_when(exists(name)))
+            .done_when(exists(name));
+        Ok(within_room(command, thick, thick.layout, size.bytes()))
     }
 
     /// The commands that make a snapshot. LVM writes that it is one before it has its device: until it has, what is written
@@ -175,7 +183,7 @@ impl Lvm {
             ..tags
         };
         let (made, group) = (name.to_owned(), Arc::clone(&self.group));
-        Ok(Command::new("lvcreate")
+        let command = Command::new("lvcreate")
             .words(["-s", "-n", name])
             .words(["-L".to_owned(), format!("{store}b")])
             .add_tags(tags.write())
@@ -183,7 +191,8 @@ impl Lvm {
             .done_when(move |now| {
                 let made = now.volumes.get(&made);
                 made.is_some_and(|made| group.keeps_what_is_written_over(now, made))
-            }))
+            });
+        Ok(within_room(command, thick, Layout::Linear, store))
     }
 
     /// The command that takes away the mark of what LVM has made.
@@ -283,6 +292,7 @@ impl Lvm {
         let path = self.group.path(&volume.name);
         let mut commands = Vec::new();
         let is_live = self.device(now, volume)?.is_some();
+        let mut loses_device = false;
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(volume).collect();
         if is_live && !snapshots.is_empty() {
             for used in snapshots.iter().copied().chain([volume]) {
@@ -297,21 +307,28 @@ impl Lvm {
                     )
                 })?;
             }
-            commands.push(Command::new("lvchange").words(["-an", &path]));
-        }
-        if thick.wipe == Wipe::None {
-            commands.push(self.extension(Command::new("lvextend"), volume, to));
-            return Ok(commands);
+            loses_device = true;
         }
         let before = now.bytes(volume);
+        let more = to.bytes() - before;
+        if thick.wipe == Wipe::None && !loses_device {
+            let extension = self.extension(Command::new("lvextend"), volume, to);
+            commands.push(within_room(extension, thick, thick.layout, more));
+            return Ok(commands);
+        }
+        // Whoever comes after a kill sees by it that the volume had a device, too.
         commands.push(
             Command::new("lvchange")
                 .add_tags([tags::clean(before)])
-                .words([path]),
+                .words([&path]),
         );
+        if loses_device {
+            commands.push(Command::new("lvchange").words(["-an", &path]));
+        }
         // The device stays as it is until its end is wiped; also one that somebody gives the volume meanwhile, as udevd's
         // rules do for all of a group whose disks have just come.
-        commands.push(self.extension(Command::on_disk("lvextend"), volume, to));
+        let extension = self.extension(Command::on_disk("lvextend"), volume, to);
+        commands.push(within_room(extension, thick, thick.layout, more));
         Ok(commands)
     }
 

@@ -91,6 +91,10 @@ impl Lvm {
                 }),
         ];
         commands.extend(self.refresh_if_short(&now, volume)?);
+        if volume.is_complete && now.snapshots_of(volume).next().is_some() {
+            // With snapshots a growth takes the device away, and one that was cut off has not given it back.
+            self.activate(&now, volume).await?;
+        }
         self.group.change(commands).await
     }
 
