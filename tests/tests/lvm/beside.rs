@@ -341,3 +341,22 @@ async fn what_is_wiped_and_taken_away_meanwhile_is_not_wiped_on() {
     assert_eq!(ok(grown).capacity_bytes, 128 * MIB);
     unmount(&agent, &id, &at).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_wiped_cannot_be_moved_or_taken_away() {
+    let mut agent = thick(512, "layout: linear").await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    let growing = grow_until(&mut agent, &id, 256, "thick.wipe.locked").await;
+    let path = format!("{}/{}", group(&agent), name_of(&id));
+    let at_once = ["--config", "global/wait_for_locks=0"];
+    let reduce = [&["-f", "-L", "32M", &path], &at_once[..]].concat();
+    assert!(
+        !drumlin_tests::programs::output("lvreduce", &reduce)
+            .status
+            .success()
+    );
+    agent.signal(Signal::SIGCONT);
+    ok(growing.await.unwrap());
+    unmount(&agent, &id, &at).await;
+}

@@ -5,17 +5,21 @@
 //! nobody gets their device before.
 
 use std::{
+    fs::File,
     ops::{ControlFlow, Range},
     path::PathBuf,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
+
+use nix::fcntl::Flock;
 
 use super::{
     Lvm, Volumes, Wipe,
     filling::{Progress, What},
     group::Group,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{Area, LogicalVolume, VolumeGroup, VolumeKind},
     node,
     program::Command,
     tags::{self, Tags},
@@ -29,6 +33,9 @@ use crate::{
     },
     types::ImageId,
 };
+
+/// So long others may take LVM's lock between two steps.
+const BETWEEN: Duration = Duration::from_millis(2);
 
 /// Longer than any disk takes.
 const FOREVER: Duration = Duration::from_hours(10_000);
@@ -150,6 +157,7 @@ impl Lvm {
         until: Instant,
     ) -> Result<u64> {
         self.wipe_while(id, wipe, device, span, move |progress, at| {
+            fail::point("thick.wipe.step");
             progress.tell(at, until)
         })
         .await
@@ -162,14 +170,11 @@ impl Lvm {
         wipe: Wipe,
         device: PathBuf,
         span: Range<u64>,
-        goes_on: impl Fn(&Progress, u64) -> ControlFlow<()> + Send + 'static,
+        mut goes_on: impl FnMut(&Progress, u64) -> ControlFlow<()> + Send + 'static,
     ) -> Result<u64> {
         let progress = self.running.begin(id, What::Wiping, span.end);
         blocking(move || {
-            let mut step = |at| {
-                fail::point("thick.wipe.step");
-                goes_on(&progress, at)
-            };
+            let mut step = |at| goes_on(&progress, at);
             match wipe {
                 Wipe::Zero => fill::zero(&device, span, &mut step),
                 Wipe::Discard => fill::discard(&device, span, &mut step),
@@ -180,7 +185,8 @@ impl Lvm {
     }
 
     /// Wipes the extents that a volume has from so many bytes on, and that its device does not have yet. LVM does not know
-    /// that they are used: when somebody has moved them or taken them away they may be another volume's.
+    /// that they are used: when somebody has moved them or taken them away they may be another volume's, so each step is
+    /// done under its lock.
     async fn wipe_hidden(
         &self,
         id: ImageId,
@@ -206,21 +212,40 @@ impl Lvm {
         .await?;
         fail::point("thick.clean.hidden");
         let path = PathBuf::from(format!("/dev/dm-{}", device.number.minor));
-        let (of, extents) = (volume.uuid.clone(), from / now.extent);
-        let (group, areas) = (Arc::clone(&self.group), now.areas_behind(volume, extents));
-        let goes_on = move |progress: &Progress, at| {
-            let now = group.read_known();
-            let is_its_own = now.is_some_and(|now| {
-                let volume = now.volumes.values().find(|volume| volume.uuid == of);
-                volume.is_some_and(|volume| now.areas_behind(volume, extents) == areas)
-            });
-            if is_its_own && progress.goes_on(at) {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+        let (extents, group) = (from / now.extent, Arc::clone(&self.group));
+        let turn = Turn {
+            group,
+            of: volume.uuid.clone(),
+            extents,
+            areas: now.areas_behind(volume, extents),
+            lock: None,
         };
-        let wiped = self.wipe_while(id, wipe, path, 0..length, goes_on).await;
+        let first = blocking(move || {
+            let mut turn = turn;
+            turn.begin().map(|goes_on| goes_on.then_some(turn))
+        })
+        .await;
+        let wiped = match first {
+            Ok(Some(mut turn)) => {
+                self.wipe_while(id, wipe, path, 0..length, move |progress, at| {
+                    turn.end();
+                    fail::point("thick.wipe.step");
+                    // Who waits for the lock has it first.
+                    thread::sleep(BETWEEN);
+                    // What the lock cannot be had for is what changes the group.
+                    let goes_on = progress.goes_on(at) && turn.begin().unwrap_or(false);
+                    fail::point("thick.wipe.locked");
+                    if goes_on {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                })
+                .await
+            }
+            Ok(None) => Ok(0),
+            Err(error) => Err(error),
+        };
         let wiped = wiped.and_then(|reached| match reached == length {
             true => Ok(()),
             false if self.running.is_stopping() => Err(stopped(id)),
@@ -270,6 +295,34 @@ impl Lvm {
             start += length;
         }
         Ok(lines)
+    }
+}
+
+/// Extents that are a volume's own for as long as LVM's lock of the group is held. Nobody moves them or takes them away
+/// meanwhile, so no write goes to what is another one's by now.
+struct Turn {
+    group: Arc<Group>,
+    /// The volume's uuid.
+    of: String,
+    /// Those behind its first so many.
+    extents: u64,
+    areas: Vec<Area>,
+    lock: Option<Flock<File>>,
+}
+
+impl Turn {
+    /// Takes the lock: whether the extents are the volume's own still.
+    fn begin(&mut self) -> Result<bool> {
+        self.lock = Some(self.group.lock()?);
+        let Some(now) = self.group.read_known() else {
+            return Ok(false);
+        };
+        let volume = now.volumes.values().find(|volume| volume.uuid == self.of);
+        Ok(volume.is_some_and(|volume| now.areas_behind(volume, self.extents) == self.areas))
+    }
+
+    fn end(&mut self) {
+        self.lock = None;
     }
 }
 
