@@ -3,6 +3,7 @@
 //! The points are read from the sources, so none can be forgotten: one that no call comes to fails its test.
 
 use std::{
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -15,7 +16,7 @@ use drumlin_proto::{
         ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
         CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
         DeleteVolumeGroupSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest,
-        VolumeCapability,
+        ProbeRequest, VolumeCapability,
     },
     volumegroup::{
         CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
@@ -29,7 +30,7 @@ use drumlin_tests::{
         unpublish, unstage,
     },
     state::State,
-    storage::Scratch,
+    storage::{Scratch, lvm},
 };
 use tonic::{Response, Status};
 
@@ -42,6 +43,8 @@ use crate::{
 pub(crate) struct Subject {
     pub(crate) agent: Agent,
     pub(crate) kills: usize,
+    /// Whether a call has failed.
+    is_disturbed: bool,
 }
 
 impl Subject {
@@ -66,6 +69,7 @@ impl Subject {
         Self {
             agent: Agent::with(scratch, options).await,
             kills: 0,
+            is_disturbed: false,
         }
     }
 
@@ -80,6 +84,7 @@ impl Subject {
             match call(&self.agent).await {
                 Ok(answer) => return answer.into_inner(),
                 Err(status) => {
+                    self.is_disturbed = true;
                     assert!(
                         Instant::now() < deadline,
                         "{what}: {status}\n{}",
@@ -110,9 +115,24 @@ impl Subject {
         }
     }
 
-    pub(crate) fn state(&self) -> State {
-        State::of(self.agent.scratch.path())
+    /// What there is when nothing is being removed any more: who was interrupted is not waited for by the next caller.
+    pub(crate) async fn state(&self) -> State {
+        let root = self.agent.scratch.path();
+        let deadline = Instant::now() + drumlin_tests::agent::PATIENCE;
+        while self.is_disturbed && is_over_lvm() && is_being_removed(root) {
+            assert!(Instant::now() < deadline, "{}", self.agent.log());
+            let _ = self.agent.identity().probe(ProbeRequest {}).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        State::of(root)
     }
+}
+
+/// Whether something in the group of the scratch directory at `root` is on its way to be removed.
+fn is_being_removed(root: &Path) -> bool {
+    let group = root.file_name().unwrap_or_default().to_string_lossy();
+    let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", &group]);
+    tags.contains("drumlin.leaving")
 }
 
 /// Everything that changes something, once; the state after each call.
@@ -125,7 +145,7 @@ async fn life(
     macro_rules! step {
         ($name:literal, $call:expr) => {{
             let answer = subject.call($name, $call).await;
-            states.push(($name.to_owned(), subject.state()));
+            states.push(($name.to_owned(), subject.state().await));
             answer
         }};
     }
@@ -531,7 +551,7 @@ async fn short_life(subject: &mut Subject, capability: &VolumeCapability) -> Vec
                 .await
         })
         .await;
-    states.push(("expand".to_owned(), subject.state()));
+    states.push(("expand".to_owned(), subject.state().await));
     subject
         .call("unpublish", async |agent: &Agent| {
             agent
@@ -561,13 +581,13 @@ async fn short_life(subject: &mut Subject, capability: &VolumeCapability) -> Vec
             agent.controller().delete_volume(delete(&id)).await
         })
         .await;
-    states.push(("delete".to_owned(), subject.state()));
+    states.push(("delete".to_owned(), subject.state().await));
     subject
         .call("delete", async |agent: &Agent| {
             agent.controller().delete_volume(delete(&restored)).await
         })
         .await;
-    states.push(("end".to_owned(), subject.state()));
+    states.push(("end".to_owned(), subject.state().await));
     states
 }
 

@@ -22,7 +22,7 @@ async fn life(subject: &mut Subject, how: Use) -> Vec<(&'static str, State)> {
     macro_rules! step {
         ($name:literal, $call:expr) => {{
             let answer = subject.call($name, $call).await;
-            states.push(($name, subject.state()));
+            states.push(($name, subject.state().await));
             answer
         }};
     }

@@ -149,7 +149,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// `InUse` when its device is mounted or open, and then it is as it was.
     async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()>;
 
-    /// Images that nobody sees any more because their deletion was begun.
+    /// Images that nobody sees any more because their deletion was begun, and that nobody deletes now.
     async fn leaving(&self) -> Result<Vec<ImageId>> {
         Ok(Vec::new())
     }

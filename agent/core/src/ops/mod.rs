@@ -131,6 +131,11 @@ impl Operations {
 
     async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
         class.backend.recover().await?;
+        self.end_deletions(class).await
+    }
+
+    /// Goes on with deletions that were interrupted.
+    async fn end_deletions(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
         for id in class.backend.leaving().await? {
             self.end_deletion(class, id);
         }
@@ -168,11 +173,17 @@ impl Operations {
 
     /// Goes on with a deletion that was interrupted; it may take long, and nobody waits for it.
     fn end_deletion(self: &Arc<Self>, class: &Class, id: ImageId) {
-        tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
-        let (this, backend) = (Arc::clone(self), Arc::clone(&class.backend));
+        let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
-            let delete = async move { backend.end_leaving(id).await };
-            if let Err(error) = this.changes.run(vec![Hold::Exclusive(id)], delete).await {
+            let delete = async move {
+                tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
+                class.backend.end_leaving(id).await
+            };
+            let ended = this.changes.run(vec![Hold::Exclusive(id)], delete).await;
+            // Where somebody is at it, that is no news.
+            if let Err(error) = ended
+                && error.kind() != crate::Kind::Busy
+            {
                 // Whoever asked for it asks again.
                 tracing::warn!(image = %id, error = %error.chain(), "deletion not ended");
             }
@@ -187,7 +198,13 @@ impl Operations {
         let mut problems = Vec::new();
         for class in self.classes.iter() {
             match class.backend.check().await {
-                Ok(()) => self.recover_now(class),
+                Ok(()) => {
+                    self.recover_now(class);
+                    // A program of LVM's may have been killed without this one.
+                    if let Err(error) = self.end_deletions(class).await {
+                        problems.push(format!("class {}: {}", class.name, error.chain()));
+                    }
+                }
                 Err(error) => problems.push(format!("class {}: {}", class.name, error.chain())),
             }
         }

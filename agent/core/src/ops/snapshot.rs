@@ -186,18 +186,20 @@ impl Operations {
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
-                if let Some(image) = place.class.backend.get(place.id).await? {
-                    let found = Found {
-                        handle: place.handle,
-                        class: place.class,
-                        image,
-                    };
-                    found.readable()?;
-                    this.check_in_no_group_snapshot(&found).await?;
-                    Devices::of(&found).await?.check_unmounted(&found)?;
-                    found.class.backend.delete(place.id).await?;
-                    tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
-                }
+                let Some(image) = place.class.backend.get(place.id).await? else {
+                    // What was begun and never finished nobody sees, but it takes room.
+                    return place.class.backend.delete(place.id).await.map(drop);
+                };
+                let found = Found {
+                    handle: place.handle,
+                    class: place.class,
+                    image,
+                };
+                found.readable()?;
+                this.check_in_no_group_snapshot(&found).await?;
+                Devices::of(&found).await?.check_unmounted(&found)?;
+                found.class.backend.delete(place.id).await?;
+                tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
                 Ok(())
             })
             .await

@@ -13,13 +13,20 @@ use super::{
 use crate::{Error, Kind, Result, fail, types::ImageId};
 
 impl Lvm {
+    /// What is being removed, and nobody is at it.
+    pub(super) fn left_behind<'a>(
+        &'a self,
+        now: &'a VolumeGroup,
+    ) -> impl Iterator<Item = Ours<'a>> {
+        self.ours(now).filter(|ours| {
+            ours.tags.is_leaving && !self.group.in_hand.has(&removal_of(ours.volume))
+        })
+    }
+
     /// Goes on with removals of an image that were interrupted, if some were.
     pub(super) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
-        let leaving = self
-            .ours(&now)
-            .filter(|ours| ours.tags.id == id && ours.tags.is_leaving);
-        for found in leaving {
+        for found in self.left_behind(&now).filter(|ours| ours.tags.id == id) {
             self.remove_found(thick, &now, &found).await?;
         }
         Ok(())
@@ -60,6 +67,15 @@ impl Lvm {
     }
 
     async fn wipe_and_remove(&self, volume: &LogicalVolume, tags: &Tags) -> Result<()> {
+        let Some(_hand) = self.group.in_hand.take_alone(removal_of(volume)) else {
+            return Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "{} is being removed already; ask again",
+                    self.group.path(&volume.name)
+                ),
+            ));
+        };
         let mut commands = Vec::new();
         if !tags.is_leaving {
             commands.push(self.mark_leaving(volume));
@@ -112,6 +128,11 @@ impl Lvm {
                 found.is_none_or(|found| !matches!(found.kind, VolumeKind::Snapshot { .. }))
             })
     }
+}
+
+/// What somebody has in hand who removes a volume.
+fn removal_of(volume: &LogicalVolume) -> String {
+    format!("removal of {}", volume.uuid)
 }
 
 /// The command that marks a volume as one that is being removed.

@@ -31,6 +31,21 @@ impl InHand {
         }
     }
 
+    /// Takes something in hand that nobody has, or nothing.
+    pub(super) fn take_alone(&self, what: impl Into<String>) -> Option<Hand> {
+        let what = what.into();
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if counts.contains_key(&what) {
+            return None;
+        }
+        counts.insert(what.clone(), 1);
+        drop(counts);
+        Some(Hand {
+            what,
+            counts: Arc::clone(&self.0),
+        })
+    }
+
     /// Whether it is in hand.
     pub(super) fn has(&self, what: &str) -> bool {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,5 +79,9 @@ mod tests {
         assert!(in_hand.has("a"));
         drop(second);
         assert!(!in_hand.has("a"));
+        let alone = in_hand.take_alone("a").unwrap();
+        assert!(in_hand.take_alone("a").is_none());
+        drop(alone);
+        assert!(in_hand.take_alone("a").is_some());
     }
 }

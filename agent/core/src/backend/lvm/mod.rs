@@ -475,8 +475,7 @@ impl Backend for Lvm {
 
     async fn leaving(&self) -> Result<Vec<ImageId>> {
         let now = self.group.now().await?;
-        let leaving = self.ours(&now).filter(|ours| ours.tags.is_leaving);
-        Ok(leaving.map(|ours| ours.tags.id).collect())
+        Ok(self.left_behind(&now).map(|ours| ours.tags.id).collect())
     }
 
     async fn end_leaving(&self, id: ImageId) -> Result<()> {
