@@ -103,11 +103,15 @@ fn begin(target: Target<'_>) -> Result<(Arc<Flight>, bool)> {
     let landing = Arc::clone(&flight);
     let sync = move || {
         let begun = Instant::now();
-        let result = if is_device {
-            nix::unistd::fsync(&file)
-        } else {
-            nix::unistd::syncfs(&file)
+        let sync = || {
+            if is_device {
+                nix::unistd::fsync(&file)
+            } else {
+                nix::unistd::syncfs(&file)
+            }
         };
+        // The first one tells of writes that failed before it, too, such as in a pool that was full then.
+        let result = sync().or_else(|_| sync());
         // It is not held open any longer than that.
         drop(file);
         let mut all = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
