@@ -1,6 +1,11 @@
 //! What others do with devices and volumes while the agent is at them: who looks, udev, an administrator's own commands.
 
-use std::{fs, fs::File, os::unix::fs::symlink, time::Duration};
+use std::{
+    fs,
+    fs::File,
+    os::unix::fs::{FileExt, symlink},
+    time::Duration,
+};
 
 use drumlin_proto::csi::v1::{
     ControllerExpandVolumeResponse, ListSnapshotsRequest, ListVolumesRequest,
@@ -16,6 +21,7 @@ use tokio::task::JoinHandle;
 use tonic::Code;
 
 use crate::{
+    copies::leave_bytes,
     groups::{group, name_of, stop_at, thick, thin},
     guard,
     kit::{get, mount, ok, put, refused, unmount, volume},
@@ -51,9 +57,9 @@ pub(crate) fn node_of(is_it: impl Fn(&str) -> bool) -> Option<String> {
     found.map(|device| format!("/dev/{device}"))
 }
 
-/// The node of the device through which the agent reaches what no volume has yet.
-pub(crate) fn reached_through() -> Option<String> {
-    node_of(|name| name.starts_with("drumlin-"))
+/// The node of what is wiped to become the end of a volume.
+pub(crate) fn end() -> Option<String> {
+    node_of(|name| name.contains("-dl-e-"))
 }
 
 /// Has a device open for a moment, as udev has it or another program of LVM's, and sees that `call` waits for that.
@@ -100,12 +106,12 @@ async fn who_looks_at_each_new_device_is_waited_for() {
     let mut agent = thick(512, "layout: linear").await;
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    let growing = grow_until(&mut agent, &id, 64, "thick.clean.hidden").await;
-    let seen = File::open(reached_through().unwrap()).unwrap();
+    let growing = grow_until(&mut agent, &id, 64, "thick.end.wiped").await;
+    let seen = File::open(end().unwrap()).unwrap();
     agent.signal(Signal::SIGCONT);
     let grown = look_while(seen, async { growing.await.unwrap() }).await;
     assert_eq!(grown.capacity_bytes, 64 * MIB);
-    assert_eq!(reached_through(), None);
+    assert_eq!(end(), None);
     unmount(&agent, &id, &at).await;
 }
 
@@ -325,38 +331,69 @@ async fn snapshots_outlive_that_somebody_merges_another_one() {
     assert!(left.contains(&taken[1]), "{left:?}\n{}", agent.log());
 }
 
+/// What a volume grows by is seen by nobody before it is wiped, whoever loads its device anew meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wiped_and_taken_away_meanwhile_is_not_wiped_on() {
-    let mut agent = thick(512, "layout: linear").await;
-    let id = volume(&agent, "v", 32, &raw()).await;
-    let at = mount(&agent, "v", &id, &raw()).await;
-    let growing = grow_until(&mut agent, &id, 256, "thick.wipe.step").await;
-    let path = format!("{}/{}", group(&agent), name_of(&id));
-    lvm("lvreduce", &["-f", "-L", "32M", &path]);
-    agent.signal(Signal::SIGCONT);
-    let message = refused(growing.await.unwrap(), Code::Aborted);
-    assert!(message.contains("somebody else changes"), "{message}");
-    let request = expand(&id, 128);
-    let grown = agent.controller().controller_expand_volume(request).await;
-    assert_eq!(ok(grown).capacity_bytes, 128 * MIB);
-    unmount(&agent, &id, &at).await;
+async fn the_end_of_a_volume_is_not_seen_unwiped_whatever_others_do() {
+    for is_used in [true, false] {
+        let mut agent = thick(160, "layout: linear").await;
+        leave_bytes(&agent);
+        let id = volume(&agent, "v", 32, &raw()).await;
+        let at = mount(&agent, "v", &id, &raw()).await;
+        put_bytes(&at.1);
+        let path = format!("{}/{}", group(&agent), name_of(&id));
+        if !is_used {
+            unmount(&agent, &id, &at).await;
+            lvm("lvchange", &["-an", &path]);
+        }
+        let growing = grow_until(&mut agent, &id, 64, "thick.wipe.step").await;
+        if is_used {
+            lvm("lvchange", &["--refresh", &path]);
+        } else {
+            // As a host that starts does, and udevd's rules.
+            lvm("vgchange", &["-ay", &group(&agent)]);
+        }
+        let disks = lvm(
+            "vgs",
+            &["--noheadings", "--rows", "-o", "pv_name", &group(&agent)],
+        );
+        let disk = disks.split_whitespace().next().unwrap();
+        lvm("pvmove", &["-i", "1", disk]);
+        let seen = fs::read(format!("/dev/{path}")).unwrap();
+        assert_eq!(seen.len(), 32 << 20);
+        assert!(!seen.contains(&b'S'), "bytes of a former volume");
+        agent.signal(Signal::SIGCONT);
+        ok(growing.await.unwrap());
+        assert_eq!(end(), None);
+        let seen = fs::read(format!("/dev/{path}")).unwrap();
+        assert_eq!(seen.len(), 64 << 20);
+        assert!(!seen.contains(&b'S'), "bytes of a former volume");
+        assert!(seen.starts_with(b"precious"));
+        if is_used {
+            unmount(&agent, &id, &at).await;
+        }
+    }
 }
 
+fn put_bytes(device: &str) {
+    let device = File::options().write(true).open(device).unwrap();
+    device.write_all_at(b"precious", 0).unwrap();
+    device.sync_all().unwrap();
+}
+
+/// Somebody takes what was wiped before the volume has it, and gives it back with other bytes.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_being_wiped_cannot_be_moved_or_taken_away() {
-    let mut agent = thick(512, "layout: linear").await;
-    let id = volume(&agent, "v", 32, &raw()).await;
+async fn what_was_wiped_and_used_again_does_not_become_the_end_of_a_volume() {
+    let mut agent = thick(64, "layout: linear").await;
+    let id = volume(&agent, "v", 16, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    let growing = grow_until(&mut agent, &id, 256, "thick.wipe.locked").await;
-    let path = format!("{}/{}", group(&agent), name_of(&id));
-    let at_once = ["--config", "global/wait_for_locks=0"];
-    let reduce = [&["-f", "-L", "32M", &path], &at_once[..]].concat();
-    assert!(
-        !drumlin_tests::programs::output("lvreduce", &reduce)
-            .status
-            .success()
-    );
+    let growing = grow_until(&mut agent, &id, 32, "thick.end.freed").await;
+    leave_bytes(&agent);
     agent.signal(Signal::SIGCONT);
-    ok(growing.await.unwrap());
+    let message = refused(growing.await.unwrap(), Code::Aborted);
+    assert!(message.contains("was changed"), "{message}");
+    let request = expand(&id, 32);
+    let grown = agent.controller().controller_expand_volume(request).await;
+    assert_eq!(ok(grown).capacity_bytes, 32 * MIB);
+    assert!(!fs::read(&at.1).unwrap().contains(&b'S'));
     unmount(&agent, &id, &at).await;
 }

@@ -287,7 +287,7 @@ async fn a_thick_volume_takes_its_snapshots_with_it_when_its_class_says_so() {
 }
 
 /// What was on all the free extents of the group, and is not a volume any more.
-fn leave_bytes(agent: &Agent) {
+pub(crate) fn leave_bytes(agent: &Agent) {
     let path = format!("{}/theirs", group(agent));
     lvm(
         "lvcreate",

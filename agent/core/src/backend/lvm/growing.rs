@@ -4,16 +4,26 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Change, Image, Lvm, Volumes,
-    metadata::{LogicalVolume, VolumeGroup},
+    group::Group,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of, node,
     program::Command,
-    tags::Tags,
+    tags::{self, Tags},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::device_mapper::{Hold, Line, Mapped, SECTOR},
     types::{ImageId, Size},
 };
+
+impl Group {
+    /// The length of a device, in bytes.
+    fn length(&self, uuid: &str) -> Result<u64> {
+        let table = self.mapper()?.table(uuid)?;
+        let sectors: u64 = table.iter().map(|line| line.length).sum();
+        Ok(sectors * SECTOR)
+    }
+}
 
 impl Lvm {
     /// The device of a volume, as long as the volume is; LVM makes it when there is none.
@@ -57,9 +67,8 @@ impl Lvm {
             Volumes::Thick(_) => None,
         };
         let mut now = self.group.now().await?;
-        if self.finished(&now, id)?.tags.clean.is_some() {
-            // What a growth before this one has not wiped yet, this one must not show.
-            self.clean(id).await?;
+        if self.finished(&now, id)?.tags.is_growing {
+            self.end_growth(id).await?;
             now = self.group.now().await?;
         }
         let found = self.finished(&now, id)?;
@@ -84,15 +93,20 @@ impl Lvm {
                 self.group.change(vec![command]).await?;
             }
             Volumes::Thick(thick) => {
-                let commands = self.extend_thick(&now, thick, &found, to).await?;
-                if let Err(error) = self.group.change(commands).await {
-                    self.bring_back(id, was_live).await;
+                // What is called so is not left by somebody else.
+                let _hand = self.group.in_hand.take(name_of(id));
+                let grown = match self.extend_thick(&now, thick, &found, to).await {
+                    Ok(commands) => self.group.change(commands).await,
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = grown {
+                    self.give_up_growth(id, was_live).await;
                     return Err(error);
                 }
             }
         }
         fail::point("lvm.grow.recorded");
-        self.clean(id).await?;
+        self.end_growth(id).await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         if let Some(device) = self.device(&now, found.volume)? {
@@ -101,6 +115,37 @@ impl Lvm {
         self.bring_back(id, was_live).await;
         fail::point("lvm.grow.lengthened");
         Ok(Change::Made(self.image(&now, &found)?))
+    }
+
+    /// Leaves nothing of a growth that failed.
+    async fn give_up_growth(&self, id: ImageId, had_device: bool) {
+        if let Err(error) = self.remove_end(id).await {
+            tracing::warn!(image = %id, error = %error.chain(), "what a volume was to grow by is not removed");
+        }
+        self.bring_back(id, had_device).await;
+    }
+
+    /// Gives a volume its device back that it has given up to grow, and takes away the mark that says so.
+    async fn end_growth(&self, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let found = self.finished(&now, id)?;
+        if !found.tags.is_growing {
+            return Ok(());
+        }
+        if found.volume.is_complete {
+            self.activate(&now, found.volume).await?;
+        }
+        let uuid = found.volume.uuid.clone();
+        let path = self.group.path(&found.volume.name);
+        let unmark = Command::new("lvchange")
+            .words(["--deltag", &tags::growing(), &path])
+            .done_when(move |now| {
+                let mut volumes = now.volumes.values();
+                let volume = volumes.find(|volume| volume.uuid == uuid);
+                let tags = volume.and_then(|volume| Tags::read(&volume.tags));
+                tags.is_none_or(|tags| !tags.is_growing)
+            });
+        self.group.change(vec![unmark]).await
     }
 
     /// Gives a volume its device back that it had before it grew: it may be staged, and who publishes it does not look.
@@ -142,9 +187,7 @@ impl Lvm {
         device: &Mapped,
     ) -> Result<()> {
         if let Volumes::Thick(_) = self.settings.volumes {
-            let is_dirty = Tags::read(&volume.tags).is_some_and(|tags| tags.clean.is_some());
-            let refresh = self.refresh_if_short(now, volume)?.filter(|_| !is_dirty);
-            return match refresh {
+            return match self.refresh_if_short(now, volume)? {
                 Some(refresh) => self.group.change(vec![refresh]).await,
                 None => Ok(()),
             };
@@ -176,5 +219,31 @@ impl Lvm {
             mapper.resume(&uuid)
         })
         .await
+    }
+
+    /// The command that gives a device the length that the metadata says, when it is shorter.
+    pub(super) fn refresh_if_short(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+    ) -> Result<Option<Command>> {
+        // That of an old-style snapshot is as long as its volume was; the metadata tells the length of its store.
+        if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
+            return Ok(None);
+        }
+        let Some(device) = self.device(now, volume)? else {
+            return Ok(None);
+        };
+        if self.group.length(&device.uuid)? >= now.bytes(volume) {
+            return Ok(None);
+        }
+        let (group, wanted) = (Arc::clone(&self.group), now.bytes(volume));
+        let command = Command::new("lvchange")
+            .words(["--refresh", &self.group.path(&volume.name)])
+            .done_when(move |_| {
+                let length = group.length(&device.uuid);
+                length.is_ok_and(|length| length >= wanted)
+            });
+        Ok(Some(command))
     }
 }

@@ -52,15 +52,6 @@ impl Lvm {
             }
             now = self.group.now().await?;
         }
-        if let Origin::CopyOf(origin) = spec.origin
-            && self
-                .find(&now, origin)
-                .is_some_and(|found| found.tags.clean.is_some())
-        {
-            // What it would show of former volumes must not be copied.
-            self.clean(origin).await?;
-            now = self.group.now().await?;
-        }
         if let Origin::CopyOf(origin) = spec.origin {
             self.flush(&now, origin).await?;
             now = self.group.now().await?;

@@ -6,6 +6,7 @@
 
 mod adopting;
 mod claims;
+mod ends;
 mod filling;
 mod flushing;
 mod forgotten;
@@ -288,6 +289,11 @@ fn moment_of(id: ImageId) -> String {
     format!("dl-t-{}", id.key)
 }
 
+/// The name of the volume as which the end that a volume grows by is wiped.
+fn end_of(id: ImageId) -> String {
+    format!("dl-e-{}", id.key)
+}
+
 /// The node of a device; only one that is not there yet is waited for.
 async fn node(device: Mapped) -> Result<PathBuf> {
     if device.has_node() {
@@ -499,12 +505,6 @@ impl Backend for Lvm {
                 Kind::Precondition,
                 format!("{id} cannot be used: {why}"),
             ));
-        }
-        if found.tags.clean.is_some() {
-            self.clean(id).await?;
-            let now = self.group.now().await?;
-            let found = self.finished(&now, id)?;
-            return self.activate(&now, found.volume).await;
         }
         self.activate(&now, found.volume).await
     }

@@ -170,13 +170,7 @@ impl Lvm {
                 self.give_thin_back(&now, volume.volume, moment.volume)
                     .await
             }
-            Volumes::Thick(_) => {
-                if volume.tags.clean.is_some() {
-                    // Its device may not be as long as it is yet.
-                    self.clean(id).await?;
-                }
-                self.give_thick_back(id, from).await
-            }
+            Volumes::Thick(_) => self.give_thick_back(id, from).await,
         }
     }
 

@@ -27,7 +27,7 @@ use super::{
     moment_of, name_of,
     program::Command,
     tags::Tags,
-    wiping::HIDDEN,
+    together::HIDDEN,
 };
 use crate::{
     Error, Kind, Result, blocking,

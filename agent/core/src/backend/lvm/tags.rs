@@ -22,7 +22,7 @@ const UNDONE: &str = "undone";
 const LEAVING: &str = "leaving";
 const SOURCE: &str = "source";
 const COPIED: &str = "copied";
-const CLEAN: &str = "clean";
+const GROWING: &str = "growing";
 /// Labels have this before their key, so that no key of theirs is one of the above.
 const LABEL: &str = "l.";
 /// The form that this agent writes. A higher one is left alone.
@@ -30,6 +30,10 @@ const FORM: &str = "1";
 
 /// What the tags of a volume of ours say.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a tag, beside the others"
+)]
 pub(super) struct Tags {
     /// Which image it is.
     pub(super) id: ImageId,
@@ -49,8 +53,8 @@ pub(super) struct Tags {
     pub(super) source: Option<ImageId>,
     /// So many of those, in bytes, are there.
     pub(super) copied: Option<u64>,
-    /// Bytes from here on are those of former volumes, and go before anybody sees them.
-    pub(super) clean: Option<u64>,
+    /// It is being made longer, and gave up its device for that.
+    pub(super) is_growing: bool,
     /// Written by a newer agent.
     pub(super) is_newer: bool,
 }
@@ -68,7 +72,7 @@ impl Tags {
             is_leaving: false,
             source: None,
             copied: None,
-            clean: None,
+            is_growing: false,
             is_newer: false,
         }
     }
@@ -104,7 +108,7 @@ impl Tags {
                 (LEAVING, _) => (read.is_undone, read.is_leaving) = (true, true),
                 (SOURCE, _) => read.source = parse_id(&value),
                 (COPIED, _) => read.copied = value.parse().ok(),
-                (CLEAN, _) => read.clean = value.parse().ok(),
+                (GROWING, _) => read.is_growing = true,
                 (SCHEMA, _) => read.is_newer = value != FORM,
                 _ => {}
             }
@@ -124,7 +128,7 @@ impl Tags {
         tags.extend(self.is_undone.then(undone));
         tags.extend(self.source.map(source));
         tags.extend(self.copied.map(copied));
-        tags.extend(self.clean.map(clean));
+        tags.extend(self.is_growing.then(growing));
         tags.extend(self.labels.iter().map(|(key, value)| label(key, value)));
         tags
     }
@@ -155,9 +159,9 @@ pub(super) fn copied(bytes: u64) -> String {
     tag(COPIED, &bytes.to_string())
 }
 
-/// The tag of what shows bytes of former volumes from here on.
-pub(super) fn clean(bytes: u64) -> String {
-    tag(CLEAN, &bytes.to_string())
+/// The tag of what has given up its device to be made longer.
+pub(super) fn growing() -> String {
+    tag(GROWING, "yes")
 }
 
 fn tag(key: &str, value: &str) -> String {
@@ -223,7 +227,7 @@ mod tests {
             is_undone: true,
             source: Some(id),
             copied: Some(1 << 40),
-            clean: Some(0),
+            is_growing: true,
             ..Tags::new(id, "fast", "node-a")
         }
     }

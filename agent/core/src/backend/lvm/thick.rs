@@ -115,16 +115,26 @@ impl Lvm {
     ) -> Result<Command> {
         check_disks(now, thick)?;
         check_group_room(now, thick, thick.layout, size.bytes())?;
-        let name = name_of(tags.id);
+        Ok(self.thick_called(name_of(tags.id), thick, tags, size.bytes()))
+    }
+
+    /// The command that makes a volume with a name, if there is room for it then.
+    pub(super) fn thick_called(
+        &self,
+        name: String,
+        thick: &Thick,
+        tags: &Tags,
+        bytes: u64,
+    ) -> Command {
         // Marks of former file systems go at once, whatever becomes of the rest.
         let command = Command::new("lvcreate")
             .words(["-Wy", "-Zy", "-n", &name])
-            .words(["-L".to_owned(), format!("{}b", size.bytes())])
+            .words(["-L".to_owned(), format!("{bytes}b")])
             .words(thick.layout.words())
             .add_tags(tags.write())
             .words([&self.group.name])
             .done_when(exists(name));
-        Ok(within_room(command, thick, thick.layout, size.bytes()))
+        within_room(command, thick, thick.layout, bytes)
     }
 
     /// The commands that make a snapshot. LVM writes that it is one before it has its device: until it has, what is written
@@ -277,7 +287,8 @@ impl Lvm {
         self.group.mapper()?.status(&device.uuid)
     }
 
-    /// The commands that make a volume longer of which all is clean. With snapshots LVM can do that only while nobody uses it.
+    /// Wipes the end of a volume that is to grow, where the class wants that, and says what makes it longer. With snapshots
+    /// LVM can do that only while nobody uses it.
     pub(super) async fn extend_thick(
         &self,
         now: &VolumeGroup,
@@ -309,26 +320,25 @@ impl Lvm {
             }
             loses_device = true;
         }
-        let before = now.bytes(volume);
-        let more = to.bytes() - before;
-        if thick.wipe == Wipe::None && !loses_device {
-            let extension = self.extension(Command::new("lvextend"), volume, to);
-            commands.push(within_room(extension, thick, thick.layout, more));
-            return Ok(commands);
-        }
-        // Whoever comes after a kill sees by it that the volume had a device, too.
-        commands.push(
-            Command::new("lvchange")
-                .add_tags([tags::clean(before)])
-                .words([&path]),
-        );
+        let more = to.bytes() - now.bytes(volume);
+        let extension = self.extension(Command::new("lvextend"), volume, to);
+        let extension = match thick.wipe {
+            Wipe::None => within_room(extension, thick, thick.layout, more),
+            Wipe::Zero | Wipe::Discard => {
+                let end = self.clean_end(thick, found, more).await?;
+                end.taken_by(extension)
+            }
+        };
         if loses_device {
+            // Whoever comes after a kill sees that it had one.
+            commands.push(
+                Command::new("lvchange")
+                    .add_tags([tags::growing()])
+                    .words([&path]),
+            );
             commands.push(Command::new("lvchange").words(["-an", &path]));
         }
-        // The device stays as it is until its end is wiped; also one that somebody gives the volume meanwhile, as udevd's
-        // rules do for all of a group whose disks have just come.
-        let extension = self.extension(Command::on_disk("lvextend"), volume, to);
-        commands.push(within_room(extension, thick, thick.layout, more));
+        commands.push(extension);
         Ok(commands)
     }
 
@@ -336,8 +346,6 @@ impl Lvm {
     /// from when it begins to be wiped; what ends that is gone on with by the next call.
     pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
         self.end_copies_of(thick, id).await?;
-        // Its device may not be as long as it is yet.
-        self.clean(id).await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         self.remove_found(thick, &now, &found).await

@@ -18,7 +18,6 @@ use super::{
     settings::Thick,
     thick::check_group_room,
     thin::Device,
-    wiping::HIDDEN,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -28,6 +27,9 @@ use crate::{
         udev::Visibility,
     },
 };
+
+/// What the devices are called through which the stores of snapshots are emptied.
+pub(super) const HIDDEN: &str = "DRUMLIN-";
 
 impl Lvm {
     /// Refuses what cannot be made, before anything is.
@@ -112,11 +114,6 @@ impl Lvm {
     async fn prepare_copy(&self, spec: &ImageSpec) -> Result<()> {
         let now = self.group.now().await?;
         let origin = spec.source()?;
-        if self.finished(&now, origin)?.tags.clean.is_some() {
-            // What it would show of former volumes must not be copied.
-            self.clean(origin).await?;
-        }
-        let now = self.group.now().await?;
         Self::check_records(&now)?;
         if matches!(self.settings.volumes, Volumes::Thick(_)) {
             self.flush(&now, origin).await?;

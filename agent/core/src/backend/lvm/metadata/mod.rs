@@ -100,23 +100,6 @@ pub(super) struct Area {
     pub(super) start: u64,
     /// How many.
     pub(super) count: u64,
-    /// The extent of the volume that is on the first one, or behind whose place in a stripe that is.
-    place: u64,
-    /// How many disks take turns.
-    stripes: u64,
-}
-
-impl Area {
-    /// What of it is behind so many extents of the volume.
-    fn behind(&self, extents: u64) -> Option<Self> {
-        let skipped = extents.saturating_sub(self.place).div_ceil(self.stripes);
-        let count = self.count.checked_sub(skipped).filter(|count| *count > 0)?;
-        Some(Self {
-            start: self.start + skipped,
-            count,
-            ..self.clone()
-        })
-    }
 }
 
 /// What a logical volume is.
@@ -308,15 +291,12 @@ impl VolumeGroup {
         own.or_else(|| parts.find_map(|part| self.layer_of(part)))
     }
 
-    /// The extents of disks that a volume has behind its first so many extents, on all its legs.
-    pub(super) fn areas_behind(&self, volume: &LogicalVolume, extents: u64) -> Vec<Area> {
-        let parts = volume
-            .parts
-            .iter()
-            .filter_map(|part| self.volumes.get(part));
-        let below = parts.flat_map(|part| self.areas_behind(part, extents));
-        let own = volume.areas.iter().filter_map(|area| area.behind(extents));
-        own.chain(below).collect()
+    /// The extents of disks that a volume has, on all its legs: those of its parts with names that count.
+    pub(super) fn areas(&self, volume: &LogicalVolume, counts: fn(&str) -> bool) -> Vec<Area> {
+        let parts = volume.parts.iter().filter(|part| counts(part));
+        let parts = parts.filter_map(|part| self.volumes.get(part));
+        let below = parts.flat_map(|part| self.areas(part, counts));
+        volume.areas.iter().cloned().chain(below).collect()
     }
 
     /// The size of a volume in bytes.
@@ -497,8 +477,6 @@ fn areas(segment: &Value<'_>) -> Vec<Area> {
                 disk: disk.text()?.to_owned(),
                 start: start.number()?,
                 count: number("extent_count") / stripes,
-                place: number("start_extent"),
-                stripes,
             })
         })
         .collect()
