@@ -149,9 +149,25 @@ impl Agent {
 
     /// Starts it with other options, but the same configuration where they have none, and waits until it answers.
     pub async fn restart_with(&mut self, options: Options) {
+        self.set_options(options);
+        self.restart().await;
+    }
+
+    /// The same where it may come to a fail point before it answers: whether it answers.
+    pub async fn try_restart_with(&mut self, options: Options) -> bool {
+        self.set_options(options);
+        self.spawn();
+        let Err(status) = self.answer_or_end().await else {
+            return true;
+        };
+        assert_eq!(status.signal(), Some(9), "{status}\n{}", self.log());
+        self.child = None;
+        false
+    }
+
+    fn set_options(&mut self, options: Options) {
         let config = options.config.or(self.options.config.take());
         self.options = Options { config, ..options };
-        self.restart().await;
     }
 
     /// Starts it.
@@ -183,13 +199,20 @@ impl Agent {
     }
 
     async fn wait_until_it_answers(&mut self) {
+        if let Err(status) = self.answer_or_end().await {
+            panic!("the agent ended: {status}\n{}", self.log());
+        }
+    }
+
+    /// Waits until it answers, or until it ends and with which status.
+    async fn answer_or_end(&mut self) -> Result<(), ExitStatus> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let answer = self.identity().probe(ProbeRequest {}).await;
             match answer {
-                Ok(_) => return,
+                Ok(_) => return Ok(()),
                 // It answers, and has something to say.
-                Err(status) if status.code() == tonic::Code::FailedPrecondition => return,
+                Err(status) if status.code() == tonic::Code::FailedPrecondition => return Ok(()),
                 Err(_) => {}
             }
             if let Some(status) = self
@@ -197,7 +220,7 @@ impl Agent {
                 .as_mut()
                 .and_then(|child| child.try_wait().ok().flatten())
             {
-                panic!("the agent ended: {status}\n{}", self.log());
+                return Err(status);
             }
             assert!(
                 Instant::now() < deadline,

@@ -1,30 +1,37 @@
 //! Named points where a test build can be stopped: between any two steps of a change.
 //!
 //! `DRUMLIN_FAIL=<name>[:<hits>]` makes the process kill itself (as `kill -9` would) when it comes
-//! to the point `<name>` for the `<hits>`th time (the first when left out); with `DRUMLIN_FAIL_BY=stop` it stops there, as by
-//! `kill -STOP`, and goes on when it is told to. Release builds have no such points.
+//! to the point `<name>` for the `<hits>`th time (the first when left out); of several names with commas between them, the
+//! first one that it comes to. It says on its standard error which one that is. With `DRUMLIN_FAIL_BY=stop` it stops there,
+//! as by `kill -STOP`, and goes on when it is told to. Release builds have no such points.
 
 /// Kills this process with SIGKILL if the environment asks for it at `name`; does nothing in a release build.
 #[cfg(debug_assertions)]
 pub fn point(name: &str) {
-    use std::sync::{
-        OnceLock,
-        atomic::{AtomicU32, Ordering},
+    use std::{
+        io::Write,
+        sync::{
+            OnceLock,
+            atomic::{AtomicU32, Ordering},
+        },
     };
 
     use nix::sys::signal::{Signal, kill, raise};
 
-    static ARMED: OnceLock<Option<(String, AtomicU32)>> = OnceLock::new();
+    static ARMED: OnceLock<Vec<(String, AtomicU32)>> = OnceLock::new();
     let armed = ARMED.get_or_init(|| {
-        let value = std::env::var("DRUMLIN_FAIL").ok()?;
-        let (wanted, hits) = match value.rsplit_once(':') {
-            Some((wanted, hits)) => (wanted.to_owned(), hits.parse().unwrap_or(1)),
-            None => (value, 1),
-        };
-        Some((wanted, AtomicU32::new(hits)))
+        let value = std::env::var("DRUMLIN_FAIL").unwrap_or_default();
+        let points = value.split(',').map(|point| {
+            let (wanted, hits) = match point.rsplit_once(':') {
+                Some((wanted, hits)) => (wanted, hits.parse().unwrap_or(1)),
+                None => (point, 1),
+            };
+            (wanted.to_owned(), AtomicU32::new(hits))
+        });
+        points.collect()
     });
-    if let Some((wanted, left)) = armed
-        && wanted == name
+    let found = armed.iter().find(|(wanted, _)| wanted == name);
+    if let Some((_, left)) = found
         && left.fetch_sub(1, Ordering::SeqCst) == 1
     {
         let stops = std::env::var("DRUMLIN_FAIL_BY").is_ok_and(|how| how == "stop");
@@ -33,6 +40,7 @@ pub fn point(name: &str) {
             let _ = raise(Signal::SIGSTOP);
             return;
         }
+        let _ = writeln!(std::io::stderr(), "killed at {name}");
         // Nothing may run after this instant, no destructor and no other thread: only SIGKILL does that.
         let _ = kill(nix::unistd::getpid(), Signal::SIGKILL);
         loop {

@@ -141,6 +141,8 @@ async fn nodes_are_left_to_udevd() {
     let name = linked
         .find(|path| fs::canonicalize(path).is_ok_and(|at| at == Path::new(&node)))
         .unwrap();
+    // What it still has to do for the new device would give the link back.
+    run("udevadm", &["settle", "--timeout=30"]);
     fs::remove_file(&name).unwrap();
     let (staging, target) = paths(&agent, "v");
     let stage = stage(&id, &staging, &raw());
