@@ -53,3 +53,18 @@ pub fn point(name: &str) {
 #[cfg(not(debug_assertions))]
 #[inline]
 pub fn point(_name: &str) {}
+
+/// A time that a test build can be told to make shorter, in milliseconds, by a variable of its environment.
+#[cfg(debug_assertions)]
+pub fn shortened(variable: &str, time: std::time::Duration) -> std::time::Duration {
+    let told = std::env::var(variable).ok();
+    let told = told.and_then(|told| told.parse().ok());
+    told.map_or(time, std::time::Duration::from_millis)
+}
+
+/// The time itself: a release build is told nothing.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn shortened(_variable: &str, time: std::time::Duration) -> std::time::Duration {
+    time
+}

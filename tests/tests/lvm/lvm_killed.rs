@@ -10,13 +10,14 @@ use std::{
 
 use drumlin_proto::csi::v1::{CreateVolumeRequest, DeleteSnapshotRequest};
 use drumlin_tests::{
-    agent::{Agent, Volumes, eventually},
+    agent::{Agent, Options as AgentOptions, Volumes, eventually},
     programs::run,
     requests::{create, from_snapshot, raw, snapshot},
     state::assert_devices_work,
     storage::lvm,
 };
 use nix::{
+    fcntl::{Flock, FlockArg},
     sys::{
         ptrace::{self, Options},
         signal::{Signal, kill},
@@ -30,6 +31,7 @@ use crate::{
     copies::{is_left, write_all},
     groups::{group, names, thick, within},
     kit::{bytes_of, ok, volume},
+    udev::has_udevd,
 };
 
 /// What the numbers of device-mapper's calls have in common, `DM_IOCTL` of linux/dm-ioctl.h.
@@ -238,4 +240,61 @@ async fn a_snapshot_that_is_split_off_to_be_wiped_goes_all_the_same() {
         assert_devices_work(&group(&agent));
         assert!(!is_left(&agent), "{others} other snapshots");
     }
+}
+
+/// The semaphores by which device-mapper's programs wait for udevd, by their numbers.
+fn cookies() -> Vec<String> {
+    let text = fs::read_to_string("/proc/sysvipc/sem").unwrap();
+    let rows = text.lines().skip(1).map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[0].parse::<i32>().unwrap(), words[1].to_owned())
+    });
+    let ours = rows.filter(|(key, _)| key >> 16 == 0x0d4d);
+    ours.map(|(_, number)| number).collect()
+}
+
+#[tokio::test]
+async fn the_udev_cookie_of_a_killed_lvm_is_removed_and_that_of_a_living_one_stays() {
+    /// The agent looks every 50 ms.
+    const MANY_LOOKS: Duration = Duration::from_secs(1);
+    if !has_udevd() {
+        return;
+    }
+    let mut agent = thick(256, "layout: linear").await;
+    let looks = ("DRUMLIN_COOKIES_LEFT".to_owned(), "50".to_owned());
+    let options = AgentOptions {
+        environment: vec![looks],
+        ..AgentOptions::default()
+    };
+    agent.kill();
+    agent.restart_with(options).await;
+    // What other tests have left.
+    eventually(cookies, Vec::is_empty).await;
+    // LVM is to be running.
+    volume(&agent, "other", 16, &raw()).await;
+    let (mut controller, request) = (agent.controller(), create("v", 16, &raw()));
+    let making = async move { controller.create_volume(request).await };
+    let has_one = |_: &str| {
+        let before = cookies();
+        if before.is_empty() {
+            return false;
+        }
+        thread::sleep(MANY_LOOKS);
+        assert_eq!(cookies(), before, "LVM lives");
+        true
+    };
+    kill_both(&mut agent, making, has_one).await;
+    let left = cookies();
+    assert_eq!(left.len(), 1, "LVM has left none");
+    // As a program that is not seen from here.
+    let lock = File::create("/run/lock/lvm/V_of-another-program").unwrap();
+    let lock = Flock::lock(lock, FlockArg::LockShared).unwrap();
+    agent.restart().await;
+    thread::sleep(MANY_LOOKS);
+    assert_eq!(cookies(), left, "a program of LVM's may need it");
+    drop(lock);
+    eventually(cookies, Vec::is_empty).await;
+    let log = agent.log();
+    assert!(log.contains("removed a udev cookie"), "{log}");
+    volume(&agent, "v", 16, &raw()).await;
 }

@@ -31,6 +31,7 @@ mod system;
 pub(crate) mod testing;
 pub mod trim;
 pub mod udev;
+pub mod udev_cookies;
 mod write_watch;
 
 pub use access::Access;

@@ -221,6 +221,20 @@ pub(crate) fn semaphore(id: c_int, value: Option<c_int>) -> io::Result<c_int> {
     nix::errno::Errno::result(result).map_err(io::Error::from)
 }
 
+/// How many processes wait until a semaphore is zero.
+pub(crate) fn waiting_for_zero(id: c_int) -> io::Result<c_int> {
+    // SAFETY: GETZCNT takes nothing.
+    let result = unsafe { libc::semctl(id, 0, libc::GETZCNT) };
+    nix::errno::Errno::result(result).map_err(io::Error::from)
+}
+
+/// The process that changed a semaphore last; zero when it is of another process namespace.
+pub(crate) fn last_user(id: c_int) -> io::Result<c_int> {
+    // SAFETY: GETPID takes nothing.
+    let result = unsafe { libc::semctl(id, 0, libc::GETPID) };
+    nix::errno::Errno::result(result).map_err(io::Error::from)
+}
+
 /// Takes a semaphore away.
 pub(crate) fn remove_semaphore(id: c_int) -> io::Result<()> {
     // SAFETY: IPC_RMID takes nothing.

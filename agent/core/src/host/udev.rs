@@ -30,9 +30,9 @@ const PRIMARY_SOURCE: u32 = 1 << 6;
 
 /// The flags are the upper half of a cookie. Nobody is told that an event is handled when the lower half is zero
 /// (`_udevcomplete` of dmsetup).
-const SHIFT: u32 = 16;
+pub(super) const SHIFT: u32 = 16;
 /// The upper half of a cookie, where it is the key of its semaphore (`DM_COOKIE_MAGIC`).
-const MAGIC: u32 = 0x0d4d;
+pub(super) const MAGIC: u32 = 0x0d4d;
 
 /// So long udevd may take to answer: less than callers are kept for the disks of a group. Usually it is milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);

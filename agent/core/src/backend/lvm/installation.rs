@@ -9,7 +9,7 @@ use std::{
 use nix::unistd::{AccessFlags, access};
 use tokio::sync::OnceCell;
 
-use super::program;
+use super::{program, stale_cookies};
 use crate::{
     Error, Kind, Result, blocking,
     host::{device_mapper::DeviceMapper, exec::find, udev},
@@ -57,6 +57,7 @@ pub(super) async fn check() -> Result<()> {
         let _ = LOCKS.set(locks);
         if udev::is_running() {
             blocking(move || udev::check_answers(&mapper)).await?;
+            stale_cookies::watch();
         }
         Ok(())
     });

@@ -28,6 +28,7 @@ mod records;
 mod repair;
 mod settings;
 mod silent_disks;
+mod stale_cookies;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;

@@ -1,0 +1,121 @@
+//! udev cookies that killed programs have left are removed: their number in a machine is limited.
+//!
+//! A program whose cookie is removed while it waits takes that for an answer (`EIDRM`). One that makes further changes with
+//! a cookie that is gone fails, and leaves devices suspended: only LVM's programs do that, and each has its group locked
+//! from before it makes a cookie until it has removed it (`unlock_vg` of locking.h). So a cookie is stale when nothing has
+//! happened to it for long, nobody waits for it, and no program of LVM's has a group locked. The lock also tells of dmeventd,
+//! which runs LVM's commands itself, and of programs that cannot be seen from a container, for it is the host's.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    sync::Once,
+    time::Duration,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
+
+use super::installation::locks;
+use crate::{Error, Result, blocking, fail, host::udev_cookies::Cookie};
+
+/// What others than LVM do with a cookie takes less: udevd ends an event after three minutes, and a script that has made one
+/// with `dmsetup udevcreatecookie` only goes on to its next `dmsetup`. LVM's own tests take those for left that are as old.
+const LEFT: Duration = Duration::from_mins(10);
+
+/// Looks for them for as long as this process lives, beside all else.
+pub(super) fn watch() {
+    static BEGUN: Once = Once::new();
+    BEGUN.call_once(|| {
+        tokio::spawn(async {
+            let mut before = Vec::new();
+            loop {
+                let seen = std::mem::take(&mut before);
+                match blocking(move || look(&seen)).await {
+                    Ok(now) => before = now,
+                    Err(error) => {
+                        tracing::warn!(error = %error.chain(), "could not look for stale udev cookies");
+                    }
+                }
+                // By a clock that nobody sets, which the times of a semaphore are not.
+                tokio::time::sleep(fail::shortened("DRUMLIN_COOKIES_LEFT", LEFT)).await;
+            }
+        });
+    });
+}
+
+/// Removes those that are stale, by what was seen `before`; what there is now.
+fn look(before: &[Cookie]) -> Result<Vec<Cookie>> {
+    let now = Cookie::all()?;
+    let (idle, mut others): (Vec<_>, Vec<_>) =
+        now.into_iter().partition(|cookie| cookie.is_idle(before));
+    if idle.is_empty() {
+        return Ok(others);
+    }
+    if is_any_locked(locks()?)? {
+        others.extend(idle);
+        return Ok(others);
+    }
+    for cookie in idle {
+        cookie.remove()?;
+    }
+    Ok(others)
+}
+
+/// Whether a program of LVM's has a volume group locked: to change it, or to activate something in it.
+fn is_any_locked(directory: &Path) -> Result<bool> {
+    let failed = |path: &Path, error: io::Error| {
+        Error::io(format!("could not look at {}", path.display()), error)
+    };
+    let entries = fs::read_dir(directory).map_err(|error| failed(directory, error))?;
+    for entry in entries {
+        let entry = entry.map_err(|error| failed(directory, error))?;
+        let is_group = entry.file_name().as_encoded_bytes().starts_with(b"V_");
+        let path = entry.path();
+        if is_group && is_locked(&path).map_err(|error| failed(&path, error))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn is_locked(path: &PathBuf) -> io::Result<bool> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        // LVM removes the file when it is done.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    // Those that activate share the lock. It is let go at once: LVM waits for it.
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(_) => Ok(false),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(true),
+        Err((_, error)) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_a_program_has_locked_is_seen() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let lock = |name: &str, how| Flock::lock(File::create(at(name)).unwrap(), how).unwrap();
+        let is_locked = || is_any_locked(scratch.path()).unwrap();
+        File::create(at("V_free")).unwrap();
+        let _other = lock("P_global", FlockArg::LockExclusive);
+        assert!(!is_locked());
+        for how in [FlockArg::LockShared, FlockArg::LockExclusive] {
+            let held = lock("V_vg", how);
+            assert!(is_locked(), "{how:?}");
+            drop(held);
+            assert!(!is_locked());
+        }
+        is_any_locked(&at("none")).unwrap_err();
+    }
+}

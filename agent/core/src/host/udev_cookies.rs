@@ -1,0 +1,233 @@
+//! The semaphores by which device-mapper's programs wait for udevd ("udev cookies"), and which of them are stale.
+//!
+//! A program of LVM's makes one for a batch of changes, adds one for each change that udevd answers, and at the end takes
+//! one off, waits for zero and removes it (`_udev_wait` of libdm-common.c). One that is killed leaves it for ever. The kernel
+//! does not know whose a semaphore is, but who waits for it, who changed it last, and when.
+
+use std::{fs, io};
+
+use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
+
+use super::{
+    system::{last_user, remove_semaphore, semaphore, waiting_for_zero},
+    udev::{MAGIC, SHIFT},
+};
+use crate::{Error, Kind, Result};
+
+/// The semaphores of this IPC namespace.
+const SEMAPHORES: &str = "/proc/sysvipc/sem";
+
+/// A cookie as it is at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cookie {
+    /// Where it is in the kernel's table.
+    row: Row,
+    /// How many answers are awaited, and one more until its program waits.
+    value: i32,
+    /// Whether a program waits for it.
+    is_awaited: bool,
+    /// The process that changed it last; zero for one of a process namespace that is not seen from here.
+    last_user: i32,
+}
+
+/// A row of [`SEMAPHORES`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Row {
+    key: u32,
+    /// Never another one's: the kernel counts how often it has given its place away.
+    semaphore: i32,
+    /// When it was last changed by semop(2), in seconds.
+    used: i64,
+    /// When its value was set.
+    set: i64,
+}
+
+impl Cookie {
+    /// All that there are. Costs the reading of one file when there are none.
+    ///
+    /// # Errors
+    /// `Io` when they cannot be read.
+    pub fn all() -> Result<Vec<Self>> {
+        let failed = |error: io::Error| Error::io(format!("could not read {SEMAPHORES}"), error);
+        let text = fs::read_to_string(SEMAPHORES).map_err(failed)?;
+        let rows = parse(&text)?.into_iter();
+        let cookies = rows.filter_map(|row| Self::read(row).transpose());
+        cookies.collect::<io::Result<_>>().map_err(failed)
+    }
+
+    /// None when it was removed meanwhile.
+    fn read(row: Row) -> io::Result<Option<Self>> {
+        let read = || {
+            Ok(Self {
+                row,
+                value: semaphore(row.semaphore, None)?,
+                is_awaited: waiting_for_zero(row.semaphore)? > 0,
+                last_user: last_user(row.semaphore)?,
+            })
+        };
+        match read() {
+            Err(error) if is_gone(&error) => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    /// Whether no program needs it, as far as the kernel tells: nobody waits for it, who changed it last has ended, and
+    /// it is as it was `before`. It may still be that of a program of LVM's that holds LVM's lock.
+    pub fn is_idle(&self, before: &[Self]) -> bool {
+        self.is_left(before, is_alive)
+    }
+
+    fn is_left(&self, before: &[Self], is_alive: impl Fn(i32) -> bool) -> bool {
+        // That is the owner itself, or who answered for udevd, which ends at once.
+        before.contains(self) && !self.is_awaited && !is_alive(self.last_user)
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// `Io` when the kernel refuses.
+    pub fn remove(self) -> Result<()> {
+        let key = self.row.key;
+        match remove_semaphore(self.row.semaphore) {
+            Err(error) if !is_gone(&error) => Err(Error::io(
+                format!("could not remove udev cookie {key:#x}"),
+                error,
+            )),
+            _ => {
+                tracing::warn!(
+                    cookie = format_args!("{key:#x}"),
+                    answers = self.value,
+                    "removed a udev cookie that a killed program has left"
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The cookies among the rows of [`SEMAPHORES`].
+fn parse(text: &str) -> Result<Vec<Row>> {
+    let rows = text.lines().skip(1).map(|line| {
+        parse_row(line).ok_or_else(|| {
+            Error::new(
+                Kind::Io,
+                format!("{SEMAPHORES} has a line {line:?}, which is unknown"),
+            )
+        })
+    });
+    let rows = rows.filter(|row| !row.as_ref().is_ok_and(|row| row.key >> SHIFT != MAGIC));
+    rows.collect()
+}
+
+/// `key semid perms nsems uid gid cuid cgid otime ctime`.
+fn parse_row(line: &str) -> Option<Row> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [key, semaphore, _, _, _, _, _, _, used, set] = words.as_slice() else {
+        return None;
+    };
+    let key: i32 = key.parse().ok()?;
+    Some(Row {
+        key: key.cast_unsigned(),
+        semaphore: semaphore.parse().ok()?,
+        used: used.parse().ok()?,
+        set: set.parse().ok()?,
+    })
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EIDRM))
+}
+
+fn is_alive(pid: i32) -> bool {
+    // kill(2) takes zero and less for groups of processes.
+    pid > 0 && kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process;
+
+    use super::{
+        super::system::{new_semaphore, semaphore},
+        *,
+    };
+
+    const TEXT: &str =
+        "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime
+ 223170941          3   600          1     0     0     0     0 1763916000 1763915999
+-559038737          4   600          1     0     0     0     0          0 1763915999
+         0          5   600         17  1000  1000  1000  1000          0 1763915999
+";
+
+    fn cookie() -> Cookie {
+        Cookie {
+            row: parse(TEXT).unwrap()[0],
+            value: 1,
+            is_awaited: false,
+            last_user: 7,
+        }
+    }
+
+    #[test]
+    fn cookies_are_told_from_others_semaphores() {
+        let rows = parse(TEXT).unwrap();
+        let cookie = Row {
+            key: 0x0d4d_517d,
+            semaphore: 3,
+            used: 1_763_916_000,
+            set: 1_763_915_999,
+        };
+        assert_eq!(rows, [cookie]);
+        assert_eq!(parse("key\n").unwrap(), []);
+        parse("key\n223170941 3\n").unwrap_err();
+    }
+
+    #[test]
+    fn one_that_was_not_there_or_was_changed_is_not_stale() {
+        let now = cookie();
+        let is_stale = |before: &[Cookie]| now.is_left(before, |_| false);
+        assert!(is_stale(&[now]));
+        assert!(!is_stale(&[]));
+        let mut others = [now; 5];
+        others[0].value = 2;
+        others[1].row.used -= 1;
+        others[2].row.set -= 1;
+        others[3].row.semaphore += 1;
+        others[4].last_user = 8;
+        assert!(!is_stale(&others));
+    }
+
+    #[test]
+    fn one_of_a_living_program_is_not_stale() {
+        let now = cookie();
+        assert!(!now.is_left(&[now], |pid| pid == 7));
+        assert!(now.is_left(&[now], |pid| pid == 8));
+        let awaited = Cookie {
+            is_awaited: true,
+            ..now
+        };
+        assert!(!awaited.is_left(&[awaited], |_| false));
+        assert!(is_alive(process::id().cast_signed()));
+        // Nobody that is seen from here.
+        assert!(!is_alive(0));
+    }
+
+    #[test]
+    fn the_kernel_tells_of_a_cookie() {
+        let key = (MAGIC << SHIFT) | (process::id() & 0xffff);
+        let id = new_semaphore(key.cast_signed()).unwrap();
+        semaphore(id, Some(1)).unwrap();
+        let own = || {
+            let all = Cookie::all().unwrap();
+            all.into_iter().find(|cookie| cookie.row.semaphore == id)
+        };
+        let found = own().unwrap();
+        assert_eq!((found.row.key, found.value), (key, 1));
+        assert_eq!(found.last_user, process::id().cast_signed());
+        assert!(!found.is_awaited && !found.is_idle(&[found]));
+        found.remove().unwrap();
+        assert_eq!(own(), None);
+        // Others may have been faster.
+        found.remove().unwrap();
+    }
+}
