@@ -312,13 +312,17 @@ impl Agent {
     /// Waits for its end.
     pub async fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
-        let child = self.child.as_mut().expect("it was started");
         loop {
+            let child = self.child.as_mut().expect("it was started");
             if let Some(status) = child.try_wait().expect("it can be waited for") {
                 self.child = None;
                 return status;
             }
-            assert!(Instant::now() < deadline, "it does not end");
+            assert!(
+                Instant::now() < deadline,
+                "it does not end:\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }

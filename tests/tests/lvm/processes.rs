@@ -158,8 +158,8 @@ async fn a_change_costs_one_program_and_an_answer_none() {
 }
 
 #[tokio::test]
-async fn a_thick_change_costs_one_program_and_wiping_one_more() {
-    // Marks that it is made, and that it is clean: the second only where something is wiped.
+async fn a_thick_change_costs_one_program_and_wiping_one_or_two_more() {
+    // What is wiped is made, and shown or removed, before and after. An end is made, removed, and added.
     for (wipe, extra) in [("none", 0), ("zero", 1)] {
         let scratch = Scratch::new();
         let group = scratch.volume_group(1 << 10);
@@ -184,7 +184,7 @@ async fn a_thick_change_costs_one_program_and_wiping_one_more() {
         let at = mount(&agent, "v", &id, &raw()).await;
         costs("NodeStageVolume and NodePublishVolume", 0);
         ok(controller.controller_expand_volume(expand(&id, 32)).await);
-        costs("ControllerExpandVolume of a staged volume", 1 + extra);
+        costs("ControllerExpandVolume of a staged volume", 1 + 2 * extra);
         let taken = ok(controller.create_snapshot(snapshot("s", &id)).await);
         let taken = taken.snapshot.unwrap().snapshot_id;
         costs("CreateSnapshot", 1);

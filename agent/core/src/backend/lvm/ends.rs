@@ -23,17 +23,18 @@ pub(super) struct CleanEnd {
     sequence: u64,
 }
 
-/// So many changes since then can at most be one of somebody else, beside that which made the extents free: too few to use
-/// them and to make them free again.
-const CHANGES: u64 = 2;
+/// So many changes of others are too few to use the extents and to make them free again.
+const FOREIGN: u64 = 1;
 
 impl CleanEnd {
-    /// The command that extends a volume, by these extents and no others.
-    pub(super) fn taken_by(&self, extension: Command) -> Command {
-        let sequence = self.sequence;
+    /// The command that extends a volume, by these extents and no others. Since they are free we make so many changes before
+    /// it ourselves.
+    pub(super) fn taken_by(&self, extension: Command, own: u64) -> Command {
+        let freeing = 1;
+        let latest = self.sequence + freeing + own + FOREIGN;
         let taken = extension.words(self.places.iter().cloned());
         taken.allowed_by(move |now| {
-            if now.sequence <= sequence + CHANGES {
+            if now.sequence <= latest {
                 return Ok(());
             }
             Err(Error::new(

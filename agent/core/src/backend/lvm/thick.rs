@@ -321,12 +321,19 @@ impl Lvm {
             loses_device = true;
         }
         let more = to.bytes() - now.bytes(volume);
-        let extension = self.extension(Command::new("lvextend"), volume, to);
+        // Somebody may give it a device again meanwhile, with which LVM would refuse.
+        let command = if loses_device {
+            Command::on_disk("lvextend")
+        } else {
+            Command::new("lvextend")
+        };
+        let extension = self.extension(command, volume, to);
         let extension = match thick.wipe {
             Wipe::None => within_room(extension, thick, thick.layout, more),
             Wipe::Zero | Wipe::Discard => {
                 let end = self.clean_end(thick, found, more).await?;
-                end.taken_by(extension)
+                let marks = u64::from(loses_device);
+                end.taken_by(extension, marks)
             }
         };
         if loses_device {
