@@ -3,6 +3,7 @@
 //! The rules of volumes and snapshots are in [`crate::ops`], once; a back end keeps bytes and labels.
 
 pub mod directory;
+mod gate;
 mod image;
 pub mod lvm;
 #[cfg(test)]

@@ -14,7 +14,6 @@ use tokio::sync::oneshot;
 
 use super::{
     claims::Claims,
-    gate::Gate,
     host_settings::Seen,
     in_hand::InHand,
     metadata::{Reader, VolumeGroup},
@@ -22,7 +21,9 @@ use super::{
     silent_disks,
 };
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result,
+    backend::gate::Gate,
+    blocking,
     host::{device_mapper::DeviceMapper, session::Session},
     types::NodeName,
 };

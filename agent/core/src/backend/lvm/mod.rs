@@ -11,7 +11,6 @@ mod filling;
 mod flushing;
 mod forgotten;
 mod freeing;
-mod gate;
 mod group;
 mod growing;
 mod host_settings;
