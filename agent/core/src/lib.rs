@@ -26,5 +26,5 @@ pub mod host;
 pub mod ops;
 pub mod types;
 
-pub(crate) use blocking::blocking;
+pub(crate) use blocking::{blocking, blocking_at_once};
 pub use error::{Error, Kind, Result};

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     Error, Kind, Result,
     backend::gate::Gate,
-    blocking,
+    blocking, blocking_at_once,
     host::{device_mapper::DeviceMapper, session::Session},
     types::NodeName,
 };
@@ -87,7 +87,7 @@ struct Job {
 impl RunningLvm {
     /// The one that waits, or a new one.
     async fn take(&mut self) -> Result<Session> {
-        let seen = Some(Seen::now());
+        let seen = Some(blocking(|| Ok(Seen::now())).await?);
         if let Some(mut session) = self.session.take() {
             if session.is_running() && self.seen == seen {
                 return Ok(session);
@@ -155,13 +155,15 @@ impl Group {
         let this = Arc::clone(self);
         let look = async move {
             let known = Arc::clone(&this);
-            if let Some(group) = blocking(move || Ok(known.read_known())).await? {
+            // One look at a time, for which others must not be waited.
+            let look = blocking_at_once(move || Ok(known.read_known()));
+            if let Some(group) = look.await? {
                 return Ok(group);
             }
             // Those that are no group's any more can be taken away.
             this.close_disks();
             let disks = this.find_disks().await?;
-            blocking(move || this.read_these(disks)).await
+            blocking_at_once(move || this.read_these(disks)).await
         };
         let group = self.look(look).await?;
         match &group.refusal {

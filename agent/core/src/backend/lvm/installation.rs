@@ -11,7 +11,7 @@ use tokio::sync::OnceCell;
 
 use super::{program, stale_cookies};
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result, blocking_at_once,
     host::{device_mapper::DeviceMapper, exec::find, udev},
 };
 
@@ -56,7 +56,7 @@ pub(super) async fn check() -> Result<()> {
         check_locks(&locks)?;
         let _ = LOCKS.set(locks);
         if udev::is_running() {
-            blocking(move || udev::check_answers(&mapper)).await?;
+            blocking_at_once(move || udev::check_answers(&mapper)).await?;
             stale_cookies::watch();
         }
         Ok(())

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    blocking,
+    blocking_at_once,
     host::{DirectBuffer, exec::Program, open_direct},
 };
 
@@ -58,7 +58,7 @@ pub(super) async fn look_for() {
     if last.is_some_and(|last| last.elapsed() < FRESH) {
         return;
     }
-    let found = blocking(|| Ok(ask_all())).await.unwrap_or_default();
+    let found = blocking_at_once(|| Ok(ask_all())).await.unwrap_or_default();
     if !found.is_empty() {
         tracing::warn!(disks = ?found, "disks do not answer; hiding them from changes of volume groups that are not on them");
         let hosts = hosts_filter().await;

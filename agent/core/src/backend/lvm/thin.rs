@@ -12,7 +12,7 @@ use super::{
     tags::{self, Tags},
 };
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result, blocking, blocking_at_once,
     host::{device_mapper::SECTOR, moment::Check},
     types::{ImageKind, Size},
 };
@@ -151,7 +151,7 @@ impl Lvm {
     /// metadata for that, and waits while that is written.
     async fn status_words(&self, uuid: String) -> Result<Option<String>> {
         let group = Arc::clone(&self.group);
-        let look = blocking(move || group.mapper()?.status(&uuid));
+        let look = blocking_at_once(move || group.mapper()?.status(&uuid));
         self.group.look(look).await
     }
 
