@@ -30,7 +30,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, blocking_at_once};
 
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -180,14 +180,23 @@ impl Program {
         } else {
             Stdio::null()
         };
-        let mut command = command(self.name)?;
-        command
-            .args(&self.arguments)
-            .stdin(stdin)
-            .stdout(printed)
-            .stderr(complained);
-        let mut child = spawn(command).map_err(failed)?;
-        let mut group = Group::of(&child, self.effect);
+        let (name, effect, shown) = (self.name, self.effect, line.clone());
+        let arguments = std::mem::take(&mut self.arguments);
+        // It is read from its disk before this returns.
+        let start = blocking_at_once(move || {
+            let mut command = command(name)?;
+            command
+                .args(&arguments)
+                .stdin(stdin)
+                .stdout(printed)
+                .stderr(complained);
+            let child = spawn(command)
+                .map_err(|error| Error::io(format!("could not start `{shown}`"), error))?;
+            // A caller that goes away meanwhile drops it.
+            let group = Group::of(&child, effect);
+            Ok((child, group))
+        });
+        let (mut child, mut group) = start.await?;
         let write = write_all(child.stdin.take(), input);
         let stdout = read_limited(stdout);
         let stderr = read_limited(stderr);

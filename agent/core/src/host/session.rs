@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::exec;
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, blocking_at_once};
 
 /// So long a program may take to complain of the first thing that it does not know.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,15 +48,21 @@ impl Session {
         environment: &[(&str, &str)],
         complaint: Complaint,
     ) -> Result<Self> {
-        let failed = |error| Error::io(format!("could not start {name}"), error);
+        let failed = move |error| Error::io(format!("could not start {name}"), error);
         let (output, complained) = exec::own_pipe().map_err(failed)?;
-        let mut command = exec::command(name)?;
-        command
-            .envs(environment.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(complained);
-        let mut child = exec::spawn(command).map_err(failed)?;
+        let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+        let environment: Vec<(String, String)> = environment.iter().map(own).collect();
+        // It is read from its disk before this returns.
+        let start = blocking_at_once(move || {
+            let mut command = exec::command(name)?;
+            command
+                .envs(environment)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .stderr(complained);
+            exec::spawn(command).map_err(failed)
+        });
+        let mut child = start.await?;
         let stdin = child.stdin.take();
         let mut session = Self {
             name,
