@@ -46,6 +46,7 @@ mod rolling_back;
 mod room;
 mod signals;
 mod stalled_disk;
+mod stalled_paths;
 mod surroundings;
 mod thawing;
 mod unstaged_kills;

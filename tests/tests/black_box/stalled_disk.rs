@@ -8,7 +8,7 @@ use std::{
 
 use drumlin_proto::csi::v1::ProbeRequest;
 use drumlin_tests::{
-    agent::{Options, PATIENCE, eventually},
+    agent::{Agent, Options, PATIENCE, eventually},
     programs::{output, run},
     storage::{Kind, Scratch},
 };
@@ -21,7 +21,7 @@ use crate::{
 /// So many that passes of the reconciler are under way when the disk stalls.
 const VOLUMES: usize = 60;
 /// So long a Probe may take; kubelet kills an agent that does not answer.
-const PROMPT: Duration = Duration::from_millis(50);
+pub(crate) const PROMPT: Duration = Duration::from_millis(50);
 
 /// A file system that is frozen: its writers wait in the kernel, and cannot be killed, until this is dropped.
 struct Frozen(String);
@@ -41,7 +41,7 @@ impl Drop for Frozen {
 }
 
 /// How many threads of a process wait in the kernel for a disk.
-fn waiting(pid: i32) -> usize {
+pub(crate) fn waiting(pid: i32) -> usize {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     let states = threads.filter_map(|thread| {
         let stat = fs::read_to_string(thread.unwrap().path().join("stat")).ok()?;
@@ -51,8 +51,8 @@ fn waiting(pid: i32) -> usize {
 }
 
 /// The slowest of a thousand answers.
-async fn slowest_probe(host: &Host) -> Duration {
-    let mut identity = host.agent.identity();
+pub(crate) async fn slowest_probe(agent: &Agent) -> Duration {
+    let mut identity = agent.identity();
     let mut slowest = Duration::ZERO;
     for _ in 0..1_000 {
         let start = Instant::now();
@@ -88,7 +88,7 @@ async fn calls_are_answered_while_the_disk_of_the_state_directory_stalls() {
     // The best of three: this machine may do something else meanwhile.
     let mut best = Duration::MAX;
     for _ in 0..3 {
-        best = best.min(slowest_probe(&host).await);
+        best = best.min(slowest_probe(&host.agent).await);
         if best <= PROMPT {
             break;
         }

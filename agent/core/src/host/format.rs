@@ -14,7 +14,7 @@ use super::{
     filesystem, probe,
     superblock::{UNFINISHED_BTRFS, UNFINISHED_XFS, UNKNOWN},
 };
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, blocking};
 
 /// What a new file system is put upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub enum Ground {
 /// `Invalid` when its programs are missing, `OutOfRange` when the device is too small,
 /// `Precondition` when the device is not what `ground` says; it is then as it was.
 pub async fn make(device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
-    require(kind.maker(), kind)?;
+    require(kind.maker(), kind).await?;
     let checked = device.to_owned();
     blocking(move || check_ground(&checked, kind, ground)).await?;
     match kind {
@@ -57,7 +57,7 @@ pub async fn new_uuid(device: &Path, kind: FileSystem) -> Result<()> {
     match kind {
         FileSystem::Ext4 | FileSystem::Xfs => Ok(()),
         FileSystem::Btrfs => {
-            require("btrfstune", kind)?;
+            require("btrfstune", kind).await?;
             // `-m` writes the superblock alone; `-u` would write every block of metadata.
             Program::changing("btrfstune")
                 .args(["-f", "-m"])
@@ -73,28 +73,19 @@ pub async fn new_uuid(device: &Path, kind: FileSystem) -> Result<()> {
 ///
 /// # Errors
 /// `Invalid` naming the package that is missing.
-pub fn check_maker(kind: FileSystem) -> Result<()> {
-    require(kind.maker(), kind)
+pub async fn check_maker(kind: FileSystem) -> Result<()> {
+    require(kind.maker(), kind).await
 }
 
 /// An error that names the package when a program of `kind` is missing.
-pub(super) fn require(program: &str, kind: FileSystem) -> Result<()> {
-    if exec::find(program).is_some() {
+pub(super) async fn require(program: &'static str, kind: FileSystem) -> Result<()> {
+    if blocking(move || Ok(exec::find(program).is_some())).await? {
         return Ok(());
     }
     Err(Error::invalid(format!(
         "file system {kind} needs the program {program}, which is missing on this node; install the package {}",
         kind.package()
     )))
-}
-
-/// Runs what blocks where that is allowed.
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?
 }
 
 async fn make_ext4(device: &Path, ground: Ground) -> Result<()> {

@@ -6,14 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    Disk, FileSystem, Probe,
-    exec::Program,
-    filesystem,
-    format::{blocking, require},
-    probe, system,
-};
-use crate::{Error, Kind, Result};
+use super::{Disk, FileSystem, Probe, exec::Program, filesystem, format::require, probe, system};
+use crate::{Error, Kind, Result, blocking};
 
 /// What [`grow`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +42,7 @@ pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result
             .args(["filesystem", "resize", "max"])
             .arg(mount_point),
     };
-    require(program.name(), kind)?;
+    require(program.name(), kind).await?;
     if kind == FileSystem::Ext4 && !may_grow_mounted_ext4() {
         return Err(Error::new(
             Kind::Precondition,
@@ -81,7 +75,7 @@ pub async fn grow_unmounted(device: &Path, kind: FileSystem) -> Result<Growth> {
                 && room.saturating_sub(found.size_bytes) >= LARGEST_BLOCK => {}
         _ => return Ok(Growth::Already),
     }
-    require("resize2fs", kind)?;
+    require("resize2fs", kind).await?;
     // resize2fs refuses a file system that was not checked since its last mount. That something was mended is
     // the exit status 1 of e2fsck, which is no failure, and comes of any journal that was replayed.
     let check = Program::changing("e2fsck").args(["-f", "-p"]).arg(device);

@@ -27,25 +27,17 @@ pub(super) enum At {
 }
 
 impl Devices {
-    /// The devices of an image.
-    pub(super) async fn of(found: &Found) -> Result<Self> {
-        let paths = found.class.backend.devices(found.image.id).await?;
-        if paths.is_empty() {
-            return Ok(Self::default());
-        }
-        blocking(move || {
-            let mut devices = Self::default();
-            for path in paths {
-                for device in loop_device::find(&path)? {
-                    let number = DeviceNumber::of_block_device(&device.path)?;
-                    devices.read_only.push((device, number));
-                }
-                let number = DeviceNumber::of_block_device(&path)?;
-                devices.own.push((path, number));
+    fn over(paths: Vec<PathBuf>) -> Result<Self> {
+        let mut devices = Self::default();
+        for path in paths {
+            for device in loop_device::find(&path)? {
+                let number = DeviceNumber::of_block_device(&device.path)?;
+                devices.read_only.push((device, number));
             }
-            Ok(devices)
-        })
-        .await
+            let number = DeviceNumber::of_block_device(&path)?;
+            devices.own.push((path, number));
+        }
+        Ok(devices)
     }
 
     /// The device of the image, when it has one.
@@ -96,28 +88,6 @@ impl Devices {
         }
     }
 
-    /// Refuses an image that is mounted.
-    ///
-    /// # Errors
-    /// [`Kind::InUse`] saying where.
-    pub(super) fn check_unmounted(&self, found: &Found) -> Result<()> {
-        let table = MountTable::read()?;
-        let targets = self.mounts(&table).map(|mount| mount.target.display());
-        let targets: Vec<String> = targets.map(|target| target.to_string()).collect();
-        if targets.is_empty() {
-            return Ok(());
-        }
-        Err(Error::new(
-            Kind::InUse,
-            format!(
-                "{} {} is mounted on {}",
-                found.image.id.kind.word(),
-                found.handle,
-                targets.join(" and ")
-            ),
-        ))
-    }
-
     /// Frees read-only devices that no mount shows any more.
     pub(super) fn free_unused(&self) -> Result<()> {
         let table = MountTable::read()?;
@@ -131,6 +101,48 @@ impl Devices {
             }
         }
         Ok(())
+    }
+}
+
+impl Found {
+    /// Looks at the devices of the image and at what is mounted, as they are now. `look` may block: a path that a caller
+    /// names may be on a file system that does not answer.
+    pub(super) async fn look<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Self, (&Devices, &MountTable)) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let paths = self.class.backend.devices(self.image.id).await?;
+        let found = self.clone();
+        blocking(move || {
+            let devices = Devices::over(paths)?;
+            let table = MountTable::read()?;
+            look(&found, (&devices, &table))
+        })
+        .await
+    }
+
+    /// Refuses an image that is mounted.
+    ///
+    /// # Errors
+    /// [`Kind::InUse`] saying where.
+    pub(super) async fn check_unmounted(&self) -> Result<()> {
+        self.look(|found, (devices, table)| {
+            let targets = devices.mounts(table).map(|mount| mount.target.display());
+            let targets: Vec<String> = targets.map(|target| target.to_string()).collect();
+            if targets.is_empty() {
+                return Ok(());
+            }
+            Err(Error::new(
+                Kind::InUse,
+                format!(
+                    "{} {} is mounted on {}",
+                    found.image.id.kind.word(),
+                    found.handle,
+                    targets.join(" and ")
+                ),
+            ))
+        })
+        .await
     }
 }
 

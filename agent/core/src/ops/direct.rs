@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{
     Operations,
-    devices::Devices,
     node::{Form, PublishVolume, Staging, show},
     resolve::Found,
     stage::StageVolume,
@@ -13,7 +12,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{Access, MountTable},
+    host::Access,
     types::{AbsolutePath, AccessType, Reference},
 };
 
@@ -48,12 +47,17 @@ impl Found {
         request: &PublishVolume,
         access: Access,
     ) -> Result<()> {
-        let devices = Devices::of(self).await?;
-        let table = MountTable::read()?;
-        if self.is_published(request, access, (&devices, &table))? {
+        let wanted = request.clone();
+        let looked = self.look(move |found, seen| {
+            let is_published = found.is_published(&wanted, access, seen)?;
+            if !is_published {
+                found.check_nowhere_else(seen, None)?;
+            }
+            Ok(is_published)
+        });
+        if looked.await? {
             return Ok(());
         }
-        self.check_nowhere_else((&devices, &table), None)?;
         match &request.capability.access_type {
             AccessType::Block => self.show_device(request, access).await?,
             AccessType::Mount { .. } => self.mount_at_target(request, access).await?,
@@ -73,7 +77,8 @@ impl Found {
         };
         let mounted = self.stage_mount(&stage, access).await;
         if mounted.is_err() && made {
-            let _ = target::remove(&request.target);
+            let target = request.target.clone();
+            let _ = blocking(move || target::remove(&target)).await;
         }
         mounted
     }
@@ -81,9 +86,8 @@ impl Found {
     async fn show_device(&self, request: &PublishVolume, access: Access) -> Result<()> {
         self.stage_block(&request.target).await?;
         fail::point("publish-directly.attached");
-        let devices = Devices::of(self).await?;
-        let device = devices.first().map(ToOwned::to_owned);
-        let device = device.ok_or_else(|| {
+        let device = self.look(|_, (devices, _)| Ok(devices.first().map(ToOwned::to_owned)));
+        let device = device.await?.ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
                 format!("volume {} has lost its device", self.handle),
@@ -105,8 +109,8 @@ impl Found {
     ) -> Result<()> {
         self.unpublish(target, emptied).await?;
         fail::point("unpublish-directly.unmounted");
-        let devices = Devices::of(self).await?;
-        if devices.mounts(&MountTable::read()?).next().is_none() {
+        let is_used = self.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));
+        if !is_used.await? {
             self.class.backend.detach(self.image.id).await?;
         }
         Ok(())

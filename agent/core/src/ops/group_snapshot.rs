@@ -8,7 +8,6 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::SystemTime};
 
 use super::{
     Class, Operations, Snapshot,
-    devices::Devices,
     labels::{self, Read},
     locks::Hold,
     parameters,
@@ -415,7 +414,7 @@ impl Operations {
                     volume.check_not_on_its_way()?;
                 }
                 for member in this.snapshots_in(&found).await?.into_iter().flatten() {
-                    Devices::of(&member).await?.check_unmounted(&member)?;
+                    member.check_unmounted().await?;
                 }
                 let change = LabelChange::set(labels::STATE, LEAVING);
                 found.class.backend.relabel(id, &change).await?;

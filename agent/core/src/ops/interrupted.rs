@@ -15,7 +15,7 @@ use super::{
     rollback::UNDECIDED,
 };
 use crate::{
-    Kind, Result, blocking,
+    Kind, Result,
     host::{MountTable, freeze},
     types::ImageKind,
 };
@@ -143,9 +143,8 @@ impl Operations {
     async fn release_members(&self, group: &Found) -> Result<()> {
         let volumes = self.volumes_of(group.members().iter()).await?;
         for found in volumes.iter() {
-            let devices = Devices::of(found).await?;
-            blocking(move || {
-                for mount in devices.mounts(&MountTable::read()?) {
+            let thaw = |_: &Found, (devices, table): (&Devices, &MountTable)| {
+                for mount in devices.mounts(table) {
                     // A raw volume is shown as a file, and has nothing to thaw.
                     if mount.target.is_dir() && freeze::thaw(&mount.target)? == freeze::Thaw::Thawed
                     {
@@ -153,8 +152,8 @@ impl Operations {
                     }
                 }
                 Ok(())
-            })
-            .await?;
+            };
+            found.look(thaw).await?;
         }
         Ok(())
     }

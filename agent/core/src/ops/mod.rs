@@ -53,7 +53,7 @@ pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
 use crate::types::{ClassName, ImageId, NodeName};
 use changes::Changes;
-use locks::Hold;
+use locks::{Hold, Locks};
 
 /// What the agent is told about itself.
 #[derive(Debug, Clone)]
@@ -86,6 +86,8 @@ pub struct Operations {
     settings: Settings,
     classes: Classes,
     changes: Changes,
+    /// The volumes whose stats are being read.
+    measuring: Locks,
     publishing: tokio::sync::Mutex<()>,
     /// Held by whoever puts a volume into a group: no other may put it into another one meanwhile.
     grouping: tokio::sync::Mutex<()>,
@@ -100,6 +102,7 @@ impl Operations {
             settings,
             changes: Changes::new(classes.iter().cloned().collect()),
             classes,
+            measuring: Locks::default(),
             publishing: tokio::sync::Mutex::default(),
             grouping: tokio::sync::Mutex::default(),
             unrecovered: Mutex::default(),

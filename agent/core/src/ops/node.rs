@@ -130,7 +130,7 @@ impl Operations {
     ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, volume) {
             Ok(place) => place,
-            Err(error) => return gone(error, &target),
+            Err(error) => return gone(error, target).await,
         };
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
@@ -138,7 +138,7 @@ impl Operations {
                 match (place.find().await, staging) {
                     (Ok(found), Staging::Before) => found.unpublish(target, emptied).await,
                     (Ok(found), Staging::Never) => found.unpublish_directly(target, emptied).await,
-                    (Err(error), _) => gone(error, &target),
+                    (Err(error), _) => gone(error, target).await,
                 }
             })
             .await
@@ -185,6 +185,19 @@ impl Found {
     /// # Errors
     /// [`Kind::NotFound`].
     pub(super) async fn shown_at(&self, path: &str) -> Result<PathBuf> {
+        let path = path.to_owned();
+        self.look(move |found, seen| found.shown(&path, seen)).await
+    }
+
+    /// The same, as it was seen.
+    ///
+    /// # Errors
+    /// As those of [`Found::shown_at`].
+    pub(super) fn shown(
+        &self,
+        path: &str,
+        (devices, table): (&Devices, &MountTable),
+    ) -> Result<PathBuf> {
         let missing = || {
             Error::not_found(format!(
                 "volume {} is not at volume_path {path:?}",
@@ -192,8 +205,7 @@ impl Found {
             ))
         };
         let path = AbsolutePath::parse("volume_path", path).map_err(|_| missing())?;
-        let devices = Devices::of(self).await?;
-        match devices.at(&MountTable::read()?, &path) {
+        match devices.at(table, &path) {
             At::Ours(_) => Ok(path.to_path_buf()),
             // A raw volume shows nothing at its staging path.
             At::Nothing if devices.first().is_some() && self.image_is_raw() => {
@@ -207,19 +219,32 @@ impl Found {
         self.image.file_system().is_none() && !self.image.is_unformatted()
     }
 
-    async fn publish(&self, request: &PublishVolume, access: Access) -> Result<()> {
-        let devices = Devices::of(self).await?;
-        let table = MountTable::read()?;
+    /// What is to be shown at the target, and where the volume is mounted when it is; none when it is at its target already.
+    fn to_publish(
+        &self,
+        request: &PublishVolume,
+        access: Access,
+        seen: (&Devices, &MountTable),
+    ) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
         // First what stands at the target: one that is there in another way is a conflict however it is staged.
-        let is_published = self.is_published(request, access, (&devices, &table))?;
-        let (source, staging) = self.staged(request, &devices, &table)?;
+        let is_published = self.is_published(request, access, seen)?;
+        let (source, staging) = self.staged(request, seen)?;
         if is_published {
-            return Ok(());
+            return Ok(None);
         }
         let is_for_one = request.capability.mode == AccessMode::SingleNodeSingleWriter;
         if is_for_one || request.one_target {
-            self.check_nowhere_else((&devices, &table), staging.as_deref())?;
+            self.check_nowhere_else(seen, staging.as_deref())?;
         }
+        Ok(Some((source, staging)))
+    }
+
+    async fn publish(&self, request: &PublishVolume, access: Access) -> Result<()> {
+        let wanted = request.clone();
+        let looked = self.look(move |found, seen| found.to_publish(&wanted, access, seen));
+        let Some((source, staging)) = looked.await? else {
+            return Ok(());
+        };
         if let Some(staging) = &staging {
             self.follow_device_if_possible(staging).await?;
         }
@@ -294,8 +319,7 @@ impl Found {
     fn staged(
         &self,
         request: &PublishVolume,
-        devices: &Devices,
-        table: &MountTable,
+        (devices, table): (&Devices, &MountTable),
     ) -> Result<(PathBuf, Option<PathBuf>)> {
         let refused = |why: String| {
             Err(Error::new(
@@ -327,26 +351,25 @@ impl Found {
     }
 
     pub(super) async fn unpublish(&self, target: AbsolutePath, emptied: Emptied) -> Result<()> {
-        let devices = Devices::of(self).await?;
-        let published = match devices.at(&MountTable::read()?, &target) {
-            At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
-            At::Ours(_) => true,
-            At::Nothing => false,
-        };
         let path = target.clone();
-        blocking(move || {
+        let unpublished = self.look(move |_, (devices, table)| {
+            let published = match devices.at(table, &path) {
+                At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
+                At::Ours(_) => true,
+                At::Nothing => false,
+            };
             if published {
                 mount::unmount(&path)?;
                 fail::point("unpublish.unmounted");
             }
             devices.free_unused()?;
             match emptied {
-                Emptied::Removed => target::remove(&path),
-                Emptied::Left => Ok(()),
+                Emptied::Removed => target::remove(&path)?,
+                Emptied::Left => {}
             }
-        })
-        .await?;
-        if published {
+            Ok(published)
+        });
+        if unpublished.await? {
             tracing::info!(volume.id = %self.handle, path = %target, "volume unpublished");
         }
         Ok(())

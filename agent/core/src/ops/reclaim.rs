@@ -4,14 +4,13 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Operations,
-    devices::Devices,
     labels::Read,
     locks::Hold,
     resolve::{Found, not_here},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{Access, MountTable, trim},
+    host::{Access, trim},
     types::{ImageKind, Reference},
 };
 
@@ -75,35 +74,39 @@ impl Operations {
 
 impl Found {
     async fn way_at(&self, path: &str) -> Result<Way> {
-        let path = self.shown_at(path).await?;
-        let table = MountTable::read()?;
-        match table.at(&path) {
-            Some(mount) if mount.fs_type != "devtmpfs" => Ok(Way::Mounted(path)),
-            _ => Err(Error::new(
-                Kind::Precondition,
-                format!(
-                    "volume {} is used as a raw block device; only its user knows which of its blocks are free",
-                    self.handle
-                ),
-            )),
-        }
+        let path = path.to_owned();
+        self.look(move |found, (devices, table)| {
+            let path = found.shown(&path, (devices, table))?;
+            match table.at(&path) {
+                Some(mount) if mount.fs_type != "devtmpfs" => Ok(Way::Mounted(path)),
+                _ => Err(Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "volume {} is used as a raw block device; only its user knows which of its blocks are free",
+                        found.handle
+                    ),
+                )),
+            }
+        })
+        .await
     }
 
     async fn way_of_all(&self) -> Result<Way> {
-        let devices = Devices::of(self).await?;
-        let table = MountTable::read()?;
-        let mut mounts = devices.mounts(&table);
-        let mounted = mounts.find(|mount| mount.fs_type != "devtmpfs");
-        if let Some(mount) = mounted {
-            return Ok(Way::Mounted(mount.target.clone()));
-        }
-        // What a raw user wrote is his, and what was never formatted has nothing.
-        let is_used = devices.mounts(&table).next().is_some();
-        let is_new = self.image.is_unformatted() || self.image.is_format_running();
-        if is_used || is_new || self.image.file_system().is_none() {
-            return Ok(Way::None);
-        }
-        Ok(Way::Unmounted)
+        self.look(|found, (devices, table)| {
+            let mut mounts = devices.mounts(table);
+            let mounted = mounts.find(|mount| mount.fs_type != "devtmpfs");
+            if let Some(mount) = mounted {
+                return Ok(Way::Mounted(mount.target.clone()));
+            }
+            // What a raw user wrote is his, and what was never formatted has nothing.
+            let is_used = devices.mounts(table).next().is_some();
+            let is_new = found.image.is_unformatted() || found.image.is_format_running();
+            if is_used || is_new || found.image.file_system().is_none() {
+                return Ok(Way::None);
+            }
+            Ok(Way::Unmounted)
+        })
+        .await
     }
 
     async fn reclaim(&self, way: Way) -> Result<Reclaimed> {

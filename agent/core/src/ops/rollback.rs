@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use super::{
     Class, GroupSnapshot, Operations,
-    devices::Devices,
     group_snapshot::{Taking, member_id, whole_holds},
     labels::{self, Read},
     locks::Hold,
@@ -244,7 +243,7 @@ impl Operations {
                     ),
                 ));
             }
-            Devices::of(found).await?.check_unmounted(found)?;
+            found.check_unmounted().await?;
         }
         self.check_pairs(group).await
     }

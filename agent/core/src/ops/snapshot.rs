@@ -4,7 +4,6 @@ use std::{sync::Arc, time::SystemTime};
 
 use super::{
     Listing, Operations, PageRequest,
-    devices::Devices,
     group_snapshot::Groups,
     labels::{self, Read},
     locks::Hold,
@@ -197,7 +196,7 @@ impl Operations {
                 };
                 found.readable()?;
                 this.check_in_no_group_snapshot(&found).await?;
-                Devices::of(&found).await?.check_unmounted(&found)?;
+                found.check_unmounted().await?;
                 found.class.backend.delete(place.id).await?;
                 tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
                 Ok(())

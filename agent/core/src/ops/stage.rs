@@ -73,7 +73,8 @@ impl Operations {
                 let found = place.find().await?;
                 found.healthy()?;
                 let access = this.permitted(&found, &request.capability, Access::ReadWrite)?;
-                check_staging(&request.staging)?;
+                let staging = request.staging.clone();
+                blocking(move || check_staging(&staging)).await?;
                 match &request.capability.access_type {
                     AccessType::Block => found.stage_block(&request.staging).await?,
                     AccessType::Mount { .. } => found.stage_mount(&request, access).await?,
@@ -132,14 +133,14 @@ impl Operations {
     ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, volume) {
             Ok(place) => place,
-            Err(error) => return gone(error, &staging),
+            Err(error) => return gone(error, staging).await,
         };
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 match place.find().await {
                     Ok(found) => found.unstage(staging).await,
-                    Err(error) => gone(error, &staging),
+                    Err(error) => gone(error, staging).await,
                 }
             })
             .await
@@ -147,9 +148,11 @@ impl Operations {
 }
 
 /// What a call about a volume that is not there gets: success, unless something is mounted where it says.
-pub(super) fn gone(error: Error, path: &Path) -> Result<()> {
+pub(super) async fn gone(error: Error, path: AbsolutePath) -> Result<()> {
     let error = not_here(error);
-    if error.kind() != Kind::NotFound || MountTable::read()?.at(path).is_some() {
+    if error.kind() != Kind::NotFound
+        || blocking(move || Ok(MountTable::read()?.at(&path).is_some())).await?
+    {
         return Err(error);
     }
     Ok(())
@@ -185,9 +188,9 @@ fn check_staging(staging: &Path) -> Result<()> {
 
 impl Found {
     pub(super) async fn stage_block(&self, staging: &Path) -> Result<()> {
-        let devices = Devices::of(self).await?;
-        let table = MountTable::read()?;
-        if let At::Ours(mount) = devices.at(&table, staging) {
+        let staging = staging.to_owned();
+        let at = self.look(move |_, (devices, table)| Ok(devices.at(table, &staging)));
+        if let At::Ours(mount) = at.await? {
             return Err(staged_otherwise(self, &mount.target));
         }
         // What a raw user writes is his: from now on this volume is never formatted.
@@ -212,9 +215,12 @@ impl Found {
         else {
             return Err(Error::new(Kind::Bug, "a raw volume was to be mounted"));
         };
-        let before = Devices::of(self).await?;
-        let table = MountTable::read()?;
-        let at = before.at(&table, &request.staging);
+        let staging = request.staging.clone();
+        let before = self.look(move |_, (devices, table)| {
+            let is_used = devices.mounts(table).next().is_some();
+            Ok((devices.at(table, &staging), is_used))
+        });
+        let (at, is_used) = before.await?;
         if let At::Ours(mount) = &at
             && file_system.is_some_and(|wanted| wanted.name() != mount.fs_type)
         {
@@ -250,7 +256,6 @@ impl Found {
             }
             At::Nothing => {
                 let mounted = self.attach_and_mount(&request.staging, kind, options).await;
-                let is_used = before.mounts(&table).next().is_some();
                 mounted.map_err(|error| self.explain_raw(error, is_used, &request.staging))?;
             }
         }
@@ -284,10 +289,12 @@ impl Found {
         let mounted = async {
             self.prepare(&device, kind).await?;
             // Where the kernel will not let us grow a mounted ext4, this is the moment to do it.
-            if kind == FileSystem::Ext4
-                && !may_grow_mounted_ext4()
-                && MountTable::read()?.file_systems_of(&device)?.is_empty()
-            {
+            let path = device.clone();
+            let must_grow_now = move || {
+                Ok(!may_grow_mounted_ext4()
+                    && MountTable::read()?.file_systems_of(&path)?.is_empty())
+            };
+            if kind == FileSystem::Ext4 && blocking(must_grow_now).await? {
                 grow_unmounted(&device, kind).await?;
             }
             fail::point("stage.prepared");
@@ -348,7 +355,7 @@ impl Found {
 
     /// Formats a volume that nobody has ever used.
     async fn format(&self, device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
-        format::check_maker(kind)?;
+        format::check_maker(kind).await?;
         let running = LabelChange::set(labels::FORMAT, "running");
         self.class.backend.relabel(self.image.id, &running).await?;
         fail::point("stage.format.begun");
@@ -384,7 +391,9 @@ impl Found {
 
     /// Grows the file system at `mount_point` to its device, if it is smaller and may be written.
     pub(super) async fn follow_device(&self, mount_point: &Path) -> Result<()> {
-        let Some(mount) = MountTable::read()?.at(mount_point).cloned() else {
+        let path = mount_point.to_owned();
+        let at = blocking(move || Ok(MountTable::read()?.at(&path).cloned()));
+        let Some(mount) = at.await? else {
             return Ok(());
         };
         let Ok(kind) = mount.fs_type.parse::<FileSystem>() else {
@@ -409,25 +418,38 @@ impl Found {
         }
     }
 
-    async fn unstage(&self, staging: AbsolutePath) -> Result<()> {
-        let devices = Devices::of(self).await?;
-        let table = MountTable::read()?;
-        let ours = match devices.at(&table, &staging) {
+    /// Whether the volume is staged at a path.
+    ///
+    /// # Errors
+    /// `Precondition` when something else is there, `InUse` when the volume is somewhere else, too.
+    fn staged_alone(
+        &self,
+        staging: &Path,
+        (devices, table): (&Devices, &MountTable),
+    ) -> Result<bool> {
+        let ours = match devices.at(table, staging) {
             At::Foreign(mount) => return Err(At::foreign("staging_target_path", &mount)),
             At::Ours(_) => true,
             At::Nothing => false,
         };
-        let own = mount::resolve(&staging).unwrap_or_else(|_| staging.to_path_buf());
-        if let Some(other) = devices.mounts(&table).find(|mount| mount.target != own) {
-            return Err(Error::new(
+        let own = mount::resolve(staging).unwrap_or_else(|_| staging.to_owned());
+        match devices.mounts(table).find(|mount| mount.target != own) {
+            None => Ok(ours),
+            Some(other) => Err(Error::new(
                 Kind::InUse,
                 format!(
                     "volume {} is still in use at {}; unpublish it first",
                     self.handle,
                     other.target.display()
                 ),
-            ));
+            )),
         }
+    }
+
+    async fn unstage(&self, staging: AbsolutePath) -> Result<()> {
+        let path = staging.clone();
+        let looked = self.look(move |found, seen| found.staged_alone(&path, seen));
+        let ours = looked.await?;
         if ours {
             let target = staging.clone();
             blocking(move || mount::unmount(&target)).await?;

@@ -196,7 +196,7 @@ impl Operations {
         let spec = ImageSpec {
             id,
             size: choose_size(features, &request, source.as_ref())?,
-            labels: volume_labels(features, &request, source.as_ref())?,
+            labels: volume_labels(features, &request, source.as_ref()).await?,
             origin,
         };
         let image = class.backend.create(&spec).await?.into_inner();
@@ -520,7 +520,7 @@ fn choose_size(features: Features, request: &CreateVolume, source: Option<&Image
     request.size.choose(&rules, source.map(|image| image.size))
 }
 
-fn volume_labels(
+async fn volume_labels(
     features: Features,
     request: &CreateVolume,
     source: Option<&Image>,
@@ -538,7 +538,7 @@ fn volume_labels(
         labels.insert(labels::SOURCE.to_owned(), from.to_label());
         inherit(&mut labels, request, image)?;
     } else if let Some(kind) = wanted_file_system(features, &request.capabilities) {
-        format::check_maker(kind)?;
+        format::check_maker(kind).await?;
         labels.insert(labels::FILE_SYSTEM.to_owned(), kind.to_string());
         labels.insert(labels::FORMAT.to_owned(), "pending".to_owned());
     }

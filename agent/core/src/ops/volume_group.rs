@@ -7,7 +7,6 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
     Class, Condition, Listing, OnGroupDelete, Operations, PageRequest, Volume,
-    devices::Devices,
     labels::{self, Read},
     locks::Hold,
     parameters,
@@ -340,7 +339,7 @@ impl Operations {
         for found in volumes.0.values() {
             found.check_deletable()?;
             if found.healthy().is_ok() {
-                Devices::of(found).await?.check_unmounted(found)?;
+                found.check_unmounted().await?;
             }
         }
         for found in volumes.0.values() {
