@@ -1,17 +1,22 @@
 //! Paths on a file system that no longer answers: the calls that look at them wait, and all other calls are answered.
 
-use std::{fs::File, os::fd::AsRawFd, path::PathBuf};
+use std::{
+    fs::File,
+    os::fd::AsRawFd,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
-use drumlin_proto::csi::v1::{NodeExpandVolumeRequest, NodeGetVolumeStatsRequest};
+use drumlin_proto::csi::v1::{NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, ProbeRequest};
 use drumlin_tests::{
-    agent::{Agent, eventually},
+    agent::{Agent, PATIENCE, eventually},
     requests::{mounted, publish, stage, unpublish, unstage},
 };
 use nix::mount::{MntFlags, MsFlags, mount as mount_in, umount2};
 use tonic::Code;
 
 use crate::{
-    kit::{mount, ok, paths, refused, text, unmount, volume},
+    kit::{mount, ok, paths, refused, text, two_classes, unmount, volume},
     stalled_disk::{PROMPT, slowest_probe, waiting},
 };
 
@@ -189,6 +194,37 @@ async fn a_thousand_calls_that_stall_leave_others_their_threads() {
     }
     ok(agent.node().node_get_volume_stats(stats(&id, &at.1)).await);
     unmount(&agent, &id, &at).await;
+}
+
+#[tokio::test]
+async fn a_class_whose_directory_does_not_answer_is_named_by_probe() {
+    let agent = two_classes().await;
+    let silent = Silent::new(agent.scratch.directory("a"));
+    let probe = || async {
+        let mut identity = agent.identity();
+        let answer = tokio::time::timeout(PATIENCE, identity.probe(ProbeRequest {})).await;
+        let answer = answer.expect("Probe is not answered at all");
+        answer.map_err(|status| status.message().to_owned())
+    };
+    let answers = futures::future::join_all((0..4).map(|_| probe())).await;
+    for answer in answers {
+        let message = answer.unwrap_err();
+        assert!(
+            message.contains("class a: ") && message.contains("has not answered"),
+            "{message}"
+        );
+    }
+    let begun = Instant::now();
+    probe().await.unwrap_err();
+    assert!(begun.elapsed() < PATIENCE / 10, "it is known by now");
+    assert_eq!(waiting(agent.pid()), 1);
+
+    drop(silent);
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(message) = probe().await {
+        assert!(Instant::now() < deadline, "{message}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 async fn probes_are_prompt(agent: &Agent) {

@@ -28,10 +28,13 @@ mod together;
 use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use tokio::sync::Semaphore;
 
-use super::{Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange};
+use super::{
+    Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange, gate::Gate,
+};
 use crate::{
-    Error, Result, blocking,
+    Error, Kind, Result, blocking, blocking_at_once,
     host::{Access, Disk, FileSystem, moment::Moment},
     types::{ImageId, ImageKind, Size, SizeRules},
 };
@@ -84,8 +87,14 @@ struct Inner {
     settings: DirectorySettings,
     layout: Layout,
     opening: Opening,
+    looks: Gate,
+    threads: Arc<Semaphore>,
 }
 
+/// So many threads work in one directory at a time: a disk that stalls leaves other classes theirs.
+const THREADS: usize = 64;
+/// So long a directory that works takes at the very most to be looked at.
+const SLOW_TO_LOOK: Duration = Duration::from_secs(5);
 /// The unit of sizes: the largest block size of the file systems that go on top.
 const UNIT: Size = Size::from_kibibytes(4);
 /// The smallest image.
@@ -100,6 +109,8 @@ impl Directory {
             inner: Arc::new(Inner {
                 layout: Layout::new(&settings.path),
                 opening: Opening::default(),
+                looks: Gate::new(SLOW_TO_LOOK),
+                threads: Arc::new(Semaphore::new(THREADS)),
                 settings,
             }),
         }
@@ -111,7 +122,10 @@ impl Directory {
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.inner);
+        // It is never closed.
+        let permit = Arc::clone(&inner.threads).acquire_owned().await;
         blocking(move || {
+            let _permit = permit;
             inner.open()?;
             work(&inner)
         })
@@ -157,12 +171,27 @@ impl Backend for Directory {
         })
     }
 
-    /// One system call once the directory is known, made where we stand: a Probe must be cheap.
+    /// One system call once the directory is known: a Probe must be cheap. One look at a time: a directory that does not
+    /// answer holds up one thread, and no Probe for long.
     async fn check(&self) -> Result<()> {
-        if self.inner.was_opened() && self.inner.check().is_ok() {
-            return Ok(());
-        }
-        self.run(Inner::check).await
+        let inner = Arc::clone(&self.inner);
+        let look = blocking_at_once(move || {
+            if inner.was_opened() && inner.check().is_ok() {
+                return Ok(());
+            }
+            inner.open()?;
+            inner.check()
+        });
+        self.inner.looks.pass(look).await.unwrap_or_else(|| {
+            Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "directory {} has not answered for {} s; look at its disk and at the kernel's log",
+                    self.inner.settings.path.display(),
+                    SLOW_TO_LOOK.as_secs()
+                ),
+            ))
+        })
     }
 
     async fn recover(&self) -> Result<()> {
