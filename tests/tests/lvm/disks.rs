@@ -12,7 +12,7 @@ use drumlin_proto::csi::v1::{
     CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest, ProbeRequest,
 };
 use drumlin_tests::{
-    agent::{Agent, eventually},
+    agent::{Agent, Options, eventually},
     programs::output,
     requests::{create, delete, mounted, raw, stage},
     storage::lvm,
@@ -447,6 +447,27 @@ async fn an_agent_starts_beside_disks_that_do_not_answer() {
     bench.agent.kill();
     bench.disk(0).stalls();
     bench.agent.restart().await;
+    only_one_is_bad(&bench.agent).await;
+    bench.disk(0).works();
+    all_is_well(&bench.agent).await;
+}
+
+#[tokio::test]
+async fn what_a_kill_left_is_repaired_beside_disks_that_do_not_answer() {
+    let mut bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
+    volume(&bench.agent, "v", 4, &raw()).await;
+    bench.agent.kill();
+    let options = Options {
+        environment: vec![("DRUMLIN_FAIL".to_owned(), "lvm.create.made".to_owned())],
+        ..Options::default()
+    };
+    bench.agent.restart_with(options).await;
+    let mut controller = bench.agent.controller();
+    let answer = controller.create_volume(in_class("steady", "half-made"));
+    answer.await.unwrap_err();
+    bench.agent.wait_until_killed().await;
+    bench.disk(0).stalls();
+    bench.agent.restart_with(Options::default()).await;
     only_one_is_bad(&bench.agent).await;
     bench.disk(0).works();
     all_is_well(&bench.agent).await;

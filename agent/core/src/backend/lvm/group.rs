@@ -444,6 +444,12 @@ impl Group {
         Ok(())
     }
 
+    /// Runs a command in a process of its own that reads no silent disk of other groups.
+    pub(super) async fn run(&self, mut command: Command) -> Result<()> {
+        command.hiding(silent_disks::hiding(&self.disks()));
+        command.run().await
+    }
+
     /// Whether nothing is half-done in the kernel, or between it and the record.
     async fn is_sound(self: &Arc<Self>, now: Arc<VolumeGroup>) -> Result<bool> {
         let this = Arc::clone(self);

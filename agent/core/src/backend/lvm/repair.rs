@@ -64,12 +64,12 @@ impl Group {
                     format!("{bytes}b"),
                     self.path(name),
                 ];
-                Command::new("lvextend").words(words).run().await?;
+                self.run(Command::new("lvextend").words(words)).await?;
             }
             for name in &left.stale {
                 tracing::warn!(volume = %name, group = %self.name, "brings a volume's devices in step with its record");
                 let refresh = Command::new("lvchange").words(["--refresh", &self.path(name)]);
-                if let Err(error) = refresh.run().await {
+                if let Err(error) = self.run(refresh).await {
                     tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "could not refresh a volume");
                 }
             }
@@ -96,7 +96,7 @@ impl Group {
             if Tags::read(&volume.tags).is_some_and(|tags| holds_bytes(volume, &tags)) {
                 // Its class knows whether it must be wiped first.
                 tracing::warn!(volume = %volume.name, group = %self.name, "marks a volume that was never finished for removal");
-                mark_leaving(self.path(&volume.name)).run().await?;
+                self.run(mark_leaving(self.path(&volume.name))).await?;
                 continue;
             }
             tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
@@ -148,7 +148,7 @@ impl Group {
                 .words(["-s".to_owned(), self.path(&volume.name)])
                 .words(["-n", &name])
                 .add_tags(tags.write());
-            snapshot.run().await?;
+            self.run(snapshot).await?;
         }
         self.remove_broken(&name).await
     }
@@ -157,8 +157,8 @@ impl Group {
     async fn remove_broken(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         let remove = || Command::new("lvremove").words([path.clone()]);
-        match remove().run().await {
-            Err(error) if error.kind() == Kind::HalfDone => remove().run().await,
+        match self.run(remove()).await {
+            Err(error) if error.kind() == Kind::HalfDone => self.run(remove()).await,
             other => other,
         }
     }
