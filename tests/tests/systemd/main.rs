@@ -1,0 +1,36 @@
+//! The agent as a service of a whole Debian host: `tests/src/bin/service` has the steps.
+//!
+//! Runs outside of the lab, whose machines it starts.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
+
+use drumlin_tests::programs::{drumlin, program, workspace};
+
+fn serves_beside_systemd(release: &str, form: &[&str]) {
+    let machine = program(workspace().join("tests/lab/host/run"))
+        .args(["-r", release, "-t", "300", "-d", "3G", "-d", "512M", "--"])
+        .arg(env!("CARGO_BIN_EXE_service"))
+        .args(form)
+        .env("DRUMLIN_BIN", drumlin())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&machine.stdout);
+    let complaint = String::from_utf8_lossy(&machine.stderr);
+    report(&text);
+    assert!(machine.status.success(), "{release}: {text}\n{complaint}");
+    assert!(text.contains("service: rebooted:"), "{release}: {text}");
+}
+
+#[test]
+fn an_agent_of_bookworm_outlives_restarts_kills_and_a_reboot_with_its_mounts_in_use() {
+    serves_beside_systemd("bookworm", &[]);
+}
+
+#[test]
+fn an_agent_of_trixie_outlives_restarts_kills_and_a_reboot_with_its_mounts_in_use() {
+    serves_beside_systemd("trixie", &["short"]);
+}
+
+#[expect(clippy::print_stdout, reason = "how long each step took")]
+fn report(text: &str) {
+    println!("{text}");
+}
