@@ -220,7 +220,7 @@ async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &st
         .unwrap();
 }
 
-/// What is stopped leaves no process, and all mounts.
+/// What is stopped leaves no process, and all mounts; what is reloaded goes on.
 async fn stopped(writer: &Writer) {
     let before = mounts_below("/");
     systemctl_soon(&["stop", "drumlin"]);
@@ -230,4 +230,8 @@ async fn stopped(writer: &Writer) {
     writer.goes_on(20);
     systemctl_soon(&["start", "drumlin"]);
     answers().await;
+    let started = main_pid();
+    systemctl_soon(&["reload", "drumlin"]);
+    answers().await;
+    assert_eq!(main_pid(), started, "SIGHUP ended it");
 }
