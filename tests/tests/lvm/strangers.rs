@@ -108,6 +108,29 @@ async fn what_is_done_by_hand_is_seen_at_once() {
     ok(agent.controller().delete_volume(delete(&id)).await);
 }
 
+/// LVM keeps the command line beside the metadata, in the encoding of whoever typed it, and the name of the host.
+#[tokio::test]
+async fn a_command_line_that_is_not_utf8_blocks_nothing() {
+    let agent = Agent::start().await;
+    let group = group(&agent);
+    let id = volume(&agent, "v", 4, &raw()).await;
+    let byte = r#""global/note=\"caf$(printf '\351')\"""#;
+    let words = format!("vgchange -q --config {byte} --addtag latin1 {group}");
+    run("sh", &["-c", &words]);
+    let mut head = vec![0; 1 << 20];
+    let disk = File::open(agent.path("disk-a")).unwrap();
+    disk.read_exact_at(&mut head, 0).unwrap();
+    assert!(head.windows(4).any(|bytes| bytes == b"caf\xe9"));
+
+    assert_eq!(volumes(&agent).await, [(id.clone(), 4 * MIB)]);
+    let other = volume(&agent, "other", 4, &raw()).await;
+    run("sh", &["-c", &words.replace("--addtag", "--deltag")]);
+    for id in [id, other] {
+        ok(agent.controller().delete_volume(delete(&id)).await);
+    }
+    assert_eq!(volumes(&agent).await, []);
+}
+
 #[tokio::test]
 async fn a_disk_that_is_added_meanwhile_has_part_in_the_next_change() {
     let agent = Agent::start().await;

@@ -134,10 +134,10 @@ fn scan(wanted: &Wanted<'_>) -> Vec<Holder> {
         .filter_map(|entry| {
             let pid = entry.file_name().to_str()?.parse().ok()?;
             let what = use_of(&entry.path(), wanted)?;
-            let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            let name = fs::read(entry.path().join("comm")).unwrap_or_default();
             Some(Holder {
                 pid,
-                name: name.trim_end().to_owned(),
+                name: String::from_utf8_lossy(&name).trim_end().to_owned(),
                 what,
             })
         })

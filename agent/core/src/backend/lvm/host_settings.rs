@@ -55,7 +55,7 @@ pub(super) fn needs_devices_file() -> bool {
 fn has_undecided_devices_file(hosts: &Path) -> bool {
     hosts.join("devices/system.devices").exists()
         && !["lvm.conf", LOCAL].into_iter().any(|name| {
-            let text = fs::read_to_string(hosts.join(name));
+            let text = fs::read(hosts.join(name));
             text.is_ok_and(|text| decides(&text, "use_devicesfile"))
         })
 }
@@ -79,8 +79,8 @@ pub(super) fn directory() -> Option<PathBuf> {
 
 /// Makes the directory; whether the host leaves it to us.
 fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
-    let read = |name: &str| match fs::read_to_string(hosts.join(name)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
+    let read = |name: &str| match fs::read(hosts.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other,
     };
     // A host that says something of it means it.
@@ -114,8 +114,9 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
         }
         symlink(&theirs, &link)?;
     }
-    let text = format!("{local}\n# Of drumlin: as the host's, and\nglobal {{ use_aio = 0 }}\n");
-    if fs::read_to_string(ours.join(LOCAL)).is_ok_and(|there| there == text) {
+    let added = b"\n# Of drumlin: as the host's, and\nglobal { use_aio = 0 }\n";
+    let text = [local.as_slice(), added].concat();
+    if fs::read(ours.join(LOCAL)).is_ok_and(|there| there == text) {
         return Ok(true);
     }
     // Whole or not at all: LVM may be reading it.
@@ -126,14 +127,15 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
         .truncate(true)
         .mode(0o600)
         .open(&new)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(&text)?;
     drop(file);
     fs::rename(new, ours.join(LOCAL))?;
     Ok(true)
 }
 
-/// Whether a text of settings says anything of one of them.
-fn decides(text: &str, setting: &str) -> bool {
+/// Whether a text of settings says anything of one of them; its comments may be in any encoding.
+fn decides(text: &[u8], setting: &str) -> bool {
+    let text = String::from_utf8_lossy(text);
     let lines = text.lines().map(str::trim_start);
     lines
         .filter(|line| !line.starts_with('#'))
@@ -178,8 +180,15 @@ mod tests {
         assert!(local("system_id = \"a\"") && local("use_aio = 0"));
         assert!(ours.join("lvm_tag.conf").exists());
 
+        // Comments in another encoding are kept as they are.
+        let comment = b"# of caf\xe9\n".as_slice();
+        fs::write(hosts.join(LOCAL), comment).unwrap();
+        assert!(make(&hosts, &ours).unwrap());
+        assert!(fs::read(ours.join(LOCAL)).unwrap().starts_with(comment));
+
         // A host that decides itself is left alone.
-        fs::write(hosts.join("lvm.conf"), "global {\n\tuse_aio = 1\n}\n").unwrap();
+        let settings = [comment, b"global {\n\tuse_aio = 1\n}\n"].concat();
+        fs::write(hosts.join("lvm.conf"), settings).unwrap();
         assert!(!make(&hosts, &ours).unwrap());
         fs::remove_dir_all(&hosts).unwrap();
         make(&hosts, &ours).unwrap_err();
@@ -196,7 +205,8 @@ mod tests {
         fs::write(hosts.join("lvm.conf"), "\t# use_devicesfile = 0\n").unwrap();
         assert!(has_undecided_devices_file(hosts));
         for name in ["lvm.conf", LOCAL] {
-            fs::write(hosts.join(name), "devices {\n\tuse_devicesfile = 0\n}\n").unwrap();
+            let settings = b"# of caf\xe9\ndevices {\n\tuse_devicesfile = 0\n}\n";
+            fs::write(hosts.join(name), settings).unwrap();
             assert!(!has_undecided_devices_file(hosts));
             fs::remove_file(hosts.join(name)).unwrap();
         }

@@ -132,7 +132,9 @@ impl Group {
         }
         let words = ["pvs", "-o", "pv_name,vg_name,vg_uuid,vg_systemid"];
         let output = report(&[&words[..], options].concat()).await?;
-        let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|error| {
+        // A disk of another group may have a path that is not UTF-8.
+        let text = String::from_utf8_lossy(&output.stdout);
+        let answer: Answer = serde_json::from_str(&text).map_err(|error| {
             Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
         })?;
         let rows = answer.report.into_iter().flat_map(|report| report.pv);

@@ -117,11 +117,17 @@ impl Disk {
         let first = spot.size.min(spot.area_size.saturating_sub(spot.offset));
         let mut text = read_any(&self.file, spot.area + spot.offset, first)?;
         text.extend(read_any(&self.file, spot.area + head, spot.size - first)?);
-        if sum(&text) != spot.sum {
-            return Ok(None);
-        }
-        Ok(String::from_utf8(text).ok())
+        Ok(whole(text, spot.sum))
     }
+}
+
+/// A text whose sum is right; none when it has been written over. LVM's own names and tags are ASCII; what it says of a
+/// text beside them (the command line that has written it, the names of the host and of devices) is in any encoding.
+fn whole(text: Vec<u8>, wanted: u32) -> Option<String> {
+    (sum(&text) == wanted).then(|| {
+        String::from_utf8(text)
+            .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    })
 }
 
 /// The metadata areas in a header: behind the list of data areas, and each list ends with a zero.
@@ -192,4 +198,20 @@ fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = DirectBuffer::new(length);
     file.read_exact_at(buffer.bytes_mut(), at)?;
     Ok(buffer.bytes().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_text_in_another_encoding_does_not_hide_it() {
+        let text = b"vg0 {\n}\ndescription = \"vgchange --addtag caf\xe9\"\n";
+        let read = whole(text.to_vec(), sum(text)).unwrap();
+        assert!(
+            read.starts_with("vg0 {\n}\n") && read.ends_with("\u{fffd}\"\n"),
+            "{read}"
+        );
+        assert_eq!(whole(b"vg0 {\n}\n".to_vec(), sum(text)), None);
+    }
 }
