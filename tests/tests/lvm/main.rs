@@ -44,6 +44,7 @@ mod interruption;
 #[path = "../black_box/kit.rs"]
 mod kit;
 mod layers;
+mod legs;
 mod lvm_killed;
 mod mapped;
 mod monitoring;

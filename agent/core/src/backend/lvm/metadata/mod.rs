@@ -3,6 +3,7 @@
 //! One small read per disk tells whether anything has changed since the last time; only then is the text read.
 
 mod disk;
+mod losses;
 mod reader;
 mod segment;
 mod text;
@@ -69,9 +70,9 @@ pub(super) struct LogicalVolume {
     pub(super) tags: Vec<String>,
     /// It is no part of another one.
     pub(super) is_visible: bool,
-    /// It has nobody's data on a disk that is missing.
+    /// All its data is there, if only once, and LVM would give it a device.
     pub(super) is_complete: bool,
-    /// It has everything, but not as often as it should.
+    /// It is complete, but has its data not as often as it should.
     pub(super) is_degraded: bool,
     /// LVM moves extents of it to another disk, or copies them through it.
     pub(super) is_moving: bool,
@@ -222,34 +223,6 @@ impl VolumeGroup {
         }
     }
 
-    /// A volume is as incomplete, and as unknown, as what it is made of.
-    fn spread(&mut self, volumes: Option<&Value<'_>>) {
-        // Volumes of volumes of volumes: a pool's data can be cached, the cached volume raid with integrity, and that has
-        // parts.
-        for _ in 0..6 {
-            for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
-                let is_redundant =
-                    segments(volume).any(|segment| is_redundant(segment::kind(segment)));
-                let parts = segments(volume)
-                    .flat_map(|segment| parts(segment).chain(segment::below(segment)));
-                let parts: Vec<_> = parts.filter_map(|part| self.volumes.get(part)).collect();
-                let is_broken = parts.iter().any(|part| !part.is_complete);
-                let has_degraded = parts.iter().any(|part| part.is_degraded);
-                let flag = parts.iter().find_map(|part| part.unknown_flag.clone());
-                if let (Some(flag), Some(volume)) = (flag, self.volumes.get_mut(name)) {
-                    volume.unknown_flag.get_or_insert(flag);
-                }
-                if let Some(volume) = self.volumes.get_mut(name) {
-                    volume.is_degraded |= has_degraded && volume.layer.is_some();
-                }
-                if is_broken && let Some(volume) = self.volumes.get_mut(name) {
-                    volume.is_degraded |= is_redundant;
-                    volume.is_complete &= is_redundant;
-                }
-            }
-        }
-    }
-
     /// The uuid by which device-mapper knows a volume.
     pub(super) fn mapped_uuid(&self, volume: &LogicalVolume) -> String {
         format!("LVM-{}{}", self.uuid, volume.uuid)
@@ -353,9 +326,10 @@ impl LogicalVolume {
             tags: volume.texts("tags"),
             is_visible: has("VISIBLE"),
             is_moving: has("PVMOVE") || has("LOCKED"),
-            is_complete: !parts
-                .iter()
-                .any(|part| disks.get(*part).is_some_and(|disk| disk.is_missing)),
+            is_complete: segments(volume).all(segment::has_bytes)
+                && !parts
+                    .iter()
+                    .any(|part| disks.get(*part).is_some_and(|disk| disk.is_missing)),
             is_degraded: false,
             layer: segments(volume).find_map(segment::layer).map(str::to_owned),
             unknown_flag: segments(volume)

@@ -25,6 +25,12 @@ pub(super) fn kind<'a>(segment: &'a Value<'a>) -> &'a str {
         .unwrap_or_default()
 }
 
+/// Whether there is something below a segment. What a lost leg of a mirror was on is replaced by errors, where an
+/// administrator has LVM forget the disk (`vgreduce --removemissing --force`).
+pub(super) fn has_bytes(segment: &Value<'_>) -> bool {
+    kind(segment) != "error"
+}
+
 /// A flag of a segment that nothing is known of: what it means for its bytes cannot be told.
 pub(super) fn unknown_flag<'a>(segment: &'a Value<'a>) -> Option<&'a str> {
     let whole = segment.get("type").and_then(Value::text);
@@ -47,6 +53,7 @@ pub(super) fn below<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str>
         "vdo" => &["vdo_pool"],
         "vdo-pool" | "cache-pool" => &["data"],
         "thin" => &["external_origin"],
+        "mirror" => &["mirror_log"],
         _ => &[],
     };
     names
