@@ -19,6 +19,7 @@ mod installation;
 mod layers;
 mod making;
 mod metadata;
+mod mirrors;
 mod new_pool;
 mod overwriting;
 mod physical_volumes;

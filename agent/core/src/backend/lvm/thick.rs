@@ -262,24 +262,6 @@ impl Lvm {
         })
     }
 
-    /// Whether a mirrored volume has all its legs.
-    pub(super) fn mirror_health(
-        &self,
-        now: &VolumeGroup,
-        volume: &LogicalVolume,
-    ) -> Result<Health> {
-        let status = self.status(now, volume)?.unwrap_or_default();
-        // "raid1 2 AA …": a leg that is dead has a D.
-        let legs = status.split_whitespace().nth(2).unwrap_or_default();
-        if legs.contains('D') || volume.is_degraded {
-            return Ok(Health::Degraded(format!(
-                "a leg of its mirror is lost; bring the disk back and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
-                path = self.group.path(&volume.name)
-            )));
-        }
-        Ok(Health::Good)
-    }
-
     fn status(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<Option<String>> {
         let Some(device) = self.device(now, volume)? else {
             return Ok(None);

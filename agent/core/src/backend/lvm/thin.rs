@@ -179,7 +179,13 @@ impl Lvm {
         };
         match self.pool_state(now, pool).await {
             Ok((_, state)) => {
-                let why = state?.refusal(pool.guard)?;
+                let mirrors = || {
+                    let (volume, _) = now.pool(&pool.name)?;
+                    let mirrors = self.mirrors_of_pool(now, volume);
+                    mirrors.unwrap_or_else(|error| Some(error.chain()))
+                };
+                let why = state.and_then(|state| state.refusal(pool.guard));
+                let why = why.or_else(mirrors)?;
                 Some(format!("thin pool {}/{}: {why}", now.name, pool.name))
             }
             Err(error) => Some(error.chain()),

@@ -1,0 +1,62 @@
+//! Legs of mirrors that are lost: told by the metadata where a disk is missing, and by the kernel where it has been
+//! away, or has failed, since the mirror was activated.
+
+use super::{
+    Health, Lvm,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+};
+use crate::Result;
+
+/// What LVM adds to the uuid of a volume for the device that has its extents, where that is not the one that is used
+/// (`build_dm_uuid` in its `lib/misc/lvm-string.c`): what shows its snapshots is over it, or a thin pool.
+const LAYERS: [&str; 4] = ["-real", "-tdata", "-tmeta", ""];
+
+impl Lvm {
+    /// Whether a mirrored volume has all its legs.
+    pub(super) fn mirror_health(
+        &self,
+        now: &VolumeGroup,
+        volume: &LogicalVolume,
+    ) -> Result<Health> {
+        let path = self.group.path(&volume.name);
+        Ok(if self.has_lost_leg(now, volume)? {
+            Health::Degraded(format!(
+                "a leg of its mirror is lost; bring the disk back and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
+            ))
+        } else {
+            Health::Good
+        })
+    }
+
+    /// Why a pool may not be able to go on, if it is on a mirror that has lost a leg.
+    pub(super) fn mirrors_of_pool(
+        &self,
+        now: &VolumeGroup,
+        pool: &LogicalVolume,
+    ) -> Result<Option<String>> {
+        let parts = pool.parts.iter().filter_map(|part| now.volumes.get(part));
+        for part in parts.filter(|part| part.kind == VolumeKind::Mirrored) {
+            if self.has_lost_leg(now, part)? {
+                return Ok(Some(format!(
+                    "a leg of its mirror {} is lost; bring the disk back and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
+                    part.name,
+                    self.group.path(&pool.name),
+                    self.group.path(&part.name)
+                )));
+            }
+        }
+        Ok(None)
+    }
+
+    fn has_lost_leg(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+        let (mapper, uuid) = (self.group.mapper()?, now.mapped_uuid(volume));
+        for layer in LAYERS {
+            if let Some(status) = mapper.status(&format!("{uuid}{layer}"))? {
+                // "2 AA …" behind "raid1": a leg that is dead has a D.
+                let legs = status.split_whitespace().nth(2).unwrap_or_default();
+                return Ok(legs.contains('D') || volume.is_degraded);
+            }
+        }
+        Ok(volume.is_degraded)
+    }
+}
