@@ -42,6 +42,11 @@ async fn what_moves_a_pool_that_nobody_uses_goes_on() {
         assert!(!is_over, "nothing is moved");
         thread::sleep(Duration::from_millis(50));
     }
+    // Where it comes from and where it goes to are both in use.
+    let now = group.now().await.unwrap();
+    let free: u64 = now.disks.values().map(|disk| disk.free).sum();
+    let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
+    assert_eq!(free.to_string(), reported.trim());
     group.ready(&node()).await.unwrap();
     for name in ["lvol0_pmspare", "pvmove0"] {
         assert!(is_live(&group, name).await, "{name}");

@@ -439,18 +439,22 @@ fn area_names<'a>(list: &'a Value<'a>) -> Vec<&'a str> {
     list.items().iter().filter_map(Value::text).collect()
 }
 
-/// The extents that a segment has on disks.
+/// The extents that a segment has on disks: one after the other, or, while `pvmove` copies them, all on both.
 fn areas(segment: &Value<'_>) -> Vec<Area> {
-    let list = segment.get("stripes").map(Value::items).unwrap_or_default();
+    let list = |name| segment.get(name).map(Value::items).unwrap_or_default();
     let number = |name| segment.get(name).and_then(Value::number).unwrap_or(0);
-    let stripes = u64::try_from(list.len() / 2).unwrap_or(1).max(1);
-    list.chunks_exact(2)
-        .filter_map(|pair| {
+    let (stripes, copies) = (list("stripes"), list("mirrors"));
+    let all = number("extent_count");
+    let each = all / u64::try_from(stripes.len() / 2).unwrap_or(1).max(1);
+    let stripes = stripes.chunks_exact(2).map(|pair| (pair, each));
+    stripes
+        .chain(copies.chunks_exact(2).map(|pair| (pair, all)))
+        .filter_map(|(pair, count)| {
             let [disk, start] = pair else { return None };
             Some(Area {
                 disk: disk.text()?.to_owned(),
                 start: start.number()?,
-                count: number("extent_count") / stripes,
+                count,
             })
         })
         .collect()

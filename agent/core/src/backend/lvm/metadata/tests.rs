@@ -200,6 +200,27 @@ fn flags_behind_the_type_of_a_segment_are_told_from_it() {
     assert_eq!(unknown.volumes["lin"].unknown_flag, None);
 }
 
+#[test]
+fn extents_that_are_moved_are_taken_where_they_are_and_where_they_come() {
+    let moved = TEXT.replace(
+        r#"segment1 { extent_count = 10 type = "striped" stripe_count = 1 stripes = ["pv0", 20] }
+}
+cow {"#,
+        r#"segment1 { extent_count = 10 type = "striped" stripe_count = 1 stripes = ["pvmove0", 0] }
+}
+pvmove0 {
+id = "llllll-0000-0000-0000-0000-0000-moooov"
+status = ["READ", "WRITE", "PVMOVE", "LOCKED"]
+segment1 { extent_count = 4 type = "mirror" mirror_count = 2 extents_moved = 0 mirrors = ["pv0", 20, "pv1", 30] }
+segment2 { start_extent = 4 extent_count = 6 type = "mirror" mirror_count = 2 extents_moved = 0 mirrors = ["pv0", 24, "pv1", 40] }
+}
+cow {"#,
+    );
+    let group = VolumeGroup::parse(&moved, |_| true).unwrap();
+    assert_eq!(group.disks["pv0"].free, 71);
+    assert_eq!(group.disks["pv1"].free, 40 - 4 - 6);
+}
+
 /// The same text, in which an administrator has laid something over `lin`.
 fn with_layer(segment: &str) -> String {
     let lin = TEXT.find("lin {").unwrap();
