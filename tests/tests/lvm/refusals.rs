@@ -101,6 +101,21 @@ async fn a_group_of_another_host_is_refused_until_it_is_given_away() {
 }
 
 #[tokio::test]
+async fn a_group_that_is_given_to_another_host_meanwhile_is_refused_until_it_is_given_back() {
+    let (agent, group) = start().await;
+    serves(&agent).await;
+    lvm("vgchange", &["-an", &group]);
+    lvm("vgchange", &["-y", "--systemid", "other-host", &group]);
+    refuses(&agent, "system id other-host").await;
+    let theirs = "local{system_id=\"other-host\"} global{system_id_source=\"lvmlocal\"}";
+    run(
+        "vgchange",
+        &["-q", "-y", "--config", theirs, "--systemid", "", &group],
+    );
+    serves(&agent).await;
+}
+
+#[tokio::test]
 async fn a_host_is_not_told_to_give_away_its_group_to_a_container_with_another_name() {
     const SETTINGS: &str = "/etc/lvm/lvmlocal.conf";
     if std::env::var_os("DRUMLIN_LAB").is_none_or(|lab| lab != "vm") {

@@ -17,6 +17,7 @@ use super::{
     host_settings::Seen,
     in_hand::InHand,
     metadata::{Reader, VolumeGroup},
+    physical_volumes::FoundDisks,
     program::{self, Command},
     silent_disks,
 };
@@ -228,7 +229,7 @@ impl Group {
         )
     }
 
-    /// Reads the disks that are known already; none when those are not the group's any more.
+    /// Reads the disks that are known already; none when those are not the group's, or it is not this host's, any more.
     pub(super) fn read_known(&self) -> Option<Arc<VolumeGroup>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let found = reader.as_mut()?;
@@ -297,8 +298,8 @@ impl Group {
         }
     }
 
-    fn read_these(&self, disks: Vec<PathBuf>) -> Result<Arc<VolumeGroup>> {
-        let mut reader = Reader::new(disks)?;
+    fn read_these(&self, found: FoundDisks) -> Result<Arc<VolumeGroup>> {
+        let mut reader = Reader::new(found.paths)?;
         let group = reader.read()?.filter(|group| group.name == self.name);
         let group = group.ok_or_else(|| {
             Error::new(
@@ -308,6 +309,15 @@ impl Group {
         })?;
         if !self.is_uuid(&group.uuid) {
             return Err(self.is_another(&reader.names()));
+        }
+        if group.system_id != found.system_id {
+            return Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "volume group {} was given another system id meanwhile; ask again",
+                    self.name
+                ),
+            ));
         }
         let _ = self.uuid.set(group.uuid.clone());
         *self.disks.lock().unwrap_or_else(PoisonError::into_inner) = reader.paths();

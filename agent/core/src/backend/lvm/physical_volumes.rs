@@ -24,12 +24,20 @@ struct DiskRow {
     vg_systemid: String,
 }
 
+/// The disks of a group that LVM may use here.
+#[derive(Debug)]
+pub(super) struct FoundDisks {
+    pub(super) paths: Vec<PathBuf>,
+    /// The system id with which LVM found it.
+    pub(super) system_id: String,
+}
+
 impl Group {
     /// The disks of the group. Costs a program.
     ///
     /// # Errors
     /// [`Kind::Precondition`] when there is no such group, more than one, or another one than before.
-    pub(super) async fn find_disks(&self) -> Result<Vec<PathBuf>> {
+    pub(super) async fn find_disks(&self) -> Result<FoundDisks> {
         installation::check().await?;
         let rows = self.report_disks(&[]);
         let rows = if let Ok(rows) = tokio::time::timeout(SLOW_TO_REPORT, rows).await {
@@ -40,14 +48,16 @@ impl Group {
             self.report_disks(&[]).await?
         };
         self.check_uuids(&rows)?;
-        let disks: Vec<PathBuf> = rows
+        let system_id = rows.first().map(|row| row.vg_systemid.clone());
+        let paths: Vec<PathBuf> = rows
             .into_iter()
             .map(|row| row.pv_name)
             // A disk that is away is called [unknown].
             .filter(|path| path.is_absolute())
             .collect();
-        if !disks.is_empty() {
-            return Ok(disks);
+        if !paths.is_empty() {
+            let system_id = system_id.unwrap_or_default();
+            return Ok(FoundDisks { paths, system_id });
         }
         // LVM keeps quiet of groups that are others'.
         let hidden = self.report_disks(&["--foreign", "--shared"]).await?;

@@ -30,6 +30,8 @@ pub(super) struct VolumeGroup {
     pub(super) text: u64,
     /// How long it may become on each disk that has it.
     pub(super) largest_text: u64,
+    /// The system id of the host that it belongs to; empty where it is any host's.
+    pub(super) system_id: String,
     /// Why it may not be used, if so; reads after its name.
     pub(super) refusal: Option<String>,
     /// Its physical volumes, by their names within the text.
@@ -172,6 +174,11 @@ impl VolumeGroup {
             extent: number("extent_size")? * 512,
             text: u64::try_from(text.len()).unwrap_or(u64::MAX),
             largest_text: u64::MAX,
+            system_id: group
+                .get("system_id")
+                .and_then(Value::text)
+                .unwrap_or_default()
+                .to_owned(),
             refusal: refusal(name, group),
             disks: BTreeMap::new(),
             volumes: BTreeMap::new(),

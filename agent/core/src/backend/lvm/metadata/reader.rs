@@ -46,8 +46,8 @@ impl Reader {
         })
     }
 
-    /// The volume group now; none when no disk is of one any more. Waits for nobody: a change that is going on is seen
-    /// whole or not at all.
+    /// The volume group now; none when no disk is of one any more, or it was given to another host since it was first read:
+    /// LVM knows whether it may be used. Waits for nobody: a change that is going on is seen whole or not at all.
     ///
     /// # Errors
     /// `Io` when no text can be read, [`Kind::Precondition`] when the disks are of several groups.
@@ -65,6 +65,10 @@ impl Reader {
                 return Ok(None);
             }
             if let Some(group) = self.newest(&seen)? {
+                let mut before = self.last.iter().map(|(_, group)| group);
+                if before.any(|before| before.system_id != group.system_id) {
+                    return Ok(None);
+                }
                 let group = Arc::new(group);
                 let seen = self.close_those_not_of(&group, seen);
                 // What has changed meanwhile is read again the next time.
