@@ -119,29 +119,45 @@ async fn volumes_of_a_pool_on_a_mirror_are_told_of_its_lost_legs() {
     .await;
 }
 
+/// Lays a cache over a volume; what it keeps is on the first disk.
+fn cache(bench: &Bench, id: &str) {
+    let group = group(&bench.agent);
+    let words = ["-y", "-an", "-Zn", "-L", "32M", "-n", "fast", &group];
+    lvm("lvcreate", &[&words[..], &[&bench.disk(0).path()]].concat());
+    let path = format!("{group}/{}", name_of(id));
+    let words = ["-y", "--type", "cache", "--cachevol", "fast", &path];
+    lvm("lvconvert", &words);
+}
+
 #[tokio::test]
-async fn a_dead_leg_below_snapshots_is_told() {
-    let class = "thick: {volumeGroup: GROUP, layout: raid1}";
-    let bench = Bench::new((2, 300), class, |_| {}).await;
-    let agent = &bench.agent;
-    let id = synced(agent).await;
-    let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
-    ok(taken);
-    assert!(!condition(agent, &id).await.abnormal);
-    let path = bytes_of(agent, &id);
-    bench.disk(1).fails();
-    write_to(&path);
-    // LVM finds it again, and the kernel does not.
-    bench.disk(1).works();
-    let seen = soon("condition", condition(agent, &id)).await;
-    assert!(
-        seen.abnormal && seen.message.contains("a leg of its mirror is lost"),
-        "{seen:?}"
-    );
-    let path = format!("{}/{}", group(agent), name_of(&id));
-    lvm("lvchange", &["--refresh", &path]);
-    soon("the end of its rebuild", async {
-        while condition(agent, &id).await.abnormal {}
-    })
-    .await;
+async fn a_dead_leg_below_snapshots_or_a_cache_is_told() {
+    for over in ["snapshots", "cache"] {
+        let class = "thick: {volumeGroup: GROUP, layout: raid1}";
+        let bench = Bench::new((2, 300), class, |_| {}).await;
+        let agent = &bench.agent;
+        let id = synced(agent).await;
+        if over == "cache" {
+            cache(&bench, &id);
+        } else {
+            let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
+            ok(taken);
+        }
+        let path = bytes_of(agent, &id);
+        assert!(!condition(agent, &id).await.abnormal);
+        bench.disk(1).fails();
+        write_to(&path);
+        // LVM finds it again, and the kernel does not.
+        bench.disk(1).works();
+        let seen = soon("condition", condition(agent, &id)).await;
+        assert!(
+            seen.abnormal && seen.message.contains("a leg of"),
+            "{over}: {seen:?}"
+        );
+        let path = format!("{}/{}", group(agent), name_of(&id));
+        lvm("lvchange", &["--refresh", &path]);
+        soon("the end of its rebuild", async {
+            while condition(agent, &id).await.abnormal {}
+        })
+        .await;
+    }
 }

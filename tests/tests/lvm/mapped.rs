@@ -38,7 +38,7 @@ impl Disk {
         format!("0 {} linear {} {HEAD}", self.sectors, self.below)
     }
 
-    fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/dev/mapper/{}", self.name)
     }
 

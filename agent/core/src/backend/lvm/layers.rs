@@ -20,7 +20,7 @@ impl Lvm {
         if let Some(trouble) = status.and_then(|status| trouble(layer, &status, &path)) {
             return Ok(trouble);
         }
-        if volume.is_degraded {
+        if volume.is_degraded || self.lost_mirror(now, volume)?.is_some() {
             return Ok(Health::Degraded(format!(
                 "a leg of a mirror below its {layer} is lost; see lvs -a -o +devices {}",
                 now.name

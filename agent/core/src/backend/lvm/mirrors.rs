@@ -7,8 +7,8 @@ use super::{
 };
 use crate::Result;
 
-/// What LVM adds to the uuid of a volume for the device that has its extents, where that is not the one that is used
-/// (`build_dm_uuid` in its `lib/misc/lvm-string.c`): what shows its snapshots is over it, or a thin pool.
+/// What LVM adds to the uuid of the device with a volume's own extents where another one is over it, which shows its
+/// snapshots, caches it or is a thin pool (`build_dm_uuid` in its `lib/misc/lvm-string.c`).
 const LAYERS: [&str; 4] = ["-real", "-tdata", "-tmeta", ""];
 
 impl Lvm {
@@ -34,15 +34,30 @@ impl Lvm {
         now: &VolumeGroup,
         pool: &LogicalVolume,
     ) -> Result<Option<String>> {
-        let parts = pool.parts.iter().filter_map(|part| now.volumes.get(part));
-        for part in parts.filter(|part| part.kind == VolumeKind::Mirrored) {
-            if self.has_lost_leg(now, part)? {
-                return Ok(Some(format!(
-                    "a leg of its mirror {} is lost; bring the disk back and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
-                    part.name,
-                    self.group.path(&pool.name),
-                    self.group.path(&part.name)
-                )));
+        let lost = self.lost_mirror(now, pool)?;
+        Ok(lost.map(|mirror| {
+            format!(
+                "a leg of its mirror {} is lost; bring the disk back and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
+                mirror.name,
+                self.group.path(&pool.name),
+                self.group.path(&mirror.name)
+            )
+        }))
+    }
+
+    /// The first mirror, of those that a volume is made of, that has lost a leg; the volume itself, if it is one.
+    pub(super) fn lost_mirror<'a>(
+        &self,
+        now: &'a VolumeGroup,
+        volume: &'a LogicalVolume,
+    ) -> Result<Option<&'a LogicalVolume>> {
+        if volume.kind == VolumeKind::Mirrored {
+            return Ok(self.has_lost_leg(now, volume)?.then_some(volume));
+        }
+        let parts = volume.parts.iter().chain(&volume.below);
+        for part in parts.filter_map(|part| now.volumes.get(part)) {
+            if let Some(lost) = self.lost_mirror(now, part)? {
+                return Ok(Some(lost));
             }
         }
         Ok(None)
@@ -52,7 +67,7 @@ impl Lvm {
         let (mapper, uuid) = (self.group.mapper()?, now.mapped_uuid(volume));
         for layer in LAYERS {
             if let Some(status) = mapper.status(&format!("{uuid}{layer}"))? {
-                // "2 AA …" behind "raid1": a leg that is dead has a D.
+                // "raid1 2 AA …": a leg that is dead has a D.
                 let legs = status.split_whitespace().nth(2).unwrap_or_default();
                 return Ok(legs.contains('D') || volume.is_degraded);
             }
