@@ -33,7 +33,7 @@ pub(crate) async fn thick(mebibytes: u64, options: &str) -> Agent {
     .await
 }
 
-async fn over(scratch: Scratch, class: &str) -> Agent {
+pub(crate) async fn over(scratch: Scratch, class: &str) -> Agent {
     let options = Options {
         config: Some(format!("classes: [{{name: default, {class}}}]\n")),
         ..Options::default()

@@ -52,6 +52,7 @@ mod monitoring;
 mod node;
 #[path = "../black_box/one_moment.rs"]
 mod one_moment;
+mod placement;
 mod pools;
 mod processes;
 mod quiesce;

@@ -408,7 +408,7 @@ impl Group {
     ) -> Result<()> {
         for command in &mut *commands {
             if command.is_conditional() {
-                command.check(&*self.now().await?)?;
+                command.prepare(&*self.now().await?)?;
             }
             command.hiding(silent_disks::hiding(&self.disks()));
             let result = match session {

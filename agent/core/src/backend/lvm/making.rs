@@ -97,6 +97,7 @@ impl Lvm {
             (Volumes::Thick(thick), Origin::Blank) => {
                 let commands = self.new_thick(now, thick, spec, size)?;
                 self.group.change(commands).await?;
+                self.check_legs(spec.id).await?;
             }
             (Volumes::Thick(thick), Origin::CopyOf(origin)) => {
                 let source = self.finished(now, origin)?;
@@ -106,6 +107,7 @@ impl Lvm {
                     ImageKind::Group | ImageKind::GroupSnapshot => Vec::new(),
                 };
                 self.group.change(commands).await?;
+                self.check_legs(spec.id).await?;
             }
         }
         Ok(())

@@ -19,13 +19,13 @@ impl Lvm {
         volume: &LogicalVolume,
     ) -> Result<Health> {
         let path = self.group.path(&volume.name);
-        Ok(if self.has_lost_leg(now, volume)? {
-            Health::Degraded(format!(
+        if self.has_lost_leg(now, volume)? {
+            return Ok(Health::Degraded(format!(
                 "a leg of its mirror is lost; bring the disk back and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
-            ))
-        } else {
-            Health::Good
-        })
+            )));
+        }
+        let shared = self.shared_leg(now, volume);
+        Ok(shared.map_or(Health::Good, Health::Degraded))
     }
 
     /// Why a pool may not be able to go on, if it is on a mirror that has lost a leg.

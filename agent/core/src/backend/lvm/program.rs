@@ -42,7 +42,9 @@ fn settings(more: &[&str]) -> String {
 const LOOKING: &str = "devices{ignore_suspended_devices=1 hints=\"none\"}";
 
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
-type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
+/// Refuses what the metadata does not allow.
+pub(super) type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
+type Placement = Box<dyn Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync>;
 
 /// One command of LVM's that changes something.
 pub(super) struct Command {
@@ -52,6 +54,8 @@ pub(super) struct Command {
     words: Vec<String>,
     is_done: Option<IsDone>,
     check: Option<Check>,
+    placement: Option<Placement>,
+    places: Vec<String>,
 }
 
 impl fmt::Debug for Command {
@@ -70,6 +74,8 @@ impl Command {
             words: Vec::new(),
             is_done: None,
             check: None,
+            placement: None,
+            places: Vec::new(),
         }
     }
 
@@ -123,17 +129,32 @@ impl Command {
         self
     }
 
-    /// Whether the metadata must allow it.
-    pub(super) fn is_conditional(&self) -> bool {
-        self.check.is_some()
+    /// The extents that it takes, chosen at its turn, as its last words: commands before it may take others.
+    pub(super) fn placed_by(
+        mut self,
+        placement: impl Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync + 'static,
+    ) -> Self {
+        self.placement = Some(Box::new(placement));
+        self
     }
 
-    /// Refuses what the metadata does not allow now, unless it was carried out already.
-    pub(super) fn check(&self, group: &VolumeGroup) -> Result<()> {
-        match &self.check {
-            Some(check) if self.is_done(group) != Some(true) => check(group),
-            _ => Ok(()),
+    /// Whether it depends on the metadata at its turn.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.check.is_some() || self.placement.is_some()
+    }
+
+    /// Chooses its extents, and refuses what the metadata does not allow now, unless it was carried out already.
+    pub(super) fn prepare(&mut self, group: &VolumeGroup) -> Result<()> {
+        if self.is_done(group) == Some(true) {
+            return Ok(());
         }
+        if let Some(check) = &self.check {
+            check(group)?;
+        }
+        if let Some(placement) = &self.placement {
+            self.places = placement(group)?;
+        }
+        Ok(())
     }
 
     /// Whether a running `lvm` takes it: its commands are of less than 64 words. A very long line would fill the pipe
@@ -142,8 +163,9 @@ impl Command {
         /// The words that are not its own.
         const COMMON: usize = 5;
         const LONGEST: usize = 16 << 10;
-        let length: usize = self.words.iter().map(String::len).sum();
-        self.words.len() + COMMON < 60 && length < LONGEST
+        let words = || self.words.iter().chain(&self.places);
+        let length: usize = words().map(String::len).sum();
+        words().count() + COMMON < 60 && length < LONGEST
     }
 
     /// With a setting that hides disks from it ([`silent_disks::hiding`]).
@@ -167,7 +189,8 @@ impl Command {
         let (name, settings) = (self.name.clone(), settings(&more));
         let first = [name, "-q".to_owned(), "-y".to_owned()];
         let first = first.into_iter().chain(["--config".to_owned(), settings]);
-        first.chain(self.words.iter().cloned()).collect()
+        let words = self.words.iter().chain(&self.places);
+        first.chain(words.cloned()).collect()
     }
 
     /// What a running `lvm` reads; no word of ours has a quote in it.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::placement;
 use crate::{
     backend::{LabelChange, Labels},
     host::FileSystem,
@@ -157,23 +158,38 @@ impl Layout {
         }
     }
 
-    /// The largest volume for which there is room, in extents, given the free extents of each disk of which `kept` in
-    /// all are to stay free.
+    /// That of a volume which is no mirror, or none any more: an administrator may have taken its legs.
+    pub(super) fn of_plain(self) -> Self {
+        match self {
+            Self::Mirrored(_) => Self::Linear,
+            Self::Linear | Self::Striped(_) => self,
+        }
+    }
+
+    /// The largest volume for which there is room, in extents, given the lengths of the free areas of each disk; of the
+    /// extents `kept` in all are to stay free.
     ///
-    /// A striped one has a part of every stripe on a disk of its own; a mirrored one has besides an extent of LVM's own
-    /// notes on each of its disks.
-    pub(super) fn largest(self, free: &[u64], kept: u64) -> u64 {
-        let usable = free.iter().sum::<u64>().saturating_sub(kept);
+    /// A striped one is where LVM puts it. A mirrored one has each leg on one disk, with an extent of LVM's own notes.
+    pub(super) fn largest(self, free: &[Vec<u64>], kept: u64) -> u64 {
+        let mut disks: Vec<u64> = free.iter().map(|areas| areas.iter().sum()).collect();
+        let usable = disks.iter().sum::<u64>().saturating_sub(kept);
         match self {
             Self::Linear => usable,
             Self::Striped(stripes) => {
-                let stripes = u64::from(stripes.max(1));
-                rows(free, stripes).min(usable / stripes) * stripes
+                let stripes = stripes.max(1);
+                let parts = usize::try_from(stripes).unwrap_or(usize::MAX);
+                let rows = placement::stripe_rows(free, parts);
+                let stripes = u64::from(stripes);
+                rows.min(usable / stripes) * stripes
             }
             Self::Mirrored(mirrors) => {
+                disks.sort_unstable_by(|one, other| other.cmp(one));
+                let last = usize::try_from(mirrors).unwrap_or(usize::MAX);
+                let smallest = disks.get(last).copied().unwrap_or_default();
                 let copies = u64::from(mirrors) + 1;
-                let free: Vec<u64> = free.iter().map(|free| free.saturating_sub(1)).collect();
-                rows(&free, copies).min((usable / copies).saturating_sub(1))
+                smallest
+                    .min(usable / copies)
+                    .saturating_sub(placement::NOTE)
             }
         }
     }
@@ -192,24 +208,6 @@ impl Layout {
         let words = words.iter().map(|word| (*word).to_owned());
         words.chain(number).collect()
     }
-}
-
-/// How many rows of `parts` extents fit, each on another disk.
-///
-/// LVM takes the disks with the most room for the first segment and goes on with others for the next; so the rows are as
-/// many as can be dealt out when no row may have two parts on one disk.
-fn rows(free: &[u64], parts: u64) -> u64 {
-    let fit = |rows: u64| free.iter().map(|free| (*free).min(rows)).sum::<u64>() >= rows * parts;
-    let (mut low, mut high) = (0, free.iter().sum::<u64>() / parts);
-    while low < high {
-        let middle = low + (high - low).div_ceil(2);
-        if fit(middle) {
-            low = middle;
-        } else {
-            high = middle - 1;
-        }
-    }
-    low
 }
 
 impl Thick {
@@ -235,19 +233,33 @@ impl Thick {
 mod tests {
     use super::*;
 
+    /// The same with disks that are not fragmented.
+    fn largest(layout: Layout, free: &[u64], kept: u64) -> u64 {
+        let free: Vec<Vec<u64>> = free.iter().map(|free| vec![*free]).collect();
+        layout.largest(&free, kept)
+    }
+
     #[test]
     fn what_one_disk_has_left_is_nothing_to_stripes_and_mirrors() {
-        assert_eq!(Layout::Linear.largest(&[100, 40, 1], 0), 141);
-        assert_eq!(Layout::Linear.largest(&[100, 40, 1], 41), 100);
-        assert_eq!(Layout::Linear.largest(&[100, 40], 141), 0);
-        assert_eq!(Layout::Striped(2).largest(&[100, 40], 0), 80);
-        assert_eq!(Layout::Striped(2).largest(&[100, 40, 30], 0), 140);
-        assert_eq!(Layout::Striped(2).largest(&[100, 100], 101), 98);
-        assert_eq!(Layout::Striped(3).largest(&[100, 40], 0), 0);
-        assert_eq!(Layout::Mirrored(1).largest(&[101, 41], 0), 40);
-        assert_eq!(Layout::Mirrored(1).largest(&[101, 101], 2), 99);
-        assert_eq!(Layout::Mirrored(1).largest(&[100], 0), 0);
-        assert_eq!(Layout::Mirrored(1).largest(&[], 0), 0);
+        assert_eq!(largest(Layout::Linear, &[100, 40, 1], 0), 141);
+        assert_eq!(largest(Layout::Linear, &[100, 40, 1], 41), 100);
+        assert_eq!(largest(Layout::Linear, &[100, 40], 141), 0);
+        assert_eq!(largest(Layout::Striped(2), &[100, 40], 0), 80);
+        assert_eq!(largest(Layout::Striped(2), &[100, 40, 30], 0), 140);
+        assert_eq!(largest(Layout::Striped(2), &[100, 100], 101), 98);
+        assert_eq!(largest(Layout::Striped(3), &[100, 40], 0), 0);
+        assert_eq!(largest(Layout::Mirrored(1), &[101, 41], 0), 40);
+        assert_eq!(largest(Layout::Mirrored(1), &[101, 101], 2), 99);
+        assert_eq!(largest(Layout::Mirrored(1), &[100], 0), 0);
+        assert_eq!(largest(Layout::Mirrored(1), &[], 0), 0);
+    }
+
+    #[test]
+    fn no_more_is_promised_than_lvm_makes_of_three_disks() {
+        assert_eq!(largest(Layout::Striped(2), &[100, 100, 100], 0), 200);
+        assert_eq!(largest(Layout::Mirrored(1), &[100, 100, 100], 0), 99);
+        assert_eq!(largest(Layout::Mirrored(1), &[40, 40, 100], 0), 39);
+        assert_eq!(largest(Layout::Mirrored(2), &[40, 50, 100], 0), 39);
     }
 
     #[test]

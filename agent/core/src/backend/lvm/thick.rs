@@ -8,7 +8,7 @@ use super::{
     layers::check_snapshot_over,
     making::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    moment_of, name_of,
+    moment_of, name_of, placement,
     program::Command,
     tags::{self, Tags},
 };
@@ -18,14 +18,14 @@ use crate::{
 };
 
 /// The extents that are to stay free.
-fn kept(now: &VolumeGroup, thick: &Thick) -> u64 {
+pub(super) fn kept(now: &VolumeGroup, thick: &Thick) -> u64 {
     let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
     all * u64::from(thick.reserve) / 100
 }
 
 /// What the group has room for.
 pub(super) fn capacity(now: &VolumeGroup, thick: &Thick) -> Result<Capacity> {
-    let extents = thick.layout.largest(&now.free(), kept(now, thick));
+    let extents = thick.layout.largest(&free_lengths(now), kept(now, thick));
     let bytes = extents.saturating_mul(now.extent).min(Size::MAX.bytes());
     let unit = now.extent * u64::from(thick.layout.unit());
     let largest = Size::try_from(bytes)?.round_down(Size::try_from(unit)?);
@@ -33,6 +33,15 @@ pub(super) fn capacity(now: &VolumeGroup, thick: &Thick) -> Result<Capacity> {
         available: largest,
         largest,
     })
+}
+
+/// The lengths of the free areas of each disk.
+fn free_lengths(now: &VolumeGroup) -> Vec<Vec<u64>> {
+    let disks = placement::free_areas(now);
+    let lengths = disks
+        .iter()
+        .map(|areas| areas.iter().map(|area| area.count).collect());
+    lengths.collect()
 }
 
 /// Whether a volume can be made at all.
@@ -58,15 +67,12 @@ pub(super) fn check_group_room(
     layout: Layout,
     bytes: u64,
 ) -> Result<()> {
-    let extents = layout.largest(&now.free(), kept(now, thick));
+    let extents = layout.largest(&free_lengths(now), kept(now, thick));
     let room = extents.saturating_mul(now.extent);
     if bytes <= room {
         return Ok(());
     }
-    let reserved = match thick.reserve {
-        0 => String::new(),
-        reserve => format!(", {reserve} % of it being kept free"),
-    };
+    let reserved = reserved(thick);
     Err(Error::new(
         Kind::NoSpace,
         format!(
@@ -74,6 +80,14 @@ pub(super) fn check_group_room(
             now.name
         ),
     ))
+}
+
+/// What errors say of the part that is kept free.
+pub(super) fn reserved(thick: &Thick) -> String {
+    match thick.reserve {
+        0 => String::new(),
+        reserve => format!(", {reserve} % of it being kept free"),
+    }
 }
 
 /// The command, refused at its turn when the room for it went to what was asked for at the same time. LVM knows nothing
@@ -134,6 +148,10 @@ impl Lvm {
             .add_tags(tags.write())
             .words([&self.group.name])
             .done_when(exists(name));
+        let command = match thick.layout {
+            Layout::Mirrored(_) => self.on_disks_of_their_own(command, thick.layout, bytes),
+            Layout::Linear | Layout::Striped(_) => command,
+        };
         within_room(command, thick, thick.layout, bytes)
     }
 
@@ -305,19 +323,18 @@ impl Lvm {
         let more = to.bytes() - now.bytes(volume);
         // Somebody may give it a device again meanwhile, with which LVM would refuse.
         let command = if loses_device {
-            Command::on_disk("lvextend")
+            || Command::on_disk("lvextend")
         } else {
-            Command::new("lvextend")
+            || Command::new("lvextend")
         };
-        let extension = self.extension(command, volume, to);
-        let extension = match thick.wipe {
-            Wipe::None => within_room(extension, thick, thick.layout, more),
+        let pieces = match thick.wipe {
+            Wipe::None => self.unwiped_end(now, thick, volume, more)?,
             Wipe::Zero | Wipe::Discard => {
                 let end = self.clean_end(thick, found, more).await?;
-                let marks = u64::from(loses_device);
-                end.taken_by(extension, marks)
+                end.taken_after(u64::from(loses_device))
             }
         };
+        let extensions = self.extensions(now, volume, to, command, pieces)?;
         if loses_device {
             // Whoever comes after a kill sees that it had one.
             commands.push(
@@ -327,7 +344,7 @@ impl Lvm {
             );
             commands.push(Command::new("lvchange").words(["-an", &path]));
         }
-        commands.push(extension);
+        commands.extend(extensions);
         Ok(commands)
     }
 

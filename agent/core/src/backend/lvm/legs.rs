@@ -1,0 +1,151 @@
+//! The legs of mirrors: each on disks of its own, from its making on and however it grows.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::{
+    Layout, Lvm, Thick,
+    group::Group,
+    metadata::{Area, LogicalVolume, VolumeGroup},
+    name_of,
+    placement::{self, Row},
+    program::Command,
+    thick::{kept, reserved},
+};
+use crate::{Error, Kind, Result, types::ImageId};
+
+/// What the legs of a mirror are to grow by.
+pub(super) struct MirrorEnd {
+    thick: Thick,
+    volume: String,
+    legs: Vec<BTreeSet<String>>,
+    extents: u64,
+    extent: u64,
+}
+
+impl MirrorEnd {
+    /// That of a volume which is to become so many bytes longer; none if it is no mirror, or LVM has to look for room for
+    /// its layers as well.
+    pub(super) fn of(
+        group: &Group,
+        now: &VolumeGroup,
+        thick: &Thick,
+        volume: &LogicalVolume,
+        bytes: u64,
+    ) -> Option<Self> {
+        let legs = placement::legs(now, volume);
+        let is_mirror = !legs.is_empty() && now.layer_of(volume).is_none();
+        is_mirror.then(|| Self {
+            thick: thick.clone(),
+            volume: group.path(&volume.name),
+            legs,
+            extents: bytes.div_ceil(now.extent.max(1)),
+            extent: now.extent,
+        })
+    }
+
+    /// What all legs together grow by, in bytes.
+    pub(super) fn bytes_of_all(&self) -> u64 {
+        let legs = u64::try_from(self.legs.len()).unwrap_or(u64::MAX);
+        legs.saturating_mul(self.extents)
+            .saturating_mul(self.extent)
+    }
+
+    /// The extents that each leg gets.
+    ///
+    /// # Errors
+    /// `NoSpace` when a leg would come to a disk of another one, or what is to stay free would not.
+    pub(super) fn rows(&self, now: &VolumeGroup) -> Result<Vec<Row>> {
+        let free: u64 = now.free().iter().sum();
+        let left = free.saturating_sub(kept(now, &self.thick));
+        let rows = placement::longer_legs(now, &self.legs, self.extents);
+        let rows = rows.filter(|_| self.bytes_of_all() <= left.saturating_mul(self.extent));
+        rows.ok_or_else(|| {
+            Error::new(
+                Kind::NoSpace,
+                format!(
+                    "volume group {} has no room for {} more bytes of each leg of {} on disks that no other leg of it is on{}; add a disk with vgextend",
+                    now.name,
+                    self.extents * self.extent,
+                    self.volume,
+                    reserved(&self.thick)
+                ),
+            )
+        })
+    }
+}
+
+impl Lvm {
+    /// The command that makes a mirror of so many bytes, with each leg on a disk of its own.
+    pub(super) fn on_disks_of_their_own(
+        &self,
+        command: Command,
+        layout: Layout,
+        bytes: u64,
+    ) -> Command {
+        let group = Arc::clone(&self.group);
+        let copies = usize::try_from(layout.disks()).unwrap_or(usize::MAX);
+        command.placed_by(move |now| {
+            let extents = bytes.div_ceil(now.extent.max(1)) + placement::NOTE;
+            let rows = placement::new_legs(now, copies, extents).ok_or_else(|| {
+                Error::new(
+                    Kind::NoSpace,
+                    format!(
+                        "volume group {} has no {copies} disks with room for {bytes} bytes each",
+                        now.name
+                    ),
+                )
+            })?;
+            group.places(now, placement::by_parts(&rows))
+        })
+    }
+
+    /// Refuses a new volume that the loss of one disk would take with it.
+    pub(super) async fn check_legs(&self, id: ImageId) -> Result<()> {
+        let now = self.group.now().await?;
+        let made = now.volumes.get(&name_of(id));
+        match made.and_then(|made| self.shared_leg(&now, made)) {
+            None => Ok(()),
+            Some(why) => Err(Error::new(
+                Kind::NoSpace,
+                format!("LVM found no place for the legs of {id}: {why}"),
+            )),
+        }
+    }
+
+    /// What is said of a mirror when several of its legs are on the same disk, if that is so.
+    pub(super) fn shared_leg(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Option<String> {
+        let legs = placement::legs(now, volume);
+        let shared = placement::shared_disk(&legs)?;
+        let disk = now.disks.get(shared);
+        let path = disk.and_then(|disk| self.group.disk(&disk.uuid));
+        let disk = path.map_or_else(|| shared.clone(), |path| path.display().to_string());
+        Some(format!(
+            "several legs of its mirror are on {disk}, and would be lost together; see lvs -a -o +devices {group}, and move one of them with pvmove -n {path}_rimage_1 {disk} OTHER-DISK",
+            group = now.name,
+            path = self.group.path(&volume.name)
+        ))
+    }
+}
+
+impl Group {
+    /// Where extents are, as LVM's commands take it.
+    pub(super) fn places<'a>(
+        &self,
+        now: &VolumeGroup,
+        areas: impl Iterator<Item = &'a Area>,
+    ) -> Result<Vec<String>> {
+        let place = |area: &Area| {
+            let known = now.disks.get(&area.disk);
+            let path = known.and_then(|disk| self.disk(&disk.uuid));
+            let path = path.ok_or_else(|| {
+                Error::new(
+                    Kind::Precondition,
+                    format!("a disk of volume group {} is missing", now.name),
+                )
+            })?;
+            let last = area.start + area.count - 1;
+            Ok(format!("{}:{}-{last}", path.display(), area.start))
+        };
+        areas.map(place).collect()
+    }
+}

@@ -1,0 +1,326 @@
+//! On which extents volumes lie whose parts must be on different disks.
+//!
+//! LVM takes areas by how much room the disks have, in the order of the disks, and gives the first one to the first leg of a
+//! mirror, whatever disks its legs are on already. So two legs can come to share a disk: when a volume grows, and on disks
+//! with several free areas. LVM before 2.03.22 does not notice, and up to 2.03.25 it removes the whole volume when it does.
+//! So the extents of legs are chosen here. LVM keeps to the choice when a command names one disk for each leg, in the order
+//! of the legs, and areas of the same lengths on each of them.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+};
+
+use super::{
+    NOTES,
+    metadata::{Area, LogicalVolume, PhysicalVolume, VolumeGroup},
+};
+
+/// An extent of each leg of a mirror is for LVM's notes.
+pub(super) const NOTE: u64 = 1;
+
+/// Extents for each leg or stripe of a volume, equally many for each, in the order of those.
+pub(super) type Row = Vec<Area>;
+
+/// The disks that each leg of a volume is on, in LVM's order; none if it is no mirror of LVM's raid types.
+pub(super) fn legs(now: &VolumeGroup, volume: &LogicalVolume) -> Vec<BTreeSet<String>> {
+    let (notes, images): (Vec<&String>, Vec<&String>) =
+        volume.parts.iter().partition(|part| part.contains(NOTES));
+    let images = images.into_iter().filter(|part| part.contains("_rimage_"));
+    let leg = |(number, image): (usize, &String)| {
+        // A leg is lost with its notes.
+        let parts = [image].into_iter().chain(notes.get(number).copied());
+        parts.flat_map(|part| disks_of(now, part)).collect()
+    };
+    images.enumerate().map(leg).collect()
+}
+
+/// The disks that a volume is on with all that it is made of.
+fn disks_of(now: &VolumeGroup, name: &str) -> BTreeSet<String> {
+    let mut disks = BTreeSet::new();
+    let mut names = vec![name];
+    let mut seen = BTreeSet::new();
+    while let Some(name) = names.pop() {
+        let Some(volume) = now.volumes.get(name).filter(|_| seen.insert(name)) else {
+            continue;
+        };
+        disks.extend(volume.areas.iter().map(|area| area.disk.clone()));
+        let below = volume.parts.iter().chain(&volume.below);
+        names.extend(below.map(String::as_str));
+    }
+    disks
+}
+
+/// A disk that several legs are on, if there is one: to lose it is to lose all of them.
+pub(super) fn shared_disk(legs: &[BTreeSet<String>]) -> Option<&String> {
+    let mut seen = BTreeSet::new();
+    legs.iter().flatten().find(|disk| !seen.insert(*disk))
+}
+
+/// The free areas of each disk that can be used, the largest first; the disks in LVM's order.
+pub(super) fn free_areas(now: &VolumeGroup) -> Vec<Vec<Area>> {
+    let mut taken: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
+    for area in now.volumes.values().flat_map(|volume| &volume.areas) {
+        let span = (area.start, area.start + area.count);
+        taken.entry(&area.disk).or_default().push(span);
+    }
+    let usable = now
+        .disks
+        .iter()
+        .filter(|(_, disk)| disk.is_allocatable && !disk.is_missing);
+    let mut disks: Vec<(&String, &PhysicalVolume)> = usable.collect();
+    // "pv10" comes after "pv9".
+    disks.sort_by_key(|(name, _)| (name.len(), *name));
+    let areas = disks.into_iter().map(|(name, disk)| {
+        let taken = taken.remove(name.as_str()).unwrap_or_default();
+        gaps(name, disk.extents, taken)
+    });
+    areas.collect()
+}
+
+/// What is between the areas of a disk that are taken, the largest first.
+fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
+    taken.sort_unstable();
+    let (mut gaps, mut at) = (Vec::new(), 0);
+    for (start, end) in taken.into_iter().chain([(extents, extents)]) {
+        if start > at {
+            gaps.push(Area {
+                disk: disk.to_owned(),
+                start: at,
+                count: start - at,
+            });
+        }
+        at = at.max(end);
+    }
+    gaps.sort_by_key(|area| Reverse(area.count));
+    gaps
+}
+
+/// Whether all extents of rows are free.
+pub(super) fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
+    let free = free_areas(now);
+    let is_in = |area: &Area, gap: &Area| {
+        let is_within = gap.start <= area.start && area.start + area.count <= gap.start + gap.count;
+        gap.disk == area.disk && is_within
+    };
+    let mut areas = rows.iter().flatten();
+    areas.all(|area| free.iter().flatten().any(|gap| is_in(area, gap)))
+}
+
+/// How many extents areas have.
+pub(super) fn room(areas: &[Area]) -> u64 {
+    areas.iter().map(|area| area.count).sum()
+}
+
+/// The extents of the legs of a new mirror, of so many with their notes: each leg on one disk of those with the most room.
+pub(super) fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option<Vec<Row>> {
+    let mut disks = free_areas(now);
+    disks.sort_by_key(|areas| Reverse(room(areas)));
+    disks.truncate(copies);
+    let has_room = disks.len() == copies && disks.iter().all(|areas| room(areas) >= extents);
+    has_room.then(|| {
+        rows(
+            disks
+                .into_iter()
+                .map(|areas| first(areas, extents))
+                .collect(),
+        )
+    })
+}
+
+/// The extents by which the legs of a mirror grow: on the disks that they are on, and then on those that no leg is on.
+pub(super) fn longer_legs(
+    now: &VolumeGroup,
+    legs: &[BTreeSet<String>],
+    extents: u64,
+) -> Option<Vec<Row>> {
+    let (mut used, mut unused) = (BTreeMap::new(), Vec::new());
+    for areas in free_areas(now) {
+        let Some(disk) = areas.first().map(|area| area.disk.clone()) else {
+            continue;
+        };
+        if legs.iter().any(|leg| leg.contains(&disk)) {
+            used.insert(disk, areas);
+        } else {
+            unused.push(areas);
+        }
+    }
+    unused.sort_by_key(|areas| Reverse(room(areas)));
+    let mut unused = VecDeque::from(unused);
+    let is_shared = |disk: &String| legs.iter().filter(|leg| leg.contains(disk)).count() > 1;
+    let own = |leg: &BTreeSet<String>| {
+        let disks = leg.iter().filter(|disk| !is_shared(disk));
+        let areas = disks.filter_map(|disk| used.get(disk)).flatten().cloned();
+        first(areas, extents)
+    };
+    let mut grown: Vec<(usize, Vec<Area>)> = legs.iter().map(own).enumerate().collect();
+    // The disks with the most room are for the legs that need the most.
+    grown.sort_by_key(|(_, areas)| room(areas));
+    for (_, areas) in &mut grown {
+        while room(areas) < extents {
+            let missing = extents - room(areas);
+            areas.extend(first(unused.pop_front()?, missing));
+        }
+    }
+    grown.sort_by_key(|(number, _)| *number);
+    Some(rows(grown.into_iter().map(|(_, areas)| areas).collect()))
+}
+
+/// So many extents, from the first areas.
+fn first(areas: impl IntoIterator<Item = Area>, extents: u64) -> Vec<Area> {
+    let mut missing = extents;
+    let cut = areas.into_iter().map_while(|area| {
+        let count = area.count.min(missing);
+        missing -= count;
+        (count > 0).then_some(Area { count, ..area })
+    });
+    cut.collect()
+}
+
+/// Areas of each leg as rows: all are cut where one is.
+fn rows(legs: Vec<Vec<Area>>) -> Vec<Row> {
+    let mut legs: Vec<VecDeque<Area>> = legs.into_iter().map(VecDeque::from).collect();
+    let mut rows = Vec::new();
+    while let Some(count) = legs
+        .iter()
+        .map(|leg| leg.front().map_or(0, |area| area.count))
+        .min()
+        .filter(|count| *count > 0)
+    {
+        let cut = |leg: &mut VecDeque<Area>| {
+            let area = leg.pop_front()?;
+            if area.count > count {
+                leg.push_front(Area {
+                    start: area.start + count,
+                    count: area.count - count,
+                    ..area.clone()
+                });
+            }
+            Some(Area { count, ..area })
+        };
+        rows.push(legs.iter_mut().filter_map(cut).collect());
+    }
+    rows
+}
+
+/// Rows by the commands that give them to a volume: each command names one disk for each leg or stripe.
+pub(super) fn by_disks(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
+    let disks = |row: &Row| -> Vec<String> { row.iter().map(|area| area.disk.clone()).collect() };
+    rows.chunk_by(move |one, other| disks(one) == disks(other))
+}
+
+/// The areas of rows, one leg or stripe after the other.
+pub(super) fn by_parts(rows: &[Row]) -> impl Iterator<Item = &Area> {
+    let parts = rows.first().map_or(0, Vec::len);
+    (0..parts).flat_map(move |part| rows.iter().filter_map(move |row| row.get(part)))
+}
+
+/// Whether areas are the same extents, however they are cut.
+pub(super) fn is_same<'a>(
+    one: impl IntoIterator<Item = &'a Area>,
+    other: impl IntoIterator<Item = &'a Area>,
+) -> bool {
+    whole(one) == whole(other)
+}
+
+/// Areas in order, those that touch as one.
+fn whole<'a>(areas: impl IntoIterator<Item = &'a Area>) -> Vec<(&'a str, u64, u64)> {
+    let mut areas: Vec<&Area> = areas.into_iter().collect();
+    areas.sort_by_key(|area| (&area.disk, area.start));
+    let mut whole: Vec<(&str, u64, u64)> = Vec::new();
+    for area in areas {
+        let end = area.start + area.count;
+        match whole.last_mut() {
+            Some((disk, _, last)) if *disk == area.disk && *last == area.start => *last = end,
+            _ => whole.push((&area.disk, area.start, end)),
+        }
+    }
+    whole
+}
+
+/// How many rows of stripes LVM makes at the most, of the lengths of the free areas of each disk.
+///
+/// It takes the largest area of each disk, of those as many as there are stripes, and from each what the smallest has.
+/// Then it goes on in the same way: on the disks that it has taken already, as long as those are enough.
+pub(super) fn stripe_rows(free: &[Vec<u64>], stripes: usize) -> u64 {
+    struct Disk {
+        areas: Vec<u64>,
+        is_taken: bool,
+    }
+    let disk = |areas: &Vec<u64>| Disk {
+        areas: areas.clone(),
+        is_taken: false,
+    };
+    let mut disks: Vec<Disk> = free.iter().map(disk).collect();
+    let (mut rows, mut only_taken) = (0, false);
+    loop {
+        let usable = disks
+            .iter_mut()
+            .filter(|disk| disk.is_taken || !only_taken)
+            .filter_map(|disk| {
+                let largest = disk.areas.iter_mut().max()?;
+                (*largest > 0).then_some((largest, &mut disk.is_taken))
+            });
+        let mut chosen: Vec<(&mut u64, &mut bool)> = usable.collect();
+        chosen.sort_by_key(|(area, _)| Reverse(**area));
+        chosen.truncate(stripes);
+        let smallest = chosen.last().map_or(0, |(area, _)| **area);
+        if chosen.len() < stripes || smallest == 0 {
+            if only_taken {
+                only_taken = false;
+                continue;
+            }
+            return rows;
+        }
+        for (area, is_taken) in chosen {
+            *area -= smallest;
+            *is_taken = true;
+        }
+        rows += smallest;
+        only_taken = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn area(disk: &str, start: u64, count: u64) -> Area {
+        Area {
+            disk: disk.to_owned(),
+            start,
+            count,
+        }
+    }
+
+    #[test]
+    fn legs_with_areas_of_other_lengths_are_cut_at_the_same_places() {
+        let one = vec![area("a", 0, 30), area("a", 50, 15)];
+        let other = vec![area("b", 9, 25), area("b", 70, 20)];
+        let cut = rows(vec![one.clone(), other.clone()]);
+        let lengths: Vec<u64> = cut.iter().map(|row| row[0].count).collect();
+        assert_eq!(lengths, [25, 5, 15]);
+        assert!(cut.iter().all(|row| row[0].count == row[1].count));
+        assert_eq!(by_disks(&cut).count(), 1);
+        assert!(is_same(by_parts(&cut), one.iter().chain(&other)));
+        assert!(!is_same(by_parts(&cut), &one));
+    }
+
+    #[test]
+    fn gaps_are_what_nobody_has() {
+        let found = gaps("a", 20, vec![(15, 17), (0, 4), (6, 9)]);
+        let wanted = [area("a", 9, 6), area("a", 17, 3), area("a", 4, 2)];
+        assert_eq!(found, wanted);
+        assert_eq!(first(found, 7), [area("a", 9, 6), area("a", 17, 1)]);
+        assert_eq!(gaps("a", 20, vec![(0, 20)]), []);
+    }
+
+    #[test]
+    fn stripes_are_taken_from_the_disks_with_the_largest_areas_first() {
+        assert_eq!(stripe_rows(&[vec![100], vec![100], vec![100]], 2), 100);
+        assert_eq!(stripe_rows(&[vec![100], vec![40], vec![30]], 2), 70);
+        // The second disk has the most room, and no large area.
+        assert_eq!(stripe_rows(&[vec![60], vec![10; 7], vec![65]], 2), 65);
+        assert_eq!(stripe_rows(&[vec![9]], 2), 0);
+    }
+}
