@@ -47,6 +47,7 @@ mod layers;
 mod legs;
 mod lvm_killed;
 mod mapped;
+mod merges;
 mod monitoring;
 #[path = "../black_box/node.rs"]
 mod node;

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use super::{
     Change, Image, Lvm, Volumes,
     group::Group,
+    merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of, node,
     program::Command,
@@ -81,6 +82,7 @@ impl Lvm {
             }
             return Ok(Change::Already(self.image(&now, &found)?));
         }
+        check_no_merge(&now, found.volume)?;
         let ahead = self.group.claims.ahead_of(&name_of(id), &now);
         self.check_room(&now, to.bytes() - before, ahead).await?;
         match &self.settings.volumes {
@@ -229,6 +231,10 @@ impl Lvm {
     ) -> Result<Option<Command>> {
         // That of an old-style snapshot is as long as its volume was; the metadata tells the length of its store.
         if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
+            return Ok(None);
+        }
+        // It would begin the merge.
+        if now.merged_into(volume).is_some() {
             return Ok(None);
         }
         let Some(device) = self.device(now, volume)? else {

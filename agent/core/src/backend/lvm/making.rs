@@ -53,6 +53,7 @@ impl Lvm {
             now = self.group.now().await?;
         }
         if let Origin::CopyOf(origin) = spec.origin {
+            self.settled(&now, origin)?;
             self.flush(&now, origin).await?;
             now = self.group.now().await?;
         }

@@ -19,6 +19,7 @@ mod installation;
 mod layers;
 mod legs;
 mod making;
+mod merges;
 mod metadata;
 mod mirrors;
 mod new_pool;
@@ -56,6 +57,7 @@ use self::{
     filling::Running,
     group::Group,
     in_hand::Hand,
+    merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::Tags,
 };
@@ -140,6 +142,13 @@ impl Lvm {
             )),
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(found),
         }
+    }
+
+    /// The same, if its bytes stay what they are: no snapshot is being merged into it.
+    fn settled<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<Ours<'a>> {
+        let found = self.finished(now, id)?;
+        check_no_merge(now, found.volume)?;
+        Ok(found)
     }
 
     /// What the callers of a back end see of a volume.
@@ -462,6 +471,7 @@ impl Backend for Lvm {
         let Some(found) = self.find(&now, id) else {
             return Ok(Change::Already(()));
         };
+        check_no_merge(&now, found.volume)?;
         self.check_idle(&now, found.volume).await?;
         if found.tags.is_undone {
             match &self.settings.volumes {

@@ -106,7 +106,7 @@ impl Lvm {
         id: ImageId,
         from: ImageId,
     ) -> Result<(Ours<'a>, Ours<'a>)> {
-        let volume = self.finished(now, id)?;
+        let volume = self.settled(now, id)?;
         let moment = self.finished(now, from)?;
         let is_its = match (&volume.volume.kind, &moment.volume.kind) {
             (VolumeKind::Thin { pool, .. }, VolumeKind::Thin { pool: other, .. }) => pool == other,

@@ -370,6 +370,8 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
             VolumeKind::Mirrored if ours.is_some() && volume.parts.iter().any(is_note) => {
                 left.doomed.push(volume.name.clone());
             }
+            // When that is begun, and what becomes of the other snapshots then, is LVM's: to refresh it would begin it.
+            VolumeKind::Plain | VolumeKind::Mirrored if now.merged_into(volume).is_some() => {}
             VolumeKind::Plain | VolumeKind::Mirrored => {
                 let snapshots: Vec<_> = now.snapshots_of(volume).collect();
                 if shows_snapshots && snapshots.is_empty() {
@@ -410,7 +412,9 @@ fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
         volumes.find(|volume| {
             let is_undone = Tags::read(&volume.tags).is_some_and(|tags| tags.is_undone);
             let is_new = Message::Create(volume.name.clone());
-            !is_undone && !settings.messages.contains(&is_new)
+            // LVM makes no snapshot of these.
+            let is_merging = volume.merges_into.is_some() || now.merged_into(volume).is_some();
+            !is_undone && !is_merging && !settings.messages.contains(&is_new)
         })
     })
 }
@@ -450,8 +454,9 @@ fn never_finished<'a>(
 fn depth(now: &VolumeGroup, device: &Mapped) -> u8 {
     let ends = |ends: &[&str]| ends.iter().any(|end| device.uuid.ends_with(end));
     let mut volumes = now.volumes.values();
-    let is_part =
-        volumes.any(|volume| !volume.is_visible && now.mapped_uuid(volume) == device.uuid);
+    // One that waits to be merged keeps what is written over, though it is hidden.
+    let is_hidden = |volume: &LogicalVolume| !volume.is_visible && volume.merges_into.is_none();
+    let is_part = volumes.any(|volume| is_hidden(volume) && now.mapped_uuid(volume) == device.uuid);
     if is_part || ends(&["-tmeta", "-tdata", "-real", "-cow"]) {
         0
     } else {

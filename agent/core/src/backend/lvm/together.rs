@@ -40,7 +40,7 @@ impl Lvm {
         let mut stores = 0_u64;
         for spec in specs {
             self.check_names(&now, spec.id)?;
-            let source = self.finished(&now, spec.source()?)?;
+            let source = self.settled(&now, spec.source()?)?;
             let volume = source.volume;
             match (&self.settings.volumes, &volume.kind) {
                 (Volumes::Thin(_), VolumeKind::Thin { .. }) => {}
@@ -75,12 +75,13 @@ impl Lvm {
         }
         let now = self.group.now().await?;
         let pair = |spec: &ImageSpec| {
-            let origin = self.finished(&now, spec.source()?)?.volume;
+            let origin = self.settled(&now, spec.source()?)?.volume;
             Ok((copy_in(&now, spec)?.clone(), origin.clone()))
         };
         let pairs = specs.iter().map(pair);
         let pairs = pairs.collect::<Result<Vec<(LogicalVolume, LogicalVolume)>>>()?;
-        let expected: Vec<LogicalVolume> = pairs.iter().map(|(copy, _)| copy.clone()).collect();
+        let all = pairs.iter().flat_map(|(copy, origin)| [copy, origin]);
+        let expected: Vec<LogicalVolume> = all.cloned().collect();
         let (group, seen) = (Arc::clone(&self.group), Arc::clone(&now));
         let members = blocking(move || {
             let mapper = group.mapper()?;
@@ -118,7 +119,7 @@ impl Lvm {
         if matches!(self.settings.volumes, Volumes::Thick(_)) {
             self.flush(&now, origin).await?;
         }
-        let source = self.finished(&now, origin)?;
+        let source = self.settled(&now, origin)?;
         let commands = match &self.settings.volumes {
             Volumes::Thin(pool) if self.device(&now, source.volume)?.is_some() => {
                 return self.reserve(&now, pool, spec, source.volume).await;
@@ -255,9 +256,9 @@ fn copy_in<'a>(now: &'a VolumeGroup, spec: &ImageSpec) -> Result<&'a LogicalVolu
 fn is_unchanged(group: Arc<Group>, expected: Vec<LogicalVolume>) -> Check {
     Box::new(move || {
         let now = group.read_known();
-        let is_there = |copy: &LogicalVolume| {
-            let found = now.as_ref().and_then(|now| now.volumes.get(&copy.name));
-            found.is_some_and(|found| found.uuid == copy.uuid && found.kind == copy.kind)
+        let is_there = |one: &LogicalVolume| {
+            let found = now.as_ref().and_then(|now| now.volumes.get(&one.name));
+            found.is_some_and(|found| found.uuid == one.uuid && found.kind == one.kind)
         };
         if expected.iter().all(is_there) {
             return Ok(());

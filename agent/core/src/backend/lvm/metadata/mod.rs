@@ -78,6 +78,8 @@ pub(super) struct LogicalVolume {
     pub(super) is_degraded: bool,
     /// LVM moves extents of it to another disk, or copies them through it.
     pub(super) is_moving: bool,
+    /// The name of the volume that LVM merges this snapshot into, or will when nobody uses that. It is hidden then.
+    pub(super) merges_into: Option<String>,
     /// The type of the layer that it is over other volumes: cache, writecache, integrity, vdo.
     pub(super) layer: Option<String>,
     /// A flag that this agent does not know, of it or of what it is made of: it may not be used.
@@ -217,11 +219,13 @@ impl VolumeGroup {
         for (_, volume) in volumes.into_iter().flat_map(Value::entries) {
             for segment in segments(volume) {
                 let word = |name| segment.get(name).and_then(Value::text);
-                if let (Some(origin), Some(store)) = (word("origin"), word("cow_store"))
+                let (store, merged) = (word("cow_store"), word("merging_store"));
+                if let (Some(origin), Some(store)) = (word("origin"), store.or(merged))
                     && let Some(snapshot) = self.volumes.get_mut(store)
                 {
-                    // LVM itself shows it, whatever its mark says.
-                    snapshot.is_visible = true;
+                    // LVM itself shows it until it is merged, whatever its mark says.
+                    snapshot.is_visible = merged.is_none();
+                    snapshot.merges_into = merged.map(|_| origin.to_owned());
                     snapshot.kind = VolumeKind::Snapshot {
                         origin: origin.to_owned(),
                     };
@@ -259,6 +263,12 @@ impl VolumeGroup {
         self.volumes.values().filter(|snapshot| {
             matches!(&snapshot.kind, VolumeKind::Snapshot { origin } if *origin == volume.name)
         })
+    }
+
+    /// The snapshot of either kind that LVM merges into a volume, or will when nobody uses that; it has one at the most.
+    pub(super) fn merged_into(&self, volume: &LogicalVolume) -> Option<&LogicalVolume> {
+        let mut volumes = self.volumes.values();
+        volumes.find(|snapshot| snapshot.merges_into.as_ref() == Some(&volume.name))
     }
 
     /// The layer that is over the extents of a volume, or of a part of it, if one is.
@@ -333,6 +343,9 @@ impl LogicalVolume {
             tags: volume.texts("tags"),
             is_visible: has("VISIBLE"),
             is_moving: has("PVMOVE") || has("LOCKED"),
+            merges_into: segments(volume)
+                .find_map(segment::merges_into)
+                .map(str::to_owned),
             is_complete: segments(volume).all(segment::has_bytes)
                 && !parts
                     .iter()

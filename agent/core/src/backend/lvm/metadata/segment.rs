@@ -43,6 +43,11 @@ pub(super) fn layer<'a>(segment: &'a Value<'a>) -> Option<&'a str> {
     Some(kind(segment)).filter(|kind| ["cache", "writecache", "integrity", "vdo"].contains(kind))
 }
 
+/// The name of the volume that LVM merges this thin snapshot into. That of an old-style one is told by its third volume.
+pub(super) fn merges_into<'a>(segment: &'a Value<'a>) -> Option<&'a str> {
+    segment.get("merge").and_then(Value::text)
+}
+
 /// The names of what a layer, or a pool of one, is made of. Extents of a volume are counted along its parts, and these are
 /// none: those of a cache are others than those that it caches.
 pub(super) fn below<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {

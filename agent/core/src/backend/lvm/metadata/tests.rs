@@ -165,6 +165,23 @@ fn volumes_pools_snapshots_and_free_extents_are_read() {
 }
 
 #[test]
+fn a_snapshot_that_is_merged_is_hidden_and_its_volume_known() {
+    let merging = TEXT.replace("cow_store", "merging_store");
+    let merging = merging.replace("origin = \"y\"", "origin = \"y\"\nmerge = \"y\"");
+    let group = VolumeGroup::parse(&merging, |_| true).unwrap();
+    for (snapshot, volume) in [("cow", "lin"), ("x", "y")] {
+        assert_eq!(group.volumes[snapshot].merges_into.as_deref(), Some(volume));
+    }
+    let (cow, lin) = (&group.volumes["cow"], &group.volumes["lin"]);
+    assert!(!cow.is_visible && matches!(cow.kind, VolumeKind::Snapshot { .. }));
+    assert_eq!(group.merged_into(lin), Some(cow));
+    assert_eq!(group.snapshots_of(lin).count(), 1);
+
+    let group = VolumeGroup::parse(TEXT, |_| true).unwrap();
+    assert_eq!(group.merged_into(&group.volumes["lin"]), None);
+}
+
+#[test]
 fn a_text_that_lacks_something_is_refused() {
     for (from, to) in [
         ("extent_size = 8192\n", ""),
