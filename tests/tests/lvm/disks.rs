@@ -24,6 +24,7 @@ use crate::{
     groups::{condition, group, name_of, names, soon, within},
     kit::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
     mapped::Bench,
+    processes::keep_to,
 };
 
 /// So long at the most anybody is kept who asks for disks that do not answer: 5 s, and what a busy machine adds.
@@ -444,6 +445,30 @@ async fn disks_that_do_not_answer_hold_up_nobody_else() {
 async fn an_agent_starts_beside_disks_that_do_not_answer() {
     let mut bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
     volume(&bench.agent, "v", 4, &raw()).await;
+    bench.agent.kill();
+    bench.disk(0).stalls();
+    bench.agent.restart().await;
+    only_one_is_bad(&bench.agent).await;
+    bench.disk(0).works();
+    all_is_well(&bench.agent).await;
+}
+
+/// LVM reads all disks that are in it, whatever filters say, and complains of those.
+#[tokio::test]
+async fn disks_of_a_devices_file_that_do_not_answer_hold_up_nobody_else() {
+    let mut bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
+    volume(&bench.agent, "v", 4, &raw()).await;
+    let all = lvm("pvs", &["--noheadings", "-o", "pv_name"]);
+    let all: Vec<String> = all.lines().map(|line| line.trim().to_owned()).collect();
+    let all: Vec<&String> = all.iter().collect();
+    let says = "use_devicesfile=1 filter=[\"a|.*|\"]";
+    let _kept = keep_to(says, &all);
+    all_is_well(&bench.agent).await;
+    bench.disk(0).stalls();
+    only_one_is_bad(&bench.agent).await;
+    bench.disk(0).works();
+    // The same program of LVM's goes on with all disks.
+    all_is_well(&bench.agent).await;
     bench.agent.kill();
     bench.disk(0).stalls();
     bench.agent.restart().await;

@@ -348,6 +348,22 @@ async fn locks_are_where_the_host_has_them() {
     unmount(&agent, &id, &at).await;
 }
 
+/// Has the host keep LVM to these disks by a devices file, which is used as `says` has it.
+pub(crate) fn keep_to(says: &str, disks: &[&String]) -> [Settings; 2] {
+    let conf = fs::read_to_string("/etc/lvm/lvm.conf").unwrap();
+    let conf = conf.replace("use_devicesfile=0", says);
+    fs::create_dir_all("/etc/lvm/devices").unwrap();
+    let kept = [
+        Settings::are("/etc/lvm/devices/system.devices", ""),
+        Settings::are("/etc/lvm/lvm.conf", &conf),
+    ];
+    for disk in disks {
+        let add = ["lvmdevices", "--config", "devices/use_devicesfile=1"];
+        run("lvm", &[&add[..], &["-y", "--adddev", disk]].concat());
+    }
+    kept
+}
+
 #[tokio::test]
 async fn disks_that_the_host_keeps_out_are_out() {
     let scratch = Scratch::new();
@@ -357,14 +373,7 @@ async fn disks_that_the_host_keeps_out_are_out() {
     });
     let [(ours, disk), (others, _)] = &groups;
     // What LVM does of itself is left to it.
-    let conf = fs::read_to_string("/etc/lvm/lvm.conf").unwrap();
-    let conf = conf.replace("use_devicesfile=0", "");
-    let _conf = Settings::are("/etc/lvm/lvm.conf", &conf);
-    fs::create_dir_all("/etc/lvm/devices").unwrap();
-    let file = "/etc/lvm/devices/system.devices";
-    let add = ["lvmdevices", "--config", "devices/use_devicesfile=1"];
-    let _file = Settings::are(file, "");
-    run("lvm", &[&add[..], &["-y", "--adddev", disk]].concat());
+    let _kept = keep_to("", &[disk]);
     let options = Options {
         config: Some(format!(
             "classes:\n- {{name: ours, default: true, thick: {{volumeGroup: {ours}}}}}\n- {{name: others, thick: {{volumeGroup: {others}}}}}\n"

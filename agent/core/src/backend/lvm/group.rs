@@ -412,7 +412,7 @@ impl Group {
             }
             command.hiding(silent_disks::hiding(&self.disks()));
             let result = match session {
-                Some(session) if command.is_short() => {
+                Some(session) if command.is_for_session() => {
                     let carried_out = program::carry_out(session, command).await;
                     carried_out.map_err(|error| {
                         let told = Error::new(error.kind(), error.chain());

@@ -20,6 +20,8 @@ use super::installation::Dmeventd;
 const HOSTS: &str = "/etc/lvm";
 /// Where ours are.
 const OURS: &str = "/run/drumlin/lvm";
+/// The file that lists the disks that LVM may use at all.
+const DEVICES: &str = "devices/system.devices";
 /// The file that is not the host's own, which LVM reads last.
 const LOCAL: &str = "lvmlocal.conf";
 /// Disks that turn are read one after the other then. With more of them than this, in the time that it saves.
@@ -53,11 +55,39 @@ pub(super) fn needs_devices_file() -> bool {
 }
 
 fn has_undecided_devices_file(hosts: &Path) -> bool {
-    hosts.join("devices/system.devices").exists()
-        && !["lvm.conf", LOCAL].into_iter().any(|name| {
-            let text = fs::read(hosts.join(name));
-            text.is_ok_and(|text| decides(&text, "use_devicesfile"))
-        })
+    hosts.join(DEVICES).exists() && devices_file_setting(hosts).is_none()
+}
+
+/// The disks in the host's devices file; none where LVM does not keep to one. Where it does, it heeds no filters.
+pub(super) fn listed_disks() -> Option<Vec<PathBuf>> {
+    let hosts = Path::new(HOSTS);
+    if devices_file_setting(hosts) == Some(false) {
+        return None;
+    }
+    let text = fs::read(hosts.join(DEVICES)).ok()?;
+    Some(listed(&String::from_utf8_lossy(&text)))
+}
+
+/// The disks in a devices file, by the names that they had last. LVM brings those up to date whenever it looks.
+fn listed(text: &str) -> Vec<PathBuf> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let names = lines.filter_map(|line| {
+        let mut words = line.split_whitespace();
+        words.find_map(|word| word.strip_prefix("DEVNAME="))
+    });
+    names
+        .filter(|name| name.starts_with('/'))
+        .map(PathBuf::from)
+        .collect()
+}
+
+/// What the host says of whether its devices file is used, if it says anything.
+fn devices_file_setting(hosts: &Path) -> Option<bool> {
+    // What LVM reads last counts.
+    [LOCAL, "lvm.conf"].into_iter().find_map(|name| {
+        let text = fs::read(hosts.join(name)).ok()?;
+        value(&text, "use_devicesfile").map(|value| value != "0")
+    })
 }
 
 /// The directory with the settings for a running `lvm`; none when the host's own are better, or it cannot be made.
@@ -133,13 +163,22 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a text of settings says anything of one of them; its comments may be in any encoding.
+/// Whether a text of settings says anything of one of them.
 fn decides(text: &[u8], setting: &str) -> bool {
+    value(text, setting).is_some()
+}
+
+/// What a text of settings says of one of them; its comments may be in any encoding.
+fn value(text: &[u8], setting: &str) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let lines = text.lines().map(str::trim_start);
-    lines
-        .filter(|line| !line.starts_with('#'))
-        .any(|line| line.contains(setting))
+    let mut lines = lines.filter(|line| !line.starts_with('#'));
+    lines.find_map(|line| {
+        let (_, rest) = line.split_once(setting)?;
+        let rest = rest.trim_start_matches([' ', '\t', '=']);
+        let value = rest.split(|character: char| !character.is_ascii_alphanumeric());
+        value.map(str::to_owned).next()
+    })
 }
 
 /// How many disks of this machine turn, or say so.
@@ -208,6 +247,7 @@ mod tests {
             let settings = b"# of caf\xe9\ndevices {\n\tuse_devicesfile = 0\n}\n";
             fs::write(hosts.join(name), settings).unwrap();
             assert!(!has_undecided_devices_file(hosts));
+            assert_eq!(devices_file_setting(hosts), Some(false));
             fs::remove_file(hosts.join(name)).unwrap();
         }
     }
@@ -229,5 +269,14 @@ mod tests {
         }
         assert_eq!(turning(scratch.path()), 1);
         assert_eq!(turning(Path::new("/no/such/directory")), 0);
+    }
+
+    #[test]
+    fn the_disks_of_a_devices_file_are_those_with_a_name() {
+        let text = "# LVM uses devices listed in this file.\nVERSION=1.1.2\n\
+            IDTYPE=devname IDNAME=/dev/vdb DEVNAME=/dev/vdb PVID=a\n\
+            IDTYPE=sys_wwid IDNAME=naa.5 DEVNAME=/dev/sda2 PVID=b PART=2\n\
+            IDTYPE=sys_serial IDNAME=away DEVNAME=. PVID=c\n";
+        assert_eq!(listed(text), ["/dev/vdb", "/dev/sda2"].map(PathBuf::from));
     }
 }

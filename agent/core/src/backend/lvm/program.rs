@@ -2,7 +2,12 @@
 
 use std::fmt;
 
-use super::{host_settings, installation::Dmeventd, metadata::VolumeGroup, silent_disks};
+use super::{
+    host_settings,
+    installation::Dmeventd,
+    metadata::VolumeGroup,
+    silent_disks::{self, Hiding},
+};
 use crate::{
     Error, Kind, Result, blocking,
     host::{
@@ -50,7 +55,7 @@ type Placement = Box<dyn Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync>;
 pub(super) struct Command {
     name: String,
     settings: Vec<&'static str>,
-    hiding: Option<String>,
+    hiding: Option<Hiding>,
     words: Vec<String>,
     is_done: Option<IsDone>,
     check: Option<Check>,
@@ -158,19 +163,20 @@ impl Command {
     }
 
     /// Whether a running `lvm` takes it: its commands are of less than 64 words. A very long line would fill the pipe
-    /// before it is read.
-    pub(super) fn is_short(&self) -> bool {
+    /// before it is read. And `--devices` it may survive, but not forget.
+    pub(super) fn is_for_session(&self) -> bool {
         /// The words that are not its own.
         const COMMON: usize = 5;
         const LONGEST: usize = 16 << 10;
         let words = || self.words.iter().chain(&self.places);
         let length: usize = words().map(String::len).sum();
-        words().count() + COMMON < 60 && length < LONGEST
+        let is_short = words().count() + COMMON < 60 && length < LONGEST;
+        is_short && !matches!(self.hiding, Some(Hiding::Only(_)))
     }
 
-    /// With a setting that hides disks from it ([`silent_disks::hiding`]).
-    pub(super) fn hiding(&mut self, setting: Option<String>) {
-        self.hiding = setting;
+    /// The same, which does not read silent disks ([`silent_disks::hiding`]).
+    pub(super) fn hiding(&mut self, hiding: Option<Hiding>) {
+        self.hiding = hiding;
     }
 
     /// Runs it in a process of its own.
@@ -184,11 +190,16 @@ impl Command {
 
     /// All its words.
     fn all(&self) -> Vec<String> {
-        let more = self.settings.iter().copied().chain(self.hiding.as_deref());
-        let more: Vec<&str> = more.collect();
+        let (setting, only) = match &self.hiding {
+            Some(Hiding::Setting(setting)) => (Some(setting.as_str()), None),
+            Some(Hiding::Only(disks)) => (None, Some(["--devices".to_owned(), disks.clone()])),
+            None => (None, None),
+        };
+        let more: Vec<&str> = self.settings.iter().copied().chain(setting).collect();
         let (name, settings) = (self.name.clone(), settings(&more));
         let first = [name, "-q".to_owned(), "-y".to_owned()];
         let first = first.into_iter().chain(["--config".to_owned(), settings]);
+        let first = first.chain(only.into_iter().flatten());
         let words = self.words.iter().chain(&self.places);
         first.chain(words.cloned()).collect()
     }
@@ -240,21 +251,35 @@ pub(super) async fn carry_out(session: &mut Session, command: &Command) -> Resul
     Ok(Err(classify(error)))
 }
 
-/// Whether a line tells no failure of the command: a warning, or that a disk which may be another group's cannot be read.
+/// Whether a line tells no failure of the command: a warning, or that a disk which may be another group's cannot be read,
+/// or has become shorter.
 fn is_noise(line: &str) -> bool {
-    let others = ["WARNING:", "/dev/", "Error reading device /dev/"];
+    let others = [
+        "WARNING:",
+        "/dev/",
+        "Error reading device /dev/",
+        "Device read short ",
+        "Device seek error ",
+        // The host has both a devices file and filters.
+        "Please remove the lvm.conf ",
+    ];
     line.is_empty() || others.iter().any(|other| line.starts_with(other))
 }
 
 /// Runs a command of LVM's that only reports, as JSON.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
-    let hiding = silent_disks::hiding(&[]);
-    let more: Vec<&str> = [LOOKING].into_iter().chain(hiding.as_deref()).collect();
+    let (setting, only) = match silent_disks::hiding(&[]) {
+        Some(Hiding::Setting(setting)) => (Some(setting), None),
+        Some(Hiding::Only(disks)) => (None, Some(["--devices".to_owned(), disks])),
+        None => (None, None),
+    };
+    let more: Vec<&str> = [LOOKING].into_iter().chain(setting.as_deref()).collect();
     let settings = settings(&more);
     let common = ["--config", &settings, "--reportformat", "json"];
     Program::reading("lvm")
         .args(words)
         .args(common)
+        .args(only.into_iter().flatten())
         .run()
         .await
         .map_err(classify)

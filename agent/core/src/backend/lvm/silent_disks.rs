@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use super::host_settings;
 use crate::{
     blocking_at_once,
     host::{DirectBuffer, exec::Program, open_direct},
@@ -67,15 +68,36 @@ pub(super) async fn look_for() {
     *last = Some(Instant::now());
 }
 
-/// The setting that hides the silent disks from LVM, except those of the group itself; none when all answer.
-pub(super) fn hiding(own: &[PathBuf]) -> Option<String> {
-    let own: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
+/// How a command of LVM's is kept from reading silent disks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Hiding {
+    /// By a setting that hides those.
+    Setting(String),
+    /// By the disks that it may read, with commas between: filters count for nothing where there is a devices file.
+    Only(String),
+}
+
+/// What hides the silent disks from LVM, except those of the group itself; none when all answer. Who looks for the disks
+/// of a group names none.
+pub(super) fn hiding(own: &[PathBuf]) -> Option<Hiding> {
+    let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
     let hosts = HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner);
     let asked = asked();
-    let silent = asked
+    let silent: BTreeMap<u64, &BTreeSet<PathBuf>> = asked
         .iter()
-        .filter(|(number, asked)| asked.is_silent() && !own.contains(number));
-    setting(silent.flat_map(|(_, asked)| &asked.names), &hosts)
+        .filter(|(number, asked)| asked.is_silent() && !numbers.contains(number))
+        .map(|(number, asked)| (*number, &asked.names))
+        .collect();
+    let setting = setting(silent.values().copied().flatten(), &hosts)?;
+    let Some(mut listed) = host_settings::listed_disks() else {
+        return Some(Hiding::Setting(setting));
+    };
+    if !own.is_empty() {
+        own.clone_into(&mut listed);
+    }
+    listed.retain(|path| number(path).is_ok_and(|number| !silent.contains_key(&number)));
+    let listed: Option<Vec<&str>> = listed.iter().map(|path| path.to_str()).collect();
+    Some(Hiding::Only(listed?.join(",")))
 }
 
 /// The names of the silent disks, for people.
