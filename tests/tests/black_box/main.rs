@@ -28,6 +28,7 @@ mod host;
 mod interruption;
 mod interruption_of_manifests;
 mod kit;
+mod lists;
 mod manifest_group_snapshots;
 mod manifest_groups;
 mod manifests;

@@ -1,6 +1,7 @@
 //! Where things are in the directory, and reading them.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs::{self, File},
     io,
@@ -136,21 +137,48 @@ impl Layout {
         Some(look(id, record, AT_FDCWD, &home))
     }
 
-    /// All images of a kind in one pass, in no order.
+    /// All images of a kind in one pass, by key.
     pub(super) fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
-        let mut images = Vec::new();
-        // From here each path has one step, not as many as lead here.
-        let directory = File::open(self.kind(kind));
-        let directory = directory.map_err(|error| self.unread(kind, error))?;
-        let here = directory.as_fd();
+        let here = self.open(kind)?;
+        let keys = self.keys(kind)?.into_iter();
+        let images = keys.filter_map(|key| Self::get_in(&here, ImageId { kind, key }));
+        Ok(images.collect())
+    }
+
+    /// The keys of all images of a kind.
+    pub(super) fn keys(&self, kind: ImageKind) -> Result<BTreeSet<Key>> {
+        let mut keys = BTreeSet::new();
         self.each(kind, |name, _| {
-            if let Some(key) = name.to_str().and_then(Key::parse) {
-                let home = Path::new(name);
-                let record = Record::read_at(here, &home.join(RECORD));
-                images.push(look(ImageId { kind, key }, record, here, home));
-            }
+            keys.extend(name.to_str().and_then(Key::parse));
         })?;
-        Ok(images)
+        Ok(keys)
+    }
+
+    /// The directory of all images of a kind. From there each path has one step, not as many as lead there.
+    pub(super) fn open(&self, kind: ImageKind) -> Result<File> {
+        File::open(self.kind(kind)).map_err(|error| self.unread(kind, error))
+    }
+
+    /// One image in the opened directory of its kind; none when it has no directory.
+    pub(super) fn get_in(here: &File, id: ImageId) -> Option<Image> {
+        let home = PathBuf::from(id.key.to_string());
+        let record = Record::read_at(here.as_fd(), &home.join(RECORD));
+        if let Ok(None) = record
+            && stat(here.as_fd(), &home).is_err()
+        {
+            return None;
+        }
+        Some(look(id, record, here.as_fd(), &home))
+    }
+
+    /// Whether the files of an image are plain ones with one name each, so that nobody changes them from elsewhere.
+    pub(super) fn is_plain(here: &File, id: ImageId) -> bool {
+        let home = PathBuf::from(id.key.to_string());
+        let is_plain = |name| {
+            stat(here.as_fd(), &home.join(name))
+                .is_ok_and(|found| is_file(&found) && found.st_nlink == 1)
+        };
+        is_plain(RECORD) && (!id.kind.has_bytes() || is_plain(IMAGE))
     }
 
     fn unread(&self, kind: ImageKind, error: io::Error) -> Error {
@@ -208,10 +236,17 @@ impl Layout {
 
 /// Whether the image in `home`, which is a path from `here`, is a file, and how long it is.
 fn length(here: BorrowedFd<'_>, home: &Path) -> io::Result<(bool, Size)> {
-    let found: FileStat = fstatat(here, &home.join(IMAGE), AtFlags::AT_SYMLINK_NOFOLLOW)?;
-    let is_file = SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG;
+    let found = stat(here, &home.join(IMAGE))?;
     let bytes = u64::try_from(found.st_size).unwrap_or_default();
-    Ok((is_file, Size::try_from(bytes).unwrap_or_default()))
+    Ok((is_file(&found), Size::try_from(bytes).unwrap_or_default()))
+}
+
+fn stat(here: BorrowedFd<'_>, path: &Path) -> io::Result<FileStat> {
+    Ok(fstatat(here, path, AtFlags::AT_SYMLINK_NOFOLLOW)?)
+}
+
+fn is_file(found: &FileStat) -> bool {
+    SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG
 }
 
 /// What a record and the bytes in `home`, which is a path from `here`, say of an image.

@@ -24,6 +24,7 @@ mod opening;
 mod overwriting;
 mod record;
 mod together;
+mod watched;
 
 use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -40,6 +41,7 @@ use crate::{
 };
 use layout::Layout;
 use opening::Opening;
+use watched::Watched;
 
 /// Whether the blocks of a volume are reserved when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -89,6 +91,7 @@ struct Inner {
     opening: Opening,
     looks: Gate,
     threads: Arc<Semaphore>,
+    watched: Watched,
 }
 
 /// So many threads work in one directory at a time: a disk that stalls leaves other classes theirs.
@@ -111,6 +114,7 @@ impl Directory {
                 opening: Opening::default(),
                 looks: Gate::new(SLOW_TO_LOOK),
                 threads: Arc::new(Semaphore::new(THREADS)),
+                watched: Watched::default(),
                 settings,
             }),
         }
@@ -203,7 +207,8 @@ impl Backend for Directory {
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
-        self.run(move |inner| inner.layout.list(kind)).await
+        self.run(move |inner| inner.watched.list(&inner.layout, kind))
+            .await
     }
 
     async fn get(&self, id: ImageId) -> Result<Option<Image>> {
@@ -249,7 +254,12 @@ impl Backend for Directory {
     }
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
-        self.run(move |inner| inner.delete(id)).await
+        self.run(move |inner| {
+            let deleted = inner.delete(id);
+            inner.watched.tidy();
+            deleted
+        })
+        .await
     }
 
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
