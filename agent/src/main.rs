@@ -3,6 +3,7 @@
 //! - [`cli`], [`config`]: what it is told.
 //! - [`commands`]: a file per command.
 //! - [`server`], [`socket`]: gRPC on a unix socket.
+//! - [`quiet`]: what is done when the calls have ended.
 //! - [`rpc`]: a folder per package, a file per service, a method per RPC.
 #![cfg_attr(
     test,
@@ -23,6 +24,7 @@ mod cli;
 mod commands;
 mod config;
 mod lock;
+mod quiet;
 mod rpc;
 mod server;
 mod socket;
@@ -41,6 +43,8 @@ fn main() -> ExitCode {
     if let Command::Guard = cli.command {
         return commands::guard::run();
     }
+    // Before there is a second thread, which would have a heap of its own.
+    drumlin_core::host::heap::share();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

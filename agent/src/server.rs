@@ -14,6 +14,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
     authority::Connection,
+    quiet::Calls,
     rpc::{csi_v0, csi_v0_1, csi_v1, drumlin_v1, identity, reclaimspace, volumegroup},
 };
 
@@ -33,13 +34,22 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let connections = UnixListenerStream::new(listener).map(|one| one.map(Connection::new));
-    Server::builder()
+    let calls = Calls::default();
+    let noted = calls.clone();
+    let serving = Server::builder()
         .layer(CatchPanicLayer::custom(panicked))
+        .layer(MapResponseLayer::new(move |response| {
+            noted.note();
+            response
+        }))
         .layer(MapResponseLayer::new(crate::rpc::with_words::<Body>))
         .add_routes(routes)
-        .serve_with_incoming_shutdown(connections, stop)
-        .await
-        .context("the server failed")
+        .serve_with_incoming_shutdown(connections, stop);
+    let served = tokio::select! {
+        served = serving => served,
+        never = calls.give_back_when_quiet() => match never {},
+    };
+    served.context("the server failed")
 }
 
 /// All that an agent serves; reflection names it and nothing else.

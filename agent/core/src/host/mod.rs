@@ -16,6 +16,7 @@ pub mod flush;
 pub mod format;
 pub mod freeze;
 mod growth;
+pub mod heap;
 pub mod holders;
 pub mod identity;
 pub mod loop_device;

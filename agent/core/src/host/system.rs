@@ -1,9 +1,10 @@
-//! The system calls that no safe library of ours wraps: loop devices, reflinks, freezing, new-style mounts, semaphores.
+//! The system calls that no safe library of ours wraps: loop devices, reflinks, freezing, new-style mounts, semaphores;
+//! and the allocator's settings.
 //!
 //! **Invariant:** the only file of this crate with `unsafe`.
 #![expect(
     unsafe_code,
-    reason = "ioctl(2) and the mount calls that take no path have no safe wrapper"
+    reason = "ioctl(2), the mount calls that take no path and mallopt(3) have no safe wrapper"
 )]
 
 use std::{
@@ -472,6 +473,20 @@ pub(crate) fn move_mount(mount: BorrowedFd<'_>, target: &Path) -> io::Result<()>
         )
     };
     checked(result).map(drop)
+}
+
+/// Limits the allocator to one heap for all threads (`M_ARENA_MAX`), where it is that of glibc.
+pub(crate) fn share_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes two numbers, and changes nothing but the allocator's own settings, under its lock.
+    let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+/// Gives the free pages of the heap back to the kernel, where the allocator is that of glibc.
+pub(crate) fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it gives back pages in which nothing is allocated, under the allocator's lock.
+    let _ = unsafe { libc::malloc_trim(0) };
 }
 
 fn c_path(path: &Path) -> io::Result<CString> {

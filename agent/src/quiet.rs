@@ -1,0 +1,82 @@
+//! What a burst of calls needed goes back to the host when no call has come for a while.
+//!
+//! **Invariant:** nothing runs and no timer is set while nothing is asked.
+
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use drumlin_core::host::heap;
+use tokio::sync::Notify;
+
+/// How long no call must have come.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// The calls that were answered.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Calls(Arc<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    answered: AtomicU64,
+    more: Notify,
+}
+
+impl Calls {
+    /// Notes that a call was answered.
+    pub(crate) fn note(&self) {
+        self.0.answered.fetch_add(1, Ordering::Relaxed);
+        self.0.more.notify_one();
+    }
+
+    /// Gives memory back whenever it has become quiet, until it is dropped.
+    pub(crate) async fn give_back_when_quiet(self) -> Infallible {
+        loop {
+            self.until_quiet().await;
+            heap::give_back();
+        }
+    }
+
+    /// Waits for a call, and then until none has come for a while.
+    async fn until_quiet(&self) {
+        self.0.more.notified().await;
+        loop {
+            let before = self.0.answered.load(Ordering::Relaxed);
+            tokio::time::sleep(QUIET).await;
+            if self.0.answered.load(Ordering::Relaxed) == before {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::{Instant, timeout};
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_quiet_once_after_the_last_of_some_calls_and_not_again_without_one() {
+        let calls = Calls::default();
+        let hour = Duration::from_hours(1);
+        assert!(timeout(hour, calls.until_quiet()).await.is_err());
+        let begun = Instant::now();
+        calls.note();
+        let noting = async {
+            for _ in 0..10 {
+                tokio::time::sleep(QUIET / 2).await;
+                calls.note();
+            }
+        };
+        tokio::join!(calls.until_quiet(), noting);
+        assert!(begun.elapsed() >= QUIET * 6, "{:?}", begun.elapsed());
+        // What was noted while it waited has it wait once more at most.
+        let _ = timeout(2 * QUIET, calls.until_quiet()).await;
+        assert!(timeout(hour, calls.until_quiet()).await.is_err());
+    }
+}
