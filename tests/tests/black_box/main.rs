@@ -37,6 +37,7 @@ mod nomad;
 mod old_calls;
 mod old_texts;
 mod one_moment;
+mod power_cut;
 mod process;
 mod raw_copies;
 mod reclaim;

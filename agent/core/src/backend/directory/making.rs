@@ -1,4 +1,16 @@
 //! Making, growing, relabelling and removing images.
+//!
+//! What is synced (`fsync(2)`), so that what was answered survives a power cut:
+//! - the record of a new image, and its bytes, before the rename that shows it. Otherwise the rename may be on the disk
+//!   without what is in the files; the bytes of a blank image count for their length. Both are written before either is
+//!   synced: one commit of a journal does for both, and the second sync only waits for the disk. This also brings the
+//!   names of the two files to the disk: ext4, xfs, btrfs and f2fs keep the name of a new file with its first sync, so
+//!   that the new directory itself needs none. (A group has a record only.)
+//! - the directory of all images after that rename, and after the one that begins a deletion. Otherwise a volume that
+//!   was answered is not there, or one that was deleted comes back. What is removed after that rename needs no sync: the
+//!   next start removes it again.
+//! - a longer image before its longer record, the record before the rename that replaces the former one, and its
+//!   directory after it.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -77,7 +89,7 @@ impl Inner {
                 )
             })?;
         }
-        record::sync_directory(making)
+        Ok(())
     }
 
     /// Makes the bytes, not yet on the disk.
