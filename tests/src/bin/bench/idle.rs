@@ -12,16 +12,16 @@ use crate::measure::Table;
 
 /// What a process has done so far.
 #[derive(Debug, Clone, Copy)]
-struct Done {
+pub(crate) struct Done {
     /// Time on a processor, in ticks, of all its threads, those that have ended too.
-    ticks: u64,
+    pub(crate) ticks: u64,
     /// Bytes that it had written to storage; the wakes of its own threads are calls that write, too, but go nowhere.
     written: u64,
     /// Page faults of children that have ended: none without a child.
     children: u64,
 }
 
-fn done(agent: &Agent) -> Done {
+pub(crate) fn done(agent: &Agent) -> Done {
     let process = format!("/proc/{}", agent.pid());
     let io = fs::read_to_string(format!("{process}/io")).unwrap();
     let written = io
@@ -45,7 +45,7 @@ fn done(agent: &Agent) -> Done {
 }
 
 /// A tick is 10 ms wherever Linux shows it to programs.
-fn millis(ticks: u64) -> f64 {
+pub(crate) fn millis(ticks: u64) -> f64 {
     ticks as f64 * 10.0
 }
 
