@@ -66,16 +66,17 @@ async fn what_was_interrupted_in_a_directory_that_comes_late_is_ended_then() {
         agent.identity().probe(ProbeRequest {}).await,
         Code::FailedPrecondition,
     );
-    fs::rename(&away, &images).unwrap();
-    let left = || {
+    let left = |images: &Path| {
         ["group-snapshots", "snapshots"].map(|kind| {
             let directory = fs::read_dir(images.join(kind)).unwrap();
             directory.count()
         })
     };
-    assert_eq!(left(), [1, 1]);
+    // Where nobody ends it meanwhile.
+    assert_eq!(left(&away), [1, 1]);
+    fs::rename(&away, &images).unwrap();
     ok(agent.identity().probe(ProbeRequest {}).await);
-    eventually(left, |left| *left == [0, 0]).await;
+    eventually(|| left(&images), |left| *left == [0, 0]).await;
 }
 
 #[tokio::test]

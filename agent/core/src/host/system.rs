@@ -178,17 +178,19 @@ pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
 pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
     let thaw = || ioctl_number(&directory, FITHAW, 0).map(drop);
     if fstatfs(&directory)?.filesystem_type() == BTRFS_SUPER_MAGIC {
-        return outliving(&thaw);
+        return outliving(directory.as_fd(), &thaw);
     }
     thaw()
 }
 
-/// Makes one system call in a process of its own, which ends when this one is killed as it would otherwise. The call
-/// itself is made here where there can be no such process.
-fn outliving(call: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+/// Makes one system call, which uses no file but `directory`, in a process of its own, which ends when this one is killed
+/// as it would otherwise. The call itself is made here where there can be no such process.
+fn outliving(directory: BorrowedFd<'_>, call: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
     let mut outcome = Ok(());
     let mut stack = [0; OUTLIVING_STACK];
     let work = Box::new(|| {
+        // Else it would keep the lock of the state directory, and with that the next agent from starting.
+        close_all_but(directory);
         outcome = call();
         0
     });
@@ -202,6 +204,16 @@ fn outliving(call: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
     };
     let _ = waitpid(child, Some(WaitPidFlag::__WALL));
     outcome
+}
+
+/// Closes every file of this process but one, where the kernel can (`close_range(2)`, Linux 5.9).
+fn close_all_but(kept: BorrowedFd<'_>) {
+    let kept = kept.as_raw_fd().unsigned_abs();
+    let below = kept.checked_sub(1).map(|last| (0, last));
+    for (first, last) in below.into_iter().chain([(kept + 1, c_uint::MAX)]) {
+        // SAFETY: close_range(2) takes numbers only; the caller owns the table of files that it shares with nobody.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
 }
 
 /// Makes the semaphore of this key; `EEXIST` when there is one.
