@@ -58,6 +58,11 @@ impl Daemon {
         );
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        i32::try_from(self.child.id()).expect("a process id")
+    }
+
     /// Whether it runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
@@ -70,8 +75,7 @@ impl Daemon {
 
     /// Ends it in order.
     pub fn stop(&mut self) {
-        let pid = i32::try_from(self.child.id()).expect("a process id");
-        kill(Pid::from_raw(pid), Signal::SIGTERM).expect("it can be signalled");
+        kill(Pid::from_raw(self.pid()), Signal::SIGTERM).expect("it can be signalled");
         let status = self.child.wait().expect("it ends");
         assert!(status.success(), "{}", self.log());
     }

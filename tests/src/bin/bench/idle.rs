@@ -21,8 +21,8 @@ pub(crate) struct Done {
     children: u64,
 }
 
-pub(crate) fn done(agent: &Agent) -> Done {
-    let process = format!("/proc/{}", agent.pid());
+pub(crate) fn done(pid: i32) -> Done {
+    let process = format!("/proc/{pid}");
     let io = fs::read_to_string(format!("{process}/io")).unwrap();
     let written = io
         .lines()
@@ -76,10 +76,10 @@ pub(crate) async fn manifests(table: &mut Table) {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let before = done(&agent);
+    let before = done(agent.pid());
     agent.signal(Signal::SIGHUP);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let after = done(&agent);
+    let after = done(agent.pid());
     table.most(
         "a pass over 1,000 unchanged manifests, processor time",
         millis(after.ticks - before.ticks),
@@ -91,9 +91,9 @@ pub(crate) async fn manifests(table: &mut Table) {
 
 /// What an agent does in a minute in which nobody asks anything.
 pub(crate) async fn minute(table: &mut Table, agent: &Agent, what: &str) {
-    let before = done(agent);
+    let before = done(agent.pid());
     tokio::time::sleep(Duration::from_mins(1)).await;
-    let after = done(agent);
+    let after = done(agent.pid());
     table.most(
         &format!("{what}, 60 s: processor time"),
         millis(after.ticks - before.ticks),

@@ -275,7 +275,7 @@ pub(crate) async fn memory(table: &mut Table) {
     .await;
     ready(&objects, size.own).await;
     let figure = format!("resident memory with {} objects", size.own);
-    table.most(&figure, resident(&agent), 60.0, "MiB");
+    table.most(&figure, resident(agent.pid()), 60.0, "MiB");
 }
 
 /// The processor time that the API server has had, in seconds.

@@ -13,11 +13,13 @@
 )]
 
 mod calls;
+mod driver;
 mod groups;
 mod idle;
 mod kubernetes;
 mod lvm;
 mod measure;
+mod peer;
 mod process;
 
 use measure::Table;
@@ -69,6 +71,9 @@ async fn main() {
     }
     if wanted("process") {
         process::start_and_memory(&mut table).await;
+    }
+    if wanted("peer") {
+        peer::host_path_beside_ours(&mut table).await;
     }
     if wanted("idle") {
         idle::manifests(&mut table).await;

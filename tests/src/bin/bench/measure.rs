@@ -18,12 +18,20 @@ impl Table {
         (ours, theirs): (Duration, Duration),
         wanted: f64,
     ) {
-        let ratio = ours.as_secs_f64() / theirs.as_secs_f64();
-        let measured = format!(
-            "{ratio:.2}× ({} ms beside {} ms)",
-            millis(ours),
-            millis(theirs)
-        );
+        let millis = |time: Duration| time.as_secs_f64() * 1000.0;
+        self.beside(figure, (millis(ours), millis(theirs)), wanted, "ms");
+    }
+
+    /// The ratio of two numbers, which shall be at most `wanted`.
+    pub(crate) fn beside(
+        &mut self,
+        figure: &str,
+        (ours, theirs): (f64, f64),
+        wanted: f64,
+        unit: &str,
+    ) {
+        let ratio = ours / theirs;
+        let measured = format!("{ratio:.2}× ({ours:.2} {unit} beside {theirs:.2} {unit})");
         self.row(figure, &format!("≤ {wanted}×"), &measured, ratio <= wanted);
     }
 
@@ -59,10 +67,6 @@ impl Table {
         }
         text
     }
-}
-
-fn millis(time: Duration) -> String {
-    format!("{:.2}", time.as_secs_f64() * 1000.0)
 }
 
 /// How long something takes.

@@ -5,20 +5,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{
-    DeleteSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest, ProbeRequest,
-};
+use drumlin_proto::csi::v1::ProbeRequest;
 use drumlin_tests::{
     agent::{Agent, Options},
     programs::{run, workspace},
-    requests::{create, delete, raw, snapshot},
+    requests::{delete, raw},
     storage::{Kind, Scratch},
 };
 
-use tokio::task::JoinSet;
-
 use crate::{
-    idle::{done, millis},
+    driver::Driver,
     measure::{Table, median},
 };
 
@@ -56,9 +52,9 @@ pub(crate) async fn agent(storage: Kind, mebibytes: u64) -> Agent {
     Agent::with(scratch, options).await
 }
 
-/// Resident memory in MiB.
-pub(crate) fn resident(agent: &Agent) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+/// Resident memory of a process in MiB.
+pub(crate) fn resident(pid: i32) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix("VmRSS:"))
@@ -91,12 +87,16 @@ pub(crate) async fn start_and_memory(table: &mut Table) {
         15.0,
         "ms",
     );
-    table.most("resident memory, idle", resident(&agent), 15.0, "MiB");
-    let ids = create_from_eight(&agent, 1000).await;
-    lists(table, &agent, &ids).await;
+    table.most("resident memory, idle", resident(agent.pid()), 15.0, "MiB");
+    let driver = Driver::of(&agent);
+    let ids = driver.create_from_eight(&raw()).await;
+    let volumes = driver.list_volumes().await;
+    table.most("ListVolumes of 1,000, processor time", volumes, 2.0, "ms");
+    let snapshots = driver.list_snapshots(&ids).await;
+    table.most("ListSnapshots of 40, processor time", snapshots, 0.3, "ms");
     table.most(
         "resident memory, after 1,000 volumes from 8 callers and lists of them",
-        resident(&agent),
+        resident(agent.pid()),
         20.0,
         "MiB",
     );
@@ -107,7 +107,7 @@ pub(crate) async fn start_and_memory(table: &mut Table) {
         "ms",
     );
     // The agent that has made and listed them all is gone; this one lists them once more, and deletes them.
-    lists(table, &agent, &[]).await;
+    Driver::of(&agent).list_volumes().await;
     for id in ids {
         agent.controller().delete_volume(delete(&id)).await.unwrap();
     }
@@ -115,80 +115,8 @@ pub(crate) async fn start_and_memory(table: &mut Table) {
     tokio::time::sleep(Duration::from_secs(12)).await;
     table.most(
         "resident memory, idle after all are deleted",
-        resident(&agent),
+        resident(agent.pid()),
         15.0,
         "MiB",
     );
-}
-
-/// So many volumes, each of eight callers on a connection of its own; their ids.
-async fn create_from_eight(agent: &Agent, count: usize) -> Vec<String> {
-    let mut callers = JoinSet::new();
-    for caller in 0..8 {
-        let mut controller = agent.controller();
-        callers.spawn(async move {
-            let mut ids = Vec::new();
-            for index in (caller..count).step_by(8) {
-                let created = controller.create_volume(create(&format!("v{index}"), 16, &raw()));
-                ids.push(
-                    created
-                        .await
-                        .unwrap()
-                        .into_inner()
-                        .volume
-                        .unwrap()
-                        .volume_id,
-                );
-            }
-            ids
-        });
-    }
-    callers.join_all().await.concat()
-}
-
-/// Lists of all volumes, and of a snapshot of each of the first forty of `ids` if there are any.
-async fn lists(table: &mut Table, agent: &Agent, ids: &[String]) {
-    let mut controller = agent.controller();
-    // The first one reads what the calls before have changed.
-    controller
-        .list_volumes(ListVolumesRequest::default())
-        .await
-        .unwrap();
-    let before = done(agent);
-    for _ in 0..100 {
-        let list = controller.list_volumes(ListVolumesRequest::default()).await;
-        assert_eq!(list.unwrap().into_inner().entries.len(), 1000);
-    }
-    if ids.is_empty() {
-        return;
-    }
-    table.most(
-        "ListVolumes of 1,000, processor time",
-        millis(done(agent).ticks - before.ticks) / 100.0,
-        2.0,
-        "ms",
-    );
-    let mut taken = Vec::new();
-    for (index, id) in ids.iter().take(40).enumerate() {
-        let made = controller.create_snapshot(snapshot(&format!("s{index}"), id));
-        taken.push(made.await.unwrap().into_inner().snapshot.unwrap());
-    }
-    let before = done(agent);
-    for _ in 0..500 {
-        let list = controller.list_snapshots(ListSnapshotsRequest::default());
-        assert_eq!(list.await.unwrap().into_inner().entries.len(), 40);
-    }
-    table.most(
-        "ListSnapshots of 40, processor time",
-        millis(done(agent).ticks - before.ticks) / 500.0,
-        0.3,
-        "ms",
-    );
-    for snapshot in taken {
-        let request = DeleteSnapshotRequest {
-            snapshot_id: snapshot.snapshot_id,
-            ..Default::default()
-        };
-        controller.delete_snapshot(request).await.unwrap();
-    }
 }
