@@ -365,6 +365,10 @@ async fn write_all(to: Option<tokio::process::ChildStdin>, input: Option<Input>)
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    // Any number of warnings may come before why it failed.
+    let (warnings, failures): (Vec<_>, Vec<_>) =
+        lines.partition(|line| line.starts_with("WARNING:"));
+    let lines = failures.into_iter().chain(warnings);
     let first = lines.take(COMPLAINT_LINES).collect::<Vec<_>>();
     if first.is_empty() {
         return "it did not say why".to_owned();

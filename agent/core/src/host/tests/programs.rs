@@ -40,6 +40,19 @@ async fn a_failure_names_program_arguments_status_and_complaint() {
     assert!(text.contains("No such file or directory"), "{text}");
 }
 
+/// As LVM does where several disks of a group are away.
+#[tokio::test]
+async fn why_it_failed_is_not_lost_behind_warnings() {
+    let script =
+        "for n in 1 2 3 4 5; do echo \"  WARNING: $n\"; done; echo \"  The cause\"; exit 5";
+    let program = Program::reading("sh").args(["-c", &format!("({script}) >&2")]);
+    let text = program.run().await.unwrap_err().to_string();
+    assert!(
+        text.contains("(exit status: 5): The cause; WARNING: 1;"),
+        "{text}"
+    );
+}
+
 #[tokio::test]
 async fn a_missing_program_is_named() {
     let error = Program::reading("no-such-program").run().await.unwrap_err();
