@@ -36,7 +36,7 @@ const TRIES: usize = 20;
 /// So many files a worker keeps.
 const KEPT: u64 = 8;
 /// The file systems, each with a size in mebibytes that they take.
-const FILE_SYSTEMS: [(&str, i64); 3] = [("ext4", 32), ("xfs", 300), ("btrfs", 256)];
+const FILE_SYSTEMS: [(&str, i64); 3] = [("ext4", 128), ("xfs", 300), ("btrfs", 256)];
 
 /// Somebody who makes files and removes them, each brought to the disk.
 struct Worker {
