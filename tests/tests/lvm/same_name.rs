@@ -3,13 +3,14 @@
 use drumlin_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
 use drumlin_tests::{
     agent::Agent,
+    programs::run,
     requests::{create, delete, raw},
     storage::lvm,
 };
 use tonic::Code;
 
 use crate::{
-    groups::{group, thick},
+    groups::{group, name_of, thick},
     kit::{ok, refused, volume},
 };
 
@@ -92,4 +93,64 @@ async fn two_groups_of_one_name_are_refused_until_one_is_renamed() {
     for other in ["c", "d"] {
         lvm("vgremove", &["-ff", "-y", &format!("{group}-{other}")]);
     }
+}
+
+/// A copy of one of the group's disks, plugged in beside it.
+fn plug_in_copy(agent: &Agent, of: &str) -> String {
+    let (from, to) = (agent.path(of), agent.path("copy"));
+    run("sync", &[]);
+    run(
+        "cp",
+        &[
+            "--sparse=always",
+            &from.to_string_lossy(),
+            &to.to_string_lossy(),
+        ],
+    );
+    let found = run("losetup", &["--find", "--show", &to.to_string_lossy()]);
+    run("udevadm", &["settle"]);
+    found.trim().to_owned()
+}
+
+#[tokio::test]
+async fn with_a_copy_of_a_disk_nothing_is_changed_and_no_choice_is_guessed() {
+    let mut agent = thick(100, "wipe: none").await;
+    let id = volume(&agent, "v", 4, &raw()).await;
+    lvm(
+        "lvchange",
+        &["-ay", &format!("{}/{}", group(&agent), name_of(&id))],
+    );
+
+    // The disk that is used is known.
+    let copy = plug_in_copy(&agent, "disk-a");
+    for _ in 0..2 {
+        let made = agent
+            .controller()
+            .create_volume(create("w", 4, &raw()))
+            .await;
+        let message = refused(made, Code::FailedPrecondition);
+        assert!(message.contains(&format!("{copy} is a copy")), "{message}");
+        assert_eq!(ids(&agent).await, [id.clone()]);
+    }
+
+    // When nobody uses either, LVM takes the one that it saw first.
+    agent.kill();
+    lvm("vgchange", &["-an", &group(&agent)]);
+    agent.restart().await;
+    let request = ListVolumesRequest::default();
+    let list = agent.controller().list_volumes(request).await;
+    let message = refused(list, Code::FailedPrecondition);
+    assert!(
+        message.contains(&copy) && message.contains("lvmdevices"),
+        "{message}"
+    );
+    let deleted = agent.controller().delete_volume(delete(&id)).await;
+    refused(deleted, Code::FailedPrecondition);
+    let probe = agent.identity().probe(ProbeRequest {}).await;
+    refused(probe, Code::FailedPrecondition);
+
+    run("losetup", &["--detach", &copy]);
+    ok(agent.identity().probe(ProbeRequest {}).await);
+    volume(&agent, "w", 4, &raw()).await;
+    assert_eq!(ids(&agent).await.len(), 2);
 }

@@ -6,6 +6,7 @@
 
 mod adopting;
 mod claims;
+mod duplicates;
 mod ends;
 mod filling;
 mod flushing;

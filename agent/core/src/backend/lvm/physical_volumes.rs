@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use super::{
+    duplicates,
     group::Group,
     installation,
     program::{self, SystemId, report},
@@ -148,7 +149,10 @@ impl Group {
             Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
         })?;
         let rows = answer.report.into_iter().flat_map(|report| report.pv);
-        Ok(rows.filter(|row| row.vg_name == self.name).collect())
+        let rows: Vec<DiskRow> = rows.filter(|row| row.vg_name == self.name).collect();
+        let is_ours = |disk: &str| rows.iter().any(|row| row.pv_name.as_os_str() == disk);
+        duplicates::check(&self.name, &output.stderr, is_ours)?;
+        Ok(rows)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    host_settings,
+    duplicates, host_settings,
     installation::Dmeventd,
     metadata::VolumeGroup,
     silent_disks::{self, Hiding},
@@ -244,6 +244,7 @@ pub(super) async fn carry_out(session: &mut Session, command: &Command) -> Resul
         .take(4)
         .collect::<Vec<_>>()
         .join("; ");
+    let text = duplicates::named(&text, &said);
     let error = Error::new(
         Kind::Command,
         format!("`lvm {}` failed: {text}", command.name),
@@ -325,7 +326,7 @@ pub(super) async fn setting(name: &str) -> Result<String> {
 
 /// What should be done about an LVM program that failed, by its complaint (in the C locale).
 fn classify(error: Error) -> Error {
-    const KINDS: [(&str, Kind); 20] = [
+    const KINDS: [(&str, Kind); 22] = [
         ("nexpected transaction id", Kind::HalfDone),
         ("already contain thin device", Kind::HalfDone),
         ("transaction_id is", Kind::HalfDone),
@@ -347,6 +348,8 @@ fn classify(error: Error) -> Error {
         ("PVs are missing", Kind::Precondition),
         ("devices are missing", Kind::Precondition),
         ("Multiple VGs found with the same name", Kind::Precondition),
+        ("duplicate PV devices", Kind::Precondition),
+        ("on duplicate devices", Kind::Precondition),
     ];
     if error.kind() != Kind::Command {
         return error;
