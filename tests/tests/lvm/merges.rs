@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{CreateVolumeRequest, ListSnapshotsRequest};
+use drumlin_proto::{
+    csi::v1::{CreateVolumeRequest, ListSnapshotsRequest},
+    drumlin::v1::RollbackVolumeGroupSnapshotRequest,
+};
 use drumlin_tests::{
     agent::{Agent, PATIENCE},
     programs::run,
@@ -131,7 +134,10 @@ async fn a_merge_that_waits_for_its_volume_begins_when_its_administrator_says() 
     let mut controller = agent.controller();
     let sized = controller.controller_expand_volume(expand(&id, 64)).await;
     let copied = controller.create_snapshot(snapshot("t", &id)).await;
+    let mut groups = agent.group_controller();
+    let taken = groups.create_volume_group_snapshot(together("g", &[id.clone()]));
     for message in [
+        refused(taken.await, Code::Aborted),
         refused(controller.delete_volume(delete(&id)).await, Code::Aborted),
         refused(sized, Code::Aborted),
         refused(copied, Code::Aborted),
@@ -159,6 +165,9 @@ async fn a_thin_volume_is_not_copied_while_a_snapshot_is_to_be_merged_into_it() 
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
     write(&at.1, 0, BEFORE);
+    let mut groups = agent.group_controller();
+    let taken = groups.create_volume_group_snapshot(together("earlier", &[id.clone()]));
+    let earlier = ok(taken.await).group_snapshot.unwrap().group_snapshot_id;
     let (name, merged) = (name_of(&id), take(&agent, "s", &id).await);
     write(&at.1, 0, SINCE);
     let path = format!("{}/{name}", group(&agent));
@@ -182,9 +191,25 @@ async fn a_thin_volume_is_not_copied_while_a_snapshot_is_to_be_merged_into_it() 
     ] {
         assert!(message.contains(&merged), "{message}");
     }
-    assert_eq!(names(&agent), before);
     drop(used);
     unmount(&agent, &id, &at).await;
+    let back = RollbackVolumeGroupSnapshotRequest {
+        name: "back".to_owned(),
+        group_snapshot_id: earlier,
+        discard: true,
+    };
+    let back = agent.own().rollback_volume_group_snapshot(back).await;
+    let mut controller = agent.controller();
+    let sized = controller.controller_expand_volume(expand(&id, 64)).await;
+    for message in [
+        refused(back, Code::Aborted),
+        refused(sized, Code::Aborted),
+        refused(controller.delete_volume(delete(&id)).await, Code::Aborted),
+    ] {
+        assert!(message.contains(&merged), "{message}");
+    }
+    assert_eq!(names(&agent), before);
+    assert_eq!(read(&format!("/dev/{path}"), 0), SINCE);
     lvm("lvchange", &["-an", &path]);
     lvm("lvchange", &["-ay", &path]);
     until_gone(&agent, &merged).await;
