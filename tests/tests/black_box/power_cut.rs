@@ -60,7 +60,7 @@ fn file_system(disk: &std::path::Path) -> String {
     found.trim().to_owned()
 }
 
-/// What is listed, each with its size in MiB.
+/// What is listed, each in order, with its size in MiB.
 async fn listed(agent: &Agent) -> Vec<(String, i64)> {
     let mut controller = agent.controller();
     let volumes = ok(controller.list_volumes(ListVolumesRequest::default()).await);
@@ -68,6 +68,9 @@ async fn listed(agent: &Agent) -> Vec<(String, i64)> {
         .list_snapshots(ListSnapshotsRequest::default())
         .await);
     let volumes = volumes.entries.into_iter().map(|entry| {
+        // One whose record is lost is listed by its bytes.
+        let condition = entry.status.unwrap().volume_condition.unwrap();
+        assert!(!condition.abnormal, "{}", condition.message);
         let volume = entry.volume.unwrap();
         (volume.volume_id, volume.capacity_bytes >> 20)
     });
