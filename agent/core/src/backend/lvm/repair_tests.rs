@@ -33,11 +33,14 @@ async fn what_moves_a_pool_that_nobody_uses_goes_on() {
     );
     lvm("vgchange", &["-an", vg]);
     let group = Group::of(vg);
+    let reported = || lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
+    let before = reported();
     // It looks for its end at once, when it has hardly begun, and then so seldom that this does not come.
     let mut mover = Program::new("pvmove");
     let mut mover = mover.args(["-q", "-i", "900", disk]).spawn().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    while !is_live(&group, "lvol0_pmspare").await {
+    // The volume is activated before the change is committed that moves it; the report waits for that.
+    while reported() == before || !is_live(&group, "lvol0_pmspare").await {
         let is_over = mover.try_wait().unwrap().is_some() || Instant::now() > deadline;
         assert!(!is_over, "nothing is moved");
         thread::sleep(Duration::from_millis(50));
@@ -45,8 +48,7 @@ async fn what_moves_a_pool_that_nobody_uses_goes_on() {
     // Where it comes from and where it goes to are both in use.
     let now = group.now().await.unwrap();
     let free: u64 = now.disks.values().map(|disk| disk.free).sum();
-    let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
-    assert_eq!(free.to_string(), reported.trim());
+    assert_eq!(free.to_string(), reported().trim());
     group.ready(&node()).await.unwrap();
     for name in ["lvol0_pmspare", "pvmove0"] {
         assert!(is_live(&group, name).await, "{name}");
