@@ -49,6 +49,7 @@ mod room;
 mod signals;
 mod stalled_disk;
 mod stalled_paths;
+mod subject;
 mod surroundings;
 mod thawing;
 mod unstaged_kills;

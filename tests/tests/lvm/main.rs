@@ -70,6 +70,8 @@ mod sanity;
 mod stalls;
 mod stores;
 mod strangers;
+#[path = "../black_box/subject.rs"]
+mod subject;
 #[path = "../sanity/tool.rs"]
 mod tool;
 mod udev;
