@@ -364,6 +364,7 @@ async fn killed_at_random(times: usize, victims: Victims) {
         random ^= random >> 7;
         random ^= random << 17;
         let after = length.mul_f64(f64::from(u32::try_from(random % 1000).unwrap()) / 1000.0);
+        let into = Duration::from_millis((random >> 32) % 5);
         let mut subject = Subject::start(None).await;
         let pid = subject.agent.pid();
         let met = Arc::new(AtomicUsize::new(0));
@@ -372,7 +373,8 @@ async fn killed_at_random(times: usize, victims: Victims) {
             tokio::time::sleep(after).await;
             let programs = match victims {
                 Victims::Agent => Vec::new(),
-                Victims::AgentAndPrograms | Victims::Programs => programs_of(pid),
+                Victims::AgentAndPrograms => programs_of(pid),
+                Victims::Programs => running_programs(pid, into).await,
             };
             let agent = (victims != Victims::Programs).then_some(pid);
             if agent.is_none() {
@@ -388,12 +390,31 @@ async fn killed_at_random(times: usize, victims: Victims) {
         killer.abort();
         let was_met = subject.kills + met.load(Ordering::Relaxed);
         if was_met == 0 {
-            // Undisturbed: where other work made the first ones slow, it tells how long a life takes.
-            length = length.min(begun.elapsed());
+            length = length.min(match victims {
+                // From then on none ran.
+                Victims::Programs => after,
+                // Undisturbed: where other work made the first ones slow, it tells how long a life takes.
+                Victims::Agent | Victims::AgentAndPrograms => begun.elapsed(),
+            });
         }
         kills += was_met;
         let why = format!("round {round}, {after:?}");
         assert_same(&states, &wanted, &why, &subject.agent.log());
+    }
+}
+
+/// The programs that an agent runs, some time `into` them. They run for so little of a life that an instant of it hardly
+/// ever meets one, unless the machine is busy.
+async fn running_programs(agent: i32, into: Duration) -> Vec<i32> {
+    loop {
+        if !programs_of(agent).is_empty() {
+            tokio::time::sleep(into).await;
+            let programs = programs_of(agent);
+            if !programs.is_empty() {
+                return programs;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
