@@ -219,6 +219,6 @@ pub fn attached_images_below(root: &str) -> Vec<String> {
 }
 
 fn is_below(path: &str, root: &str) -> bool {
-    path.strip_prefix(root)
+    path.strip_prefix(root.trim_end_matches('/'))
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
