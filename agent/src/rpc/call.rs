@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, time::Instant};
 
 use drumlin_core::{Error, Kind, Result};
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use super::status::{code, status};
 
@@ -33,6 +33,23 @@ pub(super) async fn answer<T>(
             Err(status(&error))
         }
     }
+}
+
+/// The same for a question that is asked again and again, such as whether all is well: who finds out that it is not has
+/// logged it.
+pub(super) async fn answer_quietly<T>(
+    method: &'static str,
+    work: impl Future<Output = Result<T>>,
+) -> Result<Response<T>, Status> {
+    let begun = Instant::now();
+    let answer = work.await;
+    tracing::debug!(
+        rpc.method = method,
+        rpc.code = ?answer.as_ref().map_or_else(|error| code(error.kind()), |_| Code::Ok),
+        elapsed_ms = milliseconds(begun),
+        "rpc"
+    );
+    answer.map(Response::new).map_err(|error| status(&error))
 }
 
 /// The one place where a failure is logged, with all its causes. What only the caller can mend is no news for an operator.

@@ -93,6 +93,8 @@ pub struct Operations {
     grouping: tokio::sync::Mutex<()>,
     /// The classes that could not be read at the start: what was interrupted in them is still so.
     unrecovered: Mutex<BTreeSet<ClassName>>,
+    /// What was wrong with the classes when they were looked at last: said once, however often it is asked for.
+    trouble: Mutex<Vec<String>>,
 }
 
 impl Operations {
@@ -106,6 +108,7 @@ impl Operations {
             publishing: tokio::sync::Mutex::default(),
             grouping: tokio::sync::Mutex::default(),
             unrecovered: Mutex::default(),
+            trouble: Mutex::default(),
         })
     }
 
@@ -211,6 +214,7 @@ impl Operations {
                 Err(error) => problems.push(format!("class {}: {}", class.name, error.chain())),
             }
         }
+        self.tell_trouble(&problems);
         if problems.is_empty() {
             return Ok(());
         }
@@ -218,6 +222,18 @@ impl Operations {
             crate::Kind::Precondition,
             problems.join("; "),
         ))
+    }
+
+    /// Tells an operator what has become wrong with the classes, or right again.
+    fn tell_trouble(&self, problems: &[String]) {
+        let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        for problem in problems.iter().filter(|problem| !told.contains(problem)) {
+            tracing::warn!(error = %problem, "class cannot be used");
+        }
+        if problems.is_empty() && !told.is_empty() {
+            tracing::info!("all classes can be used again");
+        }
+        problems.clone_into(&mut told);
     }
 
     /// Takes no new changes and waits for the running ones to end.

@@ -6,7 +6,10 @@ use drumlin_proto::csi::v0;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities};
-use crate::{VERSION, rpc::call::answer};
+use crate::{
+    VERSION,
+    rpc::call::{answer, answer_quietly},
+};
 
 #[tonic::async_trait]
 impl v0::identity_server::Identity for Front {
@@ -40,7 +43,7 @@ impl v0::identity_server::Identity for Front {
         &self,
         _: Request<v0::ProbeRequest>,
     ) -> Result<Response<v0::ProbeResponse>, Status> {
-        answer("csi.v0.Identity/Probe", "", async {
+        answer_quietly("csi.v0.Identity/Probe", async {
             self.operations.probe().await?;
             Ok(v0::ProbeResponse { ready: Some(true) })
         })

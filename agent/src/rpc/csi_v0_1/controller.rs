@@ -9,7 +9,11 @@ use drumlin_proto::csi::v0_1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert, version};
-use crate::rpc::{call::answer, csi_v1::convert as common, old};
+use crate::rpc::{
+    call::{answer, answer_quietly},
+    csi_v1::convert as common,
+    old,
+};
 
 #[tonic::async_trait]
 impl v0_1::controller_server::Controller for Front {
@@ -164,7 +168,7 @@ impl v0_1::controller_server::Controller for Front {
         &self,
         request: Request<v0_1::ControllerProbeRequest>,
     ) -> Result<Response<v0_1::ControllerProbeResponse>, Status> {
-        answer("csi.Controller/ControllerProbe", "", async {
+        answer_quietly("csi.Controller/ControllerProbe", async {
             version::check(request.into_inner().version.as_ref())?;
             self.operations.probe().await?;
             Ok(v0_1::ControllerProbeResponse {})

@@ -9,7 +9,11 @@ use drumlin_proto::csi::v0_1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, version};
-use crate::rpc::{call::answer, csi_v1::convert as common, old};
+use crate::rpc::{
+    call::{answer, answer_quietly},
+    csi_v1::convert as common,
+    old,
+};
 
 #[tonic::async_trait]
 impl v0_1::node_server::Node for Front {
@@ -72,7 +76,7 @@ impl v0_1::node_server::Node for Front {
         &self,
         request: Request<v0_1::NodeProbeRequest>,
     ) -> Result<Response<v0_1::NodeProbeResponse>, Status> {
-        answer("csi.Node/NodeProbe", "", async {
+        answer_quietly("csi.Node/NodeProbe", async {
             version::check(request.into_inner().version.as_ref())?;
             self.operations.probe().await?;
             Ok(v0_1::NodeProbeResponse {})

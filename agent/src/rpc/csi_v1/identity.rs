@@ -6,7 +6,10 @@ use drumlin_proto::csi::v1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities};
-use crate::{VERSION, rpc::call::answer};
+use crate::{
+    VERSION,
+    rpc::call::{answer, answer_quietly},
+};
 
 /// The answer to `GetPluginInfo` of a plugin of this name.
 pub(in crate::rpc) fn plugin_info(driver: &str) -> v1::GetPluginInfoResponse {
@@ -45,7 +48,7 @@ impl v1::identity_server::Identity for Front {
         &self,
         _: Request<v1::ProbeRequest>,
     ) -> Result<Response<v1::ProbeResponse>, Status> {
-        answer("csi.v1.Identity/Probe", "", async {
+        answer_quietly("csi.v1.Identity/Probe", async {
             self.operations.probe().await?;
             Ok(v1::ProbeResponse { ready: Some(true) })
         })

@@ -6,7 +6,10 @@ use drumlin_proto::identity;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities};
-use crate::{VERSION, rpc::call::answer};
+use crate::{
+    VERSION,
+    rpc::call::{answer, answer_quietly},
+};
 
 #[tonic::async_trait]
 impl identity::identity_server::Identity for Front {
@@ -41,7 +44,7 @@ impl identity::identity_server::Identity for Front {
         &self,
         _: Request<identity::ProbeRequest>,
     ) -> Result<Response<identity::ProbeResponse>, Status> {
-        answer("identity.Identity/Probe", "", async {
+        answer_quietly("identity.Identity/Probe", async {
             self.operations.probe().await?;
             Ok(identity::ProbeResponse { ready: Some(true) })
         })
