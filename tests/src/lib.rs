@@ -9,6 +9,7 @@
 //! - [`throttle`]: devices that are read slowly.
 //! - [`programs`]: programs of the host.
 //! - [`proxy`]: what stands before an API server, counts, and does what a server cannot be made to do.
+//! - [`relay`]: what stands before an agent's socket, counts, and holds calls back or refuses them.
 //! - [`sequence`]: a writer whose order can be told from copies of its volumes.
 //! - [`state`]: everything that an agent has to do with, to be compared.
 //!
@@ -25,6 +26,7 @@ pub mod conformance;
 pub mod daemon;
 pub mod programs;
 pub mod proxy;
+pub mod relay;
 pub mod requests;
 pub mod sequence;
 pub mod state;

@@ -27,12 +27,13 @@ pub(crate) fn rule(code: Code) -> Rule {
         reason,
     };
     match code {
-        Code::Aborted => rule(1, 10, State::Reconciling, "OperationPending"),
-        Code::Unavailable => rule(1, 30, State::Reconciling, "AgentUnreachable"),
-        // What became of the call is not known: the same call again tells.
-        Code::DeadlineExceeded | Code::Cancelled | Code::Unknown => {
-            rule(1, 60, State::Reconciling, "OutcomeUnknown")
+        // The agent goes on with it; the same call again tells how far it is.
+        Code::Aborted | Code::DeadlineExceeded => {
+            rule(1, 10, State::Reconciling, "OperationPending")
         }
+        Code::Unavailable => rule(1, 30, State::Reconciling, "Unavailable"),
+        // What became of the call is not known: the same call again tells.
+        Code::Cancelled | Code::Unknown => rule(1, 60, State::Reconciling, "OutcomeUnknown"),
         Code::ResourceExhausted => rule(30, 600, State::Reconciling, "InsufficientCapacity"),
         Code::FailedPrecondition => rule(5, 300, State::Reconciling, "FailedPrecondition"),
         Code::NotFound => rule(60, 60, State::Reconciling, "DependencyNotFound"),

@@ -13,10 +13,11 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::Error;
 
-/// How long most calls may take.
-pub(crate) const SHORT: Duration = Duration::from_mins(1);
-/// How long a call may take that formats, copies or removes.
-pub(crate) const LONG: Duration = Duration::from_mins(5);
+/// So long a pass waits for the answer to a call. What takes longer goes on in the agent, and is asked again: nobody else's
+/// work waits behind it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// So long a list of everything may take, for which no object waits.
+pub(crate) const LIST: Duration = Duration::from_mins(1);
 
 /// A connection to the agent, made when it is used.
 #[derive(Debug, Clone)]
@@ -30,6 +31,18 @@ pub(crate) struct Failure {
     pub(crate) rpc: &'static str,
     pub(crate) code: Code,
     pub(crate) message: String,
+    pub(crate) cause: Cause,
+}
+
+/// Who says that a call did not succeed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The agent has answered so.
+    Answer,
+    /// It was not reached, or the connection broke.
+    Transport,
+    /// It has not answered in time.
+    Deadline,
 }
 
 /// What the agent says of itself.
@@ -64,19 +77,18 @@ impl Client {
         NodeClient::new(self.channel.clone())
     }
 
-    /// Whether the agent can work now.
+    /// Whether somebody answers: nothing that depends on a class, for the trouble of one is no trouble of the others.
+    pub(crate) async fn greet(&self) -> Result<(), Failure> {
+        let mut identity = IdentityClient::new(self.channel.clone());
+        let answer = identity.get_plugin_info(v1::GetPluginInfoRequest {});
+        call("GetPluginInfo", PATIENCE, answer).await.map(drop)
+    }
+
+    /// Whether all classes can be used now; the failure says which cannot.
     pub(crate) async fn probe(&self) -> Result<(), Failure> {
         let mut identity = IdentityClient::new(self.channel.clone());
-        let answer = call("Probe", SHORT, identity.probe(v1::ProbeRequest {})).await?;
-        // An agent that says nothing is ready (CSI, Probe).
-        if answer.ready == Some(false) {
-            return Err(Failure {
-                rpc: "Probe",
-                code: Code::Unavailable,
-                message: "the agent is not ready yet".to_owned(),
-            });
-        }
-        Ok(())
+        let answer = identity.probe(v1::ProbeRequest {});
+        call("Probe", LIST, answer).await.map(drop)
     }
 
     /// What the agent says of itself.
@@ -84,7 +96,7 @@ impl Client {
         use v1::controller_service_capability::{Type, rpc};
         let info = call(
             "NodeGetInfo",
-            SHORT,
+            PATIENCE,
             self.node().node_get_info(v1::NodeGetInfoRequest {}),
         )
         .await?;
@@ -92,7 +104,7 @@ impl Client {
         let mut controller = self.controller();
         let can = call(
             "ControllerGetCapabilities",
-            SHORT,
+            PATIENCE,
             controller.controller_get_capabilities(request),
         )
         .await?;
@@ -121,11 +133,20 @@ pub(crate) async fn call<T>(
             rpc,
             code: status.code(),
             message: status.message().to_owned(),
+            // What the agent has said comes without one.
+            cause: match std::error::Error::source(&status) {
+                Some(_) => Cause::Transport,
+                None => Cause::Answer,
+            },
         }),
         Err(_) => Err(Failure {
             rpc,
             code: Code::DeadlineExceeded,
-            message: format!("no answer within {} s", patience.as_secs()),
+            message: format!(
+                "no answer within {} s; it goes on, and is asked again",
+                patience.as_secs()
+            ),
+            cause: Cause::Deadline,
         }),
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use drumlin_crd::{LastOperation, ObjectKey};
 use tokio::{
-    sync::{OnceCell, watch},
+    sync::{Notify, OnceCell, watch},
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
@@ -18,14 +18,13 @@ use tonic::Code;
 use crate::{
     Error,
     backoff::{self, rule},
-    client::{Agent, Client, Failure},
+    client::{Agent, Cause, Client, Failure},
     kinds::{Halt, Pass, stalled},
+    queue::WORKERS,
     record::{Body, Record, State, Verdict, now},
     shared::{Shared, lock},
 };
 
-/// How many objects are worked on at once.
-const WORKERS: usize = 4;
 /// How long an object waits for another one, if nothing wakes it before.
 const DEPENDENCY: Duration = Duration::from_mins(1);
 /// So long an agent may be away, to be restarted perhaps, before each object says that it waits for it.
@@ -41,6 +40,8 @@ pub(crate) struct Engine {
     retries: Mutex<HashMap<ObjectKey, Retry>>,
     /// Whether the agent answers; while it does not, no object is touched.
     gate: watch::Sender<bool>,
+    /// A call was not answered in time: it takes long, or nobody answers any.
+    suspicion: Notify,
 }
 
 /// The failures of one object in a row, all of the same code: another code is another trouble.
@@ -58,6 +59,7 @@ impl Engine {
             agent: OnceCell::new(),
             retries: Mutex::default(),
             gate: watch::Sender::new(false),
+            suspicion: Notify::new(),
         }
     }
 
@@ -85,14 +87,22 @@ impl Engine {
         }
     }
 
-    /// Asks the agent, until it answers, whether it is there; then opens the gate. Asks nothing while it is open.
+    /// Asks the agent, until it answers, whether it is there; then opens the gate. While it is open it asks only when a call was not answered in time.
     async fn keep_gate(self: Arc<Self>) {
         let mut gate = self.gate.subscribe();
         loop {
             self.reach().await;
             self.gate.send_replace(true);
             // Closed again by the first call that finds nobody there.
-            let _ = gate.wait_for(|open| !open).await;
+            loop {
+                tokio::select! {
+                    _ = gate.wait_for(|open| !open) => break,
+                    () = self.suspicion.notified() => {}
+                }
+                if self.client.greet().await.is_err() {
+                    self.gate.send_replace(false);
+                }
+            }
             // Whoever answers this question and refuses all others is not asked without end.
             sleep(Duration::from_secs(1)).await;
         }
@@ -123,7 +133,7 @@ impl Engine {
     }
 
     async fn greet(&self) -> Result<(), Failure> {
-        self.client.probe().await?;
+        self.client.greet().await?;
         self.agent.get_or_try_init(|| self.client.agent()).await?;
         Ok(())
     }
@@ -150,7 +160,7 @@ impl Engine {
     async fn work(self: Arc<Self>) {
         loop {
             self.open().await;
-            let key = self.shared.queue.next().await;
+            let key = self.shared.queue.next(|key| self.shared.lane(key)).await;
             self.one(&key).await;
             self.shared.queue.done(&key);
         }
@@ -218,10 +228,10 @@ impl Engine {
                 tracing::error!(object = %key, error = %error, "state could not be written");
                 return due(Duration::from_secs(5));
             }
-            Err(Halt::Failed(failure)) if failure.code == Code::Unavailable => {
+            Err(Halt::Failed(failure)) if failure.cause == Cause::Transport => {
                 // No object is to blame, and none is written: a restart of the agent would write to all of them.
                 self.gate.send_replace(false);
-                return due(self.pause(&key, failure.code).1);
+                return due(self.pause(&key, Code::Unavailable).1);
             }
             Err(Halt::Waiting(verdict)) => {
                 let pause = match (verdict.state, verdict.reason) {
@@ -238,8 +248,11 @@ impl Engine {
             }
             Err(Halt::Failed(failure)) => {
                 let (attempts, pause) = self.pause(&key, failure.code);
-                // Somebody else works on it, which is no failure.
-                if failure.code != Code::Aborted {
+                if failure.cause == Cause::Deadline {
+                    self.suspicion.notify_one();
+                }
+                // The agent works on it, which is no failure.
+                if failure.code != Code::Aborted && failure.cause != Cause::Deadline {
                     note(&mut record, &failure, attempts);
                 }
                 code = failure.code;

@@ -64,9 +64,6 @@ use source::{
 };
 use store::Store;
 
-/// How often what was made is looked for.
-const VERIFY: Duration = Duration::from_mins(10);
-
 /// Why a reconciler cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -182,10 +179,12 @@ impl Reconciler {
             engine.shared.queue.add(&key, Instant::now());
         }
         let working = tokio::spawn(Arc::clone(&engine).run(stop.clone()));
-        let verifying = tokio::spawn(
-            stop.clone()
-                .run_until_cancelled_owned(keep_verifying(Arc::clone(&engine))),
-        );
+        let verifying = {
+            let (stop, engine) = (stop.clone(), Arc::clone(&engine));
+            tokio::spawn(async move {
+                stop.run_until_cancelled(engine.keep_verifying()).await;
+            })
+        };
         let following = async {
             let files = async {
                 if let Some(files) = files {
@@ -229,15 +228,5 @@ impl Files {
             blocking(|| self.watch.follow());
             self.watch.wait(is_unsettled).await;
         }
-    }
-}
-
-async fn keep_verifying(engine: Arc<Engine>) {
-    loop {
-        engine.open().await;
-        if let Err(failure) = engine.verify().await {
-            tracing::debug!(rpc.code = ?failure.code, error = %failure.message, "could not look whether all is there");
-        }
-        tokio::time::sleep(VERIFY).await;
     }
 }

@@ -1,7 +1,8 @@
-//! Which object is looked at next: one at a time each, several at once.
+//! Which object is looked at next: one at a time each, several at once, fair between namespaces.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,6 +11,28 @@ use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
 };
+
+/// How many objects are worked on at once.
+pub(crate) const WORKERS: usize = 8;
+/// So many of them at most wait for what may take long: a mount after a boot finds a worker.
+const SLOW: usize = 6;
+/// So many of them at most are of one namespace.
+const NAMESPACE: usize = 4;
+
+/// What kind of work an object needs, the more urgent first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Lane {
+    /// It was mounted before this boot, and somebody waits for that.
+    Mount,
+    /// It goes, and makes room.
+    Removal,
+    /// Everything else.
+    Making,
+}
+
+impl Lane {
+    const ALL: [Self; 3] = [Self::Mount, Self::Removal, Self::Making];
+}
 
 /// Keys with the time at which each is due.
 #[derive(Debug, Default)]
@@ -20,34 +43,35 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// What is due at a time, in the order in which it was added.
     due: BTreeMap<(Instant, u64), ObjectKey>,
-    places: HashMap<ObjectKey, (Instant, u64)>,
-    running: HashSet<ObjectKey>,
+    /// What was due and has no worker yet, by namespace.
+    ready: HashMap<Lane, BTreeMap<String, BTreeMap<u64, ObjectKey>>>,
+    places: HashMap<ObjectKey, Place>,
+    running: HashMap<ObjectKey, Lane>,
+    /// The namespace that had its turn last.
+    last: HashMap<Lane, String>,
     next: u64,
+}
+
+/// Where a key waits.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    Due(Instant, u64),
+    Ready(Lane, u64),
 }
 
 impl Queue {
     /// Makes `key` due at `time`, or earlier if it was due earlier.
     pub(crate) fn add(&self, key: &ObjectKey, time: Instant) {
-        let mut inner = self.lock();
-        if let Some(place) = inner.places.get(key).copied() {
-            if place.0 <= time {
-                return;
-            }
-            inner.due.remove(&place);
-        }
-        inner.next += 1;
-        let place = (time, inner.next);
-        inner.due.insert(place, key.clone());
-        inner.places.insert(key.clone(), place);
-        drop(inner);
+        self.lock().add(key, time);
         self.wake.notify_one();
     }
 
     /// Waits for a key that is due and that nobody has; it is the caller's until [`Queue::done`].
-    pub(crate) async fn next(&self) -> ObjectKey {
+    pub(crate) async fn next(&self, lane_of: impl Fn(&ObjectKey) -> Lane) -> ObjectKey {
         loop {
-            let (found, later) = self.take();
+            let (found, later) = self.lock().take(&lane_of);
             if let Some(key) = found {
                 // Another worker may have something to do as well.
                 self.wake.notify_one();
@@ -65,30 +89,6 @@ impl Queue {
         }
     }
 
-    fn take(&self) -> (Option<ObjectKey>, Option<Instant>) {
-        let mut inner = self.lock();
-        let now = Instant::now();
-        let mut later = None;
-        let mut found = None;
-        for (place, key) in &inner.due {
-            if place.0 > now {
-                later = Some(place.0);
-                break;
-            }
-            if !inner.running.contains(key) {
-                found = Some((*place, key.clone()));
-                break;
-            }
-        }
-        let Some((place, key)) = found else {
-            return (None, later);
-        };
-        inner.due.remove(&place);
-        inner.places.remove(&key);
-        inner.running.insert(key.clone());
-        (Some(key), None)
-    }
-
     /// Gives a key back.
     pub(crate) fn done(&self, key: &ObjectKey) {
         self.lock().running.remove(key);
@@ -100,17 +100,150 @@ impl Queue {
     }
 }
 
+impl Inner {
+    fn add(&mut self, key: &ObjectKey, time: Instant) {
+        let number = match self.places.get(key).copied() {
+            Some(Place::Due(before, _)) if before <= time => return,
+            Some(Place::Due(before, number)) => {
+                self.due.remove(&(before, number));
+                None
+            }
+            // It keeps its turn, but may need other work by now.
+            Some(Place::Ready(lane, number)) => {
+                self.take_from(lane, &key.namespace, Some(number));
+                Some(number)
+            }
+            None => None,
+        };
+        let (time, number) = match number {
+            Some(number) => (time.min(Instant::now()), number),
+            None => {
+                self.next += 1;
+                (time, self.next)
+            }
+        };
+        self.due.insert((time, number), key.clone());
+        self.places.insert(key.clone(), Place::Due(time, number));
+    }
+
+    /// The next key; if there is none, when the next one is due.
+    fn take(
+        &mut self,
+        lane_of: &impl Fn(&ObjectKey) -> Lane,
+    ) -> (Option<ObjectKey>, Option<Instant>) {
+        let later = self.ready_what_is_due(lane_of);
+        for lane in Lane::ALL {
+            let slow = self.running.values().filter(|lane| **lane != Lane::Mount);
+            if lane != Lane::Mount && slow.count() >= SLOW {
+                break;
+            }
+            let Some(namespace) = self.turn(lane) else {
+                continue;
+            };
+            let Some(key) = self.take_from(lane, &namespace, None) else {
+                continue;
+            };
+            self.places.remove(&key);
+            self.running.insert(key.clone(), lane);
+            self.last.insert(lane, namespace);
+            return (Some(key), None);
+        }
+        (None, later)
+    }
+
+    /// Moves what is due to where it waits for a worker; says when the next one is due.
+    fn ready_what_is_due(&mut self, lane_of: &impl Fn(&ObjectKey) -> Lane) -> Option<Instant> {
+        let now = Instant::now();
+        let mut later = None;
+        let mut due = Vec::new();
+        for (place, key) in &self.due {
+            if place.0 > now {
+                later = Some(place.0);
+                break;
+            }
+            if !self.running.contains_key(key) {
+                due.push(*place);
+            }
+        }
+        for place in due {
+            if let Some(key) = self.due.remove(&place) {
+                let lane = lane_of(&key);
+                self.places.insert(key.clone(), Place::Ready(lane, place.1));
+                let namespaces = self.ready.entry(lane).or_default();
+                let waiting = namespaces.entry(key.namespace.clone()).or_default();
+                waiting.insert(place.1, key);
+            }
+        }
+        later
+    }
+
+    /// The namespace whose turn it is: the next one, in their order, that has not enough workers.
+    fn turn(&self, lane: Lane) -> Option<String> {
+        let namespaces = self.ready.get(&lane)?;
+        let has_workers = |namespace: &str| {
+            let running = self.running.keys();
+            running.filter(|key| key.namespace == namespace).count() >= NAMESPACE
+        };
+        let last = self.last.get(&lane).map_or("", String::as_str);
+        let after = namespaces.range::<str, _>((Bound::Excluded(last), Bound::Unbounded));
+        let mut turns =
+            after.chain(namespaces.range::<str, _>((Bound::Unbounded, Bound::Included(last))));
+        let turn = turns.find(|(namespace, _)| !has_workers(namespace))?;
+        Some(turn.0.clone())
+    }
+
+    /// Takes what has waited longest, or what has this number, from where it waits.
+    fn take_from(&mut self, lane: Lane, namespace: &str, number: Option<u64>) -> Option<ObjectKey> {
+        let namespaces = self.ready.get_mut(&lane)?;
+        let waiting = namespaces.get_mut(namespace)?;
+        let found = match number {
+            Some(number) => waiting.remove(&number),
+            None => waiting.pop_first().map(|(_, key)| key),
+        };
+        if waiting.is_empty() {
+            namespaces.remove(namespace);
+        }
+        found
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::Duration;
 
     fn key(name: &str) -> ObjectKey {
+        of("db", name)
+    }
+
+    fn of(namespace: &str, name: &str) -> ObjectKey {
         ObjectKey {
             kind: "Volume".into(),
-            namespace: "db".into(),
+            namespace: namespace.into(),
             name: name.into(),
         }
+    }
+
+    /// The names say what is to be done.
+    fn lane(key: &ObjectKey) -> Lane {
+        match key.name.split('-').next() {
+            Some("mount") => Lane::Mount,
+            Some("removal") => Lane::Removal,
+            _ => Lane::Making,
+        }
+    }
+
+    /// What workers get now, as many as there are.
+    async fn taken(queue: &Queue) -> Vec<String> {
+        let mut taken = Vec::new();
+        while taken.len() < WORKERS {
+            let next = queue.next(lane);
+            match tokio::time::timeout(Duration::from_millis(1), next).await {
+                Ok(key) => taken.push(format!("{}/{}", key.namespace, key.name)),
+                Err(_) => break,
+            }
+        }
+        taken
     }
 
     #[tokio::test(start_paused = true)]
@@ -120,12 +253,68 @@ mod tests {
         queue.add(&key("a"), now + Duration::from_secs(9));
         queue.add(&key("a"), now + Duration::from_secs(1));
         queue.add(&key("a"), now + Duration::from_secs(5));
-        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(queue.next(lane).await, key("a"));
         assert_eq!(now.elapsed().as_secs(), 1);
         queue.add(&key("a"), Instant::now());
-        let none = tokio::time::timeout(Duration::from_mins(1), queue.next()).await;
+        let none = tokio::time::timeout(Duration::from_mins(1), queue.next(lane)).await;
         assert!(none.is_err(), "it is still being worked on");
         queue.done(&key("a"));
-        assert_eq!(queue.next().await, key("a"));
+        assert_eq!(queue.next(lane).await, key("a"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_with_very_many_objects_leaves_room_for_the_others() {
+        let queue = Queue::default();
+        let now = Instant::now();
+        for number in 0..100 {
+            queue.add(&of("tenant", &format!("clone-{number}")), now);
+        }
+        queue.add(&of("other", "clone"), now);
+        let first = taken(&queue).await;
+        let expected = [
+            "other/clone",
+            "tenant/clone-0",
+            "tenant/clone-1",
+            "tenant/clone-2",
+            "tenant/clone-3",
+        ];
+        assert_eq!(first, expected);
+        // Who is done makes room for its namespace.
+        queue.done(&of("tenant", "clone-1"));
+        assert_eq!(taken(&queue).await, ["tenant/clone-4"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mounts_come_first_and_always_find_a_worker_and_removals_come_before_what_is_made() {
+        let queue = Queue::default();
+        let now = Instant::now();
+        for namespace in ["a", "b", "c"] {
+            for number in 0..9 {
+                queue.add(&of(namespace, &format!("making-{number}")), now);
+            }
+        }
+        let making = taken(&queue).await;
+        assert_eq!(making.len(), SLOW);
+        let turns: String = making.iter().map(|name| &name[..1]).collect();
+        assert_eq!(turns, "abcabc");
+        queue.add(&of("d", "making"), now);
+        queue.add(&of("e", "removal"), now);
+        queue.add(&of("f", "mount"), now);
+        assert_eq!(taken(&queue).await, ["f/mount"]);
+        queue.done(&of("a", "making-0"));
+        assert_eq!(taken(&queue).await, ["e/removal"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_is_added_again_keeps_its_turn() {
+        let queue = Queue::default();
+        let now = Instant::now();
+        queue.add(&of("a", "one"), now);
+        queue.add(&of("a", "two"), now);
+        queue.add(&of("b", "mount"), now);
+        assert_eq!(queue.next(lane).await, of("b", "mount"));
+        queue.add(&of("a", "one"), Instant::now());
+        queue.add(&of("a", "one"), Instant::now() + Duration::from_mins(1));
+        assert_eq!(taken(&queue).await, ["a/one", "a/two"]);
     }
 }

@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     Error,
     blocking::blocking,
-    queue::Queue,
+    queue::{Lane, Queue},
     record::{Body, Record},
     source::kubernetes::server::Server,
     store::Store,
@@ -408,12 +408,26 @@ impl Shared {
         if is_leaving && !lock(&self.listed).contains(&record.kind) {
             return false;
         }
-        let is_unproven = record.drumlin.mounted.is_some()
-            && record.drumlin.boot.as_deref() != Some(self.boot.as_str());
         !record.is_settled()
             || record.lacks_guard()
-            || is_unproven
+            || self.is_unproven(record)
             || lock(&self.doubted).contains(&record.key())
+    }
+
+    /// Whether it was mounted in an earlier boot, and not seen to be so in this one.
+    fn is_unproven(&self, record: &Record) -> bool {
+        let book = &record.drumlin;
+        book.mounted.is_some() && book.boot.as_deref() != Some(self.boot.as_str())
+    }
+
+    /// How urgent the work on an object is.
+    pub(crate) fn lane(&self, key: &ObjectKey) -> Lane {
+        let lane = self.with(key, |record| match record {
+            _ if record.is_absent() => Lane::Removal,
+            _ if self.is_unproven(record) => Lane::Mount,
+            _ => Lane::Making,
+        });
+        lane.unwrap_or(Lane::Making)
     }
 
     fn wake_dependants(&self, key: &ObjectKey) {

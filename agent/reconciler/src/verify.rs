@@ -1,15 +1,19 @@
-//! Whether what was made is still there: one list for all, every ten minutes.
+//! Whether all classes can be used, and what was made is still there: one list for all, every ten minutes.
 //!
 //! Nothing is changed here: what looks wrong is looked at by its own pass, which nobody else's work can cross.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use drumlin_crd::{ObjectKey, VolumeGroupStatus};
 use drumlin_proto::{csi::v1, volumegroup::ListVolumeGroupsRequest};
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
-    client::{Failure, SHORT, call},
+    client::{Cause, Failure, LIST, PATIENCE, call},
     engine::Engine,
     kinds::{
         membership::state,
@@ -18,9 +22,48 @@ use crate::{
     record::{Body, Record},
 };
 
+/// How often what was made is looked for.
+const VERIFY: Duration = Duration::from_mins(10);
+/// How often a class that cannot be used is looked at, at first and at most.
+const TROUBLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
 impl Engine {
+    /// Looks whether all is well, for ever: every ten minutes, and while a class cannot be used as often as it may be back.
+    pub(crate) async fn keep_verifying(&self) {
+        let mut verified: Option<Instant> = None;
+        let mut pause = None;
+        loop {
+            self.open().await;
+            let probed = self.client.probe().await;
+            let is_back = probed.is_ok() && pause.take().is_some();
+            if is_back {
+                self.wake_unfinished();
+            }
+            if is_back || verified.is_none_or(|verified| verified.elapsed() >= VERIFY) {
+                verified = Some(Instant::now());
+                self.verify().await;
+            }
+            let wait = match probed {
+                Ok(()) => VERIFY,
+                Err(_) => pause.map_or(TROUBLE.0, |pause: Duration| (pause * 2).min(TROUBLE.1)),
+            };
+            if probed.is_err() {
+                pause = Some(wait);
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    /// Has all that is not done tried again at once.
+    fn wake_unfinished(&self) {
+        for key in self.shared.keys_of(|record| self.shared.needs_work(record)) {
+            self.reset(&key);
+        }
+    }
+
     /// Looks for volumes, snapshots and groups that were there and are gone, or came back, and for mounts that are missing.
-    pub(crate) async fn verify(&self) -> Result<(), Failure> {
+    /// What cannot be asked is left for the next time.
+    async fn verify(&self) {
         let keys = self.shared.keys_of(|record| {
             record.is_begun()
                 && record.drumlin.orphan_since.is_none()
@@ -28,59 +71,34 @@ impl Engine {
                 && !record.is_paused()
         });
         if keys.is_empty() {
-            return Ok(());
+            return;
         }
         // Before the lists are made: what is made after that is in none of them, and is not missed.
         let records: Vec<Record> = keys
             .iter()
             .filter_map(|key| self.shared.record(key))
             .collect();
-        let volumes = self.volumes().await?;
-        let snapshots = self.snapshots().await?;
         let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
-        let groups = if records.iter().any(is_group) {
-            self.groups().await?
-        } else {
-            HashMap::new()
+        let found = Everything {
+            volumes: known(self.volumes().await),
+            snapshots: known(self.snapshots().await),
+            groups: if records.iter().any(is_group) {
+                known(self.groups().await)
+            } else {
+                None
+            },
         };
         for record in records {
             let key = record.key();
-            match &record.body {
-                Body::Volume { status, .. } => {
-                    let Some(handle) = &status.volume_handle else {
-                        continue;
-                    };
-                    if is_otherwise(&record, volumes.get(handle)) {
-                        self.doubt(&key);
-                    } else if let Some(path) = &status.mount_path {
-                        self.verify_mount(&key, handle, path).await?;
-                    }
-                }
-                Body::Snapshot { status, .. } => {
-                    let handle = status.snapshot_handle.as_ref();
-                    if handle
-                        .is_some_and(|handle| snapshots.contains(handle) == record.drumlin.lost)
-                    {
-                        self.doubt(&key);
-                    }
-                }
-                Body::Group { status, .. } => {
-                    let group = status.group_handle.as_ref();
-                    if group.is_some_and(|handle| has_other_members(status, groups.get(handle))) {
-                        self.doubt(&key);
-                    }
-                }
-                Body::GroupSnapshot { status, .. } => {
-                    let members = status.members.iter();
-                    let mut handles = members.filter_map(|member| member.snapshot_handle.as_ref());
-                    let is_lost = handles.any(|handle| !snapshots.contains(handle));
-                    if status.group_snapshot_handle.is_some() && is_lost != record.drumlin.lost {
-                        self.doubt(&key);
-                    }
-                }
+            if found.differs_from(&record) {
+                self.doubt(&key);
+            } else if let Body::Volume { status, .. } = &record.body
+                && let (Some(handle), Some(path)) = (&status.volume_handle, &status.mount_path)
+                && !self.verify_mount(&key, handle, path).await
+            {
+                return;
             }
         }
-        Ok(())
     }
 
     fn doubt(&self, key: &ObjectKey) {
@@ -94,7 +112,7 @@ impl Engine {
         loop {
             let answer = call(
                 "ListVolumes",
-                SHORT,
+                LIST,
                 self.client.controller().list_volumes(request.clone()),
             )
             .await?;
@@ -115,7 +133,7 @@ impl Engine {
         loop {
             let answer = call(
                 "ListSnapshots",
-                SHORT,
+                LIST,
                 self.client.controller().list_snapshots(request.clone()),
             )
             .await?;
@@ -135,7 +153,7 @@ impl Engine {
         loop {
             let mut client = self.client.groups();
             let answer = client.list_volume_groups(request.clone());
-            let answer = call("ListVolumeGroups", SHORT, answer).await?;
+            let answer = call("ListVolumeGroups", LIST, answer).await?;
             let found = answer.entries.into_iter();
             groups.extend(found.filter_map(|entry| {
                 let group = entry.volume_group?;
@@ -150,28 +168,72 @@ impl Engine {
         }
     }
 
-    async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> Result<(), Failure> {
+    /// Looks whether a mount is there still; says whether anybody answers.
+    async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> bool {
         let request = v1::NodeGetVolumeStatsRequest {
             volume_id: handle.to_owned(),
             volume_path: path.to_owned(),
             staging_target_path: String::new(),
         };
-        match call(
-            "NodeGetVolumeStats",
-            SHORT,
-            self.client.node().node_get_volume_stats(request),
-        )
-        .await
-        {
+        let mut node = self.client.node();
+        let answer = node.node_get_volume_stats(request);
+        match call("NodeGetVolumeStats", PATIENCE, answer).await {
             Err(failure) if failure.code == Code::NotFound => {
                 tracing::warn!(object = %key, "mount is gone; it is made again");
                 self.doubt(key);
-                Ok(())
+                true
             }
             // One mount that cannot be looked at hides no other.
-            Err(failure) if failure.code != Code::Unavailable => Ok(()),
-            Err(failure) => Err(failure),
-            Ok(_) => Ok(()),
+            Err(failure) => failure.cause != Cause::Transport,
+            Ok(_) => true,
+        }
+    }
+}
+
+/// What there is, as far as it could be asked.
+struct Everything {
+    volumes: Option<HashMap<String, v1::list_volumes_response::Entry>>,
+    snapshots: Option<HashSet<String>>,
+    groups: Option<HashMap<String, HashSet<String>>>,
+}
+
+impl Everything {
+    /// Whether an object is not as its record has it.
+    fn differs_from(&self, record: &Record) -> bool {
+        let lost = record.drumlin.lost;
+        match &record.body {
+            Body::Volume { status, .. } => {
+                let handle = status.volume_handle.as_ref().zip(self.volumes.as_ref());
+                handle.is_some_and(|(handle, volumes)| is_otherwise(record, volumes.get(handle)))
+            }
+            Body::Snapshot { status, .. } => {
+                let handle = status.snapshot_handle.as_ref().zip(self.snapshots.as_ref());
+                handle.is_some_and(|(handle, snapshots)| snapshots.contains(handle) == lost)
+            }
+            Body::Group { status, .. } => {
+                let handle = status.group_handle.as_ref().zip(self.groups.as_ref());
+                handle.is_some_and(|(handle, groups)| has_other_members(status, groups.get(handle)))
+            }
+            Body::GroupSnapshot { status, .. } => {
+                let Some(snapshots) = &self.snapshots else {
+                    return false;
+                };
+                let members = status.members.iter();
+                let mut handles = members.filter_map(|member| member.snapshot_handle.as_ref());
+                let is_lost = handles.any(|handle| !snapshots.contains(handle));
+                status.group_snapshot_handle.is_some() && is_lost != lost
+            }
+        }
+    }
+}
+
+/// What was asked for, if it could be: a list that lacks a class would show its objects as lost.
+fn known<T>(answer: Result<T, Failure>) -> Option<T> {
+    match answer {
+        Ok(found) => Some(found),
+        Err(failure) => {
+            tracing::debug!(rpc.code = ?failure.code, error = %failure.message, "could not look whether all is there");
+            None
         }
     }
 }

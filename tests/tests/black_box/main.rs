@@ -32,6 +32,7 @@ mod lists;
 mod manifest_group_snapshots;
 mod manifest_groups;
 mod manifests;
+mod manifests_in_trouble;
 mod node;
 mod nomad;
 mod old_calls;

@@ -11,7 +11,7 @@ use super::{
     Halt, Pass, blocked, gone, removal::has_nothing, stalled, volume::is_refusal, waiting,
 };
 use crate::{
-    client::{Failure, LONG, SHORT, call},
+    client::{Failure, PATIENCE, call},
     record::{Body, Verdict},
 };
 
@@ -90,7 +90,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.groups();
         let answer = groups.create_volume_group(request);
-        let answer = call("CreateVolumeGroup", LONG, answer).await;
+        let answer = call("CreateVolumeGroup", PATIENCE, answer).await;
         if let Err(failure) = &answer
             && is_refusal(failure.code)
         {
@@ -123,7 +123,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.groups();
         let answer = groups.controller_get_volume_group(request);
-        match call("ControllerGetVolumeGroup", SHORT, answer).await {
+        match call("ControllerGetVolumeGroup", PATIENCE, answer).await {
             Ok(answer) => Ok(answer.volume_group),
             Err(failure) if failure.code == Code::NotFound => Ok(None),
             Err(failure) => Err(failure),
@@ -166,7 +166,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.groups();
         let answer = groups.modify_volume_group_membership(request);
-        let answer = call("ModifyVolumeGroupMembership", LONG, answer).await?;
+        let answer = call("ModifyVolumeGroupMembership", PATIENCE, answer).await?;
         Ok(answer.volume_group.unwrap_or_default())
     }
 
@@ -218,7 +218,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.groups();
         let deleted = groups.delete_volume_group(request);
-        match call("DeleteVolumeGroup", LONG, deleted).await {
+        match call("DeleteVolumeGroup", PATIENCE, deleted).await {
             Err(failure) if failure.code != Code::NotFound => Err(blocked(failure)),
             _ => {
                 self.point("group.delete.called");

@@ -18,7 +18,7 @@ use super::{
     waiting,
 };
 use crate::{
-    client::{Failure, LONG, SHORT, call},
+    client::{Failure, PATIENCE, call},
     record::{Body, Verdict},
 };
 
@@ -138,7 +138,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.group_controller();
         let answer = groups.create_volume_group_snapshot(request);
-        let answer = call("CreateVolumeGroupSnapshot", LONG, answer).await;
+        let answer = call("CreateVolumeGroupSnapshot", PATIENCE, answer).await;
         if let Err(failure) = &answer
             && takes_nothing(failure.code)
             && self.together().1.group_snapshot_handle.is_none()
@@ -248,7 +248,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.group_controller();
         let answer = groups.get_volume_group_snapshot(request);
-        let is_lost = match call("GetVolumeGroupSnapshot", SHORT, answer).await {
+        let is_lost = match call("GetVolumeGroupSnapshot", PATIENCE, answer).await {
             Ok(answer) => answer
                 .group_snapshot
                 .is_none_or(|found| !found.ready_to_use),
@@ -277,7 +277,7 @@ impl Pass<'_> {
         loop {
             let mut controller = self.client.controller();
             let answer = controller.list_snapshots(request.clone());
-            let answer = call("ListSnapshots", SHORT, answer).await?;
+            let answer = call("ListSnapshots", PATIENCE, answer).await?;
             let snapshots = answer
                 .entries
                 .into_iter()
@@ -336,7 +336,7 @@ impl Pass<'_> {
         };
         let mut groups = self.client.group_controller();
         let deleted = groups.delete_volume_group_snapshot(request);
-        match call("DeleteVolumeGroupSnapshot", LONG, deleted).await {
+        match call("DeleteVolumeGroupSnapshot", PATIENCE, deleted).await {
             Err(failure) if failure.code != Code::NotFound => Err(blocked(failure)),
             _ => {
                 self.point("group-snapshot.delete.called");

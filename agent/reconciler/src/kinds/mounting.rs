@@ -12,7 +12,7 @@ use tonic::Code;
 use super::{Halt, Pass, stalled, waiting};
 use crate::{
     blocking::blocking,
-    client::{Failure, LONG, SHORT, call},
+    client::{Failure, PATIENCE, call},
 };
 
 /// Why nothing is mounted at a path for an object of an API server: who may write objects in a namespace need not be
@@ -106,7 +106,7 @@ impl Pass<'_> {
         };
         let staged = call(
             "NodeStageVolume",
-            LONG,
+            PATIENCE,
             self.client.node().node_stage_volume(request),
         )
         .await;
@@ -126,7 +126,7 @@ impl Pass<'_> {
         };
         let published = call(
             "NodePublishVolume",
-            SHORT,
+            PATIENCE,
             self.client.node().node_publish_volume(request),
         )
         .await;
@@ -155,7 +155,7 @@ impl Pass<'_> {
         let mut controller = self.client.controller();
         let answer = call(
             "ControllerPublishVolume",
-            SHORT,
+            PATIENCE,
             controller.controller_publish_volume(request(self)),
         )
         .await;
@@ -165,7 +165,7 @@ impl Pass<'_> {
                 self.unstage().await.map_err(in_use)?;
                 call(
                     "ControllerPublishVolume",
-                    SHORT,
+                    PATIENCE,
                     controller.controller_publish_volume(request(self)),
                 )
                 .await
@@ -198,7 +198,7 @@ impl Pass<'_> {
         gone_is_fine(
             call(
                 "NodeUnpublishVolume",
-                SHORT,
+                PATIENCE,
                 self.client.node().node_unpublish_volume(request),
             )
             .await,
@@ -216,7 +216,7 @@ impl Pass<'_> {
         gone_is_fine(
             call(
                 "NodeUnstageVolume",
-                SHORT,
+                PATIENCE,
                 self.client.node().node_unstage_volume(request),
             )
             .await,
@@ -232,7 +232,7 @@ impl Pass<'_> {
             gone_is_fine(
                 call(
                     "ControllerUnpublishVolume",
-                    SHORT,
+                    PATIENCE,
                     controller.controller_unpublish_volume(request),
                 )
                 .await,

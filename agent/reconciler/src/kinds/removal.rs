@@ -6,7 +6,7 @@ use tonic::Code;
 
 use super::{Halt, Pass, blocked, volume::is_refusal};
 use crate::{
-    client::{LONG, SHORT, call},
+    client::{PATIENCE, call},
     record::{State, Verdict},
 };
 
@@ -58,7 +58,7 @@ impl Pass<'_> {
         };
         match call(
             "DeleteVolume",
-            LONG,
+            PATIENCE,
             self.client.controller().delete_volume(request),
         )
         .await
@@ -79,7 +79,7 @@ impl Pass<'_> {
         let mut controller = self.client.controller();
         match call(
             "ControllerModifyVolume",
-            SHORT,
+            PATIENCE,
             controller.controller_modify_volume(request),
         )
         .await

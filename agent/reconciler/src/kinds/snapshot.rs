@@ -13,7 +13,7 @@ use super::{
     waiting,
 };
 use crate::{
-    client::{LONG, SHORT, call},
+    client::{PATIENCE, call},
     record::{Body, Record, Verdict},
 };
 
@@ -107,7 +107,7 @@ impl Pass<'_> {
         };
         let answer = call(
             "ListSnapshots",
-            SHORT,
+            PATIENCE,
             self.client.controller().list_snapshots(request),
         )
         .await?;
@@ -166,7 +166,7 @@ impl Pass<'_> {
         };
         let answer = call(
             "CreateSnapshot",
-            LONG,
+            PATIENCE,
             self.client.controller().create_snapshot(request),
         )
         .await;
@@ -223,7 +223,7 @@ impl Pass<'_> {
                     };
                     let deleted = call(
                         "DeleteSnapshot",
-                        LONG,
+                        PATIENCE,
                         self.client.controller().delete_snapshot(request),
                     )
                     .await;

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::{Halt, Pass, ready, stalled};
 use crate::{
-    client::{Failure, LONG, SHORT, call},
+    client::{Failure, PATIENCE, call},
     record::{Body, CreateIntent, Record, Verdict},
 };
 
@@ -136,7 +136,7 @@ impl Pass<'_> {
         let request = self.create_request(name, intent);
         let answer = call(
             "CreateVolume",
-            LONG,
+            PATIENCE,
             self.client.controller().create_volume(request),
         )
         .await;
@@ -208,7 +208,7 @@ impl Pass<'_> {
         let mut controller = self.client.controller();
         let answer = call(
             "ControllerExpandVolume",
-            LONG,
+            PATIENCE,
             controller.controller_expand_volume(request),
         )
         .await;
@@ -234,7 +234,7 @@ impl Pass<'_> {
             };
             let grown = call(
                 "NodeExpandVolume",
-                LONG,
+                PATIENCE,
                 self.client.node().node_expand_volume(request),
             )
             .await;
@@ -266,7 +266,7 @@ impl Pass<'_> {
         let mut controller = self.client.controller();
         let answer = call(
             "ControllerGetVolume",
-            SHORT,
+            PATIENCE,
             controller.controller_get_volume(request),
         )
         .await;

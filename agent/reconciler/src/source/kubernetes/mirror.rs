@@ -13,7 +13,7 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::server::{Refusal, Server, Speaker, Told};
 use crate::{
-    queue::Queue,
+    queue::{Lane, Queue},
     record::{Record, State, Verdict},
     served::Served,
     shared::{Shared, lock},
@@ -127,7 +127,7 @@ impl Mirror {
         let writing = async {
             let mut left = (BURST, Instant::now());
             loop {
-                let key = self.queue.next().await;
+                let key = self.queue.next(|_| Lane::Making).await;
                 if self.one(&key).await {
                     spend(&mut left).await;
                 }

@@ -1,0 +1,222 @@
+//! One object's trouble, and one class', is no trouble of the others.
+
+use std::{fs, path::Path, process::Child};
+
+use drumlin_tests::{
+    agent::{Agent, Options, eventually, write},
+    programs::{drumlin, program, run},
+    relay::{Fault, Relay},
+    storage::{Scratch, mounts_below},
+};
+use serde_json::Value;
+use tonic::Code;
+
+use crate::{
+    host::{Host, absent, volume},
+    kit::{get, put, text},
+};
+
+/// A reconciler that reaches its agent through a relay.
+struct Reconciler {
+    agent: Agent,
+    relay: Relay,
+    child: Child,
+}
+
+impl Reconciler {
+    async fn start() -> Self {
+        let agent = Agent::start().await;
+        let relay = Relay::start(agent.path("relay.sock"), &agent.socket());
+        let manifests = agent.scratch.directory("manifests");
+        let child = program(drumlin())
+            .args(["reconcile", "--manifests", &text(manifests)])
+            .args(["--endpoint", &relay.socket().to_string_lossy()])
+            .args(["--state-dir", &text(agent.path("state"))])
+            .stderr(fs::File::create(agent.path("reconciler.log")).unwrap())
+            .spawn()
+            .unwrap();
+        Self {
+            agent,
+            relay,
+            child,
+        }
+    }
+
+    fn write(&self, file: &str, documents: &[String]) {
+        let path = self.agent.path("manifests").join(file);
+        write(&path, &documents.join("---\n"));
+    }
+
+    /// Waits until the line of an object has all of these words.
+    async fn until(&self, object: &str, words: &[&str]) {
+        let is_shown = |(table, _): &(String, i32)| {
+            let mut lines = table.lines();
+            let line = lines.find(|line| line.split_whitespace().any(|word| word == object));
+            line.is_some_and(|line| words.iter().all(|word| line.contains(word)))
+        };
+        eventually(|| self.agent.status(), is_shown).await;
+    }
+}
+
+impl Drop for Reconciler {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The same manifest in another namespace.
+fn within(namespace: &str, manifest: &str) -> String {
+    manifest.replace(
+        "metadata:\n",
+        &format!("metadata:\n  namespace: {namespace}\n"),
+    )
+}
+
+#[tokio::test]
+async fn an_object_whose_call_is_refused_as_unavailable_says_so_and_holds_up_no_other() {
+    let host = Reconciler::start().await;
+    let unavailable = Fault::Refuse(Code::Unavailable);
+    host.relay.on("CreateVolume", "sick", unavailable);
+    host.write("a.yaml", &[volume("sick", "16Mi", "")]);
+    host.until("sick", &["False", "Unavailable", "refused on the way"])
+        .await;
+    host.write("b.yaml", &[volume("well", "16Mi", "")]);
+    host.until("well", &["True"]).await;
+    let greeted = host.relay.calls("GetPluginInfo");
+    assert_eq!(greeted, 1, "the agent was not taken for one that is away");
+    host.relay.pass_all();
+    host.until("sick", &["True"]).await;
+}
+
+#[tokio::test]
+async fn calls_that_take_long_hold_up_neither_other_namespaces_nor_what_goes() {
+    let host = Reconciler::start().await;
+    let goes = volume("goes", "16Mi", "deletionPolicy: Delete");
+    host.write("a.yaml", &[goes.clone()]);
+    host.until("goes", &["True"]).await;
+    host.relay.on("CreateVolume", "slow", Fault::Hold);
+    let many: Vec<String> = (0..20)
+        .map(|number| within("tenant", &volume(&format!("slow-{number}"), "16Mi", "")))
+        .collect();
+    host.write("tenant.yaml", &many);
+    eventually(|| host.relay.calls("CreateVolume"), |calls| *calls > 4).await;
+    host.write("a.yaml", &[absent(&goes)]);
+    host.write("b.yaml", &[within("other", &volume("quick", "16Mi", ""))]);
+    host.until("quick", &["True"]).await;
+    host.until("goes", &["Deleted"]).await;
+    // Who waits says what for, and the call is made again.
+    host.until("slow-0", &["False", "OperationPending", "no answer within"])
+        .await;
+    host.relay.pass_all();
+    for number in 0..20 {
+        host.until(&format!("slow-{number}"), &["True"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_takes_longer_than_is_waited_for_ends_once() {
+    // The agent stands still in the midst of a creation, and goes on after the reconciler has asked again.
+    let mut host = Reconciler::start().await;
+    host.write("warm.yaml", &[volume("warm", "16Mi", "")]);
+    host.until("warm", &["True"]).await;
+    let options = Options {
+        environment: vec![
+            ("DRUMLIN_FAIL".to_owned(), "create-volume.made".to_owned()),
+            ("DRUMLIN_FAIL_BY".to_owned(), "stop".to_owned()),
+        ],
+        ..Options::default()
+    };
+    host.agent.kill();
+    host.agent.restart_with(options).await;
+    host.write("a.yaml", &[volume("data", "16Mi", "")]);
+    let stopped = || {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", host.agent.pid())).unwrap();
+        stat.rsplit(')')
+            .next()
+            .unwrap()
+            .trim_start()
+            .starts_with('T')
+    };
+    eventually(stopped, |stopped| *stopped).await;
+    // Nobody answers any call: that is no object's trouble.
+    eventually(
+        || host.relay.calls("GetPluginInfo"),
+        |greetings| *greetings > 1,
+    )
+    .await;
+    host.agent.signal(nix::sys::signal::Signal::SIGCONT);
+    host.until("data", &["True"]).await;
+    assert_eq!(host.agent.status().1, 0);
+}
+
+/// What a boot leaves: nothing is mounted, and the records are of another boot.
+fn boot(host: &mut Host) {
+    host.agent.kill();
+    for mount in mounts_below(&text(host.agent.scratch.path().to_owned()))
+        .iter()
+        .rev()
+    {
+        run("umount", &[mount]);
+    }
+    let objects = host.agent.path("state/reconciler/objects/Volume/default");
+    for entry in fs::read_dir(objects).unwrap() {
+        let path = entry.unwrap().path();
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        assert!(record["drumlin"]["boot"].is_string(), "{record}");
+        record["drumlin"]["boot"] = "another".into();
+        fs::write(&path, record.to_string()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
+    let scratch = Scratch::new();
+    let (a, b) = (scratch.directory("a"), scratch.directory("b"));
+    let options = Options {
+        config: Some(format!(
+            "classes:\n- {{name: a, default: true, directory: {{path: {}}}}}\n- {{name: b, directory: {{path: {}}}}}\n",
+            a.display(),
+            b.display()
+        )),
+        ..Options::default()
+    };
+    let mut host = Host::over(scratch, options).await;
+    let of = |host: &Host, name: &str, class: &str| {
+        let path = host.path(name);
+        volume(
+            name,
+            "32Mi",
+            &format!("deviceClass: {class}\nmount: {{path: {path}}}\ndeletionPolicy: Delete"),
+        )
+    };
+    let manifests = [of(&host, "away", "a"), of(&host, "here", "b")];
+    host.write("v.yaml", &manifests);
+    for name in ["away", "here"] {
+        host.until(name, &["True", "Published"]).await;
+        put(&host.path(name), "file", name.as_bytes());
+    }
+    boot(&mut host);
+    let gone = a.with_extension("gone");
+    fs::rename(&a, &gone).unwrap();
+    host.restart(None).await;
+    eventually(|| mounts_below(&host.path("")), |mounts| mounts.len() == 1).await;
+    assert_eq!(get(&host.path("here"), "file"), b"here");
+    host.until("away", &["False", "FailedPrecondition", "cannot be read"]).await;
+    // What is of the other class is made, and goes, as ever.
+    host.write("new.yaml", &[volume("new", "16Mi", "deviceClass: b")]);
+    host.until("new", &["True"]).await;
+    host.write("v.yaml", &[manifests[0].clone(), absent(&manifests[1])]);
+    host.until("here", &["Deleted"]).await;
+    let log = host.agent.log();
+    let told = log.matches("class cannot be used").count();
+    assert!(
+        (1..=2).contains(&told),
+        "{told} times, of which one by the start\n{log}"
+    );
+    // It comes back, and what it has is there at once.
+    fs::rename(&gone, &a).unwrap();
+    host.until("away", &["True", "Published"]).await;
+    assert_eq!(get(&host.path("away"), "file"), b"away");
+    assert!(Path::new(&host.path("away")).is_dir());
+}
