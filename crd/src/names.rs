@@ -64,6 +64,12 @@ pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }
 
+/// The class that an id of the agent's names (`<node>/<class>/<key>`).
+pub fn class_of(handle: &str) -> Option<&str> {
+    let class = handle.rsplit('/').nth(1)?;
+    is_label(class).then_some(class)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -65,7 +65,7 @@ pub fn volume(spec: &VolumeSpec) -> Vec<Wrong> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
     checks.that(
-        names::is_label(&spec.device_class),
+        spec.device_class.as_deref().is_none_or(names::is_label),
         "spec.deviceClass",
         "must be 1 to 63 lower-case letters, digits and '-'",
     );
@@ -241,7 +241,7 @@ pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(
-        old.device_class == new.device_class,
+        is_kept(old.device_class.as_ref(), new.device_class.as_ref()),
         "spec.deviceClass",
         "cannot be changed",
     );
@@ -251,7 +251,7 @@ pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
         "cannot be changed",
     );
     checks.that(
-        old.fs_type == new.fs_type,
+        is_kept(old.fs_type.as_ref(), new.fs_type.as_ref()),
         "spec.fsType",
         "cannot be changed",
     );
@@ -283,4 +283,9 @@ pub fn snapshot_update(old: &SnapshotSpec, new: &SnapshotSpec) -> Vec<Wrong> {
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(old.source == new.source, "spec.source", "cannot be changed");
     checks.0
+}
+/// Whether what is said still is what was said. Who leaves it out says nothing: whether what he says later is so is seen where
+/// the volume is.
+fn is_kept<T: PartialEq>(old: Option<&T>, new: Option<&T>) -> bool {
+    old.is_none() || new.is_none() || old == new
 }

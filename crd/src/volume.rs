@@ -55,7 +55,7 @@ use crate::{
     printcolumn(
         name = "Class",
         type_ = "string",
-        json_path = ".spec.deviceClass",
+        json_path = ".status.deviceClass",
         priority = 1
     ),
     printcolumn(
@@ -86,14 +86,15 @@ pub struct VolumeSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// The device class of the agent that it is made in; the one called `default` when left out.
-    #[serde(default = "default_class")]
+    /// The device class of the agent that it is made in; when left out that of its source, or the agent's default. The
+    /// status says which it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 63),
         regex(pattern = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     )]
     #[x_kube(validation = ("self == oldSelf", "deviceClass cannot be changed"))]
-    pub device_class: String,
+    pub device_class: Option<String>,
     /// How large it shall be at least, such as `10Gi`. It can grow, and never shrinks.
     #[x_kube(validation = ("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", "capacity must be a quantity greater than 0, such as 10Gi"))]
     #[x_kube(validation = ("!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0", "capacity can only grow"))]
@@ -102,11 +103,10 @@ pub struct VolumeSpec {
     #[serde(default)]
     #[x_kube(validation = ("self == oldSelf", "volumeMode cannot be changed"))]
     pub volume_mode: VolumeMode,
-    /// The file system that it is formatted with, `ext4` when left out; one with a source must name the
-    /// file system of that.
-    #[serde(default)]
+    /// Its file system; when left out that of its source, or the one that its class gives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "fsType cannot be changed"))]
-    pub fs_type: FsType,
+    pub fs_type: Option<FsType>,
     /// What it is made from, of this namespace: a snapshot, a member of a group's snapshot or another volume; blank when left
     /// out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -136,12 +136,11 @@ pub enum VolumeMode {
     Block,
 }
 
-/// The file system of a volume.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+/// The file system that a volume is formatted with; when left out that of its source, or the one that its class gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FsType {
     /// ext4.
-    #[default]
     Ext4,
     /// xfs.
     Xfs,
@@ -237,6 +236,9 @@ pub struct VolumeStatus {
     /// The `volume_id`: `<node>/<class>/<key>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
+    /// The device class that it is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_class: Option<String>,
     /// How large it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Quantity>,
@@ -256,13 +258,10 @@ impl Default for VolumeStatus {
             csi_name: None,
             last_operation: None,
             volume_handle: None,
+            device_class: None,
             capacity: None,
             mount_path: None,
             group_name: None,
         }
     }
-}
-
-fn default_class() -> String {
-    "default".to_owned()
 }

@@ -191,7 +191,7 @@ fn whatever_is_taken_away_or_made_tighter_is_seen() {
         &with("enum", json!(["ext4", "xfs", "btrfs", "f2fs"])),
         false,
     );
-    check(&field("fsType"), &without("default"), true);
+    check(&field("volumeMode"), &without("default"), true);
     check(
         &field("capacity"),
         &without("x-kubernetes-validations"),

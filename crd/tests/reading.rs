@@ -36,8 +36,8 @@ fn defaults_are_those_of_the_schema() {
         panic!()
     };
     assert_eq!(volume.metadata.namespace.as_deref(), Some("default"));
-    assert_eq!(volume.spec.device_class, "default");
-    assert_eq!(volume.spec.fs_type.as_str(), "ext4");
+    assert_eq!(volume.spec.device_class, None);
+    assert_eq!(volume.spec.fs_type, None);
     assert_eq!(volume.spec.volume_mode, VolumeMode::Filesystem);
     assert_eq!(volume.spec.deletion_policy, DeletionPolicy::Retain);
     let Object::Snapshot(snapshot) = one(
@@ -227,7 +227,16 @@ fn what_may_not_change_is_told() {
             .collect::<Vec<_>>()
     };
     assert_eq!(wrong(&VOLUME.replace("1Gi", "512Mi")), ["spec.capacity"]);
-    assert_eq!(wrong(&with("fsType: xfs")), ["spec.fsType"]);
+    // What was left out may be said later: the agent knows whether it is so.
+    assert_eq!(wrong(&with("fsType: xfs")), Vec::<String>::new());
+    for (was, is, field) in [
+        ("fsType: ext4", "fsType: xfs", "spec.fsType"),
+        ("deviceClass: a", "deviceClass: b", "spec.deviceClass"),
+    ] {
+        let changed = one(&with(is)).wrong_after(&one(&with(was)));
+        let fields: Vec<String> = changed.into_iter().map(|wrong| wrong.field).collect();
+        assert_eq!(fields, [field]);
+    }
     assert_eq!(wrong(&with("source: {volumeName: b}")), ["spec.source"]);
     assert_eq!(wrong(&VOLUME.replace("1Gi", "2Gi")), Vec::<String>::new());
     assert_eq!(wrong(&with("nodeName: host")), Vec::<String>::new());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use drumlin_crd::{
-    DeletionPolicy, GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, LastOperation,
+    DeletionPolicy, FsType, GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, LastOperation,
     MemberKind, Object, ObjectKey, Observed, Snapshot, SnapshotSpec, SnapshotStatus, Volume,
     VolumeGroup, VolumeGroupSpec, VolumeGroupStatus, VolumeMount, VolumeSpec, VolumeStatus, names,
 };
@@ -173,6 +173,9 @@ pub(crate) struct Book {
 pub(crate) struct CreateIntent {
     /// The capacity asked for, in bytes.
     pub(crate) bytes: u64,
+    /// The file system asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) fs_type: Option<FsType>,
     /// The mount options asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mount_flags: Vec<String>,

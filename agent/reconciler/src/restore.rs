@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 use drumlin_crd::{
-    DeletionPolicy, FsType, GroupMember, GroupSnapshotMember, MemberKind, MemberSnapshot,
-    ObjectKey, Quantity, Volume, VolumeGroup, VolumeGroupSpec, VolumeMode, VolumeSource,
-    VolumeSpec, names, to_yaml,
+    DeletionPolicy, GroupMember, GroupSnapshotMember, MemberKind, MemberSnapshot, ObjectKey,
+    Quantity, Volume, VolumeGroup, VolumeGroupSpec, VolumeMode, VolumeSource, VolumeSpec, names,
+    to_yaml,
 };
 use serde::Serialize;
 
@@ -179,7 +179,7 @@ impl Restore<'_> {
             self.like(&mut text, record, spec)
         } else {
             text += "# No manifest is about that any more: check class, fsType and volumeMode.\n";
-            blank(class_of(kept.handle))
+            blank(names::class_of(kept.handle).map(str::to_owned))
         };
         volume.metadata.name = Some(name.to_owned());
         volume.metadata.namespace = Some(self.record.key().namespace);
@@ -268,28 +268,18 @@ fn called(kept: &Kept<'_>) -> String {
     format!("volume-{}", last.chars().map(character).collect::<String>())
 }
 
-/// The class that an id names (`<node>/<class>/<key>`).
-fn class_of(handle: &str) -> String {
-    let class = handle.rsplit('/').nth(1).unwrap_or_default();
-    if names::is_label(class) {
-        class.to_owned()
-    } else {
-        "default".to_owned()
-    }
-}
-
 fn bytes(size: Option<&Quantity>) -> u64 {
     size.and_then(|size| size.bytes().ok()).unwrap_or(0)
 }
 
 /// A volume of which nothing is known.
-fn blank(device_class: String) -> Volume {
+fn blank(device_class: Option<String>) -> Volume {
     let spec = VolumeSpec {
         node_name: None,
         device_class,
         capacity: Quantity::from_bytes(0),
         volume_mode: VolumeMode::default(),
-        fs_type: FsType::default(),
+        fs_type: None,
         source: None,
         mount: None,
         parameters: BTreeMap::new(),

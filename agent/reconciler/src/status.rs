@@ -125,7 +125,7 @@ fn row(record: &Record) -> Row {
         Body::Volume { spec, status } => (
             text(status.capacity.as_ref()),
             status.mount_path.clone().unwrap_or_default(),
-            spec.device_class.clone(),
+            status.device_class.clone().unwrap_or_default(),
             spec.deletion_policy,
             status.volume_handle.clone(),
         ),

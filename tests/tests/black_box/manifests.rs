@@ -4,10 +4,10 @@ use std::{fs, path::Path, process::Child};
 
 use drumlin_proto::csi::v1::{DeleteSnapshotRequest, ListVolumesRequest};
 use drumlin_tests::{
-    agent::{Agent, eventually, write},
+    agent::{Agent, Options, eventually, write},
     programs::{drumlin, program},
     requests::delete,
-    storage::mounts_below,
+    storage::{Scratch, mounts_below},
 };
 
 use crate::{
@@ -254,11 +254,64 @@ async fn only_the_word_absent_destroys_and_the_policy_says_how() {
 }
 
 #[tokio::test]
+async fn what_a_manifest_leaves_out_the_agent_decides_and_the_status_says() {
+    let scratch = Scratch::new();
+    let (fast, slow) = (scratch.directory("fast"), scratch.directory("slow"));
+    let options = Options {
+        config: Some(format!(
+            "classes:\n- {{name: slow, directory: {{path: {}}}}}\n- {{name: fast, default: true, directory: {{path: {}, fsType: xfs}}}}\n",
+            slow.display(),
+            fast.display()
+        )),
+        ..Options::default()
+    };
+    let host = Host::over(scratch, options).await;
+    let mount = |name: &str| format!("mount: {{path: {}}}", host.path(name));
+    let data = volume("data", "300Mi", &mount("data"));
+    host.write("a.yaml", &[data]);
+    host.until("data", &["True", "Published"]).await;
+    let kind = |name: &str| fs_type_at(&host.path(name));
+    assert_eq!(kind("data").as_deref(), Some("xfs"));
+    let status = host.object("Volume", "data")["status"].clone();
+    assert_eq!(status["deviceClass"], "fast");
+    // A copy is as its source, in whose class it is.
+    let source = format!("source: {{snapshotName: taken}}\n{}", mount("copy"));
+    host.write(
+        "b.yaml",
+        &[snapshot("taken", "data"), volume("copy", "300Mi", &source)],
+    );
+    host.until("copy", &["True", "Published"]).await;
+    assert_eq!(kind("copy").as_deref(), Some("xfs"));
+    // What is said later is as it is, or wrong.
+    let more = |more: &str| volume("data", "300Mi", &format!("{}\n{more}", mount("data")));
+    host.write("a.yaml", &[more("deviceClass: slow")]);
+    host.until("data", &["False", "InvalidArgument", "in class fast"])
+        .await;
+    host.write("a.yaml", &[more("fsType: ext4")]);
+    host.until("data", &["False", "InvalidArgument", "spec.fsType"])
+        .await;
+    assert_eq!(kind("data").as_deref(), Some("xfs"), "it stays mounted");
+    host.write("a.yaml", &[more("")]);
+    host.until("data", &["True", "Published"]).await;
+    host.write("a.yaml", &[more("fsType: xfs\ndeviceClass: fast")]);
+    host.until("data", &["True", "Published"]).await;
+    assert_eq!(host.counts().await, (2, 1));
+}
+
+/// What is mounted at a path.
+fn fs_type_at(path: &str) -> Option<String> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let line = table.lines().find(|line| line.contains(path))?;
+    let (_, kind) = line.split_once(" - ")?;
+    Some(kind.split(' ').next()?.to_owned())
+}
+
+#[tokio::test]
 async fn a_bad_file_changes_nothing_and_is_named_with_its_line() {
     let host = Host::start().await;
     host.write(
         "a.yaml",
-        &[volume("a", "32Mi", ""), volume("b", "32Mi", "")],
+        &[volume("a", "32Mi", "fsType: ext4"), volume("b", "32Mi", "")],
     );
     host.until("b", &["True"]).await;
     for (documents, line, part) in [

@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1::{
     volume_capability::access_mode::Mode,
 };
 use drumlin_tests::{
-    agent::{Agent, snapshots_bind_their_volume, unit},
+    agent::{Agent, Options, snapshots_bind_their_volume, unit},
     requests::{
         MIB, create, delete, expand, for_mode, from_snapshot, from_volume, mounted, raw, snapshot,
     },
@@ -521,4 +521,31 @@ async fn modes_that_need_several_nodes_are_refused_and_not_confirmed() {
             .await);
         assert_eq!(answer.confirmed.is_some(), is_confirmed);
     }
+}
+
+#[tokio::test]
+async fn a_repeat_that_names_no_class_finds_its_volume_when_another_class_is_the_default() {
+    let mut agent = two_classes().await;
+    let id = volume(&agent, "v", 16, &raw()).await;
+    let config = agent.options().config.clone().unwrap();
+    let config = config
+        .replace("default: true, ", "")
+        .replace("name: b, ", "name: b, default: true, ");
+    agent.kill();
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    agent.restart_with(options).await;
+    assert_eq!(volume(&agent, "v", 16, &raw()).await, id);
+    let mut named = create("v", 16, &raw());
+    named.parameters.insert("class".into(), "b".into());
+    let message = refused(
+        agent.controller().create_volume(named.clone()).await,
+        Code::AlreadyExists,
+    );
+    assert!(message.contains("class a"), "{message}");
+    named.parameters.insert("class".into(), "a".into());
+    let found = ok(agent.controller().create_volume(named).await);
+    assert_eq!(found.volume.unwrap().volume_id, id);
 }

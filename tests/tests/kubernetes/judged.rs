@@ -316,7 +316,9 @@ fn what_may_not_change_is_refused_by_the_server() {
     let spec =
         |capacity: &str, more: &str| volume("data", &format!("capacity: {capacity}\n  {more}"));
     space.apply(&spec("2Gi", "nodeName: nowhere"));
-    space.apply(&spec("3Gi", "nodeName: nowhere"));
+    // What was left out may be said later.
+    let said = "nodeName: nowhere\n  fsType: ext4\n  deviceClass: default";
+    space.apply(&spec("3Gi", said));
     for (changed, word) in [
         (spec("1Gi", "nodeName: nowhere"), "capacity can only grow"),
         (

@@ -24,6 +24,9 @@ pub(super) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
     made.contains_key(TENANT) && is_of_another(made, asked)
 }
 
+/// What names the class.
+pub(super) const CLASS: &str = "class";
+
 fn is_foreign(key: &str) -> bool {
     FOREIGN.iter().any(|prefix| key.starts_with(prefix))
 }
@@ -53,13 +56,13 @@ pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
 pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
     if let Some(key) = parameters
         .keys()
-        .find(|key| *key != "class" && !is_foreign(key))
+        .find(|key| *key != CLASS && !is_foreign(key))
     {
         return Err(Error::invalid(format!(
             "parameters.{key} is not known; known are: class"
         )));
     }
-    let name = parameters.get("class").map(|name| name.parse());
+    let name = parameters.get(CLASS).map(|name| name.parse());
     name.transpose()
         .map_err(|error: Error| Error::invalid(format!("parameters.class: {error}")))
 }

@@ -1,7 +1,6 @@
 //! Whether a call that names what is there already asks for just that (CSI, idempotency).
 
 use super::{
-    class::Class,
     labels::{self, Read},
     parameters,
     resolve::Found,
@@ -14,7 +13,7 @@ impl Found {
     ///
     /// # Errors
     /// `Conflict` saying what differs.
-    pub(super) fn answers(&self, class: &Class, request: &CreateVolume) -> Result<()> {
+    pub(super) fn answers(&self, request: &CreateVolume) -> Result<()> {
         let differs = |what: String| {
             Err(Error::new(
                 Kind::Conflict,
@@ -28,7 +27,9 @@ impl Found {
         if image.label(labels::NAME) != Some(request.name.as_str()) {
             return differs(format!("its name is {:?}", image.label(labels::NAME)));
         }
-        if self.class.name != class.name {
+        // Who names none takes it where it is: the default may have become another one since it was made.
+        let named = parameters::class(&request.parameters)?;
+        if named.is_some_and(|named| named != self.class.name) {
             return differs(format!("it is in class {}", self.class.name));
         }
         if !request.size.allows(image.size) {
@@ -40,7 +41,12 @@ impl Found {
         if parameters::is_of_another(&image.parameters(), &request.parameters) {
             return differs("it was not made for this namespace, but for a former one of the same name or for none".to_owned());
         }
-        if parameters::own(&image.parameters()) != parameters::own(&request.parameters) {
+        let but_class = |parameters| {
+            let mut own = parameters::own(parameters);
+            own.remove(parameters::CLASS);
+            own
+        };
+        if but_class(&image.parameters()) != but_class(&request.parameters) {
             return differs("its parameters differ".to_owned());
         }
         match image.lacks(&request.capabilities) {

@@ -177,7 +177,7 @@ impl Operations {
     ) -> Result<Volume> {
         // Before the source is looked at: it may be gone since, and a repeat must still find its volume.
         if let Some(found) = self.named(&class, id).await? {
-            found.answers(&class, &request)?;
+            found.answers(&request)?;
             return Ok(found.into());
         }
         let handle = Handle {

@@ -12,9 +12,12 @@ impl Pass<'_> {
         let bytes = spec.capacity.bytes().unwrap_or(0);
         let mut parameters = spec.parameters.clone();
         parameters.extend(self.owner());
-        parameters.insert("class".to_owned(), spec.device_class.clone());
+        // What is left out the agent decides.
+        let class = spec.device_class.iter().cloned();
+        parameters.extend(class.map(|class| ("class".to_owned(), class)));
         let mut intent = CreateIntent {
             bytes,
+            fs_type: spec.fs_type,
             mount_flags: self.mount_flags(),
             snapshot: None,
             volume: None,

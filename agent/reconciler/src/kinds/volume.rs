@@ -28,6 +28,7 @@ impl Pass<'_> {
         if self.status().volume_handle.is_none() {
             self.create_volume().await?;
         }
+        self.check_kept().await?;
         self.grow_volume().await?;
         self.follow_mount().await?;
         self.grow_file_system().await?;
@@ -61,7 +62,7 @@ impl Pass<'_> {
 
     /// How the volume is used.
     pub(super) fn capability(&self) -> v1::VolumeCapability {
-        self.capability_with(self.mount_flags())
+        self.capability_with(self.spec().fs_type, self.mount_flags())
     }
 
     pub(super) fn mount_flags(&self) -> Vec<String> {
@@ -69,12 +70,16 @@ impl Pass<'_> {
         mount.map(|mount| mount.options.clone()).unwrap_or_default()
     }
 
-    fn capability_with(&self, mount_flags: Vec<String>) -> v1::VolumeCapability {
-        let spec = self.spec();
-        let access_type = match spec.volume_mode {
+    fn capability_with(
+        &self,
+        fs_type: Option<FsType>,
+        mount_flags: Vec<String>,
+    ) -> v1::VolumeCapability {
+        let access_type = match self.spec().volume_mode {
             VolumeMode::Block => AccessType::Block(BlockVolume {}),
             VolumeMode::Filesystem => AccessType::Mount(MountVolume {
-                fs_type: FsType::as_str(spec.fs_type).to_owned(),
+                // None is that of the source, or of the class.
+                fs_type: fs_type.map_or("", FsType::as_str).to_owned(),
                 mount_flags,
                 volume_mount_group: String::new(),
             }),
@@ -172,7 +177,7 @@ impl Pass<'_> {
                 required_bytes: i64::try_from(intent.bytes).unwrap_or(i64::MAX),
                 limit_bytes: 0,
             }),
-            volume_capabilities: vec![self.capability_with(intent.mount_flags)],
+            volume_capabilities: vec![self.capability_with(intent.fs_type, intent.mount_flags)],
             parameters: intent.parameters,
             volume_content_source: source.map(|source| v1::VolumeContentSource {
                 r#type: Some(source),
@@ -182,6 +187,42 @@ impl Pass<'_> {
                 preferred: vec![topology],
             }),
             ..v1::CreateVolumeRequest::default()
+        }
+    }
+
+    /// What was left out may be said later, and is what the agent has decided, or wrong.
+    async fn check_kept(&mut self) -> Result<(), Halt> {
+        let class = names::class_of(&self.handle()).map(str::to_owned);
+        self.status_mut().device_class.clone_from(&class);
+        let wanted = &self.spec().device_class;
+        if wanted.is_some() && *wanted != class {
+            return Err(stalled(
+                "InvalidArgument",
+                format!(
+                    "spec.deviceClass: the volume is in class {}, where it stays",
+                    class.unwrap_or_default()
+                ),
+            ));
+        }
+        let seen = self.status().observed_generation;
+        let is_changed = seen > 0 && self.record.metadata.generation != Some(seen);
+        if self.spec().fs_type.is_none() || !is_changed {
+            return Ok(());
+        }
+        let request = v1::ValidateVolumeCapabilitiesRequest {
+            volume_id: self.handle(),
+            volume_capabilities: vec![self.capability()],
+            ..v1::ValidateVolumeCapabilitiesRequest::default()
+        };
+        let mut controller = self.client.controller();
+        let answer = controller.validate_volume_capabilities(request);
+        let answer = call("ValidateVolumeCapabilities", PATIENCE, answer).await;
+        match self.known(answer).await? {
+            answer if answer.confirmed.is_some() => Ok(()),
+            answer => Err(stalled(
+                "InvalidArgument",
+                format!("spec.fsType: {}", answer.message),
+            )),
         }
     }
 
