@@ -8,7 +8,7 @@ use std::{
     ffi::OsString,
     fs, io,
     os::unix::fs::MetadataExt,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -44,11 +44,11 @@ pub(crate) struct Watch {
     is_polling: AtomicBool,
 }
 
-/// Which events matter: all within the directory, and in what holds it only those of its own name.
+/// Which events matter: all within the directory, and on the way to it only those of the next step.
 #[derive(Debug, Default)]
 struct Filter {
     within: HashSet<PathBuf>,
-    names: HashSet<OsString>,
+    steps: HashSet<PathBuf>,
 }
 
 impl std::fmt::Debug for Watch {
@@ -126,10 +126,7 @@ impl Watch {
                 .into_iter()
                 .chain([self.path.clone()])
                 .collect();
-            filter.names = hops(&self.path)
-                .iter()
-                .filter_map(|hop| hop.file_name().map(ToOwned::to_owned))
-                .collect();
+            filter.steps = steps(&self.path).into_iter().collect();
         }
         let Some(watcher) = &mut self.watcher else {
             return;
@@ -174,9 +171,7 @@ impl Filter {
                 path.parent()
                     .is_some_and(|parent| self.within.contains(parent))
                     || self.within.contains(path)
-                    || path
-                        .file_name()
-                        .is_some_and(|name| self.names.contains(name))
+                    || self.steps.contains(path)
             })
     }
 }
@@ -190,42 +185,58 @@ fn is_change(event: &Event) -> bool {
         }
 }
 
-/// The paths that lead from `path` over links to a directory, each link and the end of it.
-fn hops(path: &Path) -> Vec<PathBuf> {
-    let mut hops = vec![path.to_owned()];
-    let mut here = path.to_owned();
+/// The steps that lead to `path`: every part of it, and of what the links on the way lead to, in the directory where it really
+/// is. Whoever swaps one of them makes the path lead elsewhere. Where the way ends before it, the missing part is the last.
+fn steps(path: &Path) -> Vec<PathBuf> {
+    let mut here = PathBuf::from("/");
+    let mut steps = Vec::new();
+    let mut left: Vec<OsString> = reversed(path);
     // The kernel follows at most 40.
-    for _ in 0..40 {
-        let Ok(target) = fs::read_link(&here) else {
-            break;
-        };
-        here = here.parent().unwrap_or(Path::new("/")).join(target);
-        hops.push(here.clone());
+    let mut links = 40;
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            here.pop();
+            continue;
+        }
+        let step = here.join(&part);
+        steps.push(step.clone());
+        match fs::read_link(&step) {
+            Ok(target) if links > 0 => {
+                links -= 1;
+                if target.is_absolute() {
+                    here = PathBuf::from("/");
+                }
+                left.extend(reversed(&target));
+            }
+            _ if step.is_dir() => here = step,
+            _ => break,
+        }
     }
-    hops
+    steps
 }
 
-/// What is to be watched: the directory itself, and what holds each link that leads to it.
+/// The parts of a path, the last one first; where it begins is not among them.
+fn reversed(path: &Path) -> Vec<OsString> {
+    let parts = path.components().rev().filter_map(|part| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::CurDir | Component::RootDir | Component::Prefix(_) => None,
+    });
+    parts.collect()
+}
+
+/// What is to be watched: the directory itself, and what holds each step on the way to it.
 fn places(path: &Path) -> BTreeSet<(PathBuf, u64, u64)> {
     let identity = |path: &Path| -> io::Result<(PathBuf, u64, u64)> {
         let path = fs::canonicalize(path)?;
         let metadata = fs::metadata(&path)?;
         Ok((path, metadata.dev(), metadata.ino()))
     };
-    let mut places = BTreeSet::new();
-    places.extend(identity(path));
-    for hop in hops(path) {
-        let mut parent = hop.parent();
-        // Where even the parent is missing, the nearest that is there tells when it comes.
-        while let Some(directory) = parent {
-            if let Ok(place) = identity(directory) {
-                places.insert(place);
-                break;
-            }
-            parent = directory.parent();
-        }
-    }
-    places
+    let steps = steps(path);
+    let parents = steps.iter().filter_map(|step| step.parent());
+    let all = parents.chain([path]);
+    all.filter_map(|directory| identity(directory).ok())
+        .collect()
 }
 
 #[cfg(test)]

@@ -89,6 +89,62 @@ async fn a_root_that_is_a_swapped_link_is_followed_to_its_new_target() {
 }
 
 #[tokio::test]
+async fn a_link_on_the_way_that_is_swapped_is_followed_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for version in ["git/7/manifests", "git/8/manifests"] {
+        fs::create_dir_all(at(version)).unwrap();
+    }
+    // Two links, the second one at the end of the first one's way.
+    symlink("7", at("git/current")).unwrap();
+    symlink("git/current", at("here")).unwrap();
+    let mut watch = quiet(&at("here/manifests")).await;
+    symlink("8", at("git/tmp")).unwrap();
+    fs::rename(at("git/tmp"), at("git/current")).unwrap();
+    assert!(woken(&mut watch).await, "the swap");
+    fs::write(at("git/8/manifests/a.yaml"), "x").unwrap();
+    assert!(woken(&mut watch).await, "a file behind the new target");
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+        .await
+        .is_ok()
+    {
+        watch.follow();
+    }
+    // What else happens beside the way is nobody's business.
+    for name in ["other", "git/other", "git/7/other"] {
+        fs::write(at(name), "x").unwrap();
+    }
+    let woken = tokio::time::timeout(Duration::from_secs(1), watch.wait(false)).await;
+    assert!(woken.is_err(), "nothing on the way was changed");
+}
+
+#[tokio::test]
+async fn a_directory_on_the_way_that_comes_later_or_is_replaced_wakes() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let mut watch = quiet(&at("one/two/three")).await;
+    fs::create_dir(at("one")).unwrap();
+    assert!(woken(&mut watch).await, "the first part");
+    fs::create_dir_all(at("one/two/three")).unwrap();
+    assert!(woken(&mut watch).await, "the rest");
+    fs::create_dir_all(at("new/two/three")).unwrap();
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+        .await
+        .is_ok()
+    {
+        watch.follow();
+    }
+    fs::rename(at("one"), at("old")).unwrap();
+    fs::rename(at("new"), at("one")).unwrap();
+    assert!(woken(&mut watch).await, "another one in its place");
+    assert!(steps(&at("one/two/three")).ends_with(&[
+        at("one"),
+        at("one/two"),
+        at("one/two/three")
+    ]));
+}
+
+#[tokio::test]
 async fn a_root_that_is_removed_and_made_again_is_watched_again() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("manifests.d");
