@@ -103,6 +103,8 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
+    pub(crate) owners: OwnerArguments,
+    #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
     /// Volumes must be published by the controller before a node may use them.
     #[arg(
@@ -252,6 +254,33 @@ impl ClusterArguments {
     }
 }
 
+/// Whose manifests are believed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct OwnerArguments {
+    /// A user, by name or number, whose manifests are believed beside those of root and of the user who runs this, such as
+    /// 65533 where git-sync writes them; may be repeated.
+    #[arg(
+        long = "manifest-owner",
+        env = "DRUMLIN_MANIFEST_OWNER",
+        value_name = "USER",
+        value_delimiter = ',',
+        value_parser = user
+    )]
+    pub(crate) manifest_owners: Vec<u32>,
+}
+
+/// The number of a user.
+fn user(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::User::from_name(text) {
+        Ok(Some(user)) => Ok(user.uid.as_raw()),
+        Ok(None) => Err("there is no such user on this host".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReconcileArguments {
     /// Where the agent answers.
@@ -260,6 +289,8 @@ pub(crate) struct ReconcileArguments {
     /// The directory of manifests to converge.
     #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR", required_unless_present_any = ["kubernetes", "kubeconfig"])]
     pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) owners: OwnerArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
     /// Where state is kept.

@@ -60,6 +60,7 @@ use shared::Shared;
 use source::{
     directory::{Directory, Scan},
     kubernetes::server::Server,
+    trust::Trust,
     watch::Watch,
 };
 use store::Store;
@@ -91,6 +92,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// The directory of manifests, if there is one.
     pub manifests: Option<PathBuf>,
+    /// The users, by number, whose manifests are believed beside those of root and of who runs this.
+    pub manifest_owners: Vec<u32>,
     /// The API server whose objects it follows, if any.
     pub cluster: Option<Cluster>,
     /// The agent's state directory; the reconciler's is below it.
@@ -145,7 +148,9 @@ impl Reconciler {
         let store = Store::open(&settings.state_dir)?;
         let shared = Arc::new(Shared::new(store, settings.state_dir, settings.fail)?);
         let client = Client::new(&settings.socket)?;
-        let files = settings.manifests.as_deref().map(Files::new).transpose()?;
+        let trust = Trust::new(&settings.manifest_owners);
+        let files = settings.manifests.as_deref();
+        let files = files.map(|path| Files::new(path, trust)).transpose()?;
         if let Some(files) = &files {
             shared.follow_directory(files.watch.waker());
         }
@@ -207,12 +212,12 @@ impl Reconciler {
 }
 
 impl Files {
-    fn new(manifests: &Path) -> Result<Self, Error> {
+    fn new(manifests: &Path, trust: Trust) -> Result<Self, Error> {
         let manifests = std::path::absolute(manifests)
             .map_err(|error| Error::State(format!("{}: {error}", manifests.display())))?;
         Ok(Self {
             watch: Watch::new(&manifests),
-            directory: Directory::new(manifests),
+            directory: Directory::new(manifests, trust),
         })
     }
 

@@ -50,6 +50,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         let reconciler = Reconciler::new(Settings {
             socket: config.endpoint.path().to_owned(),
             manifests: config.manifests,
+            manifest_owners: arguments.owners.manifest_owners.clone(),
             cluster,
             state_dir: config.state_dir.clone(),
             fail: fail::point,

@@ -8,7 +8,12 @@ use super::*;
 use crate::record::Body;
 use drumlin_crd::ObjectKey;
 
-use crate::{client::Client, shared::Shared, source::directory::Directory, store::Store};
+use crate::{
+    client::Client,
+    shared::Shared,
+    source::{directory::Directory, trust::Trust},
+    store::Store,
+};
 
 /// An engine that nobody runs: nothing is called, and what would be is seen in the records.
 fn engine(directory: &TempDir) -> Engine {
@@ -51,7 +56,7 @@ async fn no_proper_prefix_of_a_manifest_destroys_anything() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("m")).unwrap();
     let engine = engine(&directory);
-    let mut source = Directory::new(directory.path().join("m"));
+    let mut source = Directory::new(directory.path().join("m"), Trust::new(&[]));
     let mut catalog = Catalog::default();
     let whole = manifest();
     write(&directory, &whole);
@@ -95,7 +100,7 @@ async fn what_was_never_begun_leaves_without_a_trace_and_binds_nobody() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("m")).unwrap();
     let engine = engine(&directory);
-    let mut source = Directory::new(directory.path().join("m"));
+    let mut source = Directory::new(directory.path().join("m"), Trust::new(&[]));
     let mut catalog = Catalog::default();
     let volume = |name: &str, capacity: &str| {
         manifest()
@@ -131,7 +136,7 @@ async fn an_unchanged_directory_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("m")).unwrap();
     let engine = engine(&directory);
-    let mut source = Directory::new(directory.path().join("m"));
+    let mut source = Directory::new(directory.path().join("m"), Trust::new(&[]));
     let mut catalog = Catalog::default();
     write(&directory, &manifest());
     catalog.apply(&engine, "m", source.scan()).unwrap();

@@ -8,10 +8,10 @@ use std::{
 };
 
 use drumlin_crd::{Document, ObjectKey, Problem};
-use nix::unistd::Uid;
 
 use super::{
-    file::{Found, Reader, Reading, check_permissions},
+    file::{Found, Reader, Reading},
+    trust::Trust,
     writers::OpenFiles,
 };
 
@@ -19,7 +19,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
-    owner: Uid,
+    trust: Trust,
     /// The device that the directory was on when it could be read first; another one is another directory.
     device: Option<u64>,
     known: HashMap<String, Found>,
@@ -50,11 +50,11 @@ pub(crate) struct Content {
 }
 
 impl Directory {
-    /// A directory whose files belong to root or to the user who runs this.
-    pub(crate) fn new(path: PathBuf) -> Self {
+    /// A directory whose files belong to users who are trusted.
+    pub(crate) fn new(path: PathBuf, trust: Trust) -> Self {
         Self {
             path,
-            owner: Uid::effective(),
+            trust,
             device: None,
             known: HashMap::new(),
         }
@@ -83,12 +83,7 @@ impl Directory {
     fn read(&mut self) -> Result<bool, String> {
         let shown = self.path.display().to_string();
         let failed = |error: io::Error| format!("{shown} cannot be read: {error}");
-        let root = fs::canonicalize(&self.path).map_err(failed)?;
-        let metadata = fs::metadata(&root).map_err(failed)?;
-        if !metadata.is_dir() {
-            return Err(format!("{shown} is not a directory"));
-        }
-        check_permissions(&metadata, self.owner).map_err(|why| format!("{shown}: {why}"))?;
+        let (root, metadata) = self.trust.locate(&self.path)?;
         if self.device.is_some_and(|device| device != metadata.dev()) {
             return Err(format!(
                 "{shown} is on another device than before; if that is meant, restart the reconciler"
@@ -107,7 +102,7 @@ impl Directory {
             self.device = Some(metadata.dev());
         }
         let mut reader = Reader {
-            owner: self.owner,
+            trust: &self.trust,
             open_files: OpenFiles::default(),
         };
         let mut before = std::mem::take(&mut self.known);
@@ -122,7 +117,7 @@ impl Directory {
                 self.known.insert(name, found);
             }
         }
-        let now = fs::metadata(&self.path).map_err(failed)?;
+        let (_, now) = self.trust.locate(&self.path)?;
         Ok((now.dev(), now.ino()) == (metadata.dev(), metadata.ino()))
     }
 

@@ -9,10 +9,13 @@ use std::{
 };
 
 use drumlin_crd::{Manifest, Problem, read};
-use nix::{fcntl::OFlag, unistd::Uid};
+use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
-use super::writers::{OpenFiles, Writers};
+use super::{
+    trust::Trust,
+    writers::{OpenFiles, Writers},
+};
 
 /// The largest manifest, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
@@ -73,12 +76,12 @@ impl Found {
 
 /// Who reads manifests: whose they may be, and what is known of writers.
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) owner: Uid,
+pub(super) struct Reader<'a> {
+    pub(super) trust: &'a Trust,
     pub(super) open_files: OpenFiles,
 }
 
-impl Reader {
+impl Reader<'_> {
     /// Reads the file at `path`; none when it is gone, as files are for a moment while an editor saves.
     ///
     /// `known` is what was read before: an unchanged content is not parsed again.
@@ -102,7 +105,7 @@ impl Reader {
             .open(path)?;
         let metadata = file.metadata()?;
         let identity = Identity::of(&metadata);
-        if let Err(message) = self.check(&metadata) {
+        if let Err(message) = self.check(&file, &metadata) {
             return Ok(refusal(identity, message));
         }
         let since = match known.map(|known| &known.reading) {
@@ -150,11 +153,11 @@ impl Reader {
         })
     }
 
-    fn check(&self, metadata: &std::fs::Metadata) -> Result<(), String> {
+    fn check(&self, file: &File, metadata: &std::fs::Metadata) -> Result<(), String> {
         if !metadata.is_file() {
             return Err("is not a file".to_owned());
         }
-        check_permissions(metadata, self.owner)?;
+        self.trust.check(file, metadata)?;
         if metadata.size() > FILE_BYTES {
             let size = metadata.size();
             return Err(format!("has {size} bytes; at most {FILE_BYTES} are read"));
@@ -191,25 +194,4 @@ fn refusal(identity: Identity, message: String) -> Found {
             message,
         }]),
     }
-}
-
-/// Who can write a manifest can have volumes destroyed: only its owner may.
-///
-/// # Errors
-/// Says what to do.
-pub(super) fn check_permissions(metadata: &std::fs::Metadata, owner: Uid) -> Result<(), String> {
-    let uid = Uid::from_raw(metadata.uid());
-    if !uid.is_root() && uid != owner {
-        return Err(format!(
-            "InsecurePermissions: belongs to user {uid}; make it root's (chown root)"
-        ));
-    }
-    // A link's own bits say nothing; what it leads to was opened.
-    if metadata.mode() & 0o022 != 0 {
-        return Err(format!(
-            "InsecurePermissions: can be written by others (mode {:o}); take that away (chmod go-w)",
-            metadata.mode() & 0o7777
-        ));
-    }
-    Ok(())
 }

@@ -3,5 +3,6 @@
 pub(crate) mod directory;
 mod file;
 pub(crate) mod kubernetes;
+pub(crate) mod trust;
 pub(crate) mod watch;
 mod writers;

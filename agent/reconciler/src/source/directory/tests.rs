@@ -21,7 +21,7 @@ fn fresh() -> (TempDir, Directory) {
     let path = directory.path().join("manifests.d");
     fs::create_dir(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    let source = Directory::new(path);
+    let source = Directory::new(path, Trust::new(&[]));
     (directory, source)
 }
 
@@ -132,6 +132,86 @@ fn who_else_could_have_written_a_file_makes_it_untrusted() {
     assert!(content.problems["b.yaml"][0].message.contains("chown root"));
     fs::set_permissions(source.path(), fs::Permissions::from_mode(0o777)).unwrap();
     assert!(unavailable(&mut source).contains("InsecurePermissions"));
+}
+
+#[test]
+fn users_that_are_named_are_trusted_as_root_is() {
+    let (_keep, source) = fresh();
+    write(&source, "a.yaml", &volume("a"));
+    // What git-sync makes.
+    for path in [source.path().to_owned(), source.path().join("a.yaml")] {
+        std::os::unix::fs::chown(path, Some(65533), None).unwrap();
+    }
+    let mut strict = Directory::new(source.path().to_owned(), Trust::new(&[4711]));
+    let why = unavailable(&mut strict);
+    assert!(why.contains("--manifest-owner 65533"), "{why}");
+    let mut named = Directory::new(source.path().to_owned(), Trust::new(&[4711, 65533]));
+    assert_eq!(names(&mut named), ["a"]);
+}
+
+/// Lays files out as kubelet's atomic writer does: `version` is what its directory is called.
+fn lay_out(root: &Path, version: &str, files: &[(&str, String)]) {
+    let data = root.join(version);
+    fs::create_dir(&data).unwrap();
+    fs::set_permissions(&data, fs::Permissions::from_mode(0o755)).unwrap();
+    for (name, text) in files {
+        fs::write(data.join(name), text).unwrap();
+        fs::set_permissions(data.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        let _ = symlink(format!("..data/{name}"), root.join(name));
+    }
+    let before = fs::read_link(root.join("..data"));
+    symlink(version, root.join("..data_tmp")).unwrap();
+    fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    if let Ok(before) = before {
+        fs::remove_dir_all(root.join(before)).unwrap();
+    }
+}
+
+#[test]
+fn what_kubelet_lays_out_is_read_though_everybody_may_write_there() {
+    let (_keep, mut source) = fresh();
+    let root = source.path().to_owned();
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap();
+    let files = |name: &str| [("a.yaml", volume(name)), ("b.yaml", volume("b"))];
+    lay_out(&root, "..2026_11_24_10_00_00.1", &files("first"));
+    assert_eq!(names(&mut source), ["first", "b"]);
+    lay_out(&root, "..2026_11_24_10_01_00.2", &files("second"));
+    assert_eq!(names(&mut source), ["second", "b"]);
+    // Another user can put his own beside that, and is not heard.
+    fs::write(root.join("c.yaml"), volume("theirs")).unwrap();
+    std::os::unix::fs::chown(root.join("c.yaml"), Some(4711), None).unwrap();
+    assert_eq!(names(&mut source), ["second", "b"]);
+    // Nor are a link of his, and a directory of his.
+    fs::create_dir(root.join("..theirs")).unwrap();
+    std::os::unix::fs::chown(root.join("..theirs"), Some(4711), None).unwrap();
+    symlink("..theirs", root.join("..data_tmp")).unwrap();
+    fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    assert!(unavailable(&mut source).contains("InsecurePermissions"));
+    symlink("..2026_11_24_10_01_00.2", root.join("..data_tmp")).unwrap();
+    std::os::unix::fs::lchown(root.join("..data_tmp"), Some(4711), None).unwrap();
+    fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+    assert!(unavailable(&mut source).contains("InsecurePermissions"));
+}
+
+#[test]
+fn what_is_mounted_read_only_is_written_by_nobody() {
+    let (keep, source) = fresh();
+    fs::set_permissions(source.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    write(&source, "a.yaml", &volume("a"));
+    let shown = keep.path().join("shown");
+    fs::create_dir(&shown).unwrap();
+    let run = |arguments: &[&str]| {
+        let done = std::process::Command::new(arguments[0])
+            .args(&arguments[1..])
+            .status();
+        assert!(done.unwrap().success(), "{arguments:?}");
+    };
+    let (from, to) = (source.path().to_str().unwrap(), shown.to_str().unwrap());
+    run(&["mount", "--bind", "-o", "ro", from, to]);
+    let mut mounted = Directory::new(shown.clone(), Trust::new(&[]));
+    let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| names(&mut mounted)));
+    run(&["umount", to]);
+    assert_eq!(found.unwrap(), ["a"]);
 }
 
 #[test]
