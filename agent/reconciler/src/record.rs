@@ -215,6 +215,7 @@ impl Record {
     pub(crate) fn new(object: &Object, file: &str, line: usize) -> Self {
         let mut metadata = object.metadata().clone();
         metadata.generation = Some(1);
+        metadata.creation_timestamp = Some(Time(Timestamp::now()));
         Self {
             api_version: names::API_VERSION.to_owned(),
             kind: object.key().kind,

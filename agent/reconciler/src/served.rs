@@ -42,7 +42,10 @@ impl Record {
     /// The record of an object of an API server that was never seen before.
     pub(crate) fn of_server(object: &Object, served: Served) -> Self {
         let mut record = Self::new(object, CLUSTER, 0);
-        record.metadata.generation = object.metadata().generation;
+        let metadata = object.metadata();
+        record.metadata.generation = metadata.generation;
+        let made = &metadata.creation_timestamp;
+        record.metadata.creation_timestamp.clone_from(made);
         record.drumlin.incarnation.clone_from(&served.uid);
         record.drumlin.served = Some(served);
         record

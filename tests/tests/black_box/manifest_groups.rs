@@ -207,32 +207,47 @@ async fn what_others_put_into_a_group_stays_and_no_volume_goes_with_it() {
 }
 
 #[tokio::test]
-async fn the_group_that_comes_first_gets_the_volume_that_two_want_and_then_the_other() {
+async fn the_group_that_has_a_volume_keeps_it_whatever_another_one_is_called() {
     let labels = "selector: {matchLabels: {app: pg}}";
     for (first, second) in [
         (group("g1", "a b"), group("g2", "b c")),
         (object("VolumeGroup", "g1", "", labels), group("g2", "b c")),
         (group("g1", "a b"), object("VolumeGroup", "g2", "", labels)),
     ] {
-        let host = Host::start().await;
+        let mut host = Host::start().await;
         let b = labelled("b", "app: pg");
         host.write("v.yaml", &[small("a"), b, small("c")]);
-        // It has the volume already when another comes that comes first.
         host.write("2.yaml", &[second.clone()]);
         host.until("g2", &["True"]).await;
         host.write("1.yaml", &[first.clone()]);
-        host.until("g1", &["True"]).await;
-        let conflict = ["False", "MemberConflict", "VolumeGroup/default/g1 wants it"];
-        host.until("g2", &conflict).await;
-        let holder = || host.object("Volume", "b")["status"]["groupName"].clone();
-        eventually(holder, |holder| holder == "g1").await;
-        assert_eq!(host.agent.status().1, 3);
-        host.write("1.yaml", &[absent(&first)]);
-        host.until("g1", &["Deleted"]).await;
+        let conflict = ["False", "MemberConflict", "VolumeGroup/default/g2 wants it"];
+        host.until("g1", &conflict).await;
+        host.restart(None).await;
+        host.write("2.yaml", &[looked_at(&second, "now")]);
         host.until("g2", &["True", "AllMembersJoined"]).await;
-        eventually(holder, |holder| holder == "g2").await;
+        host.until("g1", &conflict).await;
+        let holder = |host: &Host| host.object("Volume", "b")["status"]["groupName"].clone();
+        assert_eq!(holder(&host), "g2");
+        assert_eq!(host.agent.status().1, 3);
+        host.write("2.yaml", &[absent(&second)]);
+        host.until("g2", &["Deleted"]).await;
+        host.until("g1", &["True", "AllMembersJoined"]).await;
+        eventually(|| holder(&host), |holder| holder == "g1").await;
         assert_eq!(host.agent.status().1, 0);
     }
+}
+
+#[tokio::test]
+async fn of_two_groups_that_wait_for_a_volume_the_older_one_gets_it() {
+    let host = Host::start().await;
+    for name in ["g2", "g1"] {
+        host.write(&format!("{name}.yaml"), &[group(name, "b")]);
+        host.until(name, &["False", "MembersPending"]).await;
+    }
+    host.write("v.yaml", &[small("b")]);
+    host.until("g2", &["True", "AllMembersJoined"]).await;
+    let conflict = ["False", "MemberConflict", "VolumeGroup/default/g2 wants it"];
+    host.until("g1", &conflict).await;
 }
 
 #[tokio::test]

@@ -28,6 +28,7 @@ impl Pass<'_> {
             Some(group) => group,
             None => self.make_group_again().await?,
         };
+        self.recall_members(&group);
         let mut members = self.wanted_members(&self.record);
         let group = self.follow_members(group, &mut members).await?;
         self.tell_members(&group, members);

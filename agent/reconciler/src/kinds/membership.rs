@@ -38,12 +38,12 @@ impl Pass<'_> {
             Some(members) => members.clone(),
             None => self.selected(group),
         };
-        let first = self.groups_before(group);
+        let rivals = self.rivals(group);
         let member = |wanted: &GroupMember| match wanted.kind {
-            MemberKind::Volume => self.member(&wanted.name, &first),
-            MemberKind::PersistentVolumeClaim => self.claim(&wanted.name, group, &first),
+            MemberKind::Volume => self.member(&wanted.name, group, &rivals),
+            MemberKind::PersistentVolumeClaim => self.claim(&wanted.name, group, &rivals),
         };
-        wanted.iter().map(member).collect()
+        once(wanted.iter().map(member).collect())
     }
 
     /// What a group means by its labels. What is about to go is not meant any more.
@@ -69,7 +69,7 @@ impl Pass<'_> {
     }
 
     /// A claim, as far as the controller has found out what is behind it.
-    fn claim(&self, name: &str, group: &Record, groups_before: &[Record]) -> MemberStatus {
+    fn claim(&self, name: &str, group: &Record, rivals: &[Record]) -> MemberStatus {
         let member = |state: &str, message: String| MemberStatus {
             kind: MemberKind::PersistentVolumeClaim.to_string(),
             name: name.to_owned(),
@@ -92,7 +92,8 @@ impl Pass<'_> {
             let mut candidates = group.candidates().iter();
             candidates.any(|other| other.volume_handle.as_ref() == Some(handle))
         };
-        if let Some(first) = groups_before.iter().find(has) {
+        let mut rivals = rivals.iter().filter(has);
+        if let Some(first) = rivals.find(|rival| comes_first(rival, group, Some(handle))) {
             let message = format!("{} wants it, too, and comes first", first.key());
             return member(state::CONFLICT, message);
         }
@@ -102,24 +103,23 @@ impl Pass<'_> {
         }
     }
 
-    /// The groups that have what they want before this one gets anything, first those that come first.
-    fn groups_before(&self, group: &Record) -> Vec<Record> {
+    /// The other groups that may want what this one wants.
+    fn rivals(&self, group: &Record) -> Vec<Record> {
         let own = group.key();
         let node = &self.agent.node;
-        let mut keys = self.shared.keys_of(|other| {
+        let keys = self.shared.keys_of(|other| {
             matches!(other.body, Body::Group { .. })
                 && other.metadata.namespace == group.metadata.namespace
                 && !other.is_absent()
                 && other.drumlin.orphan_since.is_none()
                 && other.node().is_none_or(|named| named == node)
-                && other.key() < own
+                && other.key() != own
         });
-        keys.sort();
         let records = keys.iter().filter_map(|key| self.shared.record(key));
         records.collect()
     }
 
-    fn member(&self, name: &str, groups_before: &[Record]) -> MemberStatus {
+    fn member(&self, name: &str, group: &Record, rivals: &[Record]) -> MemberStatus {
         let member = |state: &str, message: String, volume_handle: Option<String>| MemberStatus {
             kind: "Volume".to_owned(),
             name: name.to_owned(),
@@ -149,16 +149,18 @@ impl Pass<'_> {
         if volume.is_absent() {
             return member(state::PENDING, "it is being destroyed".to_owned(), None);
         }
-        if let Some(first) = groups_before.iter().find(|group| group.wants(&volume)) {
+        let handle = match &volume.body {
+            Body::Volume { status, .. } => status.volume_handle.as_ref(),
+            _ => None,
+        };
+        let mut rivals = rivals.iter().filter(|rival| rival.wants(&volume));
+        if let Some(first) = rivals.find(|rival| comes_first(rival, group, handle)) {
             let message = format!("{} wants it, too, and comes first", first.key());
             return member(state::CONFLICT, message, None);
         }
-        match &volume.body {
-            Body::Volume { status, .. } if status.volume_handle.is_some() => {
-                let handle = status.volume_handle.clone();
-                member(state::JOINED, String::new(), handle)
-            }
-            _ => member(state::PENDING, "it is not made yet".to_owned(), None),
+        match handle {
+            Some(handle) => member(state::JOINED, String::new(), Some(handle.clone())),
+            None => member(state::PENDING, "it is not made yet".to_owned(), None),
         }
     }
 
@@ -171,6 +173,26 @@ impl Pass<'_> {
         let joined = status.members.iter();
         let joined = joined.filter(|member| member.state == state::JOINED);
         wanted.iter().collect::<Vec<_>>() == joined.collect::<Vec<_>>()
+    }
+
+    /// Where nothing is known of what was applied (the state is lost), what is in the group and wanted is ours: a rival that
+    /// is older by now does not get it.
+    pub(super) fn recall_members(&mut self, group: &VolumeGroup) {
+        if !self.record.drumlin.applied.is_empty() {
+            return;
+        }
+        let is_wanted = |record: &Record| self.record.wants(record);
+        let handle = |record: &Record| match &record.body {
+            Body::Volume { status, .. } => status.volume_handle.clone(),
+            _ => None,
+        };
+        let keys = self.shared.keys_of(is_wanted);
+        let volumes = keys.iter().filter_map(|key| self.shared.with(key, handle));
+        let claims = self.record.candidates().iter();
+        let claims = claims.map(|candidate| candidate.volume_handle.clone());
+        let wanted: HashSet<String> = volumes.chain(claims).flatten().collect();
+        let inside = ids(group).into_iter();
+        self.record.drumlin.applied = inside.filter(|id| wanted.contains(id)).collect();
     }
 
     /// Gives the group those of its members that can join. What others have put into it stays.
@@ -371,6 +393,33 @@ impl Pass<'_> {
     }
 }
 
+/// Whether a group gets a volume before another one that wants it, too: who has it keeps it, then the older one does, then
+/// the name decides.
+fn comes_first(rival: &Record, own: &Record, handle: Option<&String>) -> bool {
+    let place = |group: &Record| {
+        let has = handle.is_some_and(|handle| group.drumlin.applied.contains(handle));
+        let made = group.metadata.creation_timestamp.clone();
+        (!has, made.map(|made| made.0), group.key())
+    };
+    place(rival) < place(own)
+}
+
+/// Every volume once: a manifest's and a claim's name may be those of one volume.
+fn once(mut members: Vec<MemberStatus>) -> Vec<MemberStatus> {
+    let volumes: HashSet<String> = members
+        .iter()
+        .filter(|member| member.kind == "Volume")
+        .filter_map(|member| member.volume_handle.clone())
+        .collect();
+    let mut seen = HashSet::new();
+    members.retain(|member| match &member.volume_handle {
+        None => true,
+        Some(handle) if member.kind != "Volume" && volumes.contains(handle) => false,
+        Some(handle) => seen.insert(handle.clone()),
+    });
+    members
+}
+
 /// Whether a failure is that of a member, and not of the group.
 fn is_a_members(code: Code) -> bool {
     matches!(
@@ -452,6 +501,38 @@ mod tests {
             let merged = merged(&list(observed), &list(applied), &list(desired));
             assert_eq!(merged, list(wanted), "{observed} / {applied} / {desired}");
         }
+    }
+
+    #[test]
+    fn a_volume_and_the_claim_that_names_it_are_one_member() {
+        let member = |kind: &str, name: &str, handle: Option<&str>| MemberStatus {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            volume_handle: handle.map(str::to_owned),
+            state: state::JOINED.to_owned(),
+            message: String::new(),
+        };
+        let claim = "PersistentVolumeClaim";
+        let members = once(vec![
+            member(claim, "data", Some("n/c/1")),
+            member(claim, "wal", Some("n/c/2")),
+            member(claim, "new", None),
+            member("Volume", "data", Some("n/c/1")),
+            member("Volume", "later", None),
+        ]);
+        let left: Vec<String> = members
+            .iter()
+            .map(|member| format!("{} {}", member.kind, member.name))
+            .collect();
+        assert_eq!(
+            left,
+            [
+                "PersistentVolumeClaim wal",
+                "PersistentVolumeClaim new",
+                "Volume data",
+                "Volume later"
+            ]
+        );
     }
 
     #[test]
