@@ -6,7 +6,7 @@
 //! - [`engine`], [`queue`], [`backoff`]: which object is looked at when, and what a failure leads to.
 //! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
 //! - [`controller`]: what is a cluster's and no node's.
-//! - [`verify`]: whether what was made is still there.
+//! - [`verify`], [`mounts`]: whether what was made is still there.
 //! - [`status`]: what the operator is shown.
 //! - [`restore`]: the manifests that restore a snapshot.
 //!
@@ -31,6 +31,7 @@ mod client;
 pub mod controller;
 mod engine;
 mod kinds;
+mod mounts;
 mod queue;
 mod record;
 pub mod restore;
@@ -187,7 +188,10 @@ impl Reconciler {
         let verifying = {
             let (stop, engine) = (stop.clone(), Arc::clone(&engine));
             tokio::spawn(async move {
-                stop.run_until_cancelled(engine.keep_verifying()).await;
+                let verifying = async {
+                    tokio::join!(engine.keep_verifying(), engine.keep_mounts());
+                };
+                stop.run_until_cancelled(verifying).await;
             })
         };
         let following = async {

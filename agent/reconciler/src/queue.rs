@@ -95,6 +95,11 @@ impl Queue {
         self.wake.notify_one();
     }
 
+    /// Whether a key is somebody's.
+    pub(crate) fn is_running(&self, key: &ObjectKey) -> bool {
+        self.lock().running.contains_key(key)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -393,6 +393,11 @@ impl Shared {
         lock(&self.doubted).insert(key.clone());
     }
 
+    /// Whether what was made may be gone, and is still to be looked for.
+    pub(crate) fn is_doubted(&self, key: &ObjectKey) -> bool {
+        lock(&self.doubted).contains(key)
+    }
+
     /// Whether what was made may be gone; whoever asks looks for it, and doubts again if it cannot.
     pub(crate) fn take_doubt(&self, key: &ObjectKey) -> bool {
         lock(&self.doubted).remove(key)

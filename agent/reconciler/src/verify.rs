@@ -101,7 +101,8 @@ impl Engine {
         }
     }
 
-    fn doubt(&self, key: &ObjectKey) {
+    /// Has an object looked for what was made.
+    pub(crate) fn doubt(&self, key: &ObjectKey) {
         self.shared.doubt(key);
         self.reset(key);
     }
@@ -179,7 +180,7 @@ impl Engine {
         let answer = node.node_get_volume_stats(request);
         match call("NodeGetVolumeStats", PATIENCE, answer).await {
             Err(failure) if failure.code == Code::NotFound => {
-                tracing::warn!(object = %key, "mount is gone; it is made again");
+                tracing::warn!(object = %key, "mount is gone");
                 self.doubt(key);
                 true
             }

@@ -221,3 +221,44 @@ async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
     assert_eq!(get(&host.path("away"), "file"), b"away");
     assert!(Path::new(&host.path("away")).is_dir());
 }
+
+#[tokio::test]
+async fn a_mount_that_somebody_takes_away_is_made_again_at_once_unless_the_object_is_paused() {
+    let host = Host::start().await;
+    // By a link, and with a word that the mount table writes otherwise.
+    fs::create_dir_all(host.path("real one")).unwrap();
+    std::os::unix::fs::symlink(host.path("real one"), host.path("link")).unwrap();
+    let path = host.path("link/data");
+    let real = host.path("real one/data");
+    let data = volume("data", "32Mi", &format!("mount: {{path: {path}}}"));
+    host.write("a.yaml", &[data.clone()]);
+    host.until("data", &["True", "Published"]).await;
+    put(&path, "file", b"precious");
+    let before = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    for _ in 0..2 {
+        run("umount", &[&real]);
+        eventually(|| fs::read(format!("{path}/file")).ok(), Option::is_some).await;
+    }
+    let log = host.agent.log();
+    assert_eq!(log.matches("mount is gone").count(), 2, "{log}");
+    assert!(before.contains("real\\040one"), "{before}");
+    // What the reconciler unmounts itself is nobody's trouble.
+    let elsewhere = host.path("elsewhere");
+    let moved = volume("data", "32Mi", &format!("mount: {{path: {elsewhere}}}"));
+    host.write("a.yaml", &[moved.clone()]);
+    host.until("data", &["True", &elsewhere]).await;
+    let paused = moved.replace(
+        "metadata:\n",
+        "metadata:\n  annotations: {drumlin.dev/paused: \"true\"}\n",
+    );
+    host.write("a.yaml", &[paused]);
+    let annotations = || host.object("Volume", "data")["metadata"]["annotations"].to_string();
+    eventually(annotations, |said| said.contains("paused")).await;
+    run("umount", &[&elsewhere]);
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    assert!(mounts_below(&elsewhere).is_empty());
+    host.write("a.yaml", &[moved]);
+    eventually(|| mounts_below(&elsewhere).len(), |mounts| *mounts == 1).await;
+    let log = host.agent.log();
+    assert_eq!(log.matches("mount is gone").count(), 3, "{log}");
+}

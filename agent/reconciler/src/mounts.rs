@@ -1,0 +1,157 @@
+//! Mounts that somebody has taken away are seen at once: the kernel says when the mounts of this process change.
+
+use std::{
+    collections::HashSet,
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use drumlin_crd::ObjectKey;
+use tokio::io::{Interest, unix::AsyncFd};
+
+use crate::{
+    blocking::blocking,
+    engine::Engine,
+    record::{Body, Record},
+};
+
+/// The mounts of this process.
+const TABLE: &str = "/proc/self/mountinfo";
+/// So long changes are gathered: containers come and go with many at once.
+const GATHER: Duration = Duration::from_millis(100);
+/// So soon it is looked again where an object was just being worked on.
+const AGAIN: Duration = Duration::from_secs(1);
+
+impl Engine {
+    /// Has what was mounted and is not any more looked at, for ever. Without the kernel's word the look every ten minutes is
+    /// left.
+    pub(crate) async fn keep_mounts(&self) {
+        let table =
+            File::open(TABLE).and_then(|table| AsyncFd::with_interest(table, Interest::PRIORITY));
+        let table = match table {
+            Ok(table) => table,
+            Err(error) => {
+                tracing::warn!(error = %error, "mounts cannot be watched; they are looked at every ten minutes");
+                return;
+            }
+        };
+        loop {
+            match table.ready(Interest::PRIORITY).await {
+                Ok(mut ready) => ready.clear_ready(),
+                Err(error) => {
+                    tracing::warn!(error = %error, "mounts are not watched any more; they are looked at every ten minutes");
+                    return;
+                }
+            }
+            tokio::time::sleep(GATHER).await;
+            while self.doubt_unmounted() == Look::Again {
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+
+    fn doubt_unmounted(&self) -> Look {
+        let keys = self.shared.keys_of(|record| mount_path(record).is_some());
+        if keys.is_empty() {
+            return Look::Done;
+        }
+        blocking(|| {
+            let Ok(mounted) = mount_points() else {
+                return Look::Done;
+            };
+            let mut look = Look::Done;
+            for key in keys {
+                let path = self.shared.with(&key, mount_path).flatten();
+                let Some(path) = path.filter(|path| !mounted.contains(&real(path))) else {
+                    continue;
+                };
+                // Its own pass may be what has unmounted it.
+                if self.shared.queue.is_running(&key) {
+                    look = Look::Again;
+                } else if !self.shared.is_doubted(&key) {
+                    tracing::warn!(object = %key, path = %path.display(), "mount is gone");
+                    // One that is paused or kept is looked at when it is neither any more.
+                    self.doubt(&key);
+                }
+            }
+            look
+        })
+    }
+}
+
+/// Whether everything could be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Done,
+    Again,
+}
+
+/// Where an object says that it is mounted.
+fn mount_path(record: &Record) -> Option<PathBuf> {
+    match &record.body {
+        Body::Volume { status, .. } => status.mount_path.as_ref().map(PathBuf::from),
+        _ => None,
+    }
+}
+
+/// The path by which the mount table knows a mount point. Only what is above it is looked at: what is mounted there may not
+/// answer.
+fn real(path: &Path) -> PathBuf {
+    let parent = path
+        .parent()
+        .and_then(|parent| fs::canonicalize(parent).ok());
+    match (parent, path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
+    }
+}
+
+fn mount_points() -> io::Result<HashSet<PathBuf>> {
+    let table = fs::read(TABLE)?;
+    let lines = table.split(|byte| *byte == b'\n');
+    let points = lines.filter_map(|line| line.split(|byte| *byte == b' ').nth(4));
+    Ok(points.map(unescaped).collect())
+}
+
+/// A path as it is: the table writes spaces and the like as `\040`.
+fn unescaped(field: &[u8]) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut left = field;
+    while let [first, rest @ ..] = left {
+        let code = rest.get(..3).filter(|_| *first == b'\\');
+        let code = code.and_then(|code| std::str::from_utf8(code).ok());
+        let byte = code.and_then(|code| u8::from_str_radix(code, 8).ok());
+        match byte {
+            Some(byte) => {
+                bytes.push(byte);
+                left = rest.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                left = rest;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsString::from_vec(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_read_as_they_are_and_through_links() {
+        assert_eq!(unescaped(b"/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(unescaped(b"/a\\9"), Path::new("/a\\9"));
+        let directory = tempfile::tempdir().unwrap();
+        let to = directory.path().join("to");
+        fs::create_dir(&to).unwrap();
+        std::os::unix::fs::symlink(&to, directory.path().join("link")).unwrap();
+        let to = fs::canonicalize(to).unwrap();
+        assert_eq!(real(&directory.path().join("link/at")), to.join("at"));
+        assert!(mount_points().unwrap().contains(Path::new("/proc")));
+    }
+}
