@@ -21,7 +21,7 @@ use crate::{
     client::{Agent, Cause, Client, Failure},
     kinds::{Halt, Pass, stalled},
     queue::WORKERS,
-    record::{Body, Record, State, Verdict, now},
+    record::{Body, Record, State, Verdict, after, now},
     shared::{Shared, lock},
 };
 
@@ -253,7 +253,7 @@ impl Engine {
                 }
                 // The agent works on it, which is no failure.
                 if failure.code != Code::Aborted && failure.cause != Cause::Deadline {
-                    note(&mut record, &failure, attempts);
+                    note(&mut record, &failure, attempts, pause);
                 }
                 code = failure.code;
                 (backoff::verdict(&failure), Some(pause))
@@ -299,25 +299,32 @@ impl Engine {
     }
 }
 
-/// Notes a failed call; the same failure again is noted only when its attempts have doubled.
-fn note(record: &mut Record, failure: &Failure, attempts: u32) {
+/// Notes a failed call that is made again after `pause`; the same failure again is noted only when its attempts have doubled.
+fn note(record: &mut Record, failure: &Failure, attempts: u32, pause: Duration) {
     let noted = record.last_operation();
     let message: String = failure.message.chars().take(1024).collect();
     let code = format!("{:?}", failure.code);
-    if let Some(noted) = noted
-        && (noted.code.as_str(), noted.message.as_str()) == (code.as_str(), message.as_str())
-        && attempts < noted.attempts.saturating_mul(2)
-    {
-        return;
-    }
-    *noted = Some(LastOperation {
-        rpc: failure.rpc.to_owned(),
-        code,
-        message,
-        attempts,
-        start_time: Some(now()),
-        next_retry_time: None,
+    let before = noted.take();
+    let same = before.as_ref().filter(|before| {
+        // The same trouble goes on since it began, whatever is said of it.
+        before.rpc == failure.rpc && before.code == code
     });
+    let since = same.and_then(|before| before.start_time.clone());
+    let is_news = same.is_none_or(|before| {
+        before.message != message || attempts >= before.attempts.saturating_mul(2)
+    });
+    *noted = if is_news {
+        Some(LastOperation {
+            rpc: failure.rpc.to_owned(),
+            code,
+            message,
+            attempts,
+            start_time: Some(since.unwrap_or_else(now)),
+            next_retry_time: Some(after(pause)),
+        })
+    } else {
+        before
+    };
 }
 
 /// Whether an operator would say that something happened.
@@ -360,4 +367,41 @@ fn log(key: &ObjectKey, verdict: &Verdict, code: Code) {
 pub(crate) fn chance() -> f64 {
     let random = RandomState::new().build_hasher().finish() % 1000;
     u32::try_from(random).map_or(0.5, |random| f64::from(random) / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drumlin_crd::read;
+
+    #[test]
+    fn the_last_operation_says_since_when_it_fails_and_when_it_is_tried_next() {
+        let text = "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {name: a}\nspec: {capacity: 1Gi}\n";
+        let object = read(text).unwrap().documents.remove(0).object;
+        let mut record = Record::new(&object, "a.yaml", 1);
+        let mut noted = |rpc, code, message: &str, attempts| {
+            let failure = Failure {
+                rpc,
+                code,
+                message: message.to_owned(),
+                cause: Cause::Answer,
+            };
+            note(&mut record, &failure, attempts, Duration::from_secs(5));
+            record.last_operation().clone().unwrap()
+        };
+        let first = noted("CreateVolume", Code::Internal, "x", 1);
+        assert_ne!(first.next_retry_time, first.start_time);
+        let second = noted("CreateVolume", Code::Internal, "x", 2);
+        assert_eq!(
+            (second.attempts, &second.start_time),
+            (2, &first.start_time)
+        );
+        assert_ne!(second.next_retry_time, first.next_retry_time);
+        // Written again only when the attempts have doubled, or it says something else.
+        assert_eq!(noted("CreateVolume", Code::Internal, "x", 3), second);
+        let other = noted("CreateVolume", Code::Internal, "y", 4);
+        assert_eq!(other.start_time, first.start_time);
+        let another = noted("NodeStageVolume", Code::Internal, "y", 1);
+        assert_ne!(another.start_time, first.start_time);
+    }
 }

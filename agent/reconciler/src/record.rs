@@ -1,6 +1,6 @@
 //! What is remembered of an object: its last good spec, what became of it, and what was about to be done.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use drumlin_crd::{
     DeletionPolicy, FsType, GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, LastOperation,
@@ -9,7 +9,7 @@ use drumlin_crd::{
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
 };
 use serde::{Deserialize, Serialize};
 
@@ -215,7 +215,9 @@ impl Record {
     pub(crate) fn new(object: &Object, file: &str, line: usize) -> Self {
         let mut metadata = object.metadata().clone();
         metadata.generation = Some(1);
-        metadata.creation_timestamp = Some(Time(Timestamp::now()));
+        // In whole seconds, as a server's.
+        let now = Timestamp::from_second(Timestamp::now().as_second());
+        metadata.creation_timestamp = now.ok().map(Time);
         Self {
             api_version: names::API_VERSION.to_owned(),
             kind: object.key().kind,
@@ -590,6 +592,13 @@ fn set(
 /// The present moment as people and Kubernetes write it.
 pub(crate) fn now() -> String {
     Timestamp::now().to_string()
+}
+
+/// The moment that comes after this pause.
+pub(crate) fn after(pause: Duration) -> String {
+    let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX);
+    let moment = Timestamp::now().saturating_add(pause);
+    moment.unwrap_or(Timestamp::MAX).to_string()
 }
 
 /// A word that no other incarnation of the object has.

@@ -11,6 +11,8 @@ use drumlin_tests::{
     requests::raw,
 };
 
+use serde_json::Value;
+
 use crate::{
     host::{Host, absent, group, object, small, volume},
     kit::{ok, volume as make_volume},
@@ -243,6 +245,16 @@ async fn of_two_groups_that_wait_for_a_volume_the_older_one_gets_it() {
     for name in ["g2", "g1"] {
         host.write(&format!("{name}.yaml"), &[group(name, "b")]);
         host.until(name, &["False", "MembersPending"]).await;
+        let made = host.object("VolumeGroup", name)["metadata"]["creationTimestamp"].clone();
+        // A time of creation has whole seconds.
+        let second = || {
+            Value::from(
+                k8s_openapi::jiff::Timestamp::now()
+                    .strftime("%FT%TZ")
+                    .to_string(),
+            )
+        };
+        eventually(second, |now| *now != made).await;
     }
     host.write("v.yaml", &[small("b")]);
     host.until("g2", &["True", "AllMembersJoined"]).await;
