@@ -5,6 +5,7 @@
 
 mod access;
 pub mod copy;
+pub(crate) mod descriptor;
 pub mod device_mapper;
 mod direct;
 pub mod disk;

@@ -441,6 +441,21 @@ pub(crate) fn trim(directory: impl AsFd) -> io::Result<()> {
     unsafe { ioctl_value(directory, FITRIM, &mut range) }
 }
 
+/// Reads entries of an open directory (`struct linux_dirent64`) into a buffer: how many bytes, none at its end.
+pub(crate) fn read_entries(directory: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let directory = directory.as_fd().as_raw_fd();
+    // SAFETY: getdents64(2) writes no more bytes than it is told that the buffer has.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_getdents64,
+            directory,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+        )
+    };
+    usize::try_from(checked(result)?).map_err(io::Error::other)
+}
+
 fn new_descriptor(result: c_long) -> io::Result<OwnedFd> {
     let fd = c_int::try_from(checked(result)?).map_err(io::Error::other)?;
     // SAFETY: the call made this descriptor and nobody else knows it.
