@@ -55,7 +55,16 @@ pub(crate) struct Shared {
 /// The API server that is followed.
 struct Followed {
     server: Server,
-    mount_roots: Vec<PathBuf>,
+    mounts: HostMounts,
+}
+
+/// How objects of an API server may be mounted on this host.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostMounts {
+    /// Below which directories; nowhere when there are none.
+    pub(crate) roots: Vec<PathBuf>,
+    /// With which options, whatever they ask for.
+    pub(crate) options: Vec<String>,
 }
 
 #[derive(Default)]
@@ -129,13 +138,9 @@ impl Shared {
         })
     }
 
-    /// An API server is followed, and below which directories of this host its objects may be mounted.
-    pub(crate) fn follow_cluster(&self, server: Server, mount_roots: Vec<PathBuf>) {
-        let followed = Followed {
-            server,
-            mount_roots,
-        };
-        let _ = self.cluster.set(followed);
+    /// An API server is followed, and how its objects may be mounted on this host.
+    pub(crate) fn follow_cluster(&self, server: Server, mounts: HostMounts) {
+        let _ = self.cluster.set(Followed { server, mounts });
     }
 
     /// There is a directory of manifests, too, that is looked at again when this is woken.
@@ -166,11 +171,9 @@ impl Shared {
         self.cluster.get().map(|followed| &followed.server)
     }
 
-    /// The directories of this host below which objects of an API server may be mounted.
-    pub(crate) fn mount_roots(&self) -> &[PathBuf] {
-        self.cluster
-            .get()
-            .map_or(&[], |followed| &followed.mount_roots)
+    /// How objects of an API server may be mounted on this host, where one is followed.
+    pub(crate) fn host_mounts(&self) -> Option<&HostMounts> {
+        self.cluster.get().map(|followed| &followed.mounts)
     }
 
     /// Has somebody told which records change.
@@ -410,9 +413,16 @@ impl Shared {
         }
         let is_unproven = record.drumlin.mounted.is_some()
             && record.drumlin.boot.as_deref() != Some(self.boot.as_str());
+        let must_hold = record.served().and(self.host_mounts());
+        let is_held_otherwise = record.drumlin.mounted.is_some()
+            && must_hold.is_some_and(|mounts| {
+                let holds = record.drumlin.confined.as_ref();
+                holds.is_none_or(|holds| holds.options != mounts.options)
+            });
         !record.is_settled()
             || record.lacks_guard()
             || is_unproven
+            || is_held_otherwise
             || lock(&self.doubted).contains(&record.key())
     }
 

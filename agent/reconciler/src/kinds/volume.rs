@@ -61,7 +61,10 @@ impl Pass<'_> {
 
     /// How the volume is used.
     pub(super) fn capability(&self) -> v1::VolumeCapability {
-        self.capability_with(self.mount_flags())
+        let confined = self.record.drumlin.confined.iter();
+        // The last one of several that differ holds.
+        let confined = confined.flat_map(|confined| confined.options.iter().cloned());
+        self.capability_with(self.mount_flags().into_iter().chain(confined).collect())
     }
 
     pub(super) fn mount_flags(&self) -> Vec<String> {
@@ -116,6 +119,7 @@ impl Pass<'_> {
         book.lost = false;
         book.create = None;
         book.mounted = None;
+        book.confined = None;
         book.boot = None;
         book.grow_file_system = false;
     }
