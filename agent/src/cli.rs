@@ -150,7 +150,7 @@ pub(crate) struct ClusterArguments {
     /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
-    /// With that: only below these directories, links resolved.
+    /// With that: only below these directories, and through no link below them.
     #[arg(
         long,
         env = "DRUMLIN_MOUNT_ROOTS",

@@ -4,9 +4,11 @@ use std::path::Path;
 
 use drumlin_tests::{
     agent::{Options, eventually},
-    cluster::Cluster,
+    cluster::{Cluster, condition},
     programs::run,
+    storage::mounts_below,
 };
+use nix::sys::signal::Signal;
 
 use crate::node::Node;
 
@@ -92,4 +94,94 @@ async fn neither_setuid_nor_devices_come_with_a_host_mount_unless_they_are_allow
     space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
     assert!(!target.exists());
     assert_eq!(node.holds().await, (0, 0));
+}
+
+/// A link takes the place of a directory, or the directory its own again.
+fn swap(directory: &Path, link: &Path) {
+    let aside = directory.with_extension("aside");
+    if aside.exists() {
+        std::fs::remove_file(directory).unwrap();
+        std::fs::rename(aside, directory).unwrap();
+    } else {
+        std::fs::rename(directory, aside).unwrap();
+        std::os::unix::fs::symlink(link, directory).unwrap();
+    }
+}
+
+fn is_stopped(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    stat.rsplit(") ").next().unwrap().starts_with('T')
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_link_that_a_tenant_swaps_in_leads_no_mount_out_of_the_root() {
+    let cluster = Cluster::of_the_lab();
+    let mut node = Node::start(&cluster).await;
+    let space = cluster.namespace();
+    let root = node.agent.scratch.directory("srv");
+    let outside = node.agent.scratch.directory("outside");
+    let (team, kept) = (root.join("team"), outside.join("data"));
+    std::fs::create_dir_all(&team).unwrap();
+    std::fs::create_dir_all(&kept).unwrap();
+    let is_untouched = || kept.is_dir() && mounts_below(&outside.to_string_lossy()).is_empty();
+    let stopping = [
+        ("DRUMLIN_FAIL", "volume.stage.called"),
+        ("DRUMLIN_FAIL_BY", "stop"),
+    ];
+    let stopping = Options {
+        environment: stopping
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+        ..allowed(&root, &[])
+    };
+    node.restart_with(&cluster, stopping).await;
+    let target = team.join("data");
+    let mount = format!(
+        "deletionPolicy: Delete\n  mount: {{path: {}}}",
+        target.display()
+    );
+    space.apply(&node.volume("data", "32Mi", &mount));
+    // The reconciler has looked at the path by then.
+    let pid = node.agent.pid();
+    eventually(|| is_stopped(pid), |stopped| *stopped).await;
+    swap(&team, &outside);
+    node.agent.signal(Signal::SIGCONT);
+    let names_link = |now: &serde_json::Value| {
+        let ready = condition(now, "Ready").map(|ready| ready["message"].to_string());
+        let link = format!("link {},", team.display());
+        ready.is_some_and(|told| told.contains("spec.mount.path: ") && told.contains(&link))
+    };
+    let denied = space.until_reason("dv/data", "HostMountDenied");
+    assert!(condition(&denied, "Stalled").is_some());
+    assert!(names_link(&denied), "{denied:#}");
+    assert!(is_untouched());
+    // One that is there before is refused without asking the agent, in the same words.
+    space.apply(&node.volume("late", "32Mi", &mount.replace("team/data", "team/late")));
+    assert!(names_link(
+        &space.until_reason("dv/late", "HostMountDenied")
+    ));
+    assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
+
+    swap(&team, &outside);
+    let annotate = |value: &str| {
+        let value = format!("drumlin.dev/reconcile-at={value}");
+        space.kubectl(&["annotate", "--overwrite", "dv/data", &value]);
+    };
+    annotate("1");
+    space.until_ready("dv/data");
+    assert!(target.join("lost+found").exists());
+    // Nothing is looked for behind the link when it grows.
+    swap(&team, &outside);
+    let wider = r#"{"spec": {"capacity": "64Mi"}}"#;
+    space.kubectl(&["patch", "dv/data", "--type=merge", "-p", wider]);
+    space.until("dv/data", |now| now["status"]["capacity"] == "64Mi");
+    // What is elsewhere by now is not left behind without a word.
+    space.kubectl(&["delete", "dv/data", "--wait=false"]);
+    space.until_reason("dv/data", "MountPending");
+    assert!(is_untouched());
+    swap(&team, &outside);
+    annotate("2");
+    space.kubectl(&["wait", "--for=delete", "dv/data", "--timeout=60s"]);
+    assert!(is_untouched());
+    assert!(!target.exists() && team.exists());
 }

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    io,
+    fs, io,
     os::{
         fd::{AsFd, AsRawFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -43,6 +43,15 @@ pub(crate) fn open_in(
 pub(crate) fn path_of(descriptor: impl AsFd) -> PathBuf {
     let number = descriptor.as_fd().as_raw_fd();
     PathBuf::from(format!("/proc/self/fd/{number}"))
+}
+
+/// The id of the mount that what a descriptor has open is on.
+pub(crate) fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
+    let number = descriptor.as_fd().as_raw_fd();
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
+    let mut lines = text.lines();
+    let id = lines.find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 /// A name in a directory.

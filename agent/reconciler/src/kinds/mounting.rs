@@ -6,8 +6,8 @@ use std::{
 };
 
 use drumlin_crd::VolumeMount;
-use drumlin_proto::csi::v1;
-use tonic::Code;
+use drumlin_proto::{MOUNT_ROOT_METADATA, csi::v1};
+use tonic::{Code, Request, metadata::MetadataValue};
 
 use super::{Confined, Halt, Pass, waiting};
 use crate::{
@@ -30,7 +30,10 @@ impl Pass<'_> {
         let has = self.record.drumlin.mounted.clone();
         let held = self.record.drumlin.confined.clone();
         // What holds for a mount of which that is not known the agent finds out.
-        let is_held_otherwise = held.is_some() && held != confined;
+        let is_held_otherwise = held.as_ref().is_some_and(|held| {
+            let confined = confined.as_ref();
+            confined.is_none_or(|confined| confined.options != held.options)
+        });
         if let Some(has) = &has
             && (wanted.as_ref() != Some(has) || is_held_otherwise)
         {
@@ -99,7 +102,10 @@ impl Pass<'_> {
         .await;
         self.known(staged).await?;
         self.point("volume.stage.called");
-        if let Some(parent) = Path::new(&wanted.path).parent() {
+        // Where somebody else may have put links, the agent makes it, step by step.
+        if self.record.drumlin.confined.is_none()
+            && let Some(parent) = Path::new(&wanted.path).parent()
+        {
             make_directory(parent)?;
         }
         let request = v1::NodePublishVolumeRequest {
@@ -109,6 +115,7 @@ impl Pass<'_> {
             target_path: wanted.path.clone(),
             volume_capability: Some(self.capability()),
             readonly: wanted.read_only,
+            volume_context: self.mount_context(),
             ..v1::NodePublishVolumeRequest::default()
         };
         let published = call(
@@ -117,6 +124,7 @@ impl Pass<'_> {
             self.client.node().node_publish_volume(request),
         )
         .await;
+        let published = self.judge_denial(published)?;
         self.known(published).await?;
         self.point("volume.publish.called");
         self.record.drumlin.boot = Some(self.shared.boot.clone());
@@ -177,10 +185,14 @@ impl Pass<'_> {
     }
 
     async fn unpublish(&self, path: &str) -> Result<(), Failure> {
-        let request = v1::NodeUnpublishVolumeRequest {
+        let mut request = Request::new(v1::NodeUnpublishVolumeRequest {
             volume_id: self.handle(),
             target_path: path.to_owned(),
-        };
+        });
+        if let Some(root) = self.mounted_below(path) {
+            let root = MetadataValue::from_bytes(root.as_bytes());
+            request.metadata_mut().insert_bin(MOUNT_ROOT_METADATA, root);
+        }
         gone_is_fine(
             call(
                 "NodeUnpublishVolume",

@@ -229,6 +229,11 @@ impl Pass<'_> {
             return Ok(());
         }
         if let Some(path) = self.status().mount_path.clone() {
+            // What is below a path that others may change is not looked for by it.
+            let path = match &self.record.drumlin.confined {
+                Some(_) => self.staging().to_string_lossy().into_owned(),
+                None => path,
+            };
             let request = v1::NodeExpandVolumeRequest {
                 volume_id: self.handle(),
                 volume_path: path,
