@@ -152,7 +152,7 @@ pub(crate) struct ClusterArguments {
     /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
-    /// With that: only below these directories, links resolved.
+    /// With that: only below these directories, and through no link below them.
     #[arg(
         long,
         env = "DRUMLIN_MOUNT_ROOTS",
@@ -162,6 +162,15 @@ pub(crate) struct ClusterArguments {
         requires = "allow_host_mounts"
     )]
     pub(crate) mount_roots: Vec<PathBuf>,
+    /// With that: what their file systems may bring with them, which else is refused there (mounted `nosuid,nodev`).
+    #[arg(
+        long,
+        env = "DRUMLIN_MOUNT_ALLOW",
+        value_name = "WHAT,...",
+        value_delimiter = ',',
+        requires = "allow_host_mounts"
+    )]
+    mount_allow: Vec<Risk>,
     /// Wait up to so many seconds, at random, before the API server is asked first: very many agents that start together
     /// come one after the other.
     #[arg(
@@ -173,6 +182,25 @@ pub(crate) struct ClusterArguments {
     pub(crate) start_jitter: u64,
     #[command(flatten)]
     pub(crate) claims: ClaimArguments,
+}
+
+/// What a file system that somebody else writes can bring onto a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Risk {
+    /// Programs that run as who owns them, such as root (set-user-id, file capabilities).
+    Suid,
+    /// Nodes of the devices of this host.
+    Dev,
+}
+
+impl Risk {
+    /// The mount option that keeps it away.
+    fn refusal(self) -> String {
+        match self {
+            Self::Suid => "nosuid".to_owned(),
+            Self::Dev => "nodev".to_owned(),
+        }
+    }
 }
 
 /// What the agents and the controller must be told alike.
@@ -248,6 +276,11 @@ impl ClusterArguments {
             } else {
                 Vec::new()
             },
+            mount_options: Risk::value_variants()
+                .iter()
+                .filter(|risk| !self.mount_allow.contains(risk))
+                .map(|risk| risk.refusal())
+                .collect(),
             leaves_claims: self.claims.are_the_controllers(),
             start_jitter: Duration::from_secs(self.start_jitter),
         })
@@ -407,6 +440,32 @@ mod tests {
                 "{}",
                 command.get_name()
             );
+        }
+    }
+
+    #[test]
+    fn mounts_of_objects_refuse_what_the_administrator_does_not_allow() {
+        let options = |more: &[&str]| {
+            let line = ["drumlin", "agent", "--kubernetes", "--allow-host-mounts"];
+            let parsed = Cli::try_parse_from(line.iter().chain(more)).unwrap();
+            let Command::Agent(arguments) = parsed.command else {
+                panic!("another command");
+            };
+            arguments.cluster.cluster().unwrap().mount_options
+        };
+        assert_eq!(options(&[]), ["nosuid", "nodev"]);
+        assert_eq!(options(&["--mount-allow=dev"]), ["nosuid"]);
+        assert!(options(&["--mount-allow=suid,dev"]).is_empty());
+        for bad in [
+            vec!["drumlin", "agent", "--mount-allow=suid"],
+            vec![
+                "drumlin",
+                "agent",
+                "--allow-host-mounts",
+                "--mount-allow=exec",
+            ],
+        ] {
+            assert!(Cli::try_parse_from(bad).is_err());
         }
     }
 

@@ -207,7 +207,7 @@ pub struct VolumeMount {
     #[schemars(length(min = 1, max = 4095), regex(pattern = "^(/[^/\\x00]+)+$"))]
     #[x_kube(validation = ("!self.split('/').exists(c, c == '..' || c == '.')", "path must not have a part '.' or '..'"))]
     pub path: String,
-    /// Mount options, such as `noatime`.
+    /// Mount options, such as `noatime`; in a cluster `nosuid` and `nodev` hold too, unless the agent has `--mount-allow`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 256)))]
     pub options: Vec<String>,

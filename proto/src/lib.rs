@@ -8,6 +8,7 @@
 //! | [`identity`], [`reclaimspace`] | who a driver is, and free blocks given back, for clients of what CSI does not have |
 //! | [`drumlin::v1`] | what those have no words for |
 //! | [`FILE_DESCRIPTOR_SET`] | all packages described, for reflection |
+//! | [`MOUNT_ROOT`], [`MOUNT_ROOT_METADATA`] | how the reconciler says below which directory a volume is mounted |
 //! | [`Endpoint`], [`socket_path`], [`connect`] | the socket's address as people write it, and a client's channel to it |
 //! | `csi/v1/csi.proto`, `volumegroup/volumegroup.proto` and others | what the modules are generated from; one file a package |
 //! | `build/` | the compiler's run, and `Debug` for all messages |
@@ -52,6 +53,13 @@ macro_rules! generated {
 }
 
 mod socket;
+
+/// What `csi.v1.Node/NodePublishVolume` may find in its `volume_context`: the directory below which no link of the target
+/// path is followed, and what is missing is made.
+pub const MOUNT_ROOT: &str = "drumlin.dev/mount-root";
+
+/// The same of `csi.v1.Node/NodeUnpublishVolume`, which has no context: metadata of the call.
+pub const MOUNT_ROOT_METADATA: &str = "drumlin-mount-root-bin";
 
 pub use socket::{Endpoint, EndpointError, connect, socket_path};
 

@@ -57,7 +57,7 @@ use blocking::blocking;
 use catalog::Catalog;
 use client::Client;
 use engine::Engine;
-use shared::Shared;
+use shared::{HostMounts, Shared};
 use source::{
     directory::{Directory, Scan},
     kubernetes::server::Server,
@@ -110,6 +110,8 @@ pub struct Cluster {
     pub kubeconfig: Option<PathBuf>,
     /// The directories of this host below which its objects may be mounted; nowhere when there are none.
     pub mount_roots: Vec<PathBuf>,
+    /// The mount options that these have, whatever their objects ask for.
+    pub mount_options: Vec<String>,
     /// Whether a controller gives nodes to the objects that name none, so that this agent need not look for them.
     pub leaves_claims: bool,
     /// Up to so long it waits before it asks the server first: very many agents that start together come one by one.
@@ -158,7 +160,11 @@ impl Reconciler {
         let mut server = None;
         if let Some(cluster) = settings.cluster {
             let known = Server::new(cluster.kubeconfig.as_deref()).await?;
-            shared.follow_cluster(known.clone(), cluster.mount_roots.clone());
+            let mounts = HostMounts {
+                roots: cluster.mount_roots.clone(),
+                options: cluster.mount_options.clone(),
+            };
+            shared.follow_cluster(known.clone(), mounts);
             server = Some((known, cluster));
         }
         Ok(Self {

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use drumlin_crd::ObjectKey;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
@@ -28,8 +27,8 @@ impl Engine {
     /// Has what was mounted and is not any more looked at, for ever. Without the kernel's word the look every ten minutes is
     /// left.
     pub(crate) async fn keep_mounts(&self) {
-        let table =
-            File::open(TABLE).and_then(|table| AsyncFd::with_interest(table, Interest::PRIORITY));
+        let table = File::open(TABLE)
+            .and_then(|table| Ok(AsyncFd::register_with_interest(table, Interest::PRIORITY)?));
         let table = match table {
             Ok(table) => table,
             Err(error) => {

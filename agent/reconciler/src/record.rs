@@ -147,6 +147,9 @@ pub(crate) struct Book {
     /// What may be mounted: written before the call, so that it can be taken away after a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mounted: Option<VolumeMount>,
+    /// What holds for `mounted` though its object did not ask for it, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) confined: Option<crate::kinds::Confined>,
     /// The boot in which `mounted` was seen to be so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot: Option<String>,
@@ -231,6 +234,7 @@ impl Record {
                 orphan_since: None,
                 create: None,
                 mounted: None,
+                confined: None,
                 boot: None,
                 grow_file_system: false,
                 lost: false,

@@ -55,7 +55,16 @@ pub(crate) struct Shared {
 /// The API server that is followed.
 struct Followed {
     server: Server,
-    mount_roots: Vec<PathBuf>,
+    mounts: HostMounts,
+}
+
+/// How objects of an API server may be mounted on this host.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostMounts {
+    /// Below which directories; nowhere when there are none.
+    pub(crate) roots: Vec<PathBuf>,
+    /// With which options, whatever they ask for.
+    pub(crate) options: Vec<String>,
 }
 
 #[derive(Default)]
@@ -129,13 +138,9 @@ impl Shared {
         })
     }
 
-    /// An API server is followed, and below which directories of this host its objects may be mounted.
-    pub(crate) fn follow_cluster(&self, server: Server, mount_roots: Vec<PathBuf>) {
-        let followed = Followed {
-            server,
-            mount_roots,
-        };
-        let _ = self.cluster.set(followed);
+    /// An API server is followed, and how its objects may be mounted on this host.
+    pub(crate) fn follow_cluster(&self, server: Server, mounts: HostMounts) {
+        let _ = self.cluster.set(Followed { server, mounts });
     }
 
     /// There is a directory of manifests, too, that is looked at again when this is woken.
@@ -166,11 +171,9 @@ impl Shared {
         self.cluster.get().map(|followed| &followed.server)
     }
 
-    /// The directories of this host below which objects of an API server may be mounted.
-    pub(crate) fn mount_roots(&self) -> &[PathBuf] {
-        self.cluster
-            .get()
-            .map_or(&[], |followed| &followed.mount_roots)
+    /// How objects of an API server may be mounted on this host, where one is followed.
+    pub(crate) fn host_mounts(&self) -> Option<&HostMounts> {
+        self.cluster.get().map(|followed| &followed.mounts)
     }
 
     /// Has somebody told which records change.
@@ -416,6 +419,7 @@ impl Shared {
         !record.is_settled()
             || record.lacks_guard()
             || self.is_unproven(record)
+            || self.is_held_otherwise(record)
             || lock(&self.doubted).contains(&record.key())
     }
 
@@ -423,6 +427,16 @@ impl Shared {
     fn is_unproven(&self, record: &Record) -> bool {
         let book = &record.drumlin;
         book.mounted.is_some() && book.boot.as_deref() != Some(self.boot.as_str())
+    }
+
+    /// Whether it is mounted with other options than its host allows by now.
+    fn is_held_otherwise(&self, record: &Record) -> bool {
+        let must_hold = record.served().and(self.host_mounts());
+        record.drumlin.mounted.is_some()
+            && must_hold.is_some_and(|mounts| {
+                let holds = record.drumlin.confined.as_ref();
+                holds.is_none_or(|holds| holds.options != mounts.options)
+            })
     }
 
     /// How urgent the work on an object is.

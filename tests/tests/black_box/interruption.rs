@@ -275,7 +275,11 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     };
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
     // What is not CSI's, or of old dialects, has tests of its own.
-    let is_own = |point: &str| rollback_kills::is_own(point) || unstaged_kills::is_own(point);
+    let is_own = |point: &str| {
+        rollback_kills::is_own(point)
+            || unstaged_kills::is_own(point)
+            || point.starts_with("beneath.")
+    };
     points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));
     if is_over_lvm() && std::env::var_os("DRUMLIN_EACH_ALONE").is_none() {
         return killed_at_each_in_few_lives(points.into_iter().collect(), &wanted).await;

@@ -13,6 +13,7 @@
 
 mod attach;
 mod bad_input;
+mod beneath;
 mod clean_copies;
 mod concurrency;
 mod content;

@@ -77,10 +77,9 @@ impl Host {
     fn members(&self, group: &str) -> Vec<String> {
         let group = self.object("VolumeGroup", group);
         let members = group["status"]["members"].as_array();
-        let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-        let member = |member: &serde_json::Value| {
-            format!("{} {}", text(&member["name"]), text(&member["state"]))
-        };
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let member =
+            |member: &Value| format!("{} {}", text(&member["name"]), text(&member["state"]));
         members.into_iter().flatten().map(member).collect()
     }
 
@@ -130,7 +129,7 @@ async fn members_by_name_join_when_they_are_made_and_the_group_says_for_whom_it_
     host.write("g.yaml", &[group("g", "b")]);
     host.until("g", &["True", "1 of 1"]).await;
     assert_eq!(host.inside().await, ["b"]);
-    let alone = |volume: &serde_json::Value| volume["status"]["groupName"].is_null();
+    let alone = |volume: &Value| volume["status"]["groupName"].is_null();
     eventually(|| host.object("Volume", "a"), alone).await;
 }
 

@@ -18,6 +18,7 @@ mod faults;
 mod gitops;
 #[path = "../black_box/host.rs"]
 mod host;
+mod host_mounts;
 mod image;
 mod installed;
 mod judged;

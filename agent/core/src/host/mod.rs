@@ -5,6 +5,7 @@
 
 mod access;
 pub mod copy;
+pub(crate) mod descriptor;
 pub mod device_mapper;
 mod direct;
 pub mod disk;
@@ -25,6 +26,7 @@ pub mod moment;
 pub mod mount;
 mod mount_options;
 pub mod mount_table;
+mod place;
 pub mod session;
 mod superblock;
 mod system;
@@ -45,6 +47,7 @@ pub use loop_device::LoopDevice;
 pub use mount::Outcome;
 pub use mount_options::{MountOptions, Restrictions};
 pub use mount_table::{DeviceNumber, Mount, MountTable};
+pub use place::Place;
 pub use superblock::{Probe, Superblock};
 pub use write_watch::WriteWatch;
 

@@ -2,7 +2,10 @@
 
 use std::{
     fs,
-    os::fd::AsFd,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -14,12 +17,13 @@ use nix::{
 };
 
 use super::{
-    Access, DeviceNumber, FileSystem, MountOptions, MountTable, Restrictions, holders, system,
+    Access, DeviceNumber, FileSystem, Mount, MountOptions, MountTable, Place, Restrictions,
+    descriptor, holders, system,
 };
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, fail};
 
 /// More mounts than this at one place were not made by us, and not by accident.
-const DEEPEST_STACK: usize = 64;
+pub(crate) const DEEPEST_STACK: usize = 64;
 
 /// So long a mount that nobody uses may be looked at, and so often it is tried again.
 const GLANCE: Duration = Duration::from_secs(1);
@@ -124,19 +128,85 @@ pub fn bind_restricted(
     }
     refuse_link(&target)?;
     let attach = || -> std::io::Result<()> {
-        let mount = system::clone_mount(&source)?;
-        let read_only = match access {
-            Access::ReadOnly => system::MOUNT_ATTR_RDONLY,
-            Access::ReadWrite => 0,
-        };
-        let attributes = read_only | restrictions.attributes();
-        if attributes != 0 {
-            system::restrict_mount(mount.as_fd(), attributes)?;
-        }
-        system::move_mount(mount.as_fd(), &target)
+        // What was not a link a moment ago is not followed if it is one now.
+        let flags = libc::O_PATH | libc::O_NOFOLLOW;
+        let covered = fs::File::options()
+            .read(true)
+            .custom_flags(flags)
+            .open(&target)?;
+        let mount = restricted(&source, access, restrictions)?;
+        system::move_mount(mount.as_fd(), covered.as_fd())
     };
     attach().map_err(|error| bind_error(error, &source, &target))?;
     check(found(&MountTable::read()?), &target)
+}
+
+/// A copy of the mount of `source` that is attached nowhere yet, and allows no more than it shall.
+fn restricted(
+    source: &Path,
+    access: Access,
+    restrictions: Restrictions,
+) -> std::io::Result<OwnedFd> {
+    let mount = system::clone_mount(source)?;
+    let read_only = match access {
+        Access::ReadOnly => system::MOUNT_ATTR_RDONLY,
+        Access::ReadWrite => 0,
+    };
+    let attributes = read_only | restrictions.attributes();
+    if attributes != 0 {
+        system::restrict_mount(mount.as_fd(), attributes)?;
+    }
+    Ok(mount)
+}
+
+/// Shows the directory or file `source` at a place beneath a root, on which nothing is mounted. It is attached to what was
+/// open there before, whatever has taken its name since, and is taken away again if the place does not lead to it.
+///
+/// # Errors
+/// `InUse` when something is mounted there, `Invalid` when a link has come in between, `Busy` when it was moved.
+pub fn bind_beneath(
+    source: &Path,
+    place: &Place,
+    access: Access,
+    restrictions: Restrictions,
+) -> Result<()> {
+    let source = fs::canonicalize(source)
+        .map_err(|error| Error::io(format!("could not find {}", source.display()), error))?;
+    let covered = place.open_bare()?;
+    let attach = || -> std::io::Result<u64> {
+        let mount = restricted(&source, access, restrictions)?;
+        system::move_mount(mount.as_fd(), covered.as_fd())?;
+        descriptor::mount_id(&mount)
+    };
+    let id = attach().map_err(|error| bind_error(error, &source, place.path()))?;
+    fail::point("beneath.attached");
+    let refused = match place.mount_from_root() {
+        Ok(Some(mount)) if mount.id == id => {
+            let found = judge(true, mount.read_only, access);
+            if found == Found::Wanted {
+                return Ok(());
+            }
+            not_as_asked(place.path(), "unmounted again")
+        }
+        // Who moves it again and again holds up nothing but this.
+        Ok(_) => Error::new(
+            Kind::Busy,
+            format!(
+                "{} was moved or unmounted while it was mounted on",
+                place.path().display()
+            ),
+        ),
+        Err(error) => error,
+    };
+    // By what it covers: that is no name that somebody could have given to something else.
+    let covered = descriptor::path_of(&covered);
+    match umount_patiently(&covered, MntFlags::empty(), |table| table.has_on(id))? {
+        Err(errno) if MountTable::read()?.by_id(id).is_some() => Err(Error::new(
+            Kind::InUse,
+            format!("{refused}; what was mounted could not be unmounted again: {errno}"),
+        )),
+        _ => Err(refused),
+    }
 }
 
 /// Takes away everything that is mounted at `target`. A repeat finds nothing.
@@ -152,21 +222,11 @@ pub fn unmount(target: &Path) -> Result<Outcome> {
     };
     let mut outcome = Outcome::Already;
     for _ in 0..DEEPEST_STACK {
-        if MountTable::read()?.at(&target).is_none() {
+        let Some(top) = MountTable::read()?.at(&target).cloned() else {
             return Ok(outcome);
-        }
-        match umount_patiently(&target)? {
-            Ok(()) => outcome = Outcome::Done,
-            Err(Errno::EBUSY) => return Err(holders::mount_in_use(&target)),
-            // Somebody else was faster; the table says so, or it does not and the next attempt fails as well.
-            Err(Errno::EINVAL) if MountTable::read()?.at(&target).is_none() => return Ok(outcome),
-            Err(errno) => {
-                return Err(Error::io(
-                    format!("could not unmount {}", target.display()),
-                    errno,
-                ));
-            }
-        }
+        };
+        unmount_one(&target, &top)?;
+        outcome = Outcome::Done;
     }
     Err(Error::new(
         Kind::InUse,
@@ -177,15 +237,36 @@ pub fn unmount(target: &Path) -> Result<Outcome> {
     ))
 }
 
+/// Takes away one mount, which is on top where `reached` leads, and nothing below it.
+///
+/// # Errors
+/// `InUse` when somebody uses it, with who; it then stays mounted.
+pub fn unmount_one(reached: &Path, mount: &Mount) -> Result<()> {
+    let is_covered = |table: &MountTable| table.has_on(mount.id);
+    match umount_patiently(reached, MntFlags::UMOUNT_NOFOLLOW, is_covered)? {
+        Ok(()) => Ok(()),
+        Err(Errno::EBUSY) => Err(holders::mount_in_use(&mount.target)),
+        // Somebody else was faster.
+        Err(Errno::EINVAL) if MountTable::read()?.by_id(mount.id).is_none() => Ok(()),
+        Err(errno) => Err(Error::io(
+            format!("could not unmount {}", mount.target.display()),
+            errno,
+        )),
+    }
+}
+
 /// Unmounts what is on top. Who only looks at it (for its size, or at all mounts that there are) passes.
-fn umount_patiently(target: &Path) -> Result<nix::Result<()>> {
+fn umount_patiently(
+    target: &Path,
+    flags: MntFlags,
+    is_covered: impl Fn(&MountTable) -> bool,
+) -> Result<nix::Result<()>> {
     let deadline = Instant::now() + GLANCE;
     loop {
-        match umount2(target, MntFlags::UMOUNT_NOFOLLOW) {
+        match umount2(target, flags) {
             Err(Errno::EBUSY) if Instant::now() < deadline => {
-                let table = MountTable::read()?;
-                // What is mounted below it stays.
-                if table.below(target).any(|mount| mount.target != target) {
+                // What is mounted on it stays.
+                if is_covered(&MountTable::read()?) {
                     return Ok(Err(Errno::EBUSY));
                 }
                 thread::sleep(PAUSE);
@@ -241,18 +322,8 @@ fn check(found: Option<Found>, target: &Path) -> Result<Outcome> {
         // The kernel has made read-only what was asked for writable, or mounted a file system's older twin.
         Some(Found::OtherAccess | Found::Foreign) => {
             let undone = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-            Err(Error::new(
-                Kind::Precondition,
-                format!(
-                    "what got mounted at {} is not what was asked for, and was {}; look at the kernel's log",
-                    target.display(),
-                    if undone.is_ok() {
-                        "unmounted again"
-                    } else {
-                        "left there"
-                    },
-                ),
-            ))
+            let became = undone.map_or("left there", |()| "unmounted again");
+            Err(not_as_asked(target, became))
         }
         None => Err(Error::new(
             Kind::HalfDone,
@@ -262,6 +333,16 @@ fn check(found: Option<Found>, target: &Path) -> Result<Outcome> {
             ),
         )),
     }
+}
+
+fn not_as_asked(target: &Path, became: &str) -> Error {
+    Error::new(
+        Kind::Precondition,
+        format!(
+            "what got mounted at {} is not what was asked for, and was {became}; look at the kernel's log",
+            target.display()
+        ),
+    )
 }
 
 /// The device and the part of it that `path` shows.

@@ -197,6 +197,16 @@ impl MountTable {
             .filter(move |mount| mount.target.starts_with(target))
     }
 
+    /// The mount with this id.
+    pub fn by_id(&self, id: u64) -> Option<&Mount> {
+        self.mounts.iter().find(|mount| mount.id == id)
+    }
+
+    /// Whether something is mounted on the mount with this id.
+    pub fn has_on(&self, id: u64) -> bool {
+        self.mounts.iter().any(|mount| mount.parent == id)
+    }
+
     /// The mount that `path` (which has no symbolic links) is on.
     pub fn holding(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|ancestor| self.at(ancestor))

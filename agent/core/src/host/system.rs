@@ -64,7 +64,8 @@ pub(crate) const LO_DIRECT_IO: u32 = 16;
 /// Enough for one system call.
 const OUTLIVING_STACK: usize = 16 << 10;
 const OPEN_TREE_CLONE: c_uint = 1;
-const MOVE_MOUNT_F_EMPTY_PATH: c_uint = 4;
+/// `MOVE_MOUNT_F_EMPTY_PATH`, `MOVE_MOUNT_T_EMPTY_PATH`.
+const MOVE_MOUNT_EMPTY_PATHS: c_uint = 0x04 | 0x40;
 pub(crate) const MOUNT_ATTR_RDONLY: u64 = 1;
 const MOUNT_ATTR_ATIME: u64 = 0x70;
 /// `nosuid`, `nodev`, `noexec`.
@@ -441,6 +442,21 @@ pub(crate) fn trim(directory: impl AsFd) -> io::Result<()> {
     unsafe { ioctl_value(directory, FITRIM, &mut range) }
 }
 
+/// Reads entries of an open directory (`struct linux_dirent64`) into a buffer: how many bytes, none at its end.
+pub(crate) fn read_entries(directory: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let directory = directory.as_fd().as_raw_fd();
+    // SAFETY: getdents64(2) writes no more bytes than it is told that the buffer has.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_getdents64,
+            directory,
+            buffer.as_mut_ptr(),
+            buffer.len(),
+        )
+    };
+    usize::try_from(checked(result)?).map_err(io::Error::other)
+}
+
 fn new_descriptor(result: c_long) -> io::Result<OwnedFd> {
     let fd = c_int::try_from(checked(result)?).map_err(io::Error::other)?;
     // SAFETY: the call made this descriptor and nobody else knows it.
@@ -470,18 +486,17 @@ pub(crate) fn restrict_mount(mount: BorrowedFd<'_>, attributes: u64) -> io::Resu
     checked(result).map(drop)
 }
 
-/// Attaches a mount that [`clone_mount`] made; it appears at `target` in one step.
-pub(crate) fn move_mount(mount: BorrowedFd<'_>, target: &Path) -> io::Result<()> {
-    let target = c_path(target)?;
-    // SAFETY: move_mount(2) reads two paths that end in NUL and live across the call.
+/// Attaches a mount that [`clone_mount`] made; it appears in one step at what `target` has open, wherever that is by now.
+pub(crate) fn move_mount(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: move_mount(2) reads two empty paths.
     let result = unsafe {
         libc::syscall(
             libc::SYS_move_mount,
             mount.as_raw_fd(),
             c"".as_ptr(),
-            libc::AT_FDCWD,
-            target.as_ptr(),
-            MOVE_MOUNT_F_EMPTY_PATH,
+            target.as_raw_fd(),
+            c"".as_ptr(),
+            MOVE_MOUNT_EMPTY_PATHS,
         )
     };
     checked(result).map(drop)

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use super::resolve::Found;
+use super::{resolve::Found, target::Spot};
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result, blocking, fail,
     host::{Access, DeviceNumber, LoopDevice, Mount, MountTable, loop_device, mount},
 };
 
@@ -63,15 +63,55 @@ impl Devices {
     pub(super) fn at(&self, table: &MountTable, path: &Path) -> At {
         // The table knows no symbolic links; a path whose parent is gone has nothing mounted on it.
         let path = mount::resolve(path).unwrap_or_else(|_| path.to_owned());
-        let Some(top) = table.at(&path) else {
+        self.whose(table, table.at(&path).cloned())
+    }
+
+    fn whose(&self, table: &MountTable, top: Option<Mount>) -> At {
+        let Some(top) = top.map(Box::new) else {
             return At::Nothing;
         };
-        let top = Box::new(top.clone());
         if self.mounts(table).any(|mount| mount.id == top.id) {
             At::Ours(top)
         } else {
             At::Foreign(top)
         }
+    }
+
+    /// What stands at a target, as it is now.
+    ///
+    /// # Errors
+    /// `Invalid` when a link leads elsewhere that must not.
+    pub(super) fn at_spot(&self, spot: &Spot) -> Result<At> {
+        match spot {
+            Spot::Path(path) => Ok(self.at(&MountTable::read()?, path)),
+            Spot::Beneath(place) => {
+                let mount = place.mount()?;
+                Ok(self.whose(&MountTable::read()?, mount))
+            }
+        }
+    }
+
+    /// Takes away what is mounted at a target: nothing but mounts of these devices. Says whether there was any.
+    ///
+    /// # Errors
+    /// `Precondition` when something else is mounted there, `InUse` when it is used.
+    pub(super) fn take_away(&self, spot: &Spot) -> Result<bool> {
+        let mut was_there = false;
+        for _ in 0..mount::DEEPEST_STACK {
+            match self.at_spot(spot)? {
+                At::Nothing => return Ok(was_there),
+                At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
+                At::Ours(mount) => {
+                    fail::point("unpublish.found");
+                    spot.unmount(&mount)?;
+                    was_there = true;
+                }
+            }
+        }
+        Err(Error::new(
+            Kind::InUse,
+            "the volume is mounted at target_path again and again",
+        ))
     }
 
     /// Whether a mount shows a device that refuses writes, or refuses them itself.

@@ -8,7 +8,7 @@ use super::{
     node::{Form, PublishVolume, Staging, show},
     resolve::Found,
     stage::StageVolume,
-    target::{self, Emptied},
+    target::{self, Emptied, Spot, Target},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -36,7 +36,7 @@ impl Operations {
         volume: &Reference,
         target: AbsolutePath,
     ) -> Result<()> {
-        self.unpublish(volume, (target, Emptied::Left), Staging::Never)
+        self.unpublish(volume, (target.into(), Emptied::Left), Staging::Never)
             .await
     }
 }
@@ -62,29 +62,29 @@ impl Found {
             AccessType::Block => self.show_device(request, access).await?,
             AccessType::Mount { .. } => self.mount_at_target(request, access).await?,
         }
-        tracing::info!(volume.id = %self.handle, path = %request.target, "volume published");
+        tracing::info!(volume.id = %self.handle, path = %request.target.path, "volume published");
         Ok(())
     }
 
     async fn mount_at_target(&self, request: &PublishVolume, access: Access) -> Result<()> {
-        let target = request.target.clone();
+        let target = Spot::of(&request.target.path);
         let made = blocking(move || target::make_directory(&target)).await?;
         fail::point("publish-directly.target");
         let stage = StageVolume {
             volume: request.volume.clone(),
-            staging: request.target.clone(),
+            staging: request.target.path.clone(),
             capability: request.capability.clone(),
         };
         let mounted = self.stage_mount(&stage, access).await;
         if mounted.is_err() && made {
-            let target = request.target.clone();
+            let target = Spot::of(&request.target.path);
             let _ = blocking(move || target::remove(&target)).await;
         }
         mounted
     }
 
     async fn show_device(&self, request: &PublishVolume, access: Access) -> Result<()> {
-        self.stage_block(&request.target).await?;
+        self.stage_block(&request.target.path).await?;
         fail::point("publish-directly.attached");
         let device = self.look(|_, (devices, _)| Ok(devices.first().map(ToOwned::to_owned)));
         let device = device.await?.ok_or_else(|| {
@@ -102,11 +102,7 @@ impl Found {
         shown
     }
 
-    pub(super) async fn unpublish_directly(
-        &self,
-        target: AbsolutePath,
-        emptied: Emptied,
-    ) -> Result<()> {
+    pub(super) async fn unpublish_directly(&self, target: Target, emptied: Emptied) -> Result<()> {
         self.unpublish(target, emptied).await?;
         fail::point("unpublish-directly.unmounted");
         let is_used = self.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));

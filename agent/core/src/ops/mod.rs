@@ -47,7 +47,7 @@ pub use rollback::RollBack;
 pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use stage::StageVolume;
 pub use stats::{Usage, VolumeStats};
-pub use target::Emptied;
+pub use target::{Emptied, Target};
 pub use volume::{Condition, CreateVolume, Source, Volume};
 pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 

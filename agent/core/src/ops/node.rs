@@ -12,12 +12,12 @@ use super::{
     locks::Hold,
     resolve::{Found, not_here},
     stage::gone,
-    target::{self, Emptied},
+    target::{self, Emptied, Target},
     volume::check_capabilities,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{Access, MountTable, Restrictions, loop_device, mount},
+    host::{Access, MountTable, Restrictions, loop_device},
     types::{
         AbsolutePath, AccessMode, AccessType, Capability, ImageKind, Reference, Size, SizeRange,
     },
@@ -31,7 +31,7 @@ pub struct PublishVolume {
     /// Where it is staged.
     pub staging: Option<AbsolutePath>,
     /// Where a workload wants it: a directory, or a file for a block device. Made by this call.
-    pub target: AbsolutePath,
+    pub target: Target,
     /// How it is to be used.
     pub capability: Capability,
     /// Whether it may be written there.
@@ -114,7 +114,7 @@ impl Operations {
     pub async fn unpublish_volume(
         self: &Arc<Self>,
         volume: &Reference,
-        target: AbsolutePath,
+        target: Target,
         emptied: Emptied,
     ) -> Result<()> {
         self.unpublish(volume, (target, emptied), Staging::Before)
@@ -125,12 +125,12 @@ impl Operations {
     pub(super) async fn unpublish(
         self: &Arc<Self>,
         volume: &Reference,
-        (target, emptied): (AbsolutePath, Emptied),
+        (target, emptied): (Target, Emptied),
         staging: Staging,
     ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, volume) {
             Ok(place) => place,
-            Err(error) => return gone(error, target).await,
+            Err(error) => return gone(error, target.path).await,
         };
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
@@ -138,7 +138,7 @@ impl Operations {
                 match (place.find().await, staging) {
                     (Ok(found), Staging::Before) => found.unpublish(target, emptied).await,
                     (Ok(found), Staging::Never) => found.unpublish_directly(target, emptied).await,
-                    (Err(error), _) => gone(error, target).await,
+                    (Err(error), _) => gone(error, target.path).await,
                 }
             })
             .await
@@ -255,7 +255,7 @@ impl Found {
             Form::Directory(request.restrictions())
         };
         blocking(move || show(&source, &target, form, access)).await?;
-        tracing::info!(volume.id = %self.handle, path = %request.target, "volume published");
+        tracing::info!(volume.id = %self.handle, path = %request.target.path, "volume published");
         Ok(())
     }
 
@@ -269,7 +269,9 @@ impl Found {
         access: Access,
         (devices, table): (&Devices, &MountTable),
     ) -> Result<bool> {
-        let mount = match devices.at(table, &request.target) {
+        let spot = request.target.find()?;
+        let at = spot.map_or(Ok(At::Nothing), |spot| devices.at_spot(&spot))?;
+        let mount = match at {
             At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
             At::Nothing => return Ok(false),
             At::Ours(mount) => mount,
@@ -285,7 +287,7 @@ impl Found {
                 Kind::Conflict,
                 format!(
                     "volume {} is published at target_path {} already, in another way",
-                    self.handle, request.target
+                    self.handle, request.target.path
                 ),
             ));
         }
@@ -350,27 +352,31 @@ impl Found {
         }
     }
 
-    pub(super) async fn unpublish(&self, target: AbsolutePath, emptied: Emptied) -> Result<()> {
-        let path = target.clone();
-        let unpublished = self.look(move |_, (devices, table)| {
-            let published = match devices.at(table, &path) {
-                At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
-                At::Ours(_) => true,
-                At::Nothing => false,
+    pub(super) async fn unpublish(&self, target: Target, emptied: Emptied) -> Result<()> {
+        let path = target.path.clone();
+        let unpublished = self.look(move |_, (devices, _)| {
+            let taken = target.find().and_then(|spot| {
+                let published = spot.as_ref().map(|spot| devices.take_away(spot));
+                Ok((spot, published.transpose()?.unwrap_or(false)))
+            });
+            let (spot, published) = match taken {
+                // What a link leads to that must not be followed is not where this volume was published.
+                Err(error) if error.kind() == Kind::Invalid => (None, false),
+                other => other?,
             };
             if published {
-                mount::unmount(&path)?;
                 fail::point("unpublish.unmounted");
             }
             devices.free_unused()?;
-            match emptied {
-                Emptied::Removed => target::remove(&path)?,
-                Emptied::Left => {}
+            if let Some(spot) = spot
+                && emptied == Emptied::Removed
+            {
+                target::remove(&spot)?;
             }
             Ok(published)
         });
         if unpublished.await? {
-            tracing::info!(volume.id = %self.handle, path = %target, "volume unpublished");
+            tracing::info!(volume.id = %self.handle, path = %path, "volume unpublished");
         }
         Ok(())
     }
@@ -386,26 +392,26 @@ pub(super) enum Form {
 }
 
 /// Makes `source` appear at `target`; whatever fails, a target that this made does not stay behind.
-pub(super) fn show(source: &Path, target: &Path, form: Form, access: Access) -> Result<()> {
+pub(super) fn show(source: &Path, target: &Target, form: Form, access: Access) -> Result<()> {
+    let target = &target.make()?;
+    fail::point("publish.found");
     let made = match form {
         Form::File => target::make_file(target)?,
         Form::Directory(_) => target::make_directory(target)?,
     };
     fail::point("publish.target");
     let shown = match (form, access) {
-        (Form::Directory(restrictions), _) => {
-            mount::bind_restricted(source, target, access, restrictions).map(|_| ())
-        }
-        (Form::File, Access::ReadWrite) => mount::bind(source, target, access).map(|_| ()),
+        (Form::Directory(restrictions), _) => target.bind(source, access, restrictions),
+        (Form::File, Access::ReadWrite) => target.bind(source, access, Restrictions::NONE),
         // The mode of a mount does not bind the writers of a device node: only a device that refuses writes does.
         (Form::File, Access::ReadOnly) => {
             loop_device::attach(source, Access::ReadOnly).and_then(|view| {
                 fail::point("publish.read-only-device");
-                let bound = mount::bind(&view.path, target, Access::ReadWrite);
+                let bound = target.bind(&view.path, Access::ReadWrite, Restrictions::NONE);
                 if bound.is_err() {
                     let _ = loop_device::detach(&view);
                 }
-                bound.map(|_| ())
+                bound
             })
         }
     };

@@ -4,10 +4,107 @@ use std::{
     fs::{self, DirBuilder, OpenOptions},
     io,
     os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
-use crate::{Error, Kind, Result};
+use crate::{
+    Error, Kind, Result,
+    host::{Access, Mount, Place, Restrictions, mount},
+    types::{AbsolutePath, RootPath},
+};
+
+/// Where a volume is published.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The path.
+    pub path: AbsolutePath,
+    /// The directory below which no link of the path is followed; all are where there is none.
+    pub root: Option<RootPath>,
+}
+
+impl From<AbsolutePath> for Target {
+    fn from(path: AbsolutePath) -> Self {
+        Self { path, root: None }
+    }
+}
+
+/// A target, as it is reached now.
+#[derive(Debug)]
+pub(super) enum Spot {
+    /// By its path, wherever links lead.
+    Path(PathBuf),
+    /// Beneath its root, and nowhere else.
+    Beneath(Place),
+}
+
+impl Target {
+    /// Where it is, if all directories above it are there.
+    ///
+    /// # Errors
+    /// `Invalid` when a link leads elsewhere that must not.
+    pub(super) fn find(&self) -> Result<Option<Spot>> {
+        match &self.root {
+            None => Ok(Some(Spot::of(&self.path))),
+            Some(root) => Ok(Place::find(root, &self.path)?.map(Spot::Beneath)),
+        }
+    }
+
+    /// The same, with the directories between the root and the target made.
+    ///
+    /// # Errors
+    /// As those of [`Target::find`].
+    pub(super) fn make(&self) -> Result<Spot> {
+        match &self.root {
+            None => Ok(Spot::of(&self.path)),
+            Some(root) => Place::make(root, &self.path).map(Spot::Beneath),
+        }
+    }
+}
+
+impl Spot {
+    /// The one of a path whose links are all followed.
+    pub(super) fn of(path: &Path) -> Self {
+        Self::Path(path.to_owned())
+    }
+
+    fn shown(&self) -> &Path {
+        match self {
+            Self::Path(path) => path,
+            Self::Beneath(place) => place.path(),
+        }
+    }
+
+    fn reached(&self) -> PathBuf {
+        match self {
+            Self::Path(path) => path.clone(),
+            Self::Beneath(place) => place.reached(),
+        }
+    }
+
+    /// Shows the directory or file `source` there too.
+    pub(super) fn bind(
+        &self,
+        source: &Path,
+        access: Access,
+        restrictions: Restrictions,
+    ) -> Result<()> {
+        match self {
+            Self::Path(path) => {
+                mount::bind_restricted(source, path, access, restrictions).map(drop)
+            }
+            Self::Beneath(place) => mount::bind_beneath(source, place, access, restrictions),
+        }
+    }
+
+    /// Takes away the mount that was found there, and no other one.
+    pub(super) fn unmount(&self, mount: &Mount) -> Result<()> {
+        let reached = match self {
+            Self::Path(_) => mount.target.clone(),
+            Self::Beneath(place) => place.reached(),
+        };
+        mount::unmount_one(&reached, mount)
+    }
+}
 
 /// What becomes of a target when nothing is published there any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +117,17 @@ pub enum Emptied {
 
 /// Makes the directory that a file system is to be published at, or finds it empty.
 /// Says whether it was made.
-pub(super) fn make_directory(target: &Path) -> Result<bool> {
-    match DirBuilder::new().mode(0o755).create(target) {
+pub(super) fn make_directory(target: &Spot) -> Result<bool> {
+    match DirBuilder::new().mode(0o755).create(target.reached()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let metadata = fs::symlink_metadata(target).map_err(|error| failed(target, error))?;
+            let metadata =
+                fs::symlink_metadata(target.reached()).map_err(|error| failed(target, error))?;
             if !metadata.is_dir() {
                 return Err(wrong(target, "is not a directory"));
             }
-            let mut entries = fs::read_dir(target).map_err(|error| failed(target, error))?;
+            let mut entries =
+                fs::read_dir(target.reached()).map_err(|error| failed(target, error))?;
             if entries.next().is_some() {
                 return Err(wrong(target, "is not empty; what is in it would be hidden"));
             }
@@ -40,16 +139,17 @@ pub(super) fn make_directory(target: &Path) -> Result<bool> {
 
 /// Makes the file that a block device is to be published at, or finds it empty.
 /// Says whether it was made.
-pub(super) fn make_file(target: &Path) -> Result<bool> {
+pub(super) fn make_file(target: &Spot) -> Result<bool> {
     let made = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
-        .open(target);
+        .open(target.reached());
     match made {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            let metadata = fs::symlink_metadata(target).map_err(|error| failed(target, error))?;
+            let metadata =
+                fs::symlink_metadata(target.reached()).map_err(|error| failed(target, error))?;
             if !metadata.is_file() || metadata.len() > 0 {
                 return Err(wrong(target, "is not an empty file"));
             }
@@ -60,8 +160,8 @@ pub(super) fn make_file(target: &Path) -> Result<bool> {
 }
 
 /// Removes what a publication stood on. What has something in it is not ours and stays.
-pub(super) fn remove(target: &Path) -> Result<()> {
-    let metadata = match fs::symlink_metadata(target) {
+pub(super) fn remove(target: &Spot) -> Result<()> {
+    let metadata = match fs::symlink_metadata(target.reached()) {
         Ok(metadata) => metadata,
         Err(error)
             if matches!(
@@ -74,9 +174,9 @@ pub(super) fn remove(target: &Path) -> Result<()> {
         Err(error) => return Err(failed(target, error)),
     };
     let removed = if metadata.is_dir() {
-        fs::remove_dir(target)
+        fs::remove_dir(target.reached())
     } else if metadata.is_file() && metadata.len() == 0 {
-        fs::remove_file(target)
+        fs::remove_file(target.reached())
     } else if metadata.file_type().is_block_device() || metadata.is_file() || metadata.is_symlink()
     {
         return Err(wrong(
@@ -97,21 +197,21 @@ pub(super) fn remove(target: &Path) -> Result<()> {
     }
 }
 
-fn wrong(target: &Path, what: &str) -> Error {
+fn wrong(target: &Spot, what: &str) -> Error {
     Error::new(
         Kind::Precondition,
-        format!("target_path {} {what}", target.display()),
+        format!("target_path {} {what}", target.shown().display()),
     )
 }
 
-fn failed(target: &Path, error: io::Error) -> Error {
+fn failed(target: &Spot, error: io::Error) -> Error {
     Error::io(
-        format!("could not use target_path {}", target.display()),
+        format!("could not use target_path {}", target.shown().display()),
         error,
     )
 }
 
-fn parent(target: &Path, error: io::Error) -> Error {
+fn parent(target: &Spot, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => wrong(target, "has no parent directory; make that first"),
         io::ErrorKind::NotADirectory => {
@@ -132,13 +232,13 @@ mod tests {
         fs::create_dir(&full).unwrap();
         fs::write(full.join("precious"), "x").unwrap();
         for error in [
-            make_directory(&full).unwrap_err(),
-            make_file(&full).unwrap_err(),
-            make_directory(&full.join("precious")).unwrap_err(),
-            make_file(&full.join("precious")).unwrap_err(),
-            remove(&full).unwrap_err(),
-            remove(&full.join("precious")).unwrap_err(),
-            make_directory(&directory.path().join("no/parent")).unwrap_err(),
+            make_directory(&Spot::of(&full)).unwrap_err(),
+            make_file(&Spot::of(&full)).unwrap_err(),
+            make_directory(&Spot::of(&full.join("precious"))).unwrap_err(),
+            make_file(&Spot::of(&full.join("precious"))).unwrap_err(),
+            remove(&Spot::of(&full)).unwrap_err(),
+            remove(&Spot::of(&full.join("precious"))).unwrap_err(),
+            make_directory(&Spot::of(&directory.path().join("no/parent"))).unwrap_err(),
         ] {
             assert_eq!(error.kind(), Kind::Precondition, "{error}");
         }
@@ -149,13 +249,13 @@ mod tests {
     fn a_target_is_made_once_and_removed_once() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("target");
-        assert!(make_directory(&target).unwrap());
-        assert!(!make_directory(&target).unwrap());
-        remove(&target).unwrap();
-        remove(&target).unwrap();
-        assert!(make_file(&target).unwrap());
-        assert!(!make_file(&target).unwrap());
-        remove(&target).unwrap();
+        assert!(make_directory(&Spot::of(&target)).unwrap());
+        assert!(!make_directory(&Spot::of(&target)).unwrap());
+        remove(&Spot::of(&target)).unwrap();
+        remove(&Spot::of(&target)).unwrap();
+        assert!(make_file(&Spot::of(&target)).unwrap());
+        assert!(!make_file(&Spot::of(&target)).unwrap());
+        remove(&Spot::of(&target)).unwrap();
         assert!(!target.exists());
     }
 }

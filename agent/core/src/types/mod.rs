@@ -11,7 +11,7 @@ pub use access::{AccessMode, AccessType, Capability};
 pub(crate) use id::HANDLE_BYTES;
 pub use id::{Handle, ImageId, ImageKind, Key, Reference};
 pub use name::{ClassName, Name, NodeName};
-pub use path::AbsolutePath;
+pub use path::{AbsolutePath, RootPath};
 pub use size::{Size, SizeRange, SizeRules};
 pub use topology::{Requirement, TOPOLOGY_KEY, Topology};
 

@@ -70,6 +70,31 @@ impl fmt::Display for AbsolutePath {
     }
 }
 
+/// The directory that a path is kept beneath: an absolute path as [`AbsolutePath`] is one, or `/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RootPath(PathBuf);
+
+impl RootPath {
+    /// Checks a path that came in `field`.
+    ///
+    /// # Errors
+    /// Invalid, naming `field`.
+    pub fn parse(field: &str, text: &str) -> Result<Self> {
+        if text == "/" {
+            return Ok(Self(text.into()));
+        }
+        AbsolutePath::parse(field, text).map(|path| Self(path.0))
+    }
+}
+
+impl Deref for RootPath {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +109,7 @@ mod tests {
         assert!(AbsolutePath::parse("target_path", &long).is_err());
         let path = AbsolutePath::parse("target_path", "//a///b/").unwrap();
         assert_eq!(&*path, Path::new("/a/b"));
+        assert_eq!(&*RootPath::parse("root", "/").unwrap(), Path::new("/"));
+        assert!(RootPath::parse("root", "/a/../b").is_err());
     }
 }

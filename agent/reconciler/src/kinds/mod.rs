@@ -3,12 +3,15 @@
 mod group;
 mod group_snapshot;
 mod guard;
+mod host_mount;
 pub(crate) mod membership;
 mod mounting;
 mod origin;
 mod removal;
 pub(crate) mod snapshot;
 pub(crate) mod volume;
+
+pub(crate) use host_mount::Confined;
 
 use std::collections::BTreeMap;
 

@@ -6,47 +6,14 @@ use std::{
 };
 
 use drumlin_crd::VolumeMount;
-use drumlin_proto::csi::v1;
-use tonic::Code;
+use drumlin_proto::{MOUNT_ROOT_METADATA, csi::v1};
+use tonic::{Code, Request, metadata::MetadataValue};
 
-use super::{Halt, Pass, stalled, waiting};
+use super::{Confined, Halt, Pass, waiting};
 use crate::{
     blocking::blocking,
     client::{Failure, PATIENCE, call},
 };
-
-/// Why nothing is mounted at a path for an object of an API server: who may write objects in a namespace need not be
-/// trusted with the paths of this host. A link on the way counts as what it leads to, for tenants write into what is
-/// mounted there.
-fn denied(path: &Path, roots: &[PathBuf]) -> Option<String> {
-    if roots.is_empty() {
-        return Some("spec.mount: this agent mounts nothing on its host for objects of an API server; start it with --allow-host-mounts".to_owned());
-    }
-    let real = |path: &Path| {
-        let there = path.ancestors().find_map(|ancestor| {
-            let real = fs::canonicalize(ancestor).ok()?;
-            Some(real.join(path.strip_prefix(ancestor).ok()?))
-        });
-        there.unwrap_or_else(|| path.to_owned())
-    };
-    let path = (path, real(path));
-    let is_below = |root: &PathBuf| {
-        let root = real(root);
-        path.1 != root && path.1.starts_with(&root)
-    };
-    if roots.iter().any(is_below) {
-        return None;
-    }
-    let roots: Vec<String> = roots
-        .iter()
-        .map(|root| root.display().to_string())
-        .collect();
-    Some(format!(
-        "spec.mount.path: {} is not below {}, where alone this agent mounts for objects of an API server (--mount-roots)",
-        path.0.display(),
-        roots.join(" or ")
-    ))
-}
 
 impl Pass<'_> {
     /// Where the volume is staged.
@@ -58,26 +25,28 @@ impl Pass<'_> {
     /// Brings the mount to what the manifest wants.
     pub(super) async fn follow_mount(&mut self) -> Result<(), Halt> {
         let wanted = self.spec().mount.clone();
-        if let Some(wanted) = &wanted
-            && self.record.served().is_some()
-        {
-            let why = blocking(|| denied(Path::new(&wanted.path), self.shared.mount_roots()));
-            why.map_or(Ok(()), |why| Err(stalled("HostMountDenied", why)))?;
-        }
+        let confined = wanted.as_ref().map(|wanted| self.confinement(wanted));
+        let confined = confined.transpose()?.flatten();
         let has = self.record.drumlin.mounted.clone();
+        let held = self.record.drumlin.confined.clone();
+        // What holds for a mount of which that is not known the agent finds out.
+        let is_held_otherwise = held.as_ref().is_some_and(|held| {
+            let confined = confined.as_ref();
+            confined.is_none_or(|confined| confined.options != held.options)
+        });
         if let Some(has) = &has
-            && wanted.as_ref() != Some(has)
+            && (wanted.as_ref() != Some(has) || is_held_otherwise)
         {
             self.unpublish(&has.path).await.map_err(in_use)?;
             // Options belong to the staged file system; a path and read-only belong to the publication.
-            if wanted
-                .as_ref()
-                .is_none_or(|wanted| wanted.options != has.options)
+            if is_held_otherwise
+                || wanted
+                    .as_ref()
+                    .is_none_or(|wanted| wanted.options != has.options)
             {
                 self.unstage().await.map_err(in_use)?;
             }
-            self.record.drumlin.mounted = None;
-            self.status_mut().mount_path = None;
+            self.forget_mount();
             self.save("volume.mount.taken-down")?;
         }
         let Some(wanted) = wanted else {
@@ -85,14 +54,35 @@ impl Pass<'_> {
         };
         let is_proven = self.status().mount_path.as_deref() == Some(wanted.path.as_str())
             && self.record.drumlin.boot.as_deref() == Some(self.shared.boot.as_str());
-        if is_proven && has.as_ref() == Some(&wanted) && !self.is_doubted {
+        let is_as_wanted = has.as_ref() == Some(&wanted) && held == confined;
+        if is_proven && is_as_wanted && !self.is_doubted {
             return Ok(());
         }
-        self.publish(&wanted).await
+        match self.publish(&wanted, confined.clone()).await {
+            // It is there without what holds for it.
+            Err(Halt::Failed(failure))
+                if failure.code == Code::AlreadyExists && has.is_some() && confined.is_some() =>
+            {
+                self.take_down().await?;
+                self.publish(&wanted, confined).await
+            }
+            other => other,
+        }
     }
 
-    async fn publish(&mut self, wanted: &VolumeMount) -> Result<(), Halt> {
+    fn forget_mount(&mut self) {
+        self.record.drumlin.mounted = None;
+        self.record.drumlin.confined = None;
+        self.status_mut().mount_path = None;
+    }
+
+    async fn publish(
+        &mut self,
+        wanted: &VolumeMount,
+        confined: Option<Confined>,
+    ) -> Result<(), Halt> {
         self.record.drumlin.mounted = Some(wanted.clone());
+        self.record.drumlin.confined = confined;
         self.save("volume.mount.intended")?;
         let publish_context = self.attach(wanted).await?;
         let staging = self.staging();
@@ -112,7 +102,10 @@ impl Pass<'_> {
         .await;
         self.known(staged).await?;
         self.point("volume.stage.called");
-        if let Some(parent) = Path::new(&wanted.path).parent() {
+        // Where somebody else may have put links, the agent makes it, step by step.
+        if self.record.drumlin.confined.is_none()
+            && let Some(parent) = Path::new(&wanted.path).parent()
+        {
             make_directory(parent)?;
         }
         let request = v1::NodePublishVolumeRequest {
@@ -122,6 +115,7 @@ impl Pass<'_> {
             target_path: wanted.path.clone(),
             volume_capability: Some(self.capability()),
             readonly: wanted.read_only,
+            volume_context: self.mount_context(),
             ..v1::NodePublishVolumeRequest::default()
         };
         let published = call(
@@ -130,6 +124,7 @@ impl Pass<'_> {
             self.client.node().node_publish_volume(request),
         )
         .await;
+        let published = self.judge_denial(published)?;
         self.known(published).await?;
         self.point("volume.publish.called");
         self.record.drumlin.boot = Some(self.shared.boot.clone());
@@ -182,19 +177,22 @@ impl Pass<'_> {
         if let Some(mounted) = self.record.drumlin.mounted.clone() {
             self.unpublish(&mounted.path).await.map_err(in_use)?;
             self.unstage().await.map_err(in_use)?;
-            self.record.drumlin.mounted = None;
+            self.forget_mount();
             self.record.drumlin.boot = None;
-            self.status_mut().mount_path = None;
             self.save("volume.taken-down")?;
         }
         Ok(())
     }
 
     async fn unpublish(&self, path: &str) -> Result<(), Failure> {
-        let request = v1::NodeUnpublishVolumeRequest {
+        let mut request = Request::new(v1::NodeUnpublishVolumeRequest {
             volume_id: self.handle(),
             target_path: path.to_owned(),
-        };
+        });
+        if let Some(root) = self.mounted_below(path) {
+            let root = MetadataValue::from_bytes(root.as_bytes());
+            request.metadata_mut().insert_bin(MOUNT_ROOT_METADATA, root);
+        }
         gone_is_fine(
             call(
                 "NodeUnpublishVolume",
@@ -270,31 +268,5 @@ fn make_directory(path: &Path) -> Result<(), Halt> {
             format!("could not make directory {}: {error}", path.display()),
         )),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::symlink;
-
-    use super::*;
-
-    #[test]
-    fn objects_of_a_server_are_mounted_below_the_roots_only_whatever_links_say() {
-        let directory = tempfile::tempdir().unwrap();
-        let at = |name: &str| directory.path().join(name);
-        fs::create_dir_all(at("srv/pg")).unwrap();
-        symlink(directory.path(), at("srv/pg/out")).unwrap();
-        symlink(at("srv"), at("alias")).unwrap();
-        let roots = [at("srv")];
-        for good in ["srv/new", "srv/pg/data/deep", "alias/new", "srv/pg"] {
-            assert_eq!(denied(&at(good), &roots), None, "{good}");
-        }
-        for bad in ["srv", "srvx", "etc", "srv/pg/out/etc", "alias"] {
-            let why = denied(&at(bad), &roots).unwrap();
-            assert!(why.starts_with("spec.mount.path: "), "{why}");
-        }
-        assert_eq!(denied(&at("etc"), &["/".into()]), None);
-        assert!(denied(&at("etc"), &[]).is_some());
     }
 }

@@ -62,7 +62,11 @@ impl Pass<'_> {
 
     /// How the volume is used.
     pub(super) fn capability(&self) -> v1::VolumeCapability {
-        self.capability_with(self.spec().fs_type, self.mount_flags())
+        let confined = self.record.drumlin.confined.iter();
+        // The last one of several that differ holds.
+        let confined = confined.flat_map(|confined| confined.options.iter().cloned());
+        let mount_flags = self.mount_flags().into_iter().chain(confined).collect();
+        self.capability_with(self.spec().fs_type, mount_flags)
     }
 
     pub(super) fn mount_flags(&self) -> Vec<String> {
@@ -121,6 +125,7 @@ impl Pass<'_> {
         book.lost = false;
         book.create = None;
         book.mounted = None;
+        book.confined = None;
         book.boot = None;
         book.grow_file_system = false;
     }
@@ -266,6 +271,11 @@ impl Pass<'_> {
             return Ok(());
         }
         if let Some(path) = self.status().mount_path.clone() {
+            // What is below a path that others may change is not looked for by it.
+            let path = match &self.record.drumlin.confined {
+                Some(_) => self.staging().to_string_lossy().into_owned(),
+                None => path,
+            };
             let request = v1::NodeExpandVolumeRequest {
                 volume_id: self.handle(),
                 volume_path: path,

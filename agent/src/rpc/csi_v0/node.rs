@@ -58,7 +58,7 @@ impl v0::node_server::Node for Front {
         answer("csi.v0.Node/NodePublishVolume", id, async {
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
-                target: AbsolutePath::parse("target_path", &request.target_path)?,
+                target: AbsolutePath::parse("target_path", &request.target_path)?.into(),
                 capability: old::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
@@ -87,7 +87,7 @@ impl v0::node_server::Node for Front {
             let target = AbsolutePath::parse("target_path", &request.target_path)?;
             old::must_exist(&self.operations, &volume).await?;
             self.operations
-                .unpublish_volume(&volume, target, Emptied::Left)
+                .unpublish_volume(&volume, target.into(), Emptied::Left)
                 .await?;
             Ok(v0::NodeUnpublishVolumeResponse {})
         })

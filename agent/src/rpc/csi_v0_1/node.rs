@@ -27,7 +27,7 @@ impl v0_1::node_server::Node for Front {
             version::check(request.version.as_ref())?;
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
-                target: AbsolutePath::parse("target_path", &request.target_path)?,
+                target: AbsolutePath::parse("target_path", &request.target_path)?.into(),
                 capability: old::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),

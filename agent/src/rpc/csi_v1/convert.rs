@@ -7,17 +7,21 @@ use std::{collections::BTreeMap, time::SystemTime};
 use drumlin_core::{
     Error, Kind, Result,
     host::Access,
-    ops::{Condition, GroupSnapshot, PageRequest, Snapshot, Source, Volume},
+    ops::{Condition, GroupSnapshot, PageRequest, Snapshot, Source, Target, Volume},
     types::{
-        AbsolutePath, AccessMode, AccessType, Capability, Reference, Requirement, SizeRange,
-        Topology,
+        AbsolutePath, AccessMode, AccessType, Capability, Reference, Requirement, RootPath,
+        SizeRange, Topology,
     },
 };
-use drumlin_proto::csi::v1::{
-    self,
-    volume_capability::{AccessType as WireType, access_mode::Mode},
-    volume_content_source::Type as WireSource,
+use drumlin_proto::{
+    MOUNT_ROOT,
+    csi::v1::{
+        self,
+        volume_capability::{AccessType as WireType, access_mode::Mode},
+        volume_content_source::Type as WireSource,
+    },
 };
+use tonic::metadata::{Binary, MetadataValue};
 
 /// The most entries of any list or map in a request; more is no honest caller's.
 const ENTRIES: usize = 1024;
@@ -177,6 +181,22 @@ pub(in crate::rpc) fn optional_path(field: &str, path: &str) -> Result<Option<Ab
     given
         .map(|path| AbsolutePath::parse(field, path))
         .transpose()
+}
+
+/// Where a volume is published, and the directory that it must not be led out of.
+pub(super) fn target(path: &str, root: Option<&str>) -> Result<Target> {
+    let root = root.map(|root| RootPath::parse(MOUNT_ROOT, root));
+    Ok(Target {
+        path: AbsolutePath::parse("target_path", path)?,
+        root: root.transpose()?,
+    })
+}
+
+/// A text that came as metadata of a call.
+pub(super) fn metadata_text(key: &str, value: &MetadataValue<Binary>) -> Result<String> {
+    let bytes = value.to_bytes().ok();
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
+    text.ok_or_else(|| Error::invalid(format!("metadata {key} is not a text")))
 }
 
 /// The ids that came in the list `field`.

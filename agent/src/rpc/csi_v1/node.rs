@@ -4,7 +4,10 @@ use drumlin_core::{
     ops::{Emptied, PublishVolume, StageVolume, Usage},
     types::{AbsolutePath, Reference, Topology},
 };
-use drumlin_proto::csi::v1::{self, volume_usage::Unit};
+use drumlin_proto::{
+    MOUNT_ROOT, MOUNT_ROOT_METADATA,
+    csi::v1::{self, volume_usage::Unit},
+};
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert};
@@ -57,7 +60,10 @@ impl v1::node_server::Node for Front {
         answer("csi.v1.Node/NodePublishVolume", id, async {
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
-                target: AbsolutePath::parse("target_path", &request.target_path)?,
+                target: convert::target(
+                    &request.target_path,
+                    request.volume_context.get(MOUNT_ROOT).map(String::as_str),
+                )?,
                 capability: convert::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
@@ -79,11 +85,13 @@ impl v1::node_server::Node for Front {
         &self,
         request: Request<v1::NodeUnpublishVolumeRequest>,
     ) -> Result<Response<v1::NodeUnpublishVolumeResponse>, Status> {
+        let root = request.metadata().get_bin(MOUNT_ROOT_METADATA).cloned();
         let request = request.into_inner();
         let id = request.volume_id.clone();
         answer("csi.v1.Node/NodeUnpublishVolume", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
-            let target = AbsolutePath::parse("target_path", &request.target_path)?;
+            let root = root.map(|root| convert::metadata_text(MOUNT_ROOT_METADATA, &root));
+            let target = convert::target(&request.target_path, root.transpose()?.as_deref())?;
             self.operations
                 .unpublish_volume(&volume, target, Emptied::Removed)
                 .await?;

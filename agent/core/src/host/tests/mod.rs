@@ -4,6 +4,7 @@ mod copies;
 mod file_systems;
 mod loop_devices;
 mod mounts;
+mod places;
 mod probes;
 mod programs;
 mod speed;

@@ -1,0 +1,120 @@
+//! Files that are reached by open descriptors, a name at a time: what somebody swaps in meanwhile leads nobody away.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::PathBuf,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
+    unistd::{Whence, lseek},
+};
+
+use super::system;
+
+/// As many bytes of entries are read at once; the longest entry takes 280.
+const ENTRIES_BYTES: usize = 8 << 10;
+
+/// Opens what has the name in an open directory, itself: a link is not followed.
+pub(crate) fn open_in(
+    directory: impl AsFd,
+    name: &OsStr,
+    flags: OFlag,
+    resolve: ResolveFlag,
+) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC)
+        .resolve(resolve | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    loop {
+        match openat2(directory.as_fd(), name, how) {
+            Err(Errno::EINTR | Errno::EAGAIN) => {}
+            other => return other,
+        }
+    }
+}
+
+/// A path by which this process alone reaches what a descriptor has open.
+pub(crate) fn path_of(descriptor: impl AsFd) -> PathBuf {
+    let number = descriptor.as_fd().as_raw_fd();
+    PathBuf::from(format!("/proc/self/fd/{number}"))
+}
+
+/// The id of the mount that what a descriptor has open is on.
+pub(crate) fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
+    let number = descriptor.as_fd().as_raw_fd();
+    let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
+    let mut lines = text.lines();
+    let id = lines.find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
+    id.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// A name in a directory.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The name.
+    pub(crate) name: OsString,
+    /// Where the directory is read on behind it, also by another descriptor of it.
+    pub(crate) next: i64,
+}
+
+/// The names in an open directory, read from where its descriptor is.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    buffer: Vec<u8>,
+    unread: std::ops::Range<usize>,
+}
+
+impl Entries {
+    /// None are read yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            buffer: vec![0; ENTRIES_BYTES],
+            unread: 0..0,
+        }
+    }
+
+    /// Goes to another directory, to where an entry of it says, or to its begin (0).
+    pub(crate) fn turn_to(&mut self, directory: impl AsFd, place: i64) -> io::Result<()> {
+        self.unread = 0..0;
+        lseek(directory, place, Whence::SeekSet)?;
+        Ok(())
+    }
+
+    /// The next one but `.` and `..`, if there is one.
+    pub(crate) fn next(&mut self, directory: impl AsFd) -> io::Result<Option<Entry>> {
+        loop {
+            if self.unread.is_empty() {
+                let filled = system::read_entries(&directory, &mut self.buffer)?;
+                if filled == 0 {
+                    return Ok(None);
+                }
+                self.unread = 0..filled;
+            }
+            let unread = self.buffer.get(self.unread.clone()).unwrap_or_default();
+            let (entry, length) = parse(unread).ok_or(io::ErrorKind::InvalidData)?;
+            self.unread.start += length;
+            if entry.name != "." && entry.name != ".." {
+                return Ok(Some(entry));
+            }
+        }
+    }
+}
+
+/// The first of some `struct linux_dirent64`, and its length.
+fn parse(bytes: &[u8]) -> Option<(Entry, usize)> {
+    let next = bytes.get(8..16)?.try_into().ok()?;
+    let length = bytes.get(16..18)?.try_into().ok()?;
+    let length = usize::from(u16::from_ne_bytes(length));
+    let name = bytes.get(19..length)?.split(|byte| *byte == 0).next()?;
+    let entry = Entry {
+        name: OsStr::from_bytes(name).to_owned(),
+        next: i64::from_ne_bytes(next),
+    };
+    Some((entry, length))
+}

@@ -1,0 +1,242 @@
+//! A place beneath a directory that its owner's host trusts nobody below: reached from there by open descriptors alone.
+//!
+//! The root is the administrator's and may be reached through links. Below it no link is followed: each directory is opened
+//! by its name in the one before, and what is made, mounted, unmounted or removed is named in an open directory, so that
+//! whatever is swapped in meanwhile leads nothing out of the root.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::fd::OwnedFd,
+    path::{Component, Path, PathBuf},
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, ResolveFlag},
+    sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat},
+};
+
+use super::{
+    Mount, MountTable,
+    descriptor::{mount_id, open_in, path_of},
+};
+use crate::{Error, Kind, Result, fail};
+
+/// So often a directory may be taken away just before it is opened.
+const MOST_TRIES: usize = 16;
+
+/// A name in an open directory beneath a root.
+#[derive(Debug)]
+pub struct Place {
+    root: PathBuf,
+    path: PathBuf,
+    parent: OwnedFd,
+}
+
+/// What becomes of directories that are not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    Made,
+    Left,
+}
+
+impl Place {
+    /// The place of `path`, which has no parts `.` and `..`, if all directories above it are there.
+    ///
+    /// # Errors
+    /// `Invalid` when it is not below the root, or goes through a link, which is named; `Precondition` when it goes through
+    /// something else that is no directory.
+    pub fn find(root: &Path, path: &Path) -> Result<Option<Self>> {
+        match open_root(root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(root, error)),
+            Ok(top) => Self::below(top, (root, path), Missing::Left),
+        }
+    }
+
+    /// The same, with what is not there made: the directories above it, each in the one before.
+    ///
+    /// # Errors
+    /// As those of [`Place::find`].
+    pub fn make(root: &Path, path: &Path) -> Result<Self> {
+        fs::create_dir_all(root).map_err(|error| failed(root, error))?;
+        let top = open_root(root).map_err(|error| failed(root, error))?;
+        let place = Self::below(top, (root, path), Missing::Made)?;
+        place.ok_or_else(|| failed(path, Errno::ENOENT.into()))
+    }
+
+    fn below(top: OwnedFd, (root, path): (&Path, &Path), missing: Missing) -> Result<Option<Self>> {
+        let above = path
+            .parent()
+            .and_then(|above| above.strip_prefix(root).ok());
+        let is_name = |part: Component<'_>| matches!(part, Component::Normal(_));
+        let above = above.filter(|above| above.components().all(is_name));
+        let Some(above) = above else {
+            return Err(Error::invalid(format!(
+                "target_path {} is not below its root {}",
+                path.display(),
+                root.display()
+            )));
+        };
+        fail::point("beneath.root");
+        let (mut parent, mut so_far) = (top, root.to_owned());
+        for name in above {
+            so_far.push(name);
+            let Some(next) = enter(&parent, (name, &so_far, path), missing)? else {
+                return Ok(None);
+            };
+            parent = next;
+            fail::point("beneath.entered");
+        }
+        Ok(Some(Self {
+            root: root.to_owned(),
+            path: path.to_owned(),
+            parent,
+        }))
+    }
+
+    /// The path as people know it.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A path by which this process reaches it, which no link leads elsewhere but one at the place itself.
+    pub fn reached(&self) -> PathBuf {
+        path_of(&self.parent).join(self.name())
+    }
+
+    fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or_default()
+    }
+
+    /// What is mounted there, on top.
+    ///
+    /// # Errors
+    /// `Invalid` when a link is there.
+    pub fn mount(&self) -> Result<Option<Mount>> {
+        let there = match self.open(ResolveFlag::RESOLVE_BENEATH) {
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(errno) => return Err(failed(&self.path, errno.into())),
+            Ok(there) => there,
+        };
+        self.refuse_link(&there)?;
+        let ids = mount_id(&there).and_then(|id| Ok((id, mount_id(&self.parent)?)));
+        let (id, above) = ids.map_err(|error| failed(&self.path, error))?;
+        if id == above {
+            return Ok(None);
+        }
+        let table = MountTable::read()?;
+        // Nobody unmounts it while it is open.
+        let mount = table
+            .by_id(id)
+            .ok_or_else(|| failed(&self.path, Errno::ESTALE.into()))?;
+        Ok(Some(mount.clone()))
+    }
+
+    /// The same, as it is found from the root by now.
+    ///
+    /// # Errors
+    /// As those of [`Place::find`].
+    pub(super) fn mount_from_root(&self) -> Result<Option<Mount>> {
+        let place = Self::find(&self.root, &self.path)?;
+        place.map_or(Ok(None), |place| place.mount())
+    }
+
+    /// Opens what is there to be mounted on: a directory or a file, on which nothing is mounted.
+    ///
+    /// # Errors
+    /// `Invalid` when it is a link, `InUse` when something is mounted there.
+    pub(super) fn open_bare(&self) -> Result<OwnedFd> {
+        let flags = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV;
+        let there = self.open(flags).map_err(|errno| match errno {
+            Errno::EXDEV => Error::new(
+                Kind::InUse,
+                format!(
+                    "something else is mounted at {}; unmount it first",
+                    self.path.display()
+                ),
+            ),
+            errno => failed(&self.path, errno.into()),
+        })?;
+        self.refuse_link(&there)?;
+        Ok(there)
+    }
+
+    fn open(&self, resolve: ResolveFlag) -> nix::Result<OwnedFd> {
+        open_in(&self.parent, self.name(), OFlag::O_PATH, resolve)
+    }
+
+    fn refuse_link(&self, there: &OwnedFd) -> Result<()> {
+        let status = fstat(there).map_err(|errno| failed(&self.path, errno.into()))?;
+        if is_link(status.st_mode) {
+            return Err(link(&self.path, &self.path));
+        }
+        Ok(())
+    }
+}
+
+fn open_root(root: &Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    Ok(File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(root)?
+        .into())
+}
+
+/// Opens a directory in the one before.
+fn enter(
+    parent: &OwnedFd,
+    (name, so_far, path): (&OsStr, &Path, &Path),
+    missing: Missing,
+) -> Result<Option<OwnedFd>> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY;
+    for _ in 0..MOST_TRIES {
+        match open_in(parent, name, flags, ResolveFlag::RESOLVE_BENEATH) {
+            Ok(next) => return Ok(Some(next)),
+            Err(Errno::ENOENT) if missing == Missing::Left => return Ok(None),
+            Err(Errno::ENOENT) => match mkdirat(parent, name, Mode::from_bits_truncate(0o755)) {
+                Ok(()) => fail::point("beneath.made"),
+                Err(Errno::EEXIST) => {}
+                Err(errno) => return Err(failed(so_far, errno.into())),
+            },
+            Err(Errno::ENOTDIR | Errno::ELOOP) => {
+                let status = fstatat(parent, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+                if status.is_ok_and(|status| !is_link(status.st_mode)) {
+                    return Err(Error::new(
+                        Kind::Precondition,
+                        format!(
+                            "target_path {} goes through something that is not a directory",
+                            path.display()
+                        ),
+                    ));
+                }
+                return Err(link(path, so_far));
+            }
+            Err(errno) => return Err(failed(so_far, errno.into())),
+        }
+    }
+    Err(Error::new(
+        Kind::Busy,
+        format!("directory {} comes and goes", so_far.display()),
+    ))
+}
+
+fn is_link(mode: libc::mode_t) -> bool {
+    SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFLNK
+}
+
+fn link(path: &Path, link: &Path) -> Error {
+    Error::invalid(format!(
+        "target_path {} goes through the symbolic link {}, and below its root none is followed",
+        path.display(),
+        link.display()
+    ))
+}
+
+fn failed(path: &Path, error: io::Error) -> Error {
+    Error::io(format!("could not use {}", path.display()), error)
+}

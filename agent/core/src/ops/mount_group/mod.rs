@@ -1,0 +1,153 @@
+//! Giving a mounted file system to a group (CSI, `volume_mount_group`).
+//!
+//! Its files may be used meanwhile, by somebody who wants other files changed. So nothing is reached by a path: each file
+//! is opened by its name in an open directory, without following a link and without leaving the mount, and changed by
+//! that descriptor. One directory is open at a time, and of those above it no more is kept than where they are read on.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt},
+    },
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, ResolveFlag},
+    unistd::{Gid, fchownat},
+};
+
+use crate::{
+    Error, Kind, Result,
+    host::descriptor::{Entries, open_in, path_of},
+};
+
+/// What the group gets on directories: everything, and new files belong to it.
+const DIRECTORY: u32 = 0o2070;
+/// What the group gets on files.
+const FILE: u32 = 0o060;
+
+/// Makes everything below `root` belong to `group`, which can read and write it; but device nodes and what is mounted
+/// there, which are none of its files.
+///
+/// The root is changed last: when it belongs to the group all the rest does, and a repeat has nothing to do.
+///
+/// # Errors
+/// `Busy` when a directory was moved while it was walked: the repeat walks again.
+pub(super) fn give(root: &Path, group: u32) -> Result<()> {
+    let failed = |error: io::Error| {
+        let what = format!("could not give {} to group {group}", root.display());
+        if error.raw_os_error() == Some(libc::ESTALE) {
+            let why = "a directory in it was moved meanwhile; ask again";
+            return Error::new(Kind::Busy, format!("{what}: {why}"));
+        }
+        Error::io(what, error)
+    };
+    let top = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY | libc::O_NOFOLLOW)
+        .open(root)
+        .map_err(failed)?;
+    let metadata = top.metadata().map_err(failed)?;
+    if metadata.gid() == group && metadata.mode() & DIRECTORY == DIRECTORY {
+        return Ok(());
+    }
+    give_below(&top, group).map_err(failed)?;
+    give_one(&top, &metadata, group).map_err(failed)
+}
+
+/// A directory above the one that is open.
+struct Above {
+    /// Its `st_dev` and `st_ino`.
+    identity: (u64, u64),
+    /// Where it is read on.
+    place: i64,
+}
+
+/// Gives all that is below an open directory.
+fn give_below(top: &File, group: u32) -> io::Result<()> {
+    let mut above = Vec::new();
+    let mut at = read_in(top, OsStr::new("."))?;
+    let mut entries = Entries::new();
+    loop {
+        let Some(entry) = entries.next(&at)? else {
+            let Some(Above { identity, place }) = above.pop() else {
+                return Ok(());
+            };
+            at = read_in(&at, OsStr::new(".."))?;
+            if self::identity(&at)? != identity {
+                return Err(Errno::ESTALE.into());
+            }
+            entries.turn_to(&at, place)?;
+            continue;
+        };
+        let Some(file) = open_entry(&at, &entry.name)? else {
+            continue;
+        };
+        let metadata = file.metadata()?;
+        give_one(&file, &metadata, group)?;
+        if metadata.is_dir() {
+            above.push(Above {
+                identity: identity(&at)?,
+                place: entry.next,
+            });
+            at = read_in(&file, OsStr::new("."))?;
+            entries.turn_to(&at, 0)?;
+        }
+    }
+}
+
+/// What has the name in a directory, itself; nothing when it is gone by now, or a mount covers it.
+fn open_entry(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
+    match open_in(directory, name, OFlag::O_PATH, ResolveFlag::RESOLVE_NO_XDEV) {
+        Ok(file) => Ok(Some(file.into())),
+        Err(Errno::ENOENT | Errno::EXDEV) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Opens a directory of the same mount to be read: this one (`.`) or the one above (`..`).
+fn read_in(directory: impl AsFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    Ok(open_in(
+        directory,
+        name,
+        flags,
+        ResolveFlag::RESOLVE_NO_XDEV,
+    )?)
+}
+
+fn identity(directory: &OwnedFd) -> io::Result<(u64, u64)> {
+    let status = nix::sys::stat::fstat(directory)?;
+    Ok((status.st_dev, status.st_ino))
+}
+
+fn give_one(file: &File, metadata: &fs::Metadata, group: u32) -> io::Result<()> {
+    let kind = metadata.file_type();
+    // What a device node opens is no part of the volume.
+    if kind.is_block_device() || kind.is_char_device() {
+        return Ok(());
+    }
+    fchownat(
+        file,
+        "",
+        None,
+        Some(Gid::from_raw(group)),
+        AtFlags::AT_EMPTY_PATH,
+    )?;
+    if kind.is_symlink() {
+        return Ok(());
+    }
+    let bits = if kind.is_dir() { DIRECTORY } else { FILE };
+    // Changing the owner takes set-user-id bits away, so the mode comes second. What was opened without being opened for
+    // anything has its mode changed by its link in /proc only, which leads to no other file.
+    let mode = fs::Permissions::from_mode(metadata.mode() & 0o7777 | bits);
+    fs::set_permissions(path_of(file), mode)
+}
+
+#[cfg(test)]
+mod tests;
