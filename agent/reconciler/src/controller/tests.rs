@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use drumlin_crd::{Candidate, ObjectKey};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use kube::{api::DynamicObject, runtime::watcher::Event};
+use kube::{api::DynamicObject, core::PartialObjectMeta, runtime::watcher::Event};
 use serde_json::{Value, json};
 
 use super::{
@@ -58,7 +58,7 @@ fn see(view: &mut View, kind: &'static str, event: Event<DynamicObject>) {
 }
 
 /// What changes of the node of an object: it is there, or not any more.
-fn see_node(view: &mut View, event: fn(Node) -> Event<Node>) {
+fn see_node(view: &mut View, event: fn(PartialObjectMeta<Node>) -> Event<PartialObjectMeta<Node>>) {
     let node = serde_json::from_value(json!({"metadata": {"name": "node-a"}})).unwrap();
     view.hear(Said::Node(Box::new(event(node))));
 }

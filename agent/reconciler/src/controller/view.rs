@@ -18,6 +18,7 @@ use k8s_openapi::{
 use kube::{
     ResourceExt,
     api::{Api, DynamicObject},
+    core::PartialObjectMeta,
     runtime::watcher,
 };
 use serde_json::Value;
@@ -97,7 +98,7 @@ pub(super) enum Said {
     Object(&'static str, Box<watcher::Event<DynamicObject>>),
     Claim(Box<watcher::Event<PersistentVolumeClaim>>),
     Volume(Box<watcher::Event<PersistentVolume>>),
-    Node(Box<watcher::Event<Node>>),
+    Node(Box<watcher::Event<PartialObjectMeta<Node>>>),
     Failed(String),
 }
 

@@ -4,7 +4,7 @@
 //! node's disk. The server keeps the object until nothing is left of it (its finalizer, before the first call), and is
 //! told what has become of it.
 
-mod catalog;
+pub(crate) mod catalog;
 mod claims;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -54,7 +54,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
     let mut own = watches(&server, &format!("spec.nodeName={node}"));
     let mut to_catalog = listen(shared);
     let following = async {
-        let mut catalog = Catalog::new(&engine, &server, &mirror);
+        let mut catalog = Catalog::new(&engine, &server, &mirror, node.clone());
         let mut again = tokio::time::interval(AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -141,6 +141,29 @@ impl Server {
         Api::namespaced_with(self.client.clone(), &key.namespace, &resource(&key.kind))
     }
 
+    /// An object as the server's store has it, and not as a cache may still have it; none where it has none.
+    pub(crate) async fn find(&self, key: &ObjectKey) -> Result<Option<DynamicObject>, Refusal> {
+        let objects = self.beside(key);
+        self.unless_silent(objects.get_opt(&key.name)).await
+    }
+
+    /// Asks what passes over objects wait for. There are few of those at a time, and what files ask for is behind them: of
+    /// a server that does not answer one of them finds that out.
+    async fn unless_silent<T>(
+        &self,
+        asked: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Refusal> {
+        let now = Instant::now();
+        if lock(&self.silent).is_some_and(|until| now < until) {
+            return Err(silence());
+        }
+        let answer = answer(asked).await;
+        if answer.is_err() && now.elapsed() >= PATIENCE {
+            *lock(&self.silent) = Some(Instant::now() + PATIENCE);
+        }
+        answer
+    }
+
     /// Has the server keep an object until [`Server::let_go`]. Finalizers are a set to an apply: those of others stay.
     pub(crate) async fn guard(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
         let mut body = head(key, uid);
@@ -151,18 +174,10 @@ impl Server {
             json!([names::FINALIZER]),
         );
         let how = PatchParams::apply(AGENT).force();
-        // There are few at a time that may wait, and what files ask for is behind them.
-        let now = Instant::now();
-        if lock(&self.silent).is_some_and(|until| now < until) {
-            return Err(silence());
-        }
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        let guarded = within(objects.patch(&key.name, &how, &patch)).await;
-        if guarded.is_err() && now.elapsed() >= PATIENCE {
-            *lock(&self.silent) = Some(Instant::now() + PATIENCE);
-        }
-        guarded
+        let guarded = self.unless_silent(objects.patch(&key.name, &how, &patch));
+        guarded.await.map(drop)
     }
 
     /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
