@@ -30,5 +30,6 @@ mod owners;
 mod rendered;
 mod restless;
 mod rights;
+mod rotated;
 mod sources;
 mod stack;

@@ -10,6 +10,7 @@ mod claims;
 pub(crate) mod fake;
 mod mirror;
 mod pace;
+mod reach;
 pub(crate) mod server;
 pub(crate) mod watch;
 

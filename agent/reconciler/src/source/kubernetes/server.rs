@@ -12,15 +12,13 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Client, Config,
+    Client,
     api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig},
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
 
-use super::pace;
+use super::reach;
 use crate::{Error, shared::lock};
 
 /// Under which name the guard and the status are applied.
@@ -31,8 +29,6 @@ const CLAIM: &str = "drumlin-agent-claim";
 const CONTROLLER: &str = "drumlin-controller";
 /// So often something is tried that others change meanwhile.
 const CONFLICTS: u32 = 5;
-/// The longest that a watch may be silent: it is told something every minute.
-const SILENCE: Duration = Duration::from_mins(5);
 /// The longest that a request may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -95,25 +91,8 @@ impl Server {
     /// # Errors
     /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
     pub(crate) async fn new(kubeconfig: Option<&Path>) -> Result<Self, Error> {
-        let failed = |error: String| Error::Cluster(format!("no API server: {error}"));
-        let mut config = match kubeconfig {
-            Some(path) => {
-                let told =
-                    Kubeconfig::read_from(path).map_err(|error| failed(error.to_string()))?;
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(told, &options).await;
-                config.map_err(|error| failed(error.to_string()))?
-            }
-            None => Config::infer()
-                .await
-                .map_err(|error| failed(error.to_string()))?,
-        };
-        config.read_timeout = Some(SILENCE);
-        // Every request is tried again by who needs it: what retries below would sleep for minutes, and hear nothing.
-        config.default_retry = false;
-        let client = ClientBuilder::try_from(config).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
-            client: client.with_layer(&pace::layer()).build(),
+            client: reach::client(kubeconfig).await?,
             silent: Arc::default(),
         })
     }
