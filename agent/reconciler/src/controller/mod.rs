@@ -15,6 +15,7 @@ mod nodes;
 mod tests;
 mod told;
 mod view;
+mod work;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

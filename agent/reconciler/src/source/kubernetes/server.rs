@@ -10,6 +10,7 @@ use drumlin_crd::{ObjectKey, names};
 use k8s_openapi::{
     api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim},
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
     Client,
@@ -161,11 +162,24 @@ impl Server {
 
     /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
     pub(crate) async fn let_go(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+        self.let_go_if(key, uid, |_| true).await
+    }
+
+    /// The same, while the server's store has of the object what `may_go` wants.
+    pub(crate) async fn let_go_if(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        may_go: impl Fn(&ObjectMeta) -> bool,
+    ) -> Result<(), Refusal> {
         let objects = self.beside(key);
         for _ in 0..CONFLICTS {
             let metadata = answer(objects.get_metadata(&key.name)).await?.metadata;
             if metadata.uid.as_deref() != Some(uid) {
                 return Err(Refusal::Gone);
+            }
+            if !may_go(&metadata) {
+                return Err(Refusal::Other("it is to stay by now".to_owned()));
             }
             let before = metadata.finalizers.unwrap_or_default();
             let others: Vec<&String> = before
