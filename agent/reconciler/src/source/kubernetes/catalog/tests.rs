@@ -228,3 +228,21 @@ async fn nothing_is_destroyed_before_the_server_has_said_again_that_it_shall_be(
         assert!(pass.confirm_end().await.is_err(), "{case}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_not_answered_holds_up_what_else_is_said_for_a_moment() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = engine(&directory, "1", 1);
+    engine.shared.forget(&key()).unwrap();
+    let fake = Fake::willing();
+    fake.follow(|asked| asked.path.contains("/namespaces/").then_some(Answer::Hangs));
+    let server = Server::known_by(fake.client());
+    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+    let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
+    let begun = Instant::now();
+    for number in 0..10 {
+        let event = Event::Apply(volume("1", 1, 10 + number, &json!({})));
+        catalog.follow("Volume", event).await;
+    }
+    assert!(begun.elapsed() <= 2 * SLOW, "{:?}", begun.elapsed());
+}
