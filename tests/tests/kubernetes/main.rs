@@ -27,6 +27,7 @@ mod kit;
 mod lives;
 mod node;
 mod owners;
+mod policies;
 mod rendered;
 mod restless;
 mod rights;

@@ -8,13 +8,17 @@ use std::{
 
 use drumlin_crd::{ObjectKey, names};
 use k8s_openapi::{
-    api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim},
+    api::{
+        authentication::v1::SelfSubjectReview,
+        coordination::v1::Lease,
+        core::v1::{Namespace, ObjectReference, PersistentVolumeClaim},
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Client,
-    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
+    Client, Resource,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
@@ -117,8 +121,13 @@ impl Server {
         Api::all_with(self.client.clone(), &resource(kind))
     }
 
+    /// The objects of a kind that are in a namespace.
+    pub(crate) fn of(&self, namespace: &str, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &resource(kind))
+    }
+
     fn beside(&self, key: &ObjectKey) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &key.namespace, &resource(&key.kind))
+        self.of(&key.namespace, &key.kind)
     }
 
     /// An object as the server's store has it, and not as a cache may still have it; none where it has none.
@@ -278,17 +287,7 @@ impl Server {
         node: &str,
         told: Told,
     ) -> Result<(), Refusal> {
-        let event = Event {
-            type_: if told.is_trouble {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
-            action: "Reconcile".to_owned(),
-            reason: told.reason,
-            note: Some(told.message.chars().take(1000).collect()),
-            secondary: None,
-        };
+        let event = told.event("Reconcile");
         let object = ObjectReference {
             api_version: Some(names::API_VERSION.to_owned()),
             kind: Some(key.kind.clone()),
@@ -297,13 +296,70 @@ impl Server {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
+        self.publish(AGENT, node, &event, &object).await
+    }
+
+    /// Tells those who watch the lease of the controller what it has found out.
+    pub(crate) async fn tell_of_lease(
+        &self,
+        (namespace, name): (&str, &str),
+        identity: &str,
+        told: Told,
+    ) -> Result<(), Refusal> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let lease = answer(leases.get(name)).await?.object_ref(&());
+        let event = told.event("Check");
+        self.publish(CONTROLLER, identity, &event, &lease).await
+    }
+
+    async fn publish(
+        &self,
+        controller: &str,
+        instance: &str,
+        event: &Event,
+        object: &ObjectReference,
+    ) -> Result<(), Refusal> {
         let reporter = Reporter {
-            controller: AGENT.to_owned(),
-            instance: Some(node.to_owned()),
+            controller: controller.to_owned(),
+            instance: Some(instance.to_owned()),
         };
         // A recorder that is kept repeats the first note of a reason for ever; events are told at transitions only.
         let recorder = Recorder::new(self.client.clone(), reporter);
-        within(recorder.publish(&event, &object)).await
+        within(recorder.publish(event, object)).await
+    }
+
+    /// As whom the server knows us.
+    pub(crate) async fn account(&self) -> Result<String, Refusal> {
+        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let asked = SelfSubjectReview::default();
+        let found = answer(reviews.create(&PostParams::default(), &asked)).await?;
+        let user = found.status.and_then(|status| status.user_info);
+        Ok(user.and_then(|user| user.username).unwrap_or_default())
+    }
+
+    /// Whether a policy refuses the controller an object, by a dry run: that policy is in force.
+    pub(crate) async fn is_refused_by(
+        &self,
+        policy: &str,
+        objects: &Api<DynamicObject>,
+        object: &Value,
+    ) -> Result<bool, Refusal> {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        let mut how = PatchParams::apply(CONTROLLER);
+        how.dry_run = true;
+        let patch = Patch::Apply(object);
+        let asked = objects.patch(name.unwrap_or_default(), &how, &patch);
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(_)) => Ok(false),
+            Ok(Err(kube::Error::Api(status)))
+                if status.message.contains("ValidatingAdmissionPolicy")
+                    && status.message.contains(policy) =>
+            {
+                Ok(true)
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(silence()),
+        }
     }
 }
 
@@ -313,6 +369,22 @@ pub(crate) struct Told {
     pub(crate) is_trouble: bool,
     pub(crate) reason: String,
     pub(crate) message: String,
+}
+
+impl Told {
+    fn event(self, action: &str) -> Event {
+        Event {
+            type_: if self.is_trouble {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            action: action.to_owned(),
+            reason: self.reason,
+            note: Some(self.message.chars().take(1000).collect()),
+            secondary: None,
+        }
+    }
 }
 
 fn plural(kind: &str) -> &'static str {
