@@ -197,6 +197,8 @@ impl Engine {
             Err(stalled("NotThisNode", message))
         } else if let Err(halt) = pass.keep_guard().await {
             Err(halt)
+        } else if let Err(halt) = pass.confirm_end().await {
+            Err(halt)
         } else {
             match &pass.record.body {
                 Body::Volume { .. } => pass.volume().await,
@@ -240,7 +242,9 @@ impl Engine {
                         Some(DEPENDENCY)
                     }
                     // The server comes back by itself, and sooner than what a person has to look at.
-                    (_, "GuardPending") => Some(self.pause(&key, Code::Unavailable).1),
+                    (_, "GuardPending" | "DeletionPending") => {
+                        Some(self.pause(&key, Code::Unavailable).1)
+                    }
                     (State::Stalled, _) => None,
                     _ => Some(self.pause(&key, Code::FailedPrecondition).1),
                 };

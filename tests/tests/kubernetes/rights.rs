@@ -55,11 +55,11 @@ const OTHERS: [(&str, &str); 27] = [
     ("snapshot.storage.k8s.io", "volumesnapshotcontents/status"),
 ];
 /// Where all of ours is.
-const SYSTEM: &str = "drumlin-system";
+pub(crate) const SYSTEM: &str = "drumlin-system";
 /// A namespace of somebody else.
 const ANY: &str = "default";
 /// What our accounts may do in their own namespace alone is about some of these.
-const NEAR: [(&str, &str); 8] = [
+const NEAR: [(&str, &str); 9] = [
     ("", "secrets"),
     ("", "configmaps"),
     ("", "pods"),
@@ -67,6 +67,7 @@ const NEAR: [(&str, &str); 8] = [
     ("", "serviceaccounts/token"),
     ("apps", "daemonsets"),
     ("coordination.k8s.io", "leases"),
+    ("events.k8s.io", "events"),
     ("storage.k8s.io", "csistoragecapacities"),
 ];
 
@@ -77,6 +78,9 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
         match (role, (group, resource)) {
             ("controller", asked) if asked == leases => {
                 return ["get", "create", "update"].contains(&verb);
+            }
+            ("controller", ("events.k8s.io", "events")) => {
+                return ["create", "patch"].contains(&verb);
             }
             ("resizer", asked) if asked == leases => return verb != "patch",
             ("provisioner", ("storage.k8s.io", "csistoragecapacities")) => return true,
@@ -219,7 +223,7 @@ fn each_role_may_do_what_it_is_for_and_nothing_else() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-fn said(output: &Output) -> String {
+pub(crate) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -408,7 +412,7 @@ async fn where_the_controller_claims_an_agent_cannot() {
 }
 
 /// A `PersistentVolume`.
-fn persistent(name: &str, driver: &str, handle: &str) -> String {
+pub(crate) fn persistent(name: &str, driver: &str, handle: &str) -> String {
     let volume = json!({
         "apiVersion": "v1",
         "kind": "PersistentVolume",

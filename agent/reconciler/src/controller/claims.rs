@@ -6,17 +6,16 @@ use std::{
 };
 
 use drumlin_crd::{Candidate, MemberKind, ObjectKey};
-use futures::{StreamExt, future, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::view::{Bound, Claim, View};
-use crate::{
-    record::{Body, Record, State, Verdict, judge},
-    source::kubernetes::server::{Refusal, Speaker},
+use super::{
+    view::{Bound, Claim, View},
+    work::{Job, Matter},
 };
+use crate::record::{Body, Record, State, Verdict, judge};
 
 /// Why an object is given no node where what it is made of is on several.
 const APART: &str = "MembersOnOtherNode";
@@ -27,9 +26,6 @@ const UNSET: &str = "NodeUnset";
 /// So long an agent may take to find that an object is its own before that is said. No multiple of the
 /// rounds: which of them says it shall not hang on moments.
 const HOMELESS: Duration = Duration::from_secs(15);
-
-/// So many claims are asked for at once.
-const AT_ONCE: usize = 16;
 
 /// Where an object belongs.
 enum Place {
@@ -43,7 +39,7 @@ enum Place {
 
 impl View {
     /// Looks at everything of a namespace that means claims, or could be given a node.
-    pub(super) async fn look_at_claims(&mut self, namespace: &str) {
+    pub(super) fn look_at_claims(&mut self, namespace: &str) {
         let kinds = self.objects.iter();
         let keys: Vec<ObjectKey> = kinds
             .flat_map(|(kind, index)| {
@@ -55,25 +51,22 @@ impl View {
             })
             .collect();
         for key in keys {
-            self.look_at(&key).await;
+            self.is_due(Matter::Claims, key);
         }
+        self.begin();
     }
 
-    async fn look_at(&mut self, key: &ObjectKey) {
-        let Some((seen, record)) = self
-            .seen(key)
-            .and_then(|seen| seen.record.as_ref().map(|record| (seen, record)))
-        else {
-            return;
-        };
+    /// What is to be done about an object by the claims that it means, and its id.
+    pub(super) fn about_claims(&self, key: &ObjectKey) -> Option<(String, Job)> {
+        let seen = self.seen(key)?;
+        let record = seen.record.as_ref()?;
         // What says that its node is gone says so until its agent is back, who has to say something else first.
         if seen.is_leaving || seen.is_lost {
-            return;
+            return None;
         }
         let candidates = self.candidates(record);
         let place = self.place(&seen.uid, record, &candidates);
-        let uid = seen.uid.clone();
-        let told = self.told.of(key, &uid);
+        let told = self.told.of(key, &seen.uid);
         let mut conditions = told.map_or_else(|| seen.said.clone(), ours);
         match &place {
             // From what was said before: a condition keeps its time while it holds.
@@ -86,74 +79,35 @@ impl View {
             // Another controller may have led before: what it said stays until it is taken back under our common name.
             None => candidates == seen.candidates && conditions == seen.said,
         };
-        let is_news = |candidate: &&Candidate| !seen.candidates.contains(candidate);
-        let news = candidates.iter().filter(is_news).cloned().collect();
-        // The claims first: an agent that is given the object looks for them.
-        if !is_known {
-            let may_be_told = self.are_current(&key.namespace, news).await;
-            if !may_be_told || !self.tell(key, &uid, status).await {
-                self.again.insert(key.clone());
-                return;
-            }
+        let is_news = |candidate: &&Candidate| {
+            candidate.volume_handle.is_some() && !seen.candidates.contains(candidate)
+        };
+        let with_uid = |candidate: &Candidate| {
+            let claim = self.claims.get(&key.namespace, &candidate.name);
+            (candidate.name.clone(), claim.map(|claim| claim.uid.clone()))
+        };
+        let claims = candidates.iter().filter(is_news).map(with_uid).collect();
+        let node = match place {
+            Place::On(node) => Some(node),
+            _ => None,
+        };
+        if is_known && node.is_none() {
+            return None;
         }
-        if let Place::On(node) = place {
-            self.give(key, &uid, &node).await;
-        }
+        let job = Job::Claims {
+            status: (!is_known).then_some(status),
+            claims,
+            node,
+        };
+        Some((seen.uid.clone(), job))
     }
 
     /// Looks again at what the server has refused: nothing else may change that would have it looked at.
-    pub(super) async fn look_again(&mut self) {
+    pub(super) fn look_again(&mut self) {
         for key in std::mem::take(&mut self.again) {
-            self.look_at(&key).await;
+            self.is_due(Matter::Claims, key);
         }
-    }
-
-    /// Whether claims are still those whose volumes they have here. Their watch may be behind that of the object: then this
-    /// one is of a namespace that was made again, and the claim of the one before.
-    async fn are_current(&self, namespace: &str, candidates: Vec<Candidate>) -> bool {
-        let bound = candidates
-            .into_iter()
-            .filter(|candidate| candidate.volume_handle.is_some());
-        let asked = stream::iter(bound)
-            .map(async |candidate| {
-                let name = &candidate.name;
-                let found = self.server.claim_uid(namespace, name).await;
-                let found = found.inspect_err(|refusal| {
-                    tracing::warn!(namespace, claim = name, error = %refusal, "claim could not be looked up");
-                });
-                let known = self.claims.get(namespace, name);
-                found.is_ok_and(|uid| known.is_some_and(|claim| claim.uid == uid))
-            })
-            .buffer_unordered(AT_ONCE);
-        asked.all(future::ready).await
-    }
-
-    async fn give(&mut self, key: &ObjectKey, uid: &str, node: &str) {
-        let by = Speaker::Controller;
-        let Err(refusal) = self.server.claim(key, uid, node, by).await else {
-            return;
-        };
-        tracing::debug!(object = %key, error = %refusal, "could not be given a node");
-        // Somebody else's node is seen once it is there.
-        if matches!(refusal, Refusal::Other(_)) {
-            self.again.insert(key.clone());
-        }
-    }
-
-    /// Writes a status, and remembers that it did; says whether it did.
-    pub(super) async fn tell(&mut self, key: &ObjectKey, uid: &str, status: Value) -> bool {
-        let by = Speaker::Controller;
-        match self.server.write_status(key, uid, &status, by).await {
-            Ok(()) => {
-                self.told.remember(key, uid, status);
-                return true;
-            }
-            Err(Refusal::Gone) => self.told.forget(key),
-            Err(Refusal::Other(why)) => {
-                tracing::warn!(object = %key, error = %why, "API server could not be told");
-            }
-        }
-        false
+        self.begin();
     }
 
     /// Where an object belongs that names no node.

@@ -14,7 +14,7 @@ use kube::{
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// What it is called.
-const NAME: &str = "drumlin-controller";
+pub(super) const NAME: &str = "drumlin-controller";
 /// So long it holds after it was renewed last.
 const HOLDS: Duration = Duration::from_secs(15);
 /// How often it is renewed, or looked at by those who wait for it.

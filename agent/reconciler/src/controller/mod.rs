@@ -2,6 +2,8 @@
 //!
 //! - [`claims`]: what the claims of users are bound to, told to the groups and snapshots that mean them.
 //! - [`nodes`]: which objects are of nodes that are gone.
+//! - [`work`]: what is asked of the server about several objects at once.
+//! - [`policies`]: whether the policies are in force that keep agents to their own nodes.
 //! - [`lease`]: which of several controllers works.
 //!
 //! **Invariant:** it deletes nothing, and calls no agent.
@@ -11,10 +13,12 @@ mod claims;
 mod index;
 mod lease;
 mod nodes;
+mod policies;
 #[cfg(test)]
 mod tests;
 mod told;
 mod view;
+mod work;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -81,6 +85,7 @@ impl Controller {
                         tracing::warn!(identity = settings.identity, "lease lost; another controller may lead");
                     }
                     () = Box::pin(view.follow()) => {}
+                    () = Box::pin(policies::watch(&server, &settings)) => {}
                 }
             }
         };

@@ -10,7 +10,11 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{claims::findings, view::View};
+use super::{
+    claims::findings,
+    view::View,
+    work::{Job, Matter},
+};
 
 /// A node that is not there.
 #[derive(Debug)]
@@ -18,12 +22,12 @@ pub(super) struct Missing {
     since: Instant,
     /// The objects that were had say so, by id: once each, for their agent may be there without a Node object, and knows
     /// better.
-    told: HashSet<String>,
+    pub(super) told: HashSet<String>,
 }
 
 impl View {
     /// Looks whether nodes that objects name have been gone for long.
-    pub(super) async fn look_at_nodes(&mut self) {
+    pub(super) fn look_at_nodes(&mut self) {
         let gone = self.gone();
         self.missing.retain(|node, missing| {
             let objects = gone.get(node);
@@ -33,17 +37,15 @@ impl View {
             objects.is_some()
         });
         for (node, objects) in gone {
-            let missing = self.missing.entry(node.clone()).or_insert_with(|| Missing {
+            self.missing.entry(node).or_insert_with(|| Missing {
                 since: Instant::now(),
                 told: HashSet::new(),
             });
-            let is_lost = missing.since.elapsed() >= self.settings.node_grace;
-            for (uid, key) in objects {
-                if !self.give_up(&key, &node).await && is_lost {
-                    self.tell_lost(&key, &uid, &node).await;
-                }
+            for key in objects.into_values() {
+                self.is_due(Matter::Node, key);
             }
         }
+        self.begin();
     }
 
     /// The nodes that objects name and that are not there, each with those objects by their ids.
@@ -66,36 +68,21 @@ impl View {
         gone
     }
 
-    /// Lets an object go that nobody is left to take down, where somebody says so.
-    async fn give_up(&mut self, key: &ObjectKey, node: &str) -> bool {
-        let Some(seen) = self.seen(key) else {
-            return false;
-        };
+    /// What is to be done about an object whose node is gone, and its id.
+    pub(super) fn about_node(&self, key: &ObjectKey) -> Option<(String, Job)> {
+        let seen = self.seen(key)?;
+        let node = seen.node()?.to_owned();
+        let missing = self.missing.get(&node)?;
         let record = seen.record.as_ref();
         let abandoned = record.and_then(|record| record.annotation(names::ABANDON));
-        if !seen.is_leaving || !seen.is_guarded || abandoned != Some(node) {
-            return false;
+        // Nobody is left to take it down, and somebody says so.
+        if seen.is_leaving && seen.is_guarded && abandoned == Some(&node) {
+            return Some((seen.uid.clone(), Job::LetGo { node }));
         }
-        let uid = seen.uid.clone();
-        match self.server.let_go(key, &uid).await {
-            Ok(()) => tracing::warn!(object = %key, node, "object of an abandoned node is let go"),
-            Err(refusal) => {
-                tracing::warn!(object = %key, error = %refusal, "object could not be let go");
-            }
+        let is_lost = missing.since.elapsed() >= self.settings.node_grace;
+        if !is_lost || seen.is_lost || missing.told.contains(&seen.uid) {
+            return None;
         }
-        true
-    }
-
-    /// Has an object say that its node is gone.
-    async fn tell_lost(&mut self, key: &ObjectKey, uid: &str, node: &str) {
-        let is_told = |missing: &Missing| missing.told.contains(uid);
-        if self.missing.get(node).is_some_and(is_told) {
-            return;
-        }
-        let Some(seen) = self.seen(key).filter(|seen| !seen.is_lost) else {
-            return;
-        };
-        let candidates = seen.candidates.clone();
         let condition = Condition {
             type_: "Ready".to_owned(),
             status: "Unknown".to_owned(),
@@ -107,14 +94,10 @@ impl View {
             last_transition_time: Time(Timestamp::now()),
             observed_generation: Some(seen.generation),
         };
-        let mut status = findings(&candidates);
+        let mut status = findings(&seen.candidates);
         if let Value::Object(map) = &mut status {
             map.insert("conditions".to_owned(), json!([condition]));
         }
-        if self.tell(key, uid, status).await
-            && let Some(missing) = self.missing.get_mut(node)
-        {
-            missing.told.insert(uid.to_owned());
-        }
+        Some((seen.uid.clone(), Job::Lost { status, node }))
     }
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use drumlin_crd::{Candidate, ObjectKey};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use kube::{api::DynamicObject, runtime::watcher::Event};
+use kube::{api::DynamicObject, core::PartialObjectMeta, runtime::watcher::Event};
 use serde_json::{Value, json};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     view::{Said, View},
 };
 use crate::source::kubernetes::{
-    fake::{Asked, Fake},
+    fake::{Answer, Asked, Fake},
     server::Server,
 };
 
@@ -58,7 +58,7 @@ fn see(view: &mut View, kind: &'static str, event: Event<DynamicObject>) {
 }
 
 /// What changes of the node of an object: it is there, or not any more.
-fn see_node(view: &mut View, event: fn(Node) -> Event<Node>) {
+fn see_node(view: &mut View, event: fn(PartialObjectMeta<Node>) -> Event<PartialObjectMeta<Node>>) {
     let node = serde_json::from_value(json!({"metadata": {"name": "node-a"}})).unwrap();
     view.hear(Said::Node(Box::new(event(node))));
 }
@@ -154,12 +154,14 @@ async fn an_object_that_is_made_again_is_told_again() {
     let fake = Fake::willing();
     let mut view = with_snapshot(&fake);
     for expected in [1, 0] {
-        view.look_at_claims("db").await;
+        view.look_at_claims("db");
+        view.is_done().await;
         assert_eq!(told(&fake).len(), expected);
     }
     // Nobody has seen the one before it go.
     see(&mut view, "Snapshot", snapshot("2"));
-    view.look_at_claims("db").await;
+    view.look_at_claims("db");
+    view.is_done().await;
     let expected = json!([{
         "kind": "PersistentVolumeClaim", "name": "data",
         "nodeName": "node-a", "volumeHandle": "node-a/fast/data",
@@ -181,7 +183,8 @@ async fn nothing_is_remembered_of_what_is_gone() {
         claim(&mut view, "data", "1", "Pending");
         volume(&mut view, "data", Some("1"), "node-a");
         see(&mut view, "Snapshot", snapshot("1"));
-        view.look_at_claims("db").await;
+        view.look_at_claims("db");
+        view.is_done().await;
         assert!(!view.told.is_empty());
         for event in end {
             see(&mut view, "Snapshot", event);
@@ -195,20 +198,26 @@ async fn what_the_server_refuses_is_tried_again() {
     let fake = Fake::willing();
     let mut view = with_snapshot(&fake);
     fake.refuse();
-    view.look_at_claims("db").await;
-    view.look_again().await;
+    view.look_at_claims("db");
+    view.is_done().await;
+    view.look_again();
+    view.is_done().await;
     assert_eq!(told(&fake).len(), 2);
     fake.comply();
-    view.look_again().await;
+    view.look_again();
+    view.is_done().await;
     let asked: Vec<_> = changes(&fake).map(|asked| asked.path).collect();
     let object = "/apis/drumlin.dev/v1alpha1/namespaces/db/snapshots/one";
     assert_eq!(asked, [&format!("{object}/status"), object]);
     // The node is refused alone.
     fake.refuse();
-    view.look_at_claims("db").await;
+    view.look_at_claims("db");
+    view.is_done().await;
     fake.comply();
-    view.look_again().await;
-    view.look_again().await;
+    view.look_again();
+    view.is_done().await;
+    view.look_again();
+    view.is_done().await;
     let asked: Vec<_> = changes(&fake).collect();
     assert_eq!(asked.len(), 2, "{asked:?}");
     assert!(asked.iter().all(|asked| asked.path == object));
@@ -228,7 +237,8 @@ async fn an_object_says_once_that_its_node_is_gone_until_it_is_back() {
         let reasons = told.map(|status| status["conditions"][0]["reason"].clone());
         reasons.collect::<Vec<_>>()
     };
-    view.look_at_nodes().await;
+    view.look_at_nodes();
+    view.is_done().await;
     assert_eq!(lost(&fake), ["NodeLost"]);
     // Its agent is there all the same: what it says takes the place of that, and is let be.
     see(
@@ -237,15 +247,19 @@ async fn an_object_says_once_that_its_node_is_gone_until_it_is_back() {
         volume(json!({"observedGeneration": 1})),
     );
     for _ in 0..3 {
-        view.look_at_claims("db").await;
-        view.look_at_nodes().await;
+        view.look_at_claims("db");
+        view.is_done().await;
+        view.look_at_nodes();
+        view.is_done().await;
     }
     assert_eq!(lost(&fake), [Value::Null]);
     see_node(&mut view, Event::Apply);
-    view.look_at_nodes().await;
+    view.look_at_nodes();
+    view.is_done().await;
     assert_eq!(lost(&fake), [Value::Null; 0]);
     see_node(&mut view, Event::Delete);
-    view.look_at_nodes().await;
+    view.look_at_nodes();
+    view.is_done().await;
     assert_eq!(lost(&fake), ["NodeLost"]);
 }
 
@@ -254,19 +268,22 @@ async fn a_group_on_two_nodes_says_so_once() {
     let fake = Fake::willing();
     let mut view = view(&fake);
     spread(&fake, &mut view, &json!({}));
-    view.look_at_claims("db").await;
+    view.look_at_claims("db");
+    view.is_done().await;
     let status = told(&fake).remove(0);
     assert_eq!(status["conditions"][0]["reason"], "MembersOnOtherNode");
     // Times are told in seconds.
     tokio::time::sleep(Duration::from_millis(1100)).await;
-    view.look_at_claims("db").await;
+    view.look_at_claims("db");
+    view.is_done().await;
     assert_eq!(told(&fake), [Value::Null; 0]);
 
     // To the next controller it is no news either.
     let fake = Fake::willing();
     let mut next = self::view(&fake);
     spread(&fake, &mut next, &status);
-    next.look_at_claims("db").await;
+    next.look_at_claims("db");
+    next.is_done().await;
     assert_eq!(told(&fake), [Value::Null; 0]);
 }
 
@@ -275,7 +292,8 @@ async fn what_a_controller_before_said_is_taken_back() {
     let fake = Fake::willing();
     let mut view = view(&fake);
     spread(&fake, &mut view, &json!({}));
-    view.look_at_claims("db").await;
+    view.look_at_claims("db");
+    view.is_done().await;
     let mut status = told(&fake).remove(0);
     status.as_object_mut().unwrap().remove("candidates");
 
@@ -285,7 +303,8 @@ async fn what_a_controller_before_said_is_taken_back() {
     let group = object("VolumeGroup", "1", &spec, &status);
     see(&mut next, "VolumeGroup", Event::Apply(group));
     for expected in [vec![json!({})], Vec::new()] {
-        next.look_at_claims("db").await;
+        next.look_at_claims("db");
+        next.is_done().await;
         assert_eq!(told(&fake), expected);
     }
 }
@@ -299,9 +318,33 @@ async fn a_claim_that_was_replaced_unseen_gives_nothing_away() {
     claim(&mut view, "data", "1", "Bound");
     volume(&mut view, "data", Some("1"), "node-a");
     see(&mut view, "Snapshot", snapshot("2"));
-    view.look_at_claims("db").await;
+    view.look_at_claims("db");
+    view.is_done().await;
     assert_eq!(changes(&fake).count(), 0);
     fake.has_claim("data", "1");
-    view.look_again().await;
+    view.look_again();
+    view.is_done().await;
     assert_eq!(changes(&fake).count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_write_that_is_not_answered_holds_up_no_other() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    bound(&fake, &mut view, ("data", "1"), "node-a");
+    let names = ["slow", "a", "b", "c", "d", "e"];
+    for name in names {
+        let Event::Apply(mut one) = snapshot(name) else {
+            unreachable!("it is there")
+        };
+        one.metadata.name = Some(name.to_owned());
+        see(&mut view, "Snapshot", Event::Apply(one));
+    }
+    fake.asked();
+    fake.follow(|asked| asked.path.contains("/slow").then_some(Answer::Hangs));
+    let second = Duration::from_secs(1);
+    view.look_at_claims("db");
+    let _ = tokio::time::timeout(second, view.is_done()).await;
+    // Each its claims, and its node.
+    assert_eq!(changes(&fake).count(), 2 * names.len() - 1);
 }

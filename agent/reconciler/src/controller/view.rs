@@ -18,6 +18,7 @@ use k8s_openapi::{
 use kube::{
     ResourceExt,
     api::{Api, DynamicObject},
+    core::PartialObjectMeta,
     runtime::watcher,
 };
 use serde_json::Value;
@@ -25,6 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
     ControllerSettings, changed::Changed, claims::ours, index::Index, nodes::Missing, told::Told,
+    work::Work,
 };
 use crate::{
     record::Record,
@@ -51,6 +53,8 @@ pub(super) struct View {
     pub(super) told: Told,
     /// What is looked at in the next round: what the server has refused, and what has no node.
     pub(super) again: BTreeSet<ObjectKey>,
+    /// What is written, and what is still to be looked at.
+    pub(super) work: Work,
     /// The objects without a node, by id, each with since when it is known.
     pub(super) homeless: HashMap<String, Instant>,
 }
@@ -97,7 +101,7 @@ pub(super) enum Said {
     Object(&'static str, Box<watcher::Event<DynamicObject>>),
     Claim(Box<watcher::Event<PersistentVolumeClaim>>),
     Volume(Box<watcher::Event<PersistentVolume>>),
-    Node(Box<watcher::Event<Node>>),
+    Node(Box<watcher::Event<PartialObjectMeta<Node>>>),
     Failed(String),
 }
 
@@ -116,6 +120,7 @@ impl View {
             missing: HashMap::new(),
             told: Told::default(),
             again: BTreeSet::new(),
+            work: Work::default(),
             homeless: HashMap::new(),
         }
     }
@@ -131,13 +136,14 @@ impl View {
                 Some(said) = said.next() => changed.add(self.hear(said)),
                 () = changed.settled(), if self.is_complete() => {
                     for namespace in changed.take() {
-                        self.look_at_claims(&namespace).await;
+                        self.look_at_claims(&namespace);
                     }
                 }
+                () = self.work() => {}
                 _ = round.tick(), if self.is_complete() => {
-                    self.look_at_nodes().await;
+                    self.look_at_nodes();
                     self.look_for_homeless();
-                    self.look_again().await;
+                    self.look_again();
                 }
             }
         }

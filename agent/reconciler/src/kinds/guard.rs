@@ -1,6 +1,10 @@
 //! An object of an API server is kept there until nothing is left of it here.
 
+use drumlin_crd::Object;
+use kube::api::DynamicObject;
+
 use super::{Halt, Pass, waiting};
+use crate::{record::Record, served::Served, source::kubernetes::catalog::ours};
 
 impl Pass<'_> {
     /// Has the server keep the object: before the first call that changes something.
@@ -41,4 +45,51 @@ impl Pass<'_> {
         }
         Ok(())
     }
+
+    /// Before anything is destroyed: has the server say again, from its store, that it shall be. What is known of the object
+    /// may come from a cache that is behind.
+    pub(crate) async fn confirm_end(&mut self) -> Result<(), Halt> {
+        let Some(served) = self.record.served() else {
+            return Ok(());
+        };
+        if !self.record.is_absent() || !self.record.is_begun() || self.record.is_destroyed() {
+            return Ok(());
+        }
+        let pending = |why: String| waiting("DeletionPending", why);
+        let Some(cluster) = self.shared.server() else {
+            return Err(pending(
+                "comes from an API server, and none is followed".to_owned(),
+            ));
+        };
+        let found = cluster.find(&self.record.key()).await;
+        let found = found.map_err(|refusal| {
+            pending(format!(
+                "whether it is to go still could not be asked: {refusal}"
+            ))
+        })?;
+        if found.is_some_and(|now| is_to_end(&self.record, served, &now)) {
+            return Ok(());
+        }
+        Err(pending(
+            "the API server says otherwise by now; that is waited for".to_owned(),
+        ))
+    }
+}
+
+/// Whether an object that is to be destroyed, as it is known, is so by what the server has now, and in the same way.
+fn is_to_end(known: &Record, served: &Served, now: &DynamicObject) -> bool {
+    if now.metadata.uid.as_deref() != Some(served.uid.as_str()) {
+        return false;
+    }
+    let spec = now.data.get("spec").cloned().unwrap_or_default();
+    let served = Served {
+        is_leaving: now.metadata.deletion_timestamp.is_some(),
+        ..served.clone()
+    };
+    // What a newer version is needed to read leaves as it was when it could be read.
+    let Ok(parsed) = Object::served(&known.kind, ours(&now.metadata), spec) else {
+        return served.is_leaving;
+    };
+    let now = Record::of_server(&parsed, served);
+    now.is_absent() && !now.is_paused() && now.deletion_policy() == known.deletion_policy()
 }

@@ -2,14 +2,16 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use drumlin_crd::{Candidate, Object, ObjectKey, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{api::DynamicObject, runtime::watcher::Event};
+use tokio::time::Instant;
 
 use super::{
+    AGAIN,
     mirror::{Mirror, refusal},
     server::{Refusal, Server},
 };
@@ -20,21 +22,30 @@ use crate::{
     served::Served,
 };
 
-/// Who takes longer to answer than this does not answer.
+/// Who takes longer to answer than this does not answer: what all other objects say waits behind it.
 const SLOW: Duration = Duration::from_secs(2);
+/// The same of what is tried again.
+const SLOWER: Duration = Duration::from_secs(10);
 
 /// Keeps the records in step with the server's objects.
 pub(crate) struct Catalog<'a> {
     engine: &'a Engine,
     server: &'a Server,
     mirror: &'a Mirror,
+    node: String,
+    /// The version of each object that was taken over last: a cache may be behind.
+    seen: HashMap<ObjectKey, u64>,
+    /// How long the server may take to answer.
+    patience: Duration,
+    /// Until when it is not asked, for it did not answer just now.
+    silent: Option<Instant>,
     /// What a list that is being read has named so far, for each kind.
     listed: HashMap<&'static str, HashSet<ObjectKey>>,
     /// The objects that were not taken over, as the server had them: what stands in their way may go.
     refused: HashMap<ObjectKey, DynamicObject>,
     /// The objects that could not be looked at, or not written down: they are looked at again soon.
     again: HashMap<ObjectKey, DynamicObject>,
-    /// The objects that are gone, which could not be written down.
+    /// The objects that are gone, or seem to be, which could not be made sure of or written down.
     vanished: HashSet<ObjectKey>,
 }
 
@@ -49,11 +60,20 @@ enum Standing {
 }
 
 impl<'a> Catalog<'a> {
-    pub(crate) fn new(engine: &'a Engine, server: &'a Server, mirror: &'a Mirror) -> Self {
+    pub(crate) fn new(
+        engine: &'a Engine,
+        server: &'a Server,
+        mirror: &'a Mirror,
+        node: String,
+    ) -> Self {
         Self {
             engine,
             server,
             mirror,
+            node,
+            seen: HashMap::new(),
+            patience: SLOW,
+            silent: None,
             listed: HashMap::new(),
             refused: HashMap::new(),
             again: HashMap::new(),
@@ -72,10 +92,19 @@ impl<'a> Catalog<'a> {
                 listed.insert(key_of(kind, &object));
                 self.there_or_later(kind, object).await;
             }
-            Event::InitDone => self.list_ended(kind),
+            Event::InitDone => self.list_ended(kind).await,
             Event::Apply(object) => self.there_or_later(kind, object).await,
             // A node that is set once is never another one: what has left this filter is gone.
-            Event::Delete(object) => self.gone_or_later(&key_of(kind, &object)),
+            Event::Delete(object) => {
+                let key = key_of(kind, &object);
+                let is_former = |known: &Served| Some(&known.uid) != object.metadata.uid.as_ref();
+                let is_former = |record: &Record| record.served().is_some_and(is_former);
+                if self.engine.shared.with(&key, is_former) == Some(true) {
+                    self.missing(kind, &key).await;
+                } else {
+                    self.gone_or_later(&key);
+                }
+            }
         }
     }
 
@@ -86,26 +115,86 @@ impl<'a> Catalog<'a> {
         let Some(object) = object else {
             return;
         };
-        let known = super::server::KINDS.iter().map(|(kind, _)| *kind);
-        if let Some(kind) = known.into_iter().find(|kind| *kind == key.kind) {
+        if let Some(kind) = known_kind(key) {
             self.there_or_later(kind, object).await;
         }
     }
 
     /// Looks again at what could not be looked at, or not written down.
     pub(crate) async fn try_again(&mut self) {
+        self.silent = None;
+        self.patience = SLOWER;
         for key in std::mem::take(&mut self.vanished) {
-            self.gone_or_later(&key);
+            match known_kind(&key) {
+                Some(kind) => self.missing(kind, &key).await,
+                None => self.gone_or_later(&key),
+            }
         }
         let keys: Vec<ObjectKey> = self.again.keys().cloned().collect();
         for key in keys {
-            let begun = Instant::now();
+            if self.silent.is_some() {
+                // The others would not fare better.
+                break;
+            }
             self.look_again(&key).await;
-            if self.again.contains_key(&key) && begun.elapsed() > SLOW {
-                // The server does not answer: the others would not fare better.
-                return;
+        }
+        self.patience = SLOW;
+    }
+
+    /// Asks the server, unless it did not answer just now.
+    async fn ask<T>(
+        &mut self,
+        asked: impl Future<Output = Result<T, Refusal>>,
+    ) -> Result<T, Refusal> {
+        let silence = || Refusal::Other("the API server does not answer".to_owned());
+        if self.silent.is_some_and(|until| Instant::now() < until) {
+            return Err(silence());
+        }
+        self.silent = None;
+        if let Ok(answer) = tokio::time::timeout(self.patience, asked).await {
+            return answer;
+        }
+        self.silent = Some(Instant::now() + AGAIN);
+        Err(silence())
+    }
+
+    /// An object of this node as the server's store has it.
+    async fn current(&mut self, key: &ObjectKey) -> Result<Option<DynamicObject>, Refusal> {
+        let found = self.ask(self.server.find(key)).await?;
+        // One that is made again may be another node's.
+        Ok(found.filter(|object| {
+            let node = object.data.pointer("/spec/nodeName");
+            node.is_some_and(|node| *node == *self.node)
+        }))
+    }
+
+    /// An object seems to be gone; it is once the server's store says so.
+    async fn missing(&mut self, kind: &'static str, key: &ObjectKey) {
+        match self.current(key).await {
+            Ok(Some(object)) => self.take_over(kind, object).await,
+            Ok(None) => self.gone_or_later(key),
+            Err(refusal) => {
+                tracing::warn!(object = %key, error = %refusal, "object could not be read");
+                self.vanished.insert(key.clone());
             }
         }
+    }
+
+    /// Whether an object may be older than what is known of it, or than what an agent knew whose state is lost.
+    fn may_be_behind(&self, key: &ObjectKey, object: &DynamicObject) -> bool {
+        let metadata = &object.metadata;
+        let is_older = self
+            .seen
+            .get(key)
+            .is_some_and(|seen| version(object).is_some_and(|version| version < *seen));
+        let may_be = |record: &Record| {
+            let known = record.served()?;
+            let is_same = Some(&known.uid) == metadata.uid.as_ref();
+            Some(!is_same || metadata.generation < record.metadata.generation)
+        };
+        let is_guarded = || is_guarded(metadata);
+        is_older
+            || (self.engine.shared.with(key, may_be).flatten()).unwrap_or_else(|| !is_guarded())
     }
 
     fn gone_or_later(&mut self, key: &ObjectKey) {
@@ -115,12 +204,31 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    /// Takes over an object, now or later.
+    /// Takes over an object, or what the server has by now in its place; now or later.
     async fn there_or_later(&mut self, kind: &'static str, object: DynamicObject) {
+        let key = key_of(kind, &object);
+        if !self.may_be_behind(&key, &object) {
+            self.take_over(kind, object).await;
+            return;
+        }
+        match self.current(&key).await {
+            Ok(Some(now)) => self.take_over(kind, now).await,
+            Ok(None) => self.gone_or_later(&key),
+            Err(refusal) => {
+                tracing::warn!(object = %key, error = %refusal, "object could not be read");
+                self.again.insert(key, object);
+            }
+        }
+    }
+
+    async fn take_over(&mut self, kind: &'static str, object: DynamicObject) {
         let key = key_of(kind, &object);
         // What was to be tried again is older than this.
         self.vanished.remove(&key);
         self.again.remove(&key);
+        if let Some(version) = version(&object) {
+            self.seen.insert(key.clone(), version);
+        }
         if let Err(error) = self.there(kind, object.clone()).await {
             tracing::error!(object = %key, error = %error, "state could not be written");
             self.again.insert(key, object);
@@ -228,7 +336,7 @@ impl<'a> Catalog<'a> {
 
     /// What the server says of an object beside its spec; none while it cannot say whose namespace that is.
     async fn served(
-        &self,
+        &mut self,
         key: &ObjectKey,
         object: &DynamicObject,
         before: Option<&Record>,
@@ -240,7 +348,7 @@ impl<'a> Catalog<'a> {
             .filter(|known| known.uid == uid);
         let namespace_uid = match known {
             Some(known) => known.namespace_uid.clone(),
-            None => match self.server.namespace_uid(&key.namespace).await {
+            None => match self.ask(self.server.namespace_uid(&key.namespace)).await {
                 Ok(uid) => uid,
                 Err(refusal) => {
                     tracing::warn!(object = %key, error = %refusal, "namespace could not be read");
@@ -253,7 +361,7 @@ impl<'a> Catalog<'a> {
             Some(known) => known.is_kept,
             None if !is_leaving => false,
             // Nothing is destroyed on a guess.
-            None => match self.server.is_kind_leaving(&key.kind).await {
+            None => match self.ask(self.server.is_kind_leaving(&key.kind)).await {
                 Ok(is_kept) => is_kept,
                 Err(Refusal::Gone) => true,
                 Err(Refusal::Other(why)) => {
@@ -262,11 +370,10 @@ impl<'a> Catalog<'a> {
                 }
             },
         };
-        let finalizers = metadata.finalizers.iter().flatten();
         Some(Served {
             uid,
             namespace_uid,
-            is_guarded: finalizers.into_iter().any(|one| one == names::FINALIZER),
+            is_guarded: is_guarded(metadata),
             is_leaving,
             is_kept,
             is_forgotten: false,
@@ -274,13 +381,13 @@ impl<'a> Catalog<'a> {
         })
     }
 
-    fn list_ended(&mut self, kind: &'static str) {
+    async fn list_ended(&mut self, kind: &'static str) {
         let listed = self.listed.remove(kind).unwrap_or_default();
         let is_missing = |record: &Record| {
             record.kind == kind && record.served().is_some() && !listed.contains(&record.key())
         };
         for key in self.engine.shared.keys_of(is_missing) {
-            self.gone_or_later(&key);
+            self.missing(kind, &key).await;
         }
         // What is leaving has waited until it is known to be so still.
         self.engine.shared.has_listed(kind);
@@ -288,12 +395,18 @@ impl<'a> Catalog<'a> {
             .retain(|key, _| key.kind != kind || listed.contains(key));
         self.again
             .retain(|key, _| key.kind != kind || listed.contains(key));
+        let shared = &self.engine.shared;
+        self.seen.retain(|key, _| {
+            key.kind != kind || listed.contains(key) || shared.with(key, |_| ()).is_some()
+        });
     }
 
     /// The server has an object no more.
     fn gone(&mut self, key: &ObjectKey) -> Result<(), Error> {
         self.refused.remove(key);
         self.again.remove(key);
+        self.vanished.remove(key);
+        self.seen.remove(key);
         self.mirror.lost(key);
         let shared = &self.engine.shared;
         let of_us = |record: &Record| record.served().is_some();
@@ -405,6 +518,21 @@ pub(crate) fn ours(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
+/// The version of an object; those of a kind are numbers that grow.
+fn version(object: &DynamicObject) -> Option<u64> {
+    object.metadata.resource_version.as_ref()?.parse().ok()
+}
+
+fn is_guarded(metadata: &ObjectMeta) -> bool {
+    let mut finalizers = metadata.finalizers.iter().flatten();
+    finalizers.any(|one| one == names::FINALIZER)
+}
+
+fn known_kind(key: &ObjectKey) -> Option<&'static str> {
+    let mut kinds = super::server::KINDS.iter().map(|(kind, _)| *kind);
+    kinds.find(|kind| *kind == key.kind)
+}
+
 /// Which object it is.
 pub(crate) fn key_of(kind: &str, object: &DynamicObject) -> ObjectKey {
     ObjectKey {
@@ -413,3 +541,6 @@ pub(crate) fn key_of(kind: &str, object: &DynamicObject) -> ObjectKey {
         name: object.metadata.name.clone().unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,122 +1,247 @@
 //! Objects that name no node: this one makes those its own whose source it holds.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
 
 use drumlin_crd::{Object, ObjectKey};
+use futures::future;
 use kube::{api::DynamicObject, runtime::watcher::Event};
+use tokio::{sync::mpsc, time::Instant};
 
 use super::{
+    AGAIN,
     catalog::key_of,
     server::{Server, Speaker},
 };
-use crate::{record::Record, shared::Shared};
+use crate::{
+    queue::Queue,
+    record::Record,
+    shared::{Shared, lock},
+};
+
+/// So many are claimed at once: one that the server is slow about holds up no other.
+const AT_ONCE: usize = 4;
 
 /// The objects of no node, as far as this one could have them.
-pub(crate) struct Claims<'a> {
-    shared: &'a Shared,
-    server: &'a Server,
+pub(crate) struct Claims {
+    shared: Arc<Shared>,
+    server: Server,
     node: String,
-    waiting: HashMap<ObjectKey, Unclaimed>,
-    failed: HashSet<ObjectKey>,
+    waiting: Mutex<HashMap<ObjectKey, Unclaimed>>,
+    queue: Queue,
 }
 
+/// What decides about an object that names no node. There may be very many of them, with a lot beside that, on every node.
 struct Unclaimed {
     uid: String,
-    record: Record,
+    /// What it is made of, by name.
+    sources: Vec<ObjectKey>,
+    /// What it wants, without its annotations and labels, where it is a group: those can mean volumes by label.
+    group: Option<Box<Record>>,
 }
 
-impl<'a> Claims<'a> {
-    pub(crate) fn new(shared: &'a Shared, server: &'a Server, node: String) -> Self {
+impl Unclaimed {
+    /// What is to be remembered of an object; nothing of what no agent can claim.
+    fn of(kind: &str, object: &DynamicObject) -> Option<Self> {
+        let metadata = &object.metadata;
+        if metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        let spec = object.data.get("spec").cloned().unwrap_or_default();
+        let parsed = Object::served(kind, super::catalog::ours(metadata), spec).ok()?;
+        let mut record = Record::new(&parsed, "", 0);
+        record.metadata.annotations = None;
+        record.metadata.labels = None;
+        let unclaimed = Self {
+            uid: metadata.uid.clone().unwrap_or_default(),
+            sources: record.sources(),
+            group: (kind == "VolumeGroup").then(|| Box::new(record)),
+        };
+        let is_of_something = !unclaimed.sources.is_empty() || unclaimed.group.is_some();
+        is_of_something.then_some(unclaimed)
+    }
+
+    fn wants(&self, volume: &Record) -> bool {
+        self.group.as_ref().is_some_and(|group| group.wants(volume))
+    }
+}
+
+impl Claims {
+    pub(crate) fn new(shared: Arc<Shared>, server: Server, node: String) -> Self {
         Self {
             shared,
             server,
             node,
-            waiting: HashMap::new(),
-            failed: HashSet::new(),
+            waiting: Mutex::default(),
+            queue: Queue::default(),
         }
     }
 
+    /// Claims what is found to be this node's, for ever; looks again at what is made of an object that has changed.
+    pub(crate) async fn run(&self, mut changed: mpsc::UnboundedReceiver<ObjectKey>) {
+        let listening = async {
+            while let Some(key) = changed.recv().await {
+                self.wake(&key);
+            }
+        };
+        let claiming = (0..AT_ONCE).map(async |_| {
+            loop {
+                let key = self.queue.next().await;
+                self.one(&key).await;
+                self.queue.done(&key);
+            }
+        });
+        future::join(listening, future::join_all(claiming)).await;
+    }
+
     /// Takes over what a watch says of objects of `kind` that name no node.
-    pub(crate) async fn follow(&mut self, kind: &'static str, event: Event<DynamicObject>) {
+    pub(crate) fn follow(&self, kind: &'static str, event: Event<DynamicObject>) {
         match event {
-            Event::Init => self.waiting.retain(|key, _| key.kind != kind),
+            Event::Init => lock(&self.waiting).retain(|key, _| key.kind != kind),
             Event::InitDone => {}
             Event::Apply(object) | Event::InitApply(object) => {
                 let key = key_of(kind, &object);
-                let metadata = &object.metadata;
-                let spec = object.data.get("spec").cloned().unwrap_or_default();
-                let parsed = Object::served(kind, super::catalog::ours(metadata), spec);
-                let (Ok(parsed), None) = (parsed, &metadata.deletion_timestamp) else {
-                    self.waiting.remove(&key);
+                let Some(unclaimed) = Unclaimed::of(kind, &object) else {
+                    lock(&self.waiting).remove(&key);
                     return;
                 };
-                let unclaimed = Unclaimed {
-                    uid: metadata.uid.clone().unwrap_or_default(),
-                    record: Record::new(&parsed, "", 0),
-                };
-                self.waiting.insert(key.clone(), unclaimed);
-                self.try_one(&key).await;
+                lock(&self.waiting).insert(key.clone(), unclaimed);
+                self.queue.add(&key, Instant::now());
             }
             // It is somebody's now, or gone.
             Event::Delete(object) => {
-                self.waiting.remove(&key_of(kind, &object));
+                lock(&self.waiting).remove(&key_of(kind, &object));
             }
         }
     }
 
     /// An object of this node has changed: those that are made of it can be this node's.
-    pub(crate) async fn wake(&mut self, source: &ObjectKey) {
-        let about = |unclaimed: &Unclaimed| {
-            unclaimed.record.sources().contains(source)
-                || self
-                    .shared
-                    .with(source, |record| unclaimed.record.wants(record))
-                    == Some(true)
-        };
-        let waiting = self.waiting.iter().filter(|(_, one)| about(one));
-        let keys: Vec<ObjectKey> = waiting.map(|(key, _)| key.clone()).collect();
-        for key in keys {
-            self.try_one(&key).await;
-        }
-    }
-
-    /// Claims again what could not be claimed.
-    pub(crate) async fn try_again(&mut self) {
-        for key in std::mem::take(&mut self.failed) {
-            self.try_one(&key).await;
-        }
-    }
-
-    async fn try_one(&mut self, key: &ObjectKey) {
-        let Some(unclaimed) = self.waiting.get(key) else {
-            return;
-        };
-        if !self.is_here(&unclaimed.record) {
-            return;
-        }
-        match self
-            .server
-            .claim(key, &unclaimed.uid, &self.node, Speaker::Agent)
-            .await
-        {
-            Ok(()) => tracing::info!(object = %key, "claimed: its source is here"),
-            Err(refusal) => {
-                tracing::warn!(object = %key, error = %refusal, "could not be claimed");
-                self.failed.insert(key.clone());
+    fn wake(&self, source: &ObjectKey) {
+        let waiting = lock(&self.waiting);
+        for (key, unclaimed) in &*waiting {
+            let is_wanted = |record: &Record| unclaimed.wants(record);
+            if unclaimed.sources.contains(source)
+                || self.shared.with(source, is_wanted) == Some(true)
+            {
+                self.queue.add(key, Instant::now());
             }
         }
     }
 
-    /// Whether what an object is made of is on this node.
-    fn is_here(&self, record: &Record) -> bool {
+    async fn one(&self, key: &ObjectKey) {
+        let Some(uid) = self.found(key) else {
+            return;
+        };
+        let by = Speaker::Agent;
+        match self.server.claim(key, &uid, &self.node, by).await {
+            Ok(()) => tracing::info!(object = %key, "claimed: its source is here"),
+            Err(refusal) => {
+                tracing::warn!(object = %key, error = %refusal, "could not be claimed");
+                self.queue.add(key, Instant::now() + AGAIN);
+            }
+        }
+    }
+
+    /// The id of an object, if what it is made of is on this node.
+    fn found(&self, key: &ObjectKey) -> Option<String> {
+        let waiting = lock(&self.waiting);
+        let unclaimed = waiting.get(key)?;
         // What is of a file of this host is none of a namespace's business.
         let is_ours =
             |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
-        let mut sources = record.sources().into_iter();
-        if sources.any(|source| self.shared.with(&source, is_ours) == Some(true)) {
-            return true;
+        let mut sources = unclaimed.sources.iter();
+        let is_member = |volume: &Record| unclaimed.wants(volume) && is_ours(volume);
+        let is_here = sources.any(|source| self.shared.with(source, is_ours) == Some(true))
+            || unclaimed.group.is_some() && !self.shared.keys_of(is_member).is_empty();
+        is_here.then(|| unclaimed.uid.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        served::Served,
+        source::kubernetes::fake::{Answer, Fake},
+        store::Store,
+    };
+
+    fn shared(state: &Path) -> Arc<Shared> {
+        let store = Store::open(state).unwrap();
+        Arc::new(Shared::new(store, state.to_owned(), |_| {}).unwrap())
+    }
+
+    /// A snapshot of a volume, with as much beside its spec as a server takes.
+    fn large(name: &str) -> DynamicObject {
+        let annotation = name.repeat(200 * 1024 / name.len());
+        let object = json!({
+            "apiVersion": "drumlin.dev/v1alpha1",
+            "kind": "Snapshot",
+            "metadata": {
+                "name": name, "namespace": "db", "uid": name,
+                "annotations": {"example.com/large": annotation},
+            },
+            "spec": {"source": {"volumeName": "data"}},
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    /// A volume of this node.
+    fn volume(name: &str) -> Record {
+        let metadata = serde_json::from_value(json!({"name": name, "namespace": "db"}));
+        let spec = json!({"nodeName": "node-a", "capacity": "1Gi"});
+        let object = Object::served("Volume", metadata.unwrap(), spec).unwrap();
+        Record::of_server(&object, Served::default())
+    }
+
+    /// The memory of this process, in bytes.
+    fn resident() -> usize {
+        let status = std::fs::read_to_string("/proc/self/statm").unwrap();
+        let pages = status.split(' ').nth(1).unwrap();
+        pages.parse::<usize>().unwrap() * 4096
+    }
+
+    #[tokio::test]
+    async fn of_objects_that_name_no_node_only_what_decides_is_held() {
+        let state = tempfile::tempdir().unwrap();
+        let server = Server::known_by(Fake::willing().client());
+        let claims = Claims::new(shared(state.path()), server, "node-a".to_owned());
+        let before = resident();
+        // 200 MB of them.
+        for number in 0..1000 {
+            let object = large(&format!("one-{number:04}"));
+            claims.follow("Snapshot", Event::InitApply(object));
         }
-        let is_member = |volume: &Record| record.wants(volume) && is_ours(volume);
-        !self.shared.keys_of(is_member).is_empty()
+        assert_eq!(lock(&claims.waiting).len(), 1000);
+        let held = resident().saturating_sub(before);
+        assert!(held < 50 << 20, "{} MiB are held", held >> 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_is_not_answered_holds_up_no_other() {
+        let state = tempfile::tempdir().unwrap();
+        let shared = shared(state.path());
+        shared.put(&volume("data")).unwrap();
+        let fake = Fake::willing();
+        fake.follow(|asked| asked.path.ends_with("/slow").then_some(Answer::Hangs));
+        let server = Server::known_by(fake.client());
+        let claims = Claims::new(shared, server, "node-a".to_owned());
+        for name in ["slow", "other"] {
+            claims.follow("Snapshot", Event::Apply(large(name)));
+        }
+        let (_changes, changed) = mpsc::unbounded_channel();
+        let second = std::time::Duration::from_secs(1);
+        let _ = tokio::time::timeout(second, claims.run(changed)).await;
+        let asked = fake.asked();
+        assert!(
+            asked.iter().any(|one| one.path.ends_with("/other")),
+            "{asked:?}"
+        );
     }
 }

@@ -15,7 +15,9 @@ use crate::shared::lock;
 /// What it was asked.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
+    pub(crate) method: String,
     pub(crate) path: String,
+    pub(crate) query: String,
     pub(crate) body: Value,
 }
 
@@ -47,11 +49,15 @@ impl Answer {
     }
 }
 
-/// A server that answers everything alike.
-#[derive(Debug, Clone)]
+/// What some requests are answered, and not as all others are.
+type Script = Arc<dyn Fn(&Asked) -> Option<Answer> + Send + Sync>;
+
+/// A server that answers everything alike, but for what a script says of some requests.
+#[derive(Clone)]
 pub(crate) struct Fake {
     asked: Arc<Mutex<Vec<Asked>>>,
     answer: Arc<Mutex<Answer>>,
+    script: Arc<Mutex<Option<Script>>>,
     /// The claims that there are, each with its id.
     claims: Arc<Mutex<HashMap<String, String>>>,
 }
@@ -61,6 +67,7 @@ impl Fake {
         Self {
             asked: Arc::default(),
             answer: Arc::new(Mutex::new(answer)),
+            script: Arc::default(),
             claims: Arc::default(),
         }
     }
@@ -78,6 +85,11 @@ impl Fake {
     /// Has it take every change from now on.
     pub(crate) fn comply(&self) {
         *lock(&self.answer) = Answer::consent();
+    }
+
+    /// Has it answer some requests as a script says from now on.
+    pub(crate) fn follow(&self, script: impl Fn(&Asked) -> Option<Answer> + Send + Sync + 'static) {
+        *lock(&self.script) = Some(Arc::new(script));
     }
 
     /// Has a claim of this name have this id.
@@ -102,17 +114,22 @@ impl Fake {
     async fn take(&self, request: Request<Body>) -> Response<Body> {
         let (head, body) = request.into_parts();
         let body = body.collect_bytes().await.unwrap();
-        let path = head.uri.path();
-        let claim = path.split_once("/persistentvolumeclaims/");
-        let uid = claim.and_then(|(_, name)| lock(&self.claims).get(name).cloned());
-        let answer = match uid {
-            Some(uid) => Answer::Says(200, json!({"metadata": {"uid": uid}})),
-            None => lock(&self.answer).clone(),
-        };
-        lock(&self.asked).push(Asked {
-            path: path.to_owned(),
+        let asked = Asked {
+            method: head.method.to_string(),
+            path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
             body: serde_json::from_slice(&body).unwrap_or_default(),
-        });
+        };
+        let claim = asked.path.split_once("/persistentvolumeclaims/");
+        let uid = claim.and_then(|(_, name)| lock(&self.claims).get(name).cloned());
+        let script = lock(&self.script).clone();
+        let told = script.and_then(|script| script(&asked));
+        let answer = match (told, uid) {
+            (Some(told), _) => told,
+            (None, Some(uid)) => Answer::Says(200, json!({"metadata": {"uid": uid}})),
+            (None, None) => lock(&self.answer).clone(),
+        };
+        lock(&self.asked).push(asked);
         match answer {
             Answer::Says(code, value) => Response::builder()
                 .status(code)

@@ -7,6 +7,7 @@ use std::{
 };
 
 use drumlin_crd::ObjectKey;
+use futures::future;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
 use tokio::{sync::mpsc, time::Instant};
@@ -23,6 +24,8 @@ use crate::{
 const BUSY: Duration = Duration::from_secs(5);
 /// What is not settled yet may be in a moment.
 const MOMENT: Duration = Duration::from_millis(200);
+/// So many objects are written at once: one that the server is slow about holds up no other.
+const AT_ONCE: usize = 4;
 /// So many writes may come at once, and so many a second after them.
 const BURST: f64 = 20.0;
 const RATE: f64 = 5.0;
@@ -124,17 +127,18 @@ impl Mirror {
                 self.changed(&key);
             }
         };
-        let writing = async {
-            let mut left = (BURST, Instant::now());
+        let left = Mutex::new((BURST, Instant::now()));
+        let writing = (0..AT_ONCE).map(async |_| {
             loop {
                 let key = self.queue.next(|_| Lane::Making).await;
                 if self.one(&key).await {
-                    spend(&mut left).await;
+                    let pause = spend(&mut lock(&left));
+                    tokio::time::sleep(pause).await;
                 }
                 self.queue.done(&key);
             }
-        };
-        tokio::join!(listening, writing);
+        });
+        future::join(listening, future::join_all(writing)).await;
     }
 
     /// Tells what is new of one object; says whether it wrote.
@@ -238,13 +242,11 @@ impl Mirror {
     }
 }
 
-/// Takes one write from what may be written now, and waits when nothing is left.
-async fn spend((left, at): &mut (f64, Instant)) {
+/// Takes one write from what may be written now; how long to wait when nothing is left.
+fn spend((left, at): &mut (f64, Instant)) -> Duration {
     *left = (*left + at.elapsed().as_secs_f64() * RATE).min(BURST) - 1.0;
     *at = Instant::now();
-    if *left < 0.0 {
-        tokio::time::sleep(Duration::from_secs_f64(-*left / RATE)).await;
-    }
+    Duration::from_secs_f64((-*left / RATE).max(0.0))
 }
 
 /// A status without what others write, in one order: lists that are maps come in any.
@@ -301,5 +303,53 @@ pub(crate) fn refusal(reason: &'static str, message: String) -> Verdict {
         state: State::Stalled,
         reason,
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use drumlin_crd::Object;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        source::kubernetes::fake::{Answer, Fake},
+        store::Store,
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn one_write_that_is_not_answered_holds_up_no_other() {
+        let state = tempfile::tempdir().unwrap();
+        let store = Store::open(state.path()).unwrap();
+        let shared = Shared::new(store, state.path().to_owned(), |_| {}).unwrap();
+        let shared = Arc::new(shared);
+        let fake = Fake::willing();
+        fake.follow(|asked| asked.path.contains("/slow").then_some(Answer::Hangs));
+        let server = Server::known_by(fake.client());
+        let mirror = Mirror::new(Arc::clone(&shared), server, "node-a".to_owned());
+        for name in ["slow", "other"] {
+            let metadata = serde_json::from_value(json!({"name": name, "namespace": "db"}));
+            let spec = json!({"nodeName": "node-a", "capacity": "1Gi"});
+            let object = Object::served("Volume", metadata.unwrap(), spec).unwrap();
+            let said = Served {
+                uid: name.to_owned(),
+                ..Served::default()
+            };
+            let mut record = Record::of_server(&object, said);
+            record.judge(&refusal("InvalidArgument", "no".to_owned()));
+            shared.put(&record).unwrap();
+            mirror.saw(&record.key(), name, Value::Null);
+            mirror.changed(&record.key());
+            tokio::time::sleep(MOMENT).await;
+        }
+        let (_changes, changed) = mpsc::unbounded_channel();
+        let second = Duration::from_secs(1);
+        let _ = tokio::time::timeout(second, Arc::new(mirror).run(changed)).await;
+        let asked = fake.asked();
+        let is_told = |name: &str| {
+            let path = format!("/volumes/{name}/status");
+            asked.iter().any(|one| one.path.ends_with(&path))
+        };
+        assert!(is_told("slow") && is_told("other"), "{asked:?}");
     }
 }

@@ -4,12 +4,13 @@
 //! node's disk. The server keeps the object until nothing is left of it (its finalizer, before the first call), and is
 //! told what has become of it.
 
-mod catalog;
+pub(crate) mod catalog;
 mod claims;
 #[cfg(test)]
 pub(crate) mod fake;
 mod mirror;
 mod pace;
+mod reach;
 pub(crate) mod server;
 pub(crate) mod watch;
 
@@ -26,6 +27,7 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use crate::{
     Cluster,
     engine::{Engine, chance},
+    shared::Shared,
 };
 use catalog::Catalog;
 use claims::Claims;
@@ -46,21 +48,14 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
         return;
     };
     let node = agent.node.clone();
-    let (changed, to_mirror) = mpsc::unbounded_channel();
-    let (told, mut to_claims) = mpsc::unbounded_channel::<ObjectKey>();
-    engine.shared.listen(changed);
-    engine.shared.listen(told);
-    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), node.clone());
+    let shared = &engine.shared;
+    let mirror = Mirror::new(Arc::clone(shared), server.clone(), node.clone());
     let mirror = Arc::new(mirror);
-    let mirroring = Arc::clone(&mirror).run(to_mirror);
+    let mirroring = Arc::clone(&mirror).run(listen(shared));
+    let mut own = watches(&server, &format!("spec.nodeName={node}"));
+    let mut to_catalog = listen(shared);
     let following = async {
-        let mut catalog = Catalog::new(&engine, &server, &mirror);
-        let mut claims = Claims::new(&engine.shared, &server, node.clone());
-        let mut own = watches(&server, &format!("spec.nodeName={node}"));
-        let mut unclaimed = SelectAll::new();
-        if !cluster.leaves_claims {
-            unclaimed = watches(&server, "spec.nodeName=");
-        }
+        let mut catalog = Catalog::new(&engine, &server, &mirror, node.clone());
         let mut again = tokio::time::interval(AGAIN);
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -70,23 +65,34 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
                         catalog.follow(kind, event).await;
                     }
                 }
-                Some((kind, event)) = unclaimed.next() => {
-                    if let Some(event) = heard(kind, event) {
-                        claims.follow(kind, event).await;
-                    }
-                }
-                Some(key) = to_claims.recv() => {
-                    catalog.look_again(&key).await;
-                    claims.wake(&key).await;
-                }
-                _ = again.tick() => {
-                    catalog.try_again().await;
-                    claims.try_again().await;
-                }
+                Some(key) = to_catalog.recv() => catalog.look_again(&key).await,
+                _ = again.tick() => catalog.try_again().await,
             }
         }
     };
-    Box::pin(future::join(mirroring, following)).await;
+    let claiming = async {
+        if cluster.leaves_claims {
+            return;
+        }
+        let claims = Claims::new(Arc::clone(shared), server.clone(), node.clone());
+        let mut unclaimed = watches(&server, "spec.nodeName=");
+        let hearing = async {
+            while let Some((kind, event)) = unclaimed.next().await {
+                if let Some(event) = heard(kind, event) {
+                    claims.follow(kind, event);
+                }
+            }
+        };
+        future::join(hearing, claims.run(listen(shared))).await;
+    };
+    Box::pin(future::join3(mirroring, following, claiming)).await;
+}
+
+/// Which objects change from now on.
+fn listen(shared: &Shared) -> mpsc::UnboundedReceiver<ObjectKey> {
+    let (tell, told) = mpsc::unbounded_channel();
+    shared.listen(tell);
+    told
 }
 
 fn watches(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events>> {

@@ -1,5 +1,6 @@
 //! The pace at which watches are begun. One that is broken off is begun again at once by kube, which takes that for a
-//! success: a server, or a proxy before it, that breaks off every watch would be asked hundreds of times a second.
+//! success: a server, or a proxy before it, that breaks off every watch would be asked hundreds of times a second. And a
+//! server that is started anew breaks off those of all nodes at once.
 
 use std::{
     collections::HashMap,
@@ -13,14 +14,15 @@ use kube::client::Body;
 use tokio::time::Instant;
 use tower::{Layer, Service, layer::layer_fn};
 
-use crate::shared::lock;
+use super::watch::LASTS;
+use crate::{engine::chance, shared::lock};
 
-/// The same watch is begun at most this often.
+/// The same watch is begun at most this often; one that was broken off waits up to so much longer.
 const PACE: Duration = Duration::from_secs(5);
 
 type Request = tonic::codegen::http::Request<Body>;
 
-/// When each watch may be begun next.
+/// When each watch was begun last.
 #[derive(Debug, Default)]
 struct Turns(Mutex<HashMap<String, Instant>>);
 
@@ -32,9 +34,10 @@ impl Turns {
             return now;
         };
         let mut turns = lock(&self.0);
-        let next = turns.entry(watch).or_insert(now);
-        let turn = (*next).max(now);
-        *next = turn + PACE;
+        let is_broken = |last: &&Instant| now < **last + LASTS;
+        let last = turns.get(&watch).filter(is_broken);
+        let turn = last.map_or(now, |last| now.max(*last + PACE) + PACE.mul_f64(chance()));
+        turns.insert(watch, turn);
         turn
     }
 }
@@ -43,10 +46,12 @@ impl Turns {
 fn watched(request: &Request) -> Option<String> {
     let parts = || request.uri().query().unwrap_or_default().split('&');
     let fields = parts().find(|part| part.starts_with("fieldSelector="));
+    // Where a server cannot do that, the same is asked for otherwise at once.
+    let streamed = parts().find(|part| part.starts_with("sendInitialEvents="));
     let path = request.uri().path();
     parts()
         .any(|part| part == "watch=true")
-        .then(|| format!("{path}?{}", fields.unwrap_or_default()))
+        .then(|| format!("{path}?{fields:?}{streamed:?}"))
 }
 
 /// Keeps the watches of a client to their pace.
@@ -104,8 +109,10 @@ mod tests {
         let one = "/apis/drumlin.dev/v1alpha1/volumes?watch=true&fieldSelector=a&resourceVersion=";
         let begun = Instant::now();
         assert_eq!(turns.of(&asks(&format!("{one}1"))), begun);
-        assert_eq!(turns.of(&asks(&format!("{one}2"))), begun + PACE);
-        assert_eq!(turns.of(&asks(&format!("{one}2"))), begun + 2 * PACE);
+        let second = turns.of(&asks(&format!("{one}2")));
+        assert!((begun + PACE..=begun + 2 * PACE).contains(&second));
+        let third = turns.of(&asks(&format!("{one}2")));
+        assert!((second + PACE..=second + 2 * PACE).contains(&third));
         for other in [
             "/apis/drumlin.dev/v1alpha1/volumes?watch=true&fieldSelector=b",
             "/apis/drumlin.dev/v1alpha1/snapshots?watch=true&fieldSelector=a",
@@ -117,5 +124,18 @@ mod tests {
         // One that ends as watches do has no need to wait.
         tokio::time::advance(60 * PACE).await;
         assert_eq!(turns.of(&asks(one)), begun + 60 * PACE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn watches_that_are_broken_off_at_once_are_begun_again_one_after_the_other() {
+        let watch = asks("/apis/drumlin.dev/v1alpha1/volumes?watch=true&fieldSelector=a");
+        let clients: Vec<Turns> = (0..8).map(|_| Turns::default()).collect();
+        for client in &clients {
+            client.of(&watch);
+        }
+        tokio::time::advance(10 * PACE).await;
+        let turns = clients.iter().map(|client| client.of(&watch));
+        let turns: std::collections::HashSet<Instant> = turns.collect();
+        assert!(turns.len() > 4, "{turns:?}");
     }
 }

@@ -8,19 +8,22 @@ use std::{
 
 use drumlin_crd::{ObjectKey, names};
 use k8s_openapi::{
-    api::core::v1::{Namespace, ObjectReference, PersistentVolumeClaim},
+    api::{
+        authentication::v1::SelfSubjectReview,
+        coordination::v1::Lease,
+        core::v1::{Namespace, ObjectReference, PersistentVolumeClaim},
+    },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Client, Config,
-    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams},
-    client::ClientBuilder,
-    config::{KubeConfigOptions, Kubeconfig},
+    Client, Resource,
+    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
 
-use super::pace;
+use super::reach;
 use crate::{Error, shared::lock};
 
 /// Under which name the guard and the status are applied.
@@ -31,8 +34,6 @@ const CLAIM: &str = "drumlin-agent-claim";
 const CONTROLLER: &str = "drumlin-controller";
 /// So often something is tried that others change meanwhile.
 const CONFLICTS: u32 = 5;
-/// The longest that a watch may be silent: it is told something every minute.
-const SILENCE: Duration = Duration::from_mins(5);
 /// The longest that a request may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -95,25 +96,8 @@ impl Server {
     /// # Errors
     /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
     pub(crate) async fn new(kubeconfig: Option<&Path>) -> Result<Self, Error> {
-        let failed = |error: String| Error::Cluster(format!("no API server: {error}"));
-        let mut config = match kubeconfig {
-            Some(path) => {
-                let told =
-                    Kubeconfig::read_from(path).map_err(|error| failed(error.to_string()))?;
-                let options = KubeConfigOptions::default();
-                let config = Config::from_custom_kubeconfig(told, &options).await;
-                config.map_err(|error| failed(error.to_string()))?
-            }
-            None => Config::infer()
-                .await
-                .map_err(|error| failed(error.to_string()))?,
-        };
-        config.read_timeout = Some(SILENCE);
-        // Every request is tried again by who needs it: what retries below would sleep for minutes, and hear nothing.
-        config.default_retry = false;
-        let client = ClientBuilder::try_from(config).map_err(|error| failed(error.to_string()))?;
         Ok(Self {
-            client: client.with_layer(&pace::layer()).build(),
+            client: reach::client(kubeconfig).await?,
             silent: Arc::default(),
         })
     }
@@ -137,8 +121,36 @@ impl Server {
         Api::all_with(self.client.clone(), &resource(kind))
     }
 
+    /// The objects of a kind that are in a namespace.
+    pub(crate) fn of(&self, namespace: &str, kind: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), namespace, &resource(kind))
+    }
+
     fn beside(&self, key: &ObjectKey) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &key.namespace, &resource(&key.kind))
+        self.of(&key.namespace, &key.kind)
+    }
+
+    /// An object as the server's store has it, and not as a cache may still have it; none where it has none.
+    pub(crate) async fn find(&self, key: &ObjectKey) -> Result<Option<DynamicObject>, Refusal> {
+        let objects = self.beside(key);
+        self.unless_silent(objects.get_opt(&key.name)).await
+    }
+
+    /// Asks what passes over objects wait for. There are few of those at a time, and what files ask for is behind them: of
+    /// a server that does not answer one of them finds that out.
+    async fn unless_silent<T>(
+        &self,
+        asked: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, Refusal> {
+        let now = Instant::now();
+        if lock(&self.silent).is_some_and(|until| now < until) {
+            return Err(silence());
+        }
+        let answer = answer(asked).await;
+        if answer.is_err() && now.elapsed() >= PATIENCE {
+            *lock(&self.silent) = Some(Instant::now() + PATIENCE);
+        }
+        answer
     }
 
     /// Has the server keep an object until [`Server::let_go`]. Finalizers are a set to an apply: those of others stay.
@@ -151,27 +163,32 @@ impl Server {
             json!([names::FINALIZER]),
         );
         let how = PatchParams::apply(AGENT).force();
-        // There are few at a time that may wait, and what files ask for is behind them.
-        let now = Instant::now();
-        if lock(&self.silent).is_some_and(|until| now < until) {
-            return Err(silence());
-        }
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        let guarded = within(objects.patch(&key.name, &how, &patch)).await;
-        if guarded.is_err() && now.elapsed() >= PATIENCE {
-            *lock(&self.silent) = Some(Instant::now() + PATIENCE);
-        }
-        guarded
+        let guarded = self.unless_silent(objects.patch(&key.name, &how, &patch));
+        guarded.await.map(drop)
     }
 
     /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
     pub(crate) async fn let_go(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+        self.let_go_if(key, uid, |_| true).await
+    }
+
+    /// The same, while the server's store has of the object what `may_go` wants.
+    pub(crate) async fn let_go_if(
+        &self,
+        key: &ObjectKey,
+        uid: &str,
+        may_go: impl Fn(&ObjectMeta) -> bool,
+    ) -> Result<(), Refusal> {
         let objects = self.beside(key);
         for _ in 0..CONFLICTS {
             let metadata = answer(objects.get_metadata(&key.name)).await?.metadata;
             if metadata.uid.as_deref() != Some(uid) {
                 return Err(Refusal::Gone);
+            }
+            if !may_go(&metadata) {
+                return Err(Refusal::Other("it is to stay by now".to_owned()));
             }
             let before = metadata.finalizers.unwrap_or_default();
             let others: Vec<&String> = before
@@ -270,17 +287,7 @@ impl Server {
         node: &str,
         told: Told,
     ) -> Result<(), Refusal> {
-        let event = Event {
-            type_: if told.is_trouble {
-                EventType::Warning
-            } else {
-                EventType::Normal
-            },
-            action: "Reconcile".to_owned(),
-            reason: told.reason,
-            note: Some(told.message.chars().take(1000).collect()),
-            secondary: None,
-        };
+        let event = told.event("Reconcile");
         let object = ObjectReference {
             api_version: Some(names::API_VERSION.to_owned()),
             kind: Some(key.kind.clone()),
@@ -289,13 +296,70 @@ impl Server {
             uid: Some(uid.to_owned()),
             ..ObjectReference::default()
         };
+        self.publish(AGENT, node, &event, &object).await
+    }
+
+    /// Tells those who watch the lease of the controller what it has found out.
+    pub(crate) async fn tell_of_lease(
+        &self,
+        (namespace, name): (&str, &str),
+        identity: &str,
+        told: Told,
+    ) -> Result<(), Refusal> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        let lease = answer(leases.get(name)).await?.object_ref(&());
+        let event = told.event("Check");
+        self.publish(CONTROLLER, identity, &event, &lease).await
+    }
+
+    async fn publish(
+        &self,
+        controller: &str,
+        instance: &str,
+        event: &Event,
+        object: &ObjectReference,
+    ) -> Result<(), Refusal> {
         let reporter = Reporter {
-            controller: AGENT.to_owned(),
-            instance: Some(node.to_owned()),
+            controller: controller.to_owned(),
+            instance: Some(instance.to_owned()),
         };
         // A recorder that is kept repeats the first note of a reason for ever; events are told at transitions only.
         let recorder = Recorder::new(self.client.clone(), reporter);
-        within(recorder.publish(&event, &object)).await
+        within(recorder.publish(event, object)).await
+    }
+
+    /// As whom the server knows us.
+    pub(crate) async fn account(&self) -> Result<String, Refusal> {
+        let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
+        let asked = SelfSubjectReview::default();
+        let found = answer(reviews.create(&PostParams::default(), &asked)).await?;
+        let user = found.status.and_then(|status| status.user_info);
+        Ok(user.and_then(|user| user.username).unwrap_or_default())
+    }
+
+    /// Whether a policy refuses the controller an object, by a dry run: that policy is in force.
+    pub(crate) async fn is_refused_by(
+        &self,
+        policy: &str,
+        objects: &Api<DynamicObject>,
+        object: &Value,
+    ) -> Result<bool, Refusal> {
+        let name = object.pointer("/metadata/name").and_then(Value::as_str);
+        let mut how = PatchParams::apply(CONTROLLER);
+        how.dry_run = true;
+        let patch = Patch::Apply(object);
+        let asked = objects.patch(name.unwrap_or_default(), &how, &patch);
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(Ok(_)) => Ok(false),
+            Ok(Err(kube::Error::Api(status)))
+                if status.message.contains("ValidatingAdmissionPolicy")
+                    && status.message.contains(policy) =>
+            {
+                Ok(true)
+            }
+            Ok(Err(error)) => Err(error.into()),
+            Err(_) => Err(silence()),
+        }
     }
 }
 
@@ -305,6 +369,22 @@ pub(crate) struct Told {
     pub(crate) is_trouble: bool,
     pub(crate) reason: String,
     pub(crate) message: String,
+}
+
+impl Told {
+    fn event(self, action: &str) -> Event {
+        Event {
+            type_: if self.is_trouble {
+                EventType::Warning
+            } else {
+                EventType::Normal
+            },
+            action: action.to_owned(),
+            reason: self.reason,
+            note: Some(self.message.chars().take(1000).collect()),
+            secondary: None,
+        }
+    }
 }
 
 fn plural(kind: &str) -> &'static str {

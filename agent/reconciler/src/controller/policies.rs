@@ -1,0 +1,221 @@
+//! Whether the policies are in force that keep agents and provisioners to what is of their own nodes.
+//!
+//! Without them, who has the token of one node's agent can have the data of all nodes destroyed: what its change asks for is
+//! carried out by the agents of those nodes, who cannot see by whom it was made. A manifest that was applied is no proof: a
+//! binding may lack, or the server may have no policies. So a dry run is tried that they must refuse.
+
+use std::{collections::HashMap, time::Duration};
+
+use drumlin_crd::names;
+use kube::{
+    api::{Api, ApiResource, DynamicObject},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{ControllerSettings, lease};
+use crate::source::kubernetes::server::{Refusal, Server, Told};
+
+/// What the policies refuse the controller by name. There is no such object.
+const PROBE: &str = "drumlin-policy-probe";
+/// How the name of the controller's account ends, for the server.
+const ACCOUNT: &str = ":drumlin-controller";
+/// How often it is tried.
+const ROUND: Duration = Duration::from_mins(10);
+/// The same while one is not in force, or it is not known.
+const SOON: Duration = Duration::from_mins(1);
+
+/// A policy, and the object that it refuses.
+struct Policy {
+    name: &'static str,
+    /// What anybody can do without it who has the token of one node.
+    risk: &'static str,
+    objects: Api<DynamicObject>,
+    probe: Value,
+}
+
+/// What is known of a policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    InForce,
+    Absent,
+    Unknown,
+}
+
+/// Tries whether the policies are in force, for ever, and says so when that is news.
+pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
+    let account = loop {
+        match server.account().await {
+            Ok(account) => break account,
+            Err(refusal) => {
+                tracing::debug!(error = %refusal, "the API server does not say who this is");
+                sleep(SOON).await;
+            }
+        }
+    };
+    if !account.ends_with(ACCOUNT) {
+        // The policies know it by its account, and leave all others alone.
+        tracing::info!(
+            account,
+            "policies cannot be tried by another account than the controller's"
+        );
+        return std::future::pending().await;
+    }
+    let policies = policies(server, settings);
+    let mut known = HashMap::new();
+    loop {
+        for policy in &policies {
+            let asked = server.is_refused_by(policy.name, &policy.objects, &policy.probe);
+            let found = asked.await;
+            let standing = match &found {
+                Ok(true) => Standing::InForce,
+                Ok(false) => Standing::Absent,
+                Err(_) => Standing::Unknown,
+            };
+            let before = known.insert(policy.name, standing);
+            if before != Some(standing) {
+                policy.say(&found, before);
+                policy.tell(server, settings, standing, before).await;
+            }
+        }
+        let is_well = known.values().all(|one| *one == Standing::InForce);
+        sleep(if is_well { ROUND } else { SOON }).await;
+    }
+}
+
+fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
+    let kind = GroupVersionKind::gvk("", "v1", "PersistentVolume");
+    let volumes = ApiResource::from_gvk_with_plural(&kind, "persistentvolumes");
+    [
+        Policy {
+            name: "drumlin-agent-own-node",
+            risk: "who has the token of one node's agent can have the data of all nodes destroyed",
+            objects: server.of(&settings.namespace, "Volume"),
+            probe: json!({
+                "apiVersion": names::API_VERSION,
+                "kind": "Volume",
+                "metadata": {"name": PROBE, "namespace": settings.namespace},
+                "spec": {"capacity": "1Gi"},
+            }),
+        },
+        Policy {
+            name: "drumlin-provisioner-own-volumes",
+            risk: "who has the token of one node's provisioner can delete the volumes of all claims",
+            objects: Api::all_with(server.client(), &volumes),
+            probe: json!({
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": PROBE},
+                "spec": {
+                    "capacity": {"storage": "1Gi"},
+                    "accessModes": ["ReadWriteOnce"],
+                    "csi": {"driver": settings.driver, "volumeHandle": PROBE},
+                },
+            }),
+        },
+    ]
+}
+
+impl Policy {
+    fn say(&self, found: &Result<bool, Refusal>, before: Option<Standing>) {
+        let policy = self.name;
+        match found {
+            Ok(true) if before.is_none() => tracing::info!(policy, "policy is in force"),
+            Ok(true) => tracing::info!(policy, "policy is in force again"),
+            Ok(false) => tracing::error!(policy, risk = self.risk, "policy is not in force"),
+            Err(refusal) => {
+                tracing::warn!(policy, error = %refusal, "whether a policy is in force could not be tried");
+            }
+        }
+    }
+
+    /// An event of the lease that this controller holds; that all is well at the start is none.
+    async fn tell(
+        &self,
+        server: &Server,
+        settings: &ControllerSettings,
+        standing: Standing,
+        before: Option<Standing>,
+    ) {
+        let (name, risk) = (self.name, self.risk);
+        let told = match standing {
+            Standing::Absent => Told {
+                is_trouble: true,
+                reason: "PolicyNotInForce".to_owned(),
+                message: format!(
+                    "ValidatingAdmissionPolicy {name} is not in force: {risk}; apply it and its binding"
+                ),
+            },
+            Standing::InForce if before == Some(Standing::Absent) => Told {
+                is_trouble: false,
+                reason: "PolicyInForce".to_owned(),
+                message: format!("ValidatingAdmissionPolicy {name} is in force again"),
+            },
+            _ => return,
+        };
+        let lease = (settings.namespace.as_str(), lease::NAME);
+        if let Err(refusal) = server.tell_of_lease(lease, &settings.identity, told).await {
+            tracing::debug!(policy = name, error = %refusal, "event could not be told");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::kubernetes::fake::{Answer, Fake};
+
+    fn settings() -> ControllerSettings {
+        ControllerSettings {
+            kubeconfig: None,
+            driver: "csi.drumlin.dev".to_owned(),
+            namespace: "drumlin-system".to_owned(),
+            identity: "one".to_owned(),
+            claims_all: false,
+            node_grace: Duration::ZERO,
+        }
+    }
+
+    /// What a server is asked to change by a controller with this account, whose every try it answers so.
+    async fn changes(account: &'static str, answer: Answer) -> Vec<(String, String)> {
+        let fake = Fake::willing();
+        fake.follow(move |asked| {
+            if asked.path.ends_with("/selfsubjectreviews") {
+                let user = json!({"status": {"userInfo": {"username": account}}});
+                return Some(Answer::Says(201, user));
+            }
+            if asked.path.ends_with("/leases/drumlin-controller") {
+                let lease = json!({"metadata": {"name": lease::NAME, "uid": "1"}});
+                return Some(Answer::Says(200, lease));
+            }
+            asked.path.ends_with(PROBE).then(|| answer.clone())
+        });
+        let server = Server::known_by(fake.client());
+        let settings = settings();
+        let watching = watch(&server, &settings);
+        let _ = tokio::time::timeout(SOON + SOON / 2, watching).await;
+        let asked = fake.asked().into_iter();
+        let asked = asked.filter(|asked| !asked.path.ends_with("/selfsubjectreviews"));
+        let asked = asked.filter(|asked| asked.method != "GET");
+        asked.map(|asked| (asked.path, asked.query)).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_tried_is_a_dry_run_and_what_is_not_in_force_is_told_once() {
+        let account = "system:serviceaccount:drumlin-system:drumlin-controller";
+        let allowed = Answer::Says(200, json!({"metadata": {"name": PROBE}}));
+        let changes = changes(account, allowed).await;
+        let (tries, events): (Vec<_>, Vec<_>) =
+            changes.iter().partition(|(path, _)| path.ends_with(PROBE));
+        assert_eq!(tries.len(), 4, "{changes:?}");
+        assert!(tries.iter().all(|(_, query)| query.contains("dryRun=All")));
+        assert_eq!(events.len(), 2, "{changes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_account_that_the_policies_do_not_know_tries_nothing() {
+        let allowed = Answer::Says(200, json!({"metadata": {"name": PROBE}}));
+        assert_eq!(changes("admin", allowed).await, []);
+    }
+}
