@@ -27,8 +27,7 @@ impl Engine {
     /// Has what was mounted and is not any more looked at, for ever. Without the kernel's word the look every ten minutes is
     /// left.
     pub(crate) async fn keep_mounts(&self) {
-        let table = File::open(TABLE)
-            .and_then(|table| Ok(AsyncFd::register_with_interest(table, Interest::PRIORITY)?));
+        let table = watched();
         let table = match table {
             Ok(table) => table,
             Err(error) => {
@@ -80,6 +79,15 @@ impl Engine {
     }
 }
 
+/// The table of mounts, which has a priority event whenever it changes.
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe, for descriptors that change; that of a file never does"
+)]
+fn watched() -> io::Result<AsyncFd<File>> {
+    AsyncFd::with_interest(File::open(TABLE)?, Interest::PRIORITY)
+}
+
 /// Whether everything could be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Look {
@@ -123,15 +131,12 @@ fn unescaped(field: &[u8]) -> PathBuf {
         let code = rest.get(..3).filter(|_| *first == b'\\');
         let code = code.and_then(|code| std::str::from_utf8(code).ok());
         let byte = code.and_then(|code| u8::from_str_radix(code, 8).ok());
-        match byte {
-            Some(byte) => {
-                bytes.push(byte);
-                left = rest.get(3..).unwrap_or_default();
-            }
-            None => {
-                bytes.push(*first);
-                left = rest;
-            }
+        if let Some(byte) = byte {
+            bytes.push(byte);
+            left = rest.get(3..).unwrap_or_default();
+        } else {
+            bytes.push(*first);
+            left = rest;
         }
     }
     PathBuf::from(std::ffi::OsString::from_vec(bytes))

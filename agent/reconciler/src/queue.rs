@@ -120,12 +120,11 @@ impl Inner {
             }
             None => None,
         };
-        let (time, number) = match number {
-            Some(number) => (time.min(Instant::now()), number),
-            None => {
-                self.next += 1;
-                (time, self.next)
-            }
+        let (time, number) = if let Some(number) = number {
+            (time.min(Instant::now()), number)
+        } else {
+            self.next += 1;
+            (time, self.next)
         };
         self.due.insert((time, number), key.clone());
         self.places.insert(key.clone(), Place::Due(time, number));

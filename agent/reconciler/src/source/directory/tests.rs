@@ -6,6 +6,7 @@ use std::{
     os::unix::fs::{PermissionsExt, symlink},
 };
 
+use nix::mount::MsFlags;
 use tempfile::TempDir;
 
 use super::*;
@@ -200,17 +201,17 @@ fn what_is_mounted_read_only_is_written_by_nobody() {
     write(&source, "a.yaml", &volume("a"));
     let shown = keep.path().join("shown");
     fs::create_dir(&shown).unwrap();
-    let run = |arguments: &[&str]| {
-        let done = std::process::Command::new(arguments[0])
-            .args(&arguments[1..])
-            .status();
-        assert!(done.unwrap().success(), "{arguments:?}");
+    let mount = |from: Option<&Path>, flags| {
+        nix::mount::mount(from, &shown, None::<&str>, flags, None::<&str>).unwrap();
     };
-    let (from, to) = (source.path().to_str().unwrap(), shown.to_str().unwrap());
-    run(&["mount", "--bind", "-o", "ro", from, to]);
+    mount(Some(source.path()), MsFlags::MS_BIND);
+    mount(
+        None,
+        MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY,
+    );
     let mut mounted = Directory::new(shown.clone(), Trust::new(&[]));
     let found = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| names(&mut mounted)));
-    run(&["umount", to]);
+    nix::mount::umount(&shown).unwrap();
     assert_eq!(found.unwrap(), ["a"]);
 }
 

@@ -16,7 +16,7 @@ use super::{
     server::{Server, Speaker},
 };
 use crate::{
-    queue::Queue,
+    queue::{Lane, Queue},
     record::Record,
     shared::{Shared, lock},
 };
@@ -88,7 +88,7 @@ impl Claims {
         };
         let claiming = (0..AT_ONCE).map(async |_| {
             loop {
-                let key = self.queue.next().await;
+                let key = self.queue.next(|_| Lane::Making).await;
                 self.one(&key).await;
                 self.queue.done(&key);
             }

@@ -203,7 +203,9 @@ async fn nothing_is_destroyed_before_the_server_has_said_again_that_it_shall_be(
         let engine = engine(&directory, "1", 1);
         let fake = Fake::willing();
         let server = server(&fake, Some(&known));
-        engine.shared.follow_cluster(server.clone(), Vec::new());
+        engine
+            .shared
+            .follow_cluster(server.clone(), crate::shared::HostMounts::default());
         let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
         let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
         list(&mut catalog, &[&known]).await;
