@@ -136,7 +136,14 @@ impl Claims {
         };
         let by = Speaker::Agent;
         match self.server.claim(key, &uid, &self.node, by).await {
-            Ok(()) => tracing::info!(object = %key, "claimed: its source is here"),
+            Ok(()) => {
+                tracing::info!(object = %key, "claimed: its source is here");
+                let mut waiting = lock(&self.waiting);
+                // Unless it was made again meanwhile.
+                if waiting.get(key).is_some_and(|one| one.uid == uid) {
+                    waiting.remove(key);
+                }
+            }
             Err(refusal) => {
                 tracing::warn!(object = %key, error = %refusal, "could not be claimed");
                 self.queue.add(key, Instant::now() + AGAIN);
