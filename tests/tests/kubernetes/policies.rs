@@ -17,8 +17,23 @@ async fn a_controller_says_when_a_policy_is_not_in_force() {
     let arguments = ["controller", "--namespace", SYSTEM, "--identity", "one"];
     let arguments = arguments.iter().map(|word| (*word).to_owned());
     let arguments: Vec<String> = arguments.chain(account.arguments()).collect();
-    let mut controller = Daemon::start(drumlin(), &arguments, &[]);
     let policies = ["drumlin-agent-own-node", "drumlin-provisioner-own-volumes"];
+    let try_probe = |policy: &str| {
+        let text = if policy == policies[0] {
+            volume("drumlin-policy-probe", "capacity: 1Gi")
+        } else {
+            persistent("drumlin-policy-probe", "csi.drumlin.dev", "any")
+        };
+        let dry = ["--server-side", "--dry-run=server", "-f", "-"];
+        let words = [&["-n", SYSTEM, "apply"][..], &dry].concat();
+        account.try_with_input(&words, &text)
+    };
+    // What is applied is in force a moment later.
+    for policy in policies {
+        let answer = || said(&try_probe(policy));
+        eventually(answer, |said| said.contains("this policy is in force")).await;
+    }
+    let mut controller = Daemon::start(drumlin(), &arguments, &[]);
     let says = |controller: &Daemon, what: &str| {
         let log = controller.log();
         let lines = log.lines().filter(|line| line.contains(what));
@@ -45,28 +60,7 @@ async fn a_controller_says_when_a_policy_is_not_in_force() {
 
     for policy in policies {
         cluster.kubectl(&["delete", "validatingadmissionpolicybinding", policy]);
-        let is_allowed = || {
-            let kind = if policy == policies[0] {
-                "Volume"
-            } else {
-                "PersistentVolume"
-            };
-            let text = match kind {
-                "Volume" => volume("drumlin-policy-probe", "capacity: 1Gi"),
-                _ => persistent("drumlin-policy-probe", "csi.drumlin.dev", "any"),
-            };
-            let words = [
-                "-n",
-                SYSTEM,
-                "apply",
-                "--server-side",
-                "--dry-run=server",
-                "-f",
-                "-",
-            ];
-            account.try_with_input(&words, &text).status.success()
-        };
-        eventually(is_allowed, |allowed| *allowed).await;
+        eventually(|| try_probe(policy).status.success(), |allowed| *allowed).await;
     }
     controller.restart();
     eventually(

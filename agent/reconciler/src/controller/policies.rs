@@ -7,6 +7,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use drumlin_crd::names;
+use futures::future;
 use kube::{
     api::{Api, ApiResource, DynamicObject},
     core::GroupVersionKind,
@@ -25,6 +26,9 @@ const ACCOUNT: &str = ":drumlin-controller";
 const ROUND: Duration = Duration::from_mins(10);
 /// The same while one is not in force, or it is not known.
 const SOON: Duration = Duration::from_mins(1);
+
+/// So long a policy may take from being applied to being in force, and its role, too.
+const MOMENT: Duration = Duration::from_secs(5);
 
 /// A policy, and the object that it refuses.
 struct Policy {
@@ -65,14 +69,17 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
     let policies = policies(server, settings);
     let mut known = HashMap::new();
     loop {
-        for policy in &policies {
-            let asked = server.is_refused_by(policy.name, &policy.objects, &policy.probe);
-            let found = asked.await;
-            let standing = match &found {
-                Ok(true) => Standing::InForce,
-                Ok(false) => Standing::Absent,
-                Err(_) => Standing::Unknown,
-            };
+        let mut found = ask(server, &policies).await;
+        let is_trouble = |(policy, found): (&Policy, &Result<bool, Refusal>)| {
+            let standing = standing(found);
+            standing != Standing::InForce && known.get(policy.name) != Some(&standing)
+        };
+        if policies.iter().zip(&found).any(is_trouble) {
+            sleep(MOMENT).await;
+            found = ask(server, &policies).await;
+        }
+        for (policy, found) in policies.iter().zip(found) {
+            let standing = standing(&found);
             let before = known.insert(policy.name, standing);
             if before != Some(standing) {
                 policy.say(&found, before);
@@ -115,6 +122,22 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
             }),
         },
     ]
+}
+
+/// Whether each policy is in force.
+async fn ask(server: &Server, policies: &[Policy]) -> Vec<Result<bool, Refusal>> {
+    let asked = policies
+        .iter()
+        .map(|policy| server.is_refused_by(policy.name, &policy.objects, &policy.probe));
+    future::join_all(asked).await
+}
+
+fn standing(found: &Result<bool, Refusal>) -> Standing {
+    match found {
+        Ok(true) => Standing::InForce,
+        Ok(false) => Standing::Absent,
+        Err(_) => Standing::Unknown,
+    }
 }
 
 impl Policy {
@@ -208,7 +231,8 @@ mod tests {
         let changes = changes(account, allowed).await;
         let (tries, events): (Vec<_>, Vec<_>) =
             changes.iter().partition(|(path, _)| path.ends_with(PROBE));
-        assert_eq!(tries.len(), 4, "{changes:?}");
+        // Each twice before that is said, and then once in a round.
+        assert_eq!(tries.len(), 6, "{changes:?}");
         assert!(tries.iter().all(|(_, query)| query.contains("dryRun=All")));
         assert_eq!(events.len(), 2, "{changes:?}");
     }
