@@ -101,7 +101,7 @@ fn check_source(checks: &mut Checks, source: &VolumeSource) {
     );
     checks.name(snapshot_name.as_ref(), "spec.source.snapshotName");
     checks.name(volume_name.as_ref(), "spec.source.volumeName");
-    if let Some(GroupSnapshotMember { name, member }) = group_snapshot {
+    if let Some(GroupSnapshotMember { name, member, .. }) = group_snapshot {
         checks.name(Some(name), "spec.source.groupSnapshot.name");
         checks.name(Some(member), "spec.source.groupSnapshot.member");
     }

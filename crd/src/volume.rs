@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::{
+    group::MemberKind,
     quantity::Quantity,
     status::{LastOperation, conditions, unobserved},
 };
@@ -197,6 +198,9 @@ pub struct GroupSnapshotMember {
     /// The name of the member in its group.
     #[schemars(length(min = 1, max = 253))]
     pub member: String,
+    /// What the member is; only needed where a volume and a claim in the group have one name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member_kind: Option<MemberKind>,
 }
 
 /// Where and how a volume is mounted on its host.

@@ -57,6 +57,10 @@ struct Restore<'a> {
 struct Kept<'a> {
     /// What it is called in manifests, if it is.
     name: &'a str,
+    /// What is called so.
+    kind: MemberKind,
+    /// Something of the other kind is called so, too.
+    is_told_by_kind: bool,
     /// The id of its volume.
     handle: &'a str,
     /// How large a volume of it must be.
@@ -91,7 +95,7 @@ impl Restore<'_> {
         let mut documents = Vec::new();
         let mut members = Vec::new();
         for member in &status.members {
-            let kept = self.kept(member);
+            let kept = self.kept(member, &status.members);
             let name = self.new_name("Volume", &called(&kept))?;
             documents.push(self.volume(&name, kept)?);
             let kind = MemberKind::Volume;
@@ -125,6 +129,8 @@ impl Restore<'_> {
         };
         let kept = Kept {
             name: spec.source.volume_name.as_deref().unwrap_or_default(),
+            kind: MemberKind::Volume,
+            is_told_by_kind: false,
             handle: status.source_volume_handle.as_deref().unwrap_or_default(),
             size: bytes(status.restore_size.as_ref()),
             source: VolumeSource {
@@ -146,21 +152,32 @@ impl Restore<'_> {
         )
     }
 
-    fn kept<'a>(&self, member: &'a MemberSnapshot) -> Kept<'a> {
+    /// One member of all.
+    fn kept<'a>(&self, member: &'a MemberSnapshot, all: &[MemberSnapshot]) -> Kept<'a> {
         // One that nothing was called is found by its id.
         let by = if member.name.is_empty() {
             &member.volume_handle
         } else {
             &member.name
         };
+        let kind = if member.kind == MemberKind::PersistentVolumeClaim.to_string() {
+            MemberKind::PersistentVolumeClaim
+        } else {
+            MemberKind::Volume
+        };
+        let is_like = |other: &&MemberSnapshot| other.name == member.name;
+        let is_told_by_kind = !member.name.is_empty() && all.iter().filter(is_like).count() > 1;
         Kept {
             name: &member.name,
+            kind,
+            is_told_by_kind,
             handle: &member.volume_handle,
             size: bytes(member.restore_size.as_ref()),
             source: VolumeSource {
                 group_snapshot: Some(GroupSnapshotMember {
                     name: self.record.key().name,
                     member: by.clone(),
+                    member_kind: is_told_by_kind.then_some(kind),
                 }),
                 ..VolumeSource::default()
             },
@@ -170,7 +187,9 @@ impl Restore<'_> {
     /// The manifest of a copy, with what is to be known of it before.
     fn volume(&self, name: &str, kept: Kept<'_>) -> Result<String, Error> {
         let mut text = format!("# A copy of volume {}.\n", kept.handle);
-        let before = self.sibling("Volume", kept.name);
+        // A claim is about no manifest here.
+        let before = Some(kept.name).filter(|_| kept.kind == MemberKind::Volume);
+        let before = before.and_then(|name| self.sibling("Volume", name));
         let before = before.and_then(|record| match &record.body {
             Body::Volume { spec, .. } => Some((record, &**spec)),
             _ => None,
@@ -257,6 +276,9 @@ impl Restore<'_> {
 
 /// What a copy is called after: the name, or what can be one of the last part of the id.
 fn called(kept: &Kept<'_>) -> String {
+    if kept.is_told_by_kind && kept.kind == MemberKind::PersistentVolumeClaim {
+        return format!("{}-claim", kept.name);
+    }
     if !kept.name.is_empty() {
         return kept.name.to_owned();
     }

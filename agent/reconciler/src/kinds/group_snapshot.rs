@@ -2,7 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use drumlin_crd::{DeletionPolicy, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot, names};
+use drumlin_crd::{
+    DeletionPolicy, GroupSnapshotMember, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot,
+    names,
+};
 use drumlin_proto::csi::v1::{
     self, CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest,
     GetVolumeGroupSnapshotRequest,
@@ -352,10 +355,66 @@ fn takes_nothing(code: Code) -> bool {
 }
 
 /// A member of a group snapshot, by its name, or by its volume's id when nothing was called so.
+///
+/// # Errors
+/// What is to be added when a volume and a claim have the name.
 pub(super) fn member<'a>(
     status: &'a GroupSnapshotStatus,
-    member: &str,
-) -> Option<&'a MemberSnapshot> {
-    let mut members = status.members.iter();
-    members.find(|found| found.name == member || found.volume_handle == member)
+    source: &GroupSnapshotMember,
+) -> Result<Option<&'a MemberSnapshot>, String> {
+    let is_meant = |found: &&MemberSnapshot| {
+        let kind = source.member_kind.map(|kind| kind.to_string());
+        let is_called = found.name == source.member || found.volume_handle == source.member;
+        is_called && kind.is_none_or(|kind| kind == found.kind)
+    };
+    let mut members = status.members.iter().filter(is_meant);
+    match (members.next(), members.next()) {
+        (Some(one), Some(other)) => Err(format!(
+            "a {} and a {} are called {}; say which is meant with memberKind",
+            one.kind, other.kind, source.member
+        )),
+        (found, _) => Ok(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drumlin_crd::MemberKind;
+
+    #[test]
+    fn a_member_is_found_by_its_kind_where_a_volume_and_a_claim_have_one_name() {
+        let snapshot = |kind: MemberKind, name: &str, handle: &str| MemberSnapshot {
+            kind: kind.to_string(),
+            name: name.to_owned(),
+            volume_handle: handle.to_owned(),
+            ..MemberSnapshot::default()
+        };
+        let claim = MemberKind::PersistentVolumeClaim;
+        let status = GroupSnapshotStatus {
+            members: vec![
+                snapshot(MemberKind::Volume, "data", "n/c/1"),
+                snapshot(claim, "data", "n/c/2"),
+                snapshot(claim, "wal", "n/c/3"),
+                snapshot(MemberKind::Volume, "", "n/c/4"),
+            ],
+            ..GroupSnapshotStatus::default()
+        };
+        let found = |name: &str, member_kind| {
+            let source = GroupSnapshotMember {
+                name: "moment".to_owned(),
+                member: name.to_owned(),
+                member_kind,
+            };
+            member(&status, &source).map(|found| found.map(|found| found.volume_handle.clone()))
+        };
+        let is = |handle: &str| Ok(Some(handle.to_owned()));
+        assert_eq!(found("wal", None), is("n/c/3"));
+        assert_eq!(found("n/c/4", None), is("n/c/4"));
+        assert_eq!(found("data", Some(claim)), is("n/c/2"));
+        assert_eq!(found("data", Some(MemberKind::Volume)), is("n/c/1"));
+        assert_eq!(found("wal", Some(MemberKind::Volume)), Ok(None));
+        let why = found("data", None).unwrap_err();
+        assert!(why.contains("memberKind"), "{why}");
+    }
 }

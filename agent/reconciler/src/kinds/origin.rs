@@ -75,7 +75,7 @@ impl Pass<'_> {
 
     /// The snapshot of a member of a group snapshot, once that is ready.
     fn ready_member(&self, source: &GroupSnapshotMember) -> Result<(String, u64), Halt> {
-        let GroupSnapshotMember { name, member } = source;
+        let GroupSnapshotMember { name, member, .. } = source;
         let missing = |what: &str| {
             waiting(
                 "DependencyNotFound",
@@ -89,14 +89,12 @@ impl Pass<'_> {
             _ => return Err(missing("is not ready")),
         };
         // Its members never change.
-        let Some(found) = group_snapshot::member(status, member) else {
-            return Err(stalled(
-                "InvalidArgument",
-                format!(
-                    "spec.source.groupSnapshot.member: group snapshot {name} has no member {member}"
-                ),
-            ));
+        let wrong = |why: String| {
+            let what = format!("spec.source.groupSnapshot.member: group snapshot {name}: {why}");
+            stalled("InvalidArgument", what)
         };
+        let found = group_snapshot::member(status, source).map_err(wrong)?;
+        let found = found.ok_or_else(|| wrong(format!("it has no member {member}")))?;
         let size = found.restore_size.as_ref();
         let bytes = size.and_then(|size| size.bytes().ok());
         let handle = found.snapshot_handle.clone();
