@@ -102,7 +102,7 @@ pub struct VolumeGroupSpec {
     pub deletion_policy: DeletionPolicy,
 }
 
-/// What can be in a group.
+/// What a member of a group is: a Volume, or a claim.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
