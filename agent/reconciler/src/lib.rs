@@ -197,7 +197,7 @@ impl Reconciler {
                 let verifying = async {
                     tokio::join!(engine.keep_verifying(), engine.keep_mounts());
                 };
-                stop.run_until_cancelled(verifying).await;
+                stop.run_until_cancelled(Box::pin(verifying)).await;
             })
         };
         let following = async {

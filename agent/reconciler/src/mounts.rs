@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use drumlin_crd::ObjectKey;
 use tokio::io::{Interest, unix::AsyncFd};
 
 use crate::{
@@ -44,38 +45,42 @@ impl Engine {
                 }
             }
             tokio::time::sleep(GATHER).await;
-            while self.doubt_unmounted() == Look::Again {
+            while self.doubt_unmounted().await == Look::Again {
                 tokio::time::sleep(AGAIN).await;
             }
         }
     }
 
-    fn doubt_unmounted(&self) -> Look {
-        let keys = self.shared.keys_of(|record| mount_path(record).is_some());
-        if keys.is_empty() {
-            return Look::Done;
-        }
-        blocking(|| {
-            let Ok(mounted) = mount_points() else {
-                return Look::Done;
-            };
-            let mut look = Look::Done;
-            for key in keys {
-                let path = self.shared.with(&key, mount_path).flatten();
-                let Some(path) = path.filter(|path| !mounted.contains(&real(path))) else {
-                    continue;
-                };
-                // Its own pass may be what has unmounted it.
-                if self.shared.queue.is_running(&key) {
-                    look = Look::Again;
-                } else if !self.shared.is_doubted(&key) {
-                    tracing::warn!(object = %key, path = %path.display(), "mount is gone");
-                    // One that is paused or kept is looked at when it is neither any more.
-                    self.doubt(&key);
-                }
+    /// Has the agent asked about each mount that is not in the table: it may have mounts that this process does not see.
+    async fn doubt_unmounted(&self) -> Look {
+        let mut look = Look::Done;
+        for (key, handle, path) in blocking(|| self.unseen()) {
+            // Its own pass may be what has unmounted it.
+            if self.shared.queue.is_running(&key) {
+                look = Look::Again;
+            } else if !self.shared.is_doubted(&key) {
+                // One that is paused or kept is looked at when it is neither any more.
+                self.verify_mount(&key, &handle, &path).await;
             }
-            look
-        })
+        }
+        look
+    }
+
+    /// What should be mounted and is not in the table: the object, its volume, and where.
+    fn unseen(&self) -> Vec<(ObjectKey, String, String)> {
+        let should = self.shared.keys_of(|record| mount_of(record).is_some());
+        if should.is_empty() {
+            return Vec::new();
+        }
+        let Ok(mounted) = mount_points() else {
+            return Vec::new();
+        };
+        let unseen = should.into_iter().filter_map(|key| {
+            let (handle, path) = self.shared.with(&key, mount_of).flatten()?;
+            let is_seen = mounted.contains(&real(Path::new(&path)));
+            (!is_seen).then_some((key, handle, path))
+        });
+        unseen.collect()
     }
 }
 
@@ -95,10 +100,10 @@ enum Look {
     Again,
 }
 
-/// Where an object says that it is mounted.
-fn mount_path(record: &Record) -> Option<PathBuf> {
+/// The volume of an object that says that it is mounted, and where.
+fn mount_of(record: &Record) -> Option<(String, String)> {
     match &record.body {
-        Body::Volume { status, .. } => status.mount_path.as_ref().map(PathBuf::from),
+        Body::Volume { status, .. } => status.volume_handle.clone().zip(status.mount_path.clone()),
         _ => None,
     }
 }

@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Has an object looked for what was made.
-    pub(crate) fn doubt(&self, key: &ObjectKey) {
+    fn doubt(&self, key: &ObjectKey) {
         self.shared.doubt(key);
         self.reset(key);
     }
@@ -170,7 +170,7 @@ impl Engine {
     }
 
     /// Looks whether a mount is there still; says whether anybody answers.
-    async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> bool {
+    pub(crate) async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> bool {
         let request = v1::NodeGetVolumeStatsRequest {
             volume_id: handle.to_owned(),
             volume_path: path.to_owned(),
