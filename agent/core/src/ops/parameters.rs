@@ -7,7 +7,10 @@ use crate::{
 
 /// What parameters begin with that are not ours but may come: those that sidecars add, and what the reconciler tells of
 /// the owner.
-const FOREIGN: [&str; 2] = ["csi.storage.k8s.io/", "drumlin.dev/"];
+const FOREIGN: [&str; 2] = ["csi.storage.k8s.io/", OWNER];
+
+/// What parameters begin with that tell of the owner.
+const OWNER: &str = "drumlin.dev/";
 
 /// The namespace that something was made for, by an id that no other namespace of that name has.
 const TENANT: &str = "drumlin.dev/namespace-uid";
@@ -22,6 +25,26 @@ pub(super) fn is_of_another(made: &Map, asked: &Map) -> bool {
 /// The same of what has no bytes of its own: what was made for none may be handed to anybody.
 pub(super) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
     made.contains_key(TENANT) && is_of_another(made, asked)
+}
+
+/// Refuses parameters that do not tell of an owner.
+///
+/// # Errors
+/// [`crate::Kind::Invalid`] naming the parameter.
+pub(super) fn check_owner(owner: &Map) -> Result<()> {
+    match owner.keys().find(|key| !key.starts_with(OWNER)) {
+        None => Ok(()),
+        Some(key) => Err(Error::invalid(format!(
+            "owner.{key} does not begin with {OWNER}"
+        ))),
+    }
+}
+
+/// The parameters of what was made with `made` and belongs to `owner` now.
+pub(super) fn owned(made: &Map, owner: Map) -> Map {
+    let rest = made.iter().filter(|(key, _)| !key.starts_with(OWNER));
+    let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
+    rest.chain(owner).collect()
 }
 
 /// What names the class.

@@ -312,7 +312,7 @@ pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
 }
 
 /// A moment as a message.
-pub(super) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
+pub(in crate::rpc) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
         .map_err(|error| Error::new(Kind::Bug, "a time before 1970").because(error))?;

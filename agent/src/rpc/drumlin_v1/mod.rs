@@ -1,11 +1,15 @@
 //! Package `drumlin.v1`: what the Container Storage Interface has no words for.
 
 mod group_controller;
+mod inventory;
 
 use std::sync::Arc;
 
 use drumlin_core::ops::Operations;
-use drumlin_proto::drumlin::v1::group_controller_server::{self, GroupControllerServer};
+use drumlin_proto::drumlin::v1::{
+    group_controller_server::{self, GroupControllerServer},
+    inventory_server::{self, InventoryServer},
+};
 use tonic::service::Routes;
 
 /// What the services need.
@@ -15,7 +19,10 @@ pub(crate) struct Front {
 }
 
 /// The services of the package that are served, as reflection names them.
-pub(crate) const SERVICES: [&str; 1] = [group_controller_server::SERVICE_NAME];
+pub(crate) const SERVICES: [&str; 2] = [
+    group_controller_server::SERVICE_NAME,
+    inventory_server::SERVICE_NAME,
+];
 
 impl Front {
     /// A front to `operations`.
@@ -25,6 +32,8 @@ impl Front {
 
     /// Adds the services of the package.
     pub(crate) fn register(self, routes: Routes) -> Routes {
-        routes.add_service(GroupControllerServer::new(self))
+        routes
+            .add_service(GroupControllerServer::new(self.clone()))
+            .add_service(InventoryServer::new(self))
     }
 }

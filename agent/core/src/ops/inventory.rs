@@ -1,0 +1,192 @@
+//! All that there is in all classes, with who owns it: for whoever has lost what he knew of it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    Class, Listing, Operations, PageRequest,
+    labels::{self, Read},
+    locks::Hold,
+    parameters,
+    resolve::{Found, not_here},
+};
+use crate::{
+    Kind, Result,
+    backend::{Health, Image, LabelChange},
+    fail,
+    types::{ClassName, Handle, ImageKind, Map, Reference, Size},
+};
+
+/// So long a class may take to be read: the others do not wait for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Something that there is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// What it is.
+    pub kind: ImageKind,
+    /// Its id.
+    pub handle: Handle,
+    /// The name that it was made with.
+    pub name: String,
+    /// The parameters that it was made with, and those of its owner.
+    pub parameters: Map,
+    /// Its size in bytes; nothing for what only holds others.
+    pub size: Size,
+    /// When it was made, or the moment that it shows.
+    pub created: SystemTime,
+    /// The volumes that it holds or shows.
+    pub volumes: Vec<Handle>,
+    /// The group snapshot that it is a member of.
+    pub group_snapshot: Option<Handle>,
+    /// What is wrong with it.
+    pub problem: Option<String>,
+}
+
+/// A page of what there is, and where nobody could look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inventory {
+    /// The page.
+    pub page: Listing<Object>,
+    /// The classes that could not be read, each with why.
+    pub unreadable: Vec<(ClassName, String)>,
+}
+
+impl From<Found> for Object {
+    fn from(found: Found) -> Self {
+        let (node, image) = (&found.handle.node, &found.image);
+        let shown = image.label(labels::SNAPSHOT_OF).and_then(Handle::parse);
+        let held = found.members().into_iter().map(|member| Handle {
+            node: node.clone(),
+            class: member.class,
+            key: member.key,
+        });
+        let group = image.label(labels::GROUP);
+        Self {
+            kind: image.id.kind,
+            name: image.label(labels::NAME).unwrap_or_default().to_owned(),
+            parameters: image.parameters(),
+            size: image.size,
+            created: image.created(),
+            volumes: shown.into_iter().chain(held).collect(),
+            group_snapshot: group.and_then(|place| Handle::parse(&format!("{node}/{place}"))),
+            problem: match &image.health {
+                Health::Good => None,
+                Health::Degraded(why) | Health::Damaged(why) | Health::Unreadable(why) => {
+                    Some(why.clone())
+                }
+            },
+            handle: found.handle,
+        }
+    }
+}
+
+impl Operations {
+    /// All that there is, of every kind, in pages. A class that cannot be read hides no other one: it is named.
+    ///
+    /// # Errors
+    /// `StaleToken`.
+    pub async fn list_objects(&self, page: &PageRequest) -> Result<Inventory> {
+        let mut all = Vec::new();
+        let mut unreadable = Vec::new();
+        let reading: Vec<_> = self.classes.iter().map(read).collect();
+        let deadline = Instant::now() + PATIENCE;
+        for (class, reading) in self.classes.iter().zip(reading) {
+            match timeout_at(deadline, reading).await {
+                Ok(Ok(Ok(images))) => {
+                    all.extend(images.into_iter().map(|image| self.found(class, image)));
+                }
+                Ok(Ok(Err(error))) => unreadable.push((class.name.clone(), error.chain())),
+                Ok(Err(error)) => unreadable.push((class.name.clone(), error.to_string())),
+                Err(_) => {
+                    let why = format!("does not answer within {} s", PATIENCE.as_secs());
+                    unreadable.push((class.name.clone(), why));
+                }
+            }
+        }
+        // What is not whole is nobody's yet, or nobody's any more.
+        let partial: Vec<String> = all.iter().filter_map(Found::partial_group).collect();
+        let is_whole = |found: &Found| match found.image.label(labels::GROUP) {
+            Some(group) => !partial.iter().any(|partial| partial == group),
+            None => found.partial_group().is_none(),
+        };
+        all.retain(is_whole);
+        let page = page.cut(all)?.map(Object::from);
+        Ok(Inventory { page, unreadable })
+    }
+
+    /// What has this id, of whatever kind.
+    ///
+    /// # Errors
+    /// Of its class, when that cannot be read.
+    pub async fn get_object(&self, reference: &Reference) -> Result<Option<Object>> {
+        for kind in ImageKind::ALL {
+            match self.find(kind, reference).await {
+                Ok(found) if found.partial_group().is_some() => return Ok(None),
+                Ok(found) => return Ok(Some(found.into())),
+                Err(error) if matches!(error.kind(), Kind::NotFound | Kind::WrongNode) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes down whose something is from now on: its parameters that tell of the owner are these and no others.
+    ///
+    /// # Errors
+    /// `Invalid` naming a parameter that does not tell of an owner, `NotFound`, `Busy`, `Precondition`.
+    pub async fn set_owner(
+        self: &Arc<Self>,
+        kind: ImageKind,
+        reference: &Reference,
+        owner: Map,
+    ) -> Result<()> {
+        parameters::check_owner(&owner)?;
+        let place = self.place(kind, reference).map_err(not_here)?;
+        let holds = vec![Hold::Exclusive(place.id)];
+        self.changes
+            .run(holds, async move {
+                let found = place.find().await?;
+                let image = found.readable()?;
+                let parameters = parameters::owned(&image.parameters(), owner);
+                let mut change = LabelChange::default();
+                let text = labels::json(&parameters)?;
+                change.set.insert(labels::PARAMETERS.to_owned(), text);
+                if change.apply(&image.labels).is_some() {
+                    found.class.backend.relabel(image.id, &change).await?;
+                    fail::point("set-owner.written");
+                    tracing::info!(object = %found.handle, kind = kind.word(), "owner changed");
+                }
+                Ok(())
+            })
+            .await
+    }
+}
+
+/// Reads all that is in a class. What was begun is not broken off: a command may be running.
+fn read(class: &Class) -> JoinHandle<Result<Vec<Image>>> {
+    let backend = Arc::clone(&class.backend);
+    tokio::spawn(async move {
+        let mut images = Vec::new();
+        for kind in ImageKind::ALL {
+            images.extend(backend.list(kind).await?);
+        }
+        Ok(images)
+    })
+}
+
+impl Found {
+    /// The place, as members name it, of a group snapshot that is not whole.
+    fn partial_group(&self) -> Option<String> {
+        let is_partial = self.image.id.kind == ImageKind::GroupSnapshot
+            && self.image.label(labels::STATE).is_some();
+        is_partial.then(|| format!("{}/{}", self.class.name, self.image.id.key))
+    }
+}

@@ -1,0 +1,105 @@
+//! `drumlin.v1.Inventory`: what there is, and whose it is.
+
+use drumlin_core::{
+    Error, Result,
+    ops::{Inventory, Listing, Object},
+    types::{Handle, ImageKind, Reference},
+};
+use drumlin_proto::drumlin::v1::{self, ObjectKind};
+use tonic::{Request, Response, Status};
+
+use super::Front;
+use crate::rpc::{call::answer, csi_v1::convert};
+
+#[tonic::async_trait]
+impl v1::inventory_server::Inventory for Front {
+    async fn list_objects(
+        &self,
+        request: Request<v1::ListObjectsRequest>,
+    ) -> Result<Response<v1::ListObjectsResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/ListObjects";
+        let request = request.into_inner();
+        let id = request.object_id.clone();
+        answer(METHOD, id, async {
+            let page = convert::page(request.max_entries, request.starting_token)?;
+            if request.object_id.is_empty() {
+                return response(self.operations.list_objects(&page).await?);
+            }
+            let reference = Reference::parse("object_id", &request.object_id)?;
+            let found = self.operations.get_object(&reference).await?;
+            response(Inventory {
+                page: Listing {
+                    entries: found.into_iter().collect(),
+                    next: None,
+                },
+                unreadable: Vec::new(),
+            })
+        })
+        .await
+    }
+
+    async fn set_owner(
+        &self,
+        request: Request<v1::SetOwnerRequest>,
+    ) -> Result<Response<v1::SetOwnerResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/SetOwner";
+        let request = request.into_inner();
+        let id = request.object_id.clone();
+        answer(METHOD, id, async {
+            let kind = kind(request.kind)?;
+            let reference = Reference::parse("object_id", &request.object_id)?;
+            self.operations
+                .set_owner(kind, &reference, request.owner)
+                .await?;
+            Ok(v1::SetOwnerResponse {})
+        })
+        .await
+    }
+}
+
+fn kind(number: i32) -> Result<ImageKind> {
+    match ObjectKind::try_from(number) {
+        Ok(ObjectKind::Volume) => Ok(ImageKind::Volume),
+        Ok(ObjectKind::Snapshot) => Ok(ImageKind::Snapshot),
+        Ok(ObjectKind::VolumeGroup) => Ok(ImageKind::Group),
+        Ok(ObjectKind::VolumeGroupSnapshot) => Ok(ImageKind::GroupSnapshot),
+        Ok(ObjectKind::Unknown) => Err(Error::invalid("kind is missing")),
+        Err(_) => Err(Error::invalid(format!("kind: {number} is not known"))),
+    }
+}
+
+fn response(inventory: Inventory) -> Result<v1::ListObjectsResponse> {
+    let objects: Result<_> = inventory.page.entries.into_iter().map(message).collect();
+    let unreadable = inventory.unreadable.into_iter();
+    Ok(v1::ListObjectsResponse {
+        objects: objects?,
+        next_token: inventory.page.next.unwrap_or_default(),
+        unreadable: unreadable
+            .map(|(name, problem)| v1::UnreadableClass {
+                name: name.to_string(),
+                problem,
+            })
+            .collect(),
+    })
+}
+
+fn message(object: Object) -> Result<v1::InventoryObject> {
+    let kind = match object.kind {
+        ImageKind::Volume => ObjectKind::Volume,
+        ImageKind::Snapshot => ObjectKind::Snapshot,
+        ImageKind::Group => ObjectKind::VolumeGroup,
+        ImageKind::GroupSnapshot => ObjectKind::VolumeGroupSnapshot,
+    };
+    let text = |handle: &Handle| handle.to_string();
+    Ok(v1::InventoryObject {
+        kind: kind.into(),
+        object_id: text(&object.handle),
+        name: object.name,
+        parameters: object.parameters,
+        size_bytes: object.size.to_wire(),
+        creation_time: Some(convert::timestamp(object.created)?),
+        volume_ids: object.volumes.iter().map(text).collect(),
+        group_snapshot_id: object.group_snapshot.as_ref().map(text).unwrap_or_default(),
+        problem: object.problem.unwrap_or_default(),
+    })
+}
