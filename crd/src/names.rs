@@ -19,8 +19,33 @@ pub const PAUSED: &str = "drumlin.dev/paused";
 pub const ABANDON: &str = "drumlin.dev/abandon";
 /// Keeps an object at the API server until the agent has nothing of it any more.
 pub const FINALIZER: &str = "drumlin.dev/agent";
-/// The id of the namespace that something was made for, with what the agent keeps of it.
+/// The handle of what the object shall have instead of something new: an administrator's word.
+pub const ADOPT: &str = "drumlin.dev/adopt";
+
+/// The policy that keeps it to administrators.
+pub const ADOPT_POLICY: &str = "drumlin-adopt";
+
+/// Where the object comes from that something was made for, with what the agent keeps of it: [`OF_DIRECTORY`] or
+/// [`OF_CLUSTER`].
+pub const OWNER: &str = "drumlin.dev/owner";
+/// It comes from a file.
+pub const OF_DIRECTORY: &str = "dir";
+/// It comes from an API server.
+pub const OF_CLUSTER: &str = "kube";
+/// Its kind.
+pub const OWNER_KIND: &str = "drumlin.dev/kind";
+/// Its namespace.
+pub const OWNER_NAMESPACE: &str = "drumlin.dev/namespace";
+/// Its name.
+pub const OWNER_NAME: &str = "drumlin.dev/name";
+/// What makes an object that is made again another one.
+pub const INCARNATION: &str = "drumlin.dev/incarnation";
+/// The id of its namespace.
 pub const TENANT: &str = "drumlin.dev/namespace-uid";
+/// `true` when the object has let go of it.
+pub const RELEASED: &str = "drumlin.dev/released";
+/// The claim that a provisioner has made a volume for.
+pub const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
 /// The handle of a lost volume that shall be made anew, empty.
 pub const RECREATE: &str = "drumlin.dev/recreate";
 

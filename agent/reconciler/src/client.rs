@@ -11,7 +11,7 @@ use drumlin_proto::{
 };
 use tonic::{Code, Response, Status, transport::Channel};
 
-use crate::Error;
+use crate::{Error, inventory::Cache};
 
 /// So long a pass waits for the answer to a call. What takes longer goes on in the agent, and is asked again: nobody else's
 /// work waits behind it.
@@ -23,6 +23,7 @@ pub(crate) const LIST: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     channel: Channel,
+    pub(crate) inventory: Cache,
 }
 
 /// A call that did not succeed.
@@ -58,7 +59,14 @@ impl Client {
     pub(crate) fn new(socket: &Path) -> Result<Self, Error> {
         let channel =
             drumlin_proto::connect(socket).map_err(|error| Error::Endpoint(error.to_string()))?;
-        Ok(Self { channel })
+        Ok(Self {
+            channel,
+            inventory: Cache::default(),
+        })
+    }
+
+    pub(crate) fn channel(&self) -> Channel {
+        self.channel.clone()
     }
 
     pub(crate) fn controller(&self) -> ControllerClient<Channel> {

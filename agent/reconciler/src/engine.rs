@@ -19,7 +19,7 @@ use crate::{
     Error,
     backoff::{self, rule},
     client::{Agent, Cause, Client, Failure},
-    kinds::{Halt, Pass, stalled},
+    kinds::{Halt, Pass, is_held, stalled},
     queue::WORKERS,
     record::{Body, Record, State, Verdict, after, now},
     shared::{Shared, lock},
@@ -199,6 +199,8 @@ impl Engine {
             Err(halt)
         } else if let Err(halt) = pass.confirm_end().await {
             Err(halt)
+        } else if let Err(halt) = pass.tell_wanted().await {
+            Err(halt)
         } else {
             match &pass.record.body {
                 Body::Volume { .. } => pass.volume().await,
@@ -241,6 +243,8 @@ impl Engine {
                     (_, "DependencyNotFound" | "MembersPending" | "MemberConflict") => {
                         Some(DEPENDENCY)
                     }
+                    // An administrator may have given it away, or deleted it, at the agent.
+                    (State::Stalled, reason) if is_held(reason) => Some(DEPENDENCY),
                     // The server comes back by itself, and sooner than what a person has to look at.
                     (_, "GuardPending" | "DeletionPending") => {
                         Some(self.pause(&key, Code::Unavailable).1)

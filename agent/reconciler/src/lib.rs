@@ -6,6 +6,7 @@
 //! - [`engine`], [`queue`], [`backoff`]: which object is looked at when, and what a failure leads to.
 //! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
 //! - [`controller`]: what is a cluster's and no node's.
+//! - [`inventory`]: what the agent has, and for whom.
 //! - [`verify`], [`mounts`]: whether what was made is still there.
 //! - [`status`]: what the operator is shown.
 //! - [`restore`]: the manifests that restore a snapshot.
@@ -30,6 +31,7 @@ mod catalog;
 mod client;
 pub mod controller;
 mod engine;
+mod inventory;
 mod kinds;
 mod mounts;
 mod queue;

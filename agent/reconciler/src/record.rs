@@ -32,6 +32,10 @@ pub(crate) struct Record {
 }
 
 /// What only the reconciler needs.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and any of them may hold"
+)]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Book {
@@ -67,6 +71,9 @@ pub(crate) struct Book {
     /// What `state: absent` asks for has been done.
     #[serde(default)]
     pub(crate) destroyed: bool,
+    /// The agent knows it as another one's, or as nobody's any more.
+    #[serde(default)]
+    pub(crate) untold: bool,
     /// The volumes that this group was told to have, by id: those that others have put into it are not among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) applied: Vec<String>,
@@ -144,6 +151,7 @@ impl Record {
                 grow_file_system: false,
                 lost: false,
                 destroyed: false,
+                untold: false,
                 applied: Vec::new(),
                 served: None,
             },
@@ -315,8 +323,12 @@ impl Record {
 
     /// Whether there may be something of it at the agent: if not, it can go without a trace.
     pub(crate) fn is_begun(&self) -> bool {
+        self.is_forgotten() || self.is_begun_here()
+    }
+
+    /// The same, as far as it is known here.
+    pub(crate) fn is_begun_here(&self) -> bool {
         match &self.body {
-            _ if self.is_forgotten() => true,
             Body::Volume { status, .. } => {
                 self.drumlin.create.is_some() || status.volume_handle.is_some()
             }
@@ -367,6 +379,17 @@ impl Record {
     /// was ever begun.
     pub(crate) fn is_nothing(&self) -> bool {
         (self.is_absent() && self.is_destroyed()) || !self.is_begun()
+    }
+
+    /// The agent's id of what it stands for.
+    pub(crate) fn handle(&self) -> Option<&str> {
+        let handle = match &self.body {
+            Body::Volume { status, .. } => &status.volume_handle,
+            Body::Snapshot { status, .. } => &status.snapshot_handle,
+            Body::Group { status, .. } => &status.group_handle,
+            Body::GroupSnapshot { status, .. } => &status.group_snapshot_handle,
+        };
+        handle.as_deref()
     }
 
     /// Whether it shall be left alone.

@@ -37,6 +37,7 @@ impl Engine {
             let probed = self.client.probe().await;
             let is_back = probed.is_ok() && pause.take().is_some();
             if is_back {
+                self.client.forget_inventory().await;
                 self.wake_unfinished();
             }
             if is_back || verified.is_none_or(|verified| verified.elapsed() >= VERIFY) {

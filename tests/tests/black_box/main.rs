@@ -30,6 +30,7 @@ mod interruption;
 mod interruption_of_manifests;
 mod kit;
 mod lists;
+mod lost_state;
 mod manifest_group_snapshots;
 mod manifest_groups;
 mod manifests;

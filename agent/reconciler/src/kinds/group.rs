@@ -23,6 +23,9 @@ impl Pass<'_> {
         }
         self.record.drumlin.destroyed = false;
         self.check_members()?;
+        if !self.record.is_begun_here() {
+            self.take_up().await?;
+        }
         self.create_group().await?;
         let group = match self.look_at_group().await? {
             Some(group) => group,
@@ -174,7 +177,13 @@ impl Pass<'_> {
     async fn destroy_group(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
         if self.is_to_be_destroyed() {
-            if policy == DeletionPolicy::Delete && self.record.is_begun() {
+            if !self.record.is_begun_here() {
+                self.take_up().await?;
+                self.confirm_end().await?;
+            }
+            if policy == DeletionPolicy::Retain {
+                self.tell_released().await?;
+            } else if self.record.is_begun() {
                 // One whose making may have been begun is made first: only then its id is known.
                 match self.create_group().await {
                     Err(Halt::Failed(failure)) if has_nothing(failure.code) => {}

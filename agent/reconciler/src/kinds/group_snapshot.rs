@@ -32,6 +32,9 @@ impl Pass<'_> {
             return self.destroy_group_snapshot().await;
         }
         self.record.drumlin.destroyed = false;
+        if !self.record.is_begun_here() {
+            self.take_up().await?;
+        }
         if self.is_doubted {
             self.look_for_group_snapshot().await?;
         }
@@ -110,14 +113,16 @@ impl Pass<'_> {
     async fn create_group_snapshot(&mut self) -> Result<(), Halt> {
         let key = self.record.key();
         let incarnation = self.record.drumlin.incarnation.clone();
-        let name = names::csi_name(
-            "gsnap",
-            &key.kind,
-            (&key.namespace, &key.name),
-            Some(&incarnation),
-        );
+        let known = self.together().1.csi_name.clone();
+        let name = known.unwrap_or_else(|| {
+            let name = (&*key.namespace, &*key.name);
+            names::csi_name("gsnap", &key.kind, name, Some(&incarnation))
+        });
         if self.together().1.members.is_empty() {
             let members = self.members_now()?;
+            for member in &members {
+                self.check_looked(&member.volume_handle).await?;
+            }
             self.guard().await?;
             let status = self.together_mut();
             status.members = members;
@@ -297,6 +302,10 @@ impl Pass<'_> {
     async fn destroy_group_snapshot(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
         if self.is_to_be_destroyed() {
+            if !self.record.is_begun_here() {
+                self.take_up().await?;
+                self.confirm_end().await?;
+            }
             let is_begun = !self.together().1.members.is_empty();
             if policy == DeletionPolicy::Delete && is_begun {
                 self.no_restore_is_running()?;
@@ -306,6 +315,8 @@ impl Pass<'_> {
                 }
                 *self.together_mut() = GroupSnapshotStatus::default();
                 self.record.drumlin.lost = false;
+            } else {
+                self.tell_released().await?;
             }
             self.record.drumlin.destroyed = true;
             self.save("group-snapshot.destroyed")?;

@@ -1,5 +1,6 @@
 //! A file per kind: from what is there to what is wanted, one call at a time.
 
+mod former;
 mod group;
 mod group_snapshot;
 mod guard;
@@ -11,6 +12,7 @@ mod removal;
 pub(crate) mod snapshot;
 pub(crate) mod volume;
 
+pub(crate) use former::is_held;
 pub(crate) use host_mount::Confined;
 
 use std::collections::BTreeMap;
@@ -92,13 +94,13 @@ impl Pass<'_> {
     pub(crate) fn owner(&self) -> BTreeMap<String, String> {
         let key = self.record.key();
         let served = self.record.served();
-        let owner = served.map_or("dir", |_| "kube");
         let tenant = served.map(|served| (names::TENANT, served.namespace_uid.clone()));
         [
-            ("drumlin.dev/owner", owner.to_owned()),
-            ("drumlin.dev/kind", key.kind),
-            ("drumlin.dev/namespace", key.namespace),
-            ("drumlin.dev/name", key.name),
+            (names::OWNER, self.side().to_owned()),
+            (names::OWNER_KIND, key.kind),
+            (names::OWNER_NAMESPACE, key.namespace),
+            (names::OWNER_NAME, key.name),
+            (names::INCARNATION, self.record.drumlin.incarnation.clone()),
         ]
         .into_iter()
         .chain(tenant)

@@ -14,6 +14,10 @@ impl Pass<'_> {
     /// Takes the volume away, and then deletes or releases it.
     pub(super) async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
         if self.is_to_be_destroyed() {
+            if !self.record.is_begun_here() {
+                self.take_up().await?;
+                self.confirm_end().await?;
+            }
             // A create whose outcome is not known is brought to an end first, or what it made would be left.
             if self.record.is_begun() && self.status().volume_handle.is_none() {
                 match self.create_volume().await {
@@ -25,7 +29,7 @@ impl Pass<'_> {
                 self.take_down().await?;
                 match self.record.deletion_policy() {
                     DeletionPolicy::Delete => self.delete_volume().await?,
-                    DeletionPolicy::Retain => self.release_volume().await?,
+                    DeletionPolicy::Retain => self.tell_released().await?,
                 }
             }
             self.record.drumlin.destroyed = true;
@@ -68,25 +72,6 @@ impl Pass<'_> {
         }
         self.forget_volume();
         Ok(())
-    }
-
-    async fn release_volume(&mut self) -> Result<(), Halt> {
-        let request = v1::ControllerModifyVolumeRequest {
-            volume_id: self.handle(),
-            mutable_parameters: [("label.released".to_owned(), "true".to_owned())].into(),
-            ..v1::ControllerModifyVolumeRequest::default()
-        };
-        let mut controller = self.client.controller();
-        match call(
-            "ControllerModifyVolume",
-            PATIENCE,
-            controller.controller_modify_volume(request),
-        )
-        .await
-        {
-            Err(failure) if failure.code != Code::NotFound => Err(failure.into()),
-            _ => Ok(()),
-        }
     }
 }
 

@@ -24,6 +24,9 @@ impl Pass<'_> {
             return self.destroy_snapshot().await;
         }
         self.record.drumlin.destroyed = false;
+        if !self.record.is_begun_here() {
+            self.take_up().await?;
+        }
         if self.is_doubted {
             self.look_for_snapshot().await?;
         }
@@ -140,13 +143,13 @@ impl Pass<'_> {
         let source_volume_id = self.source_handle()?;
         let key = self.record.key();
         let incarnation = self.record.drumlin.incarnation.clone();
-        let name = names::csi_name(
-            "snap",
-            &key.kind,
-            (&key.namespace, &key.name),
-            Some(&incarnation),
-        );
+        let known = self.snapshot_status().csi_name.clone();
+        let name = known.unwrap_or_else(|| {
+            let name = (&*key.namespace, &*key.name);
+            names::csi_name("snap", &key.kind, name, Some(&incarnation))
+        });
         if self.snapshot_status().source_volume_handle.is_none() {
+            self.check_looked(&source_volume_id).await?;
             self.guard().await?;
             let status = self.snapshot_status_mut();
             status.source_volume_handle = Some(source_volume_id.clone());
@@ -204,6 +207,10 @@ impl Pass<'_> {
     async fn destroy_snapshot(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
         if self.is_to_be_destroyed() {
+            if !self.record.is_begun_here() {
+                self.take_up().await?;
+                self.confirm_end().await?;
+            }
             let is_begun = self.snapshot_status().source_volume_handle.is_some();
             if policy == DeletionPolicy::Delete && is_begun {
                 self.no_restore_is_running()?;
@@ -236,6 +243,8 @@ impl Pass<'_> {
                 }
                 *self.snapshot_status_mut() = SnapshotStatus::default();
                 self.record.drumlin.lost = false;
+            } else {
+                self.tell_released().await?;
             }
             self.record.drumlin.destroyed = true;
             self.save("snapshot.destroyed")?;

@@ -21,6 +21,9 @@ impl Pass<'_> {
             return self.destroy_volume().await;
         }
         self.record.drumlin.destroyed = false;
+        if !self.record.is_begun_here() {
+            self.take_up().await?;
+        }
         if self.is_doubted && self.status().volume_handle.is_some() {
             self.look_again().await?;
         }

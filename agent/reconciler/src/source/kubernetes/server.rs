@@ -349,17 +349,38 @@ impl Server {
         how.dry_run = true;
         let patch = Patch::Apply(object);
         let asked = objects.patch(name.unwrap_or_default(), &how, &patch);
-        match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(Ok(_)) => Ok(false),
-            Ok(Err(kube::Error::Api(status)))
-                if status.message.contains("ValidatingAdmissionPolicy")
-                    && status.message.contains(policy) =>
-            {
-                Ok(true)
-            }
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(silence()),
+        refused(policy, asked).await
+    }
+
+    /// Whether a policy keeps it to administrators which objects have what was another one's: whether this agent, which is
+    /// none, is kept from asking for that.
+    pub(crate) async fn guards_adoption(&self, key: &ObjectKey) -> Result<bool, Refusal> {
+        let how = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        let asked = json!({"metadata": {"annotations": {names::ADOPT: AGENT}}});
+        let patch = Patch::Merge(&asked);
+        let objects = self.beside(key);
+        refused(names::ADOPT_POLICY, objects.patch(&key.name, &how, &patch)).await
+    }
+}
+
+/// Whether a policy refuses a change.
+async fn refused<T>(
+    policy: &str,
+    asked: impl Future<Output = kube::Result<T>>,
+) -> Result<bool, Refusal> {
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(_)) => Ok(false),
+        Ok(Err(kube::Error::Api(status)))
+            if status.message.contains("ValidatingAdmissionPolicy")
+                && status.message.contains(policy) =>
+        {
+            Ok(true)
         }
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(silence()),
     }
 }
 
