@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use drumlin_proto::Endpoint;
 use drumlin_reconciler::Cluster;
 
 use crate::telemetry::{self, LogFormat};
@@ -46,6 +47,22 @@ pub(crate) enum Command {
         after_help = "Example:\n  drumlin restore dgsnap db/before-upgrade --suffix -restored > restored.yaml"
     )]
     Restore(RestoreArguments),
+    /// Show what the agent has and no object asks for: what was released, is left of former namespaces, or has no manifest.
+    #[command(after_help = "Example:\n  drumlin kept")]
+    Kept(KeptArguments),
+    /// Give what is kept to an object: it has that then, with its bytes, and nothing new is made.
+    #[command(
+        after_help = "Example:\n  drumlin adopt host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4 db/data"
+    )]
+    Adopt(AdoptArguments),
+    /// Let what is kept of an object whose manifest is away go to the other side: from a file to the API server, or back.
+    #[command(after_help = "Example:\n  drumlin handover Volume db/data")]
+    Handover(HandoverArguments),
+    /// Destroy what is kept and no object asks for; shows what that is first.
+    #[command(
+        after_help = "Example:\n  drumlin delete host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4"
+    )]
+    Delete(DeleteArguments),
     /// Give the volumes of a group snapshot their bytes of its moment back, in place: all of them or none.
     #[command(after_help = "Example:\n  drumlin rollback dgsnap db/before-upgrade")]
     Rollback(RollbackArguments),
@@ -389,6 +406,91 @@ pub(crate) struct RestoreArguments {
     /// Where state is kept.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
+}
+
+/// The agent, and what the reconciler knows.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HostArguments {
+    /// Where the agent answers.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: Endpoint,
+    /// Where state is kept.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct KeptArguments {
+    /// How to show it.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<Output>,
+    /// Also what other callers of the agent have made, such as kubelet.
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AdoptArguments {
+    /// The agent's id of it (`NODE/CLASS/KEY`), as `drumlin kept` shows it.
+    #[arg(value_name = "HANDLE")]
+    pub(crate) handle: String,
+    /// The object that shall have it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+/// The kinds there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ObjectKind {
+    #[value(name = "Volume", aliases = ["volume", "dv"])]
+    Volume,
+    #[value(name = "VolumeGroup", aliases = ["volumegroup", "dvg"])]
+    VolumeGroup,
+    #[value(name = "Snapshot", aliases = ["snapshot", "dsnap"])]
+    Snapshot,
+    #[value(name = "GroupSnapshot", aliases = ["groupsnapshot", "dgsnap"])]
+    GroupSnapshot,
+}
+
+impl ObjectKind {
+    /// As manifests call it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Volume => "Volume",
+            Self::VolumeGroup => "VolumeGroup",
+            Self::Snapshot => "Snapshot",
+            Self::GroupSnapshot => "GroupSnapshot",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HandoverArguments {
+    /// What it is.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: ObjectKind,
+    /// Which one: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: String,
+    /// Where state is kept.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeleteArguments {
+    /// The agent's id of it (`NODE/CLASS/KEY`), as `drumlin kept` shows it.
+    #[arg(value_name = "HANDLE")]
+    pub(crate) handle: String,
+    /// Do not ask.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
 }
 
 /// What can be rolled back to, by its short name.

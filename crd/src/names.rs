@@ -46,6 +46,8 @@ pub const TENANT: &str = "drumlin.dev/namespace-uid";
 pub const RELEASED: &str = "drumlin.dev/released";
 /// The claim that a provisioner has made a volume for.
 pub const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
+/// The namespace of that claim.
+pub const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 /// The handle of a lost volume that shall be made anew, empty.
 pub const RECREATE: &str = "drumlin.dev/recreate";
 

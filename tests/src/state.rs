@@ -103,10 +103,11 @@ fn volumes(root: &Path) -> Vec<String> {
     let mut volumes: Vec<String> = listed.map(volume).collect();
     volumes.sort();
     let tags = lvm("vgs", &["--noheadings", "-o", "vg_tags", &name]);
-    let mut tags: Vec<&str> = tags
+    let mut tags: Vec<String> = tags
         .trim()
         .split(',')
         .filter(|tag| !tag.contains(":l.created="))
+        .map(|tag| masked(tag, "+22"))
         .collect();
     tags.sort_unstable();
     volumes.push(tags.join(","));
@@ -165,9 +166,10 @@ pub fn assert_pool_is_known(group: &str, pool: &str) {
 /// A line without what differs from run to run.
 fn volume(line: &str) -> String {
     let (values, tags) = line.trim().rsplit_once('|').unwrap_or_default();
-    let mut tags: Vec<&str> = tags
+    let mut tags: Vec<String> = tags
         .split(',')
         .filter(|tag| !tag.starts_with("drumlin.l.created="))
+        .map(|tag| masked(tag, "+22"))
         .collect();
     tags.sort_unstable();
     format!("{values} {}", tags.join(","))
@@ -196,7 +198,7 @@ fn collect(path: &Path, root: &Path, files: &mut BTreeMap<PathBuf, String>) {
     files.insert(name, says);
 }
 
-/// A record without its time.
+/// A record without what differs from run to run.
 fn record(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     let Ok(mut record) = serde_json::from_slice::<Value>(&bytes) else {
@@ -205,7 +207,17 @@ fn record(path: &Path) -> String {
     if let Some(labels) = record.get_mut("labels").and_then(Value::as_object_mut) {
         labels.remove("created");
     }
-    record.to_string()
+    masked(&record.to_string(), "\\\"")
+}
+
+/// Parameters without what makes an object that is made again another one, which differs from run to run.
+fn masked(text: &str, quote: &str) -> String {
+    let mut parts: Vec<&str> = text.split(quote).collect();
+    let key = parts.iter().position(|part| part.ends_with("/incarnation"));
+    if let Some(value) = key.and_then(|key| parts.get_mut(key + 2)) {
+        *value = "-";
+    }
+    parts.join(quote)
 }
 
 fn backing(device: &str, root: &str) -> String {

@@ -108,7 +108,7 @@ fn take_over(
     for (file, document) in early.into_iter().chain(late) {
         let key = document.object.key();
         named.insert(key.clone());
-        if silent.contains(file) {
+        if silent.contains(file) || is_anothers_tombstone(engine, document) {
             continue;
         }
         elsewhere += usize::from(!one(engine, file, document)?);
@@ -137,18 +137,54 @@ fn take_over(
     Ok((problems, elsewhere))
 }
 
+/// Whether a document asks for the end of what is an object of the API server by now, whose end is asked for there.
+fn is_anothers_tombstone(engine: &Engine, document: &Document) -> bool {
+    let is_served =
+        |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
+    document.object.annotation(names::STATE) == Some("absent")
+        && engine.shared.with(&document.object.key(), is_served) == Some(true)
+}
+
+/// Why a document may not have the record of its name, if it comes from an API server: that its object is away says nothing
+/// of whose it is.
+fn anothers(engine: &Engine, record: &Record, document: &Document) -> Option<String> {
+    record.served()?;
+    if record.drumlin.orphan_since.is_none() {
+        return Some(
+            "is an object of the API server on this node; delete it there, or take it out of here"
+                .to_owned(),
+        );
+    }
+    let (key, handle) = (record.key(), record.handle());
+    let is_asked = handle.is_some() && document.object.annotation(names::ADOPT) == handle;
+    if is_asked || engine.shared.words.allow(&key, handle) {
+        return None;
+    }
+    Some(format!(
+        "{} is kept of an object of the API server that is away; to have it here, run `drumlin handover {} {}/{}`",
+        handle.unwrap_or("what was begun"),
+        key.kind,
+        key.namespace,
+        key.name
+    ))
+}
+
 /// What a document says that cannot follow what was there before.
 fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
     let key = document.object.key();
-    let is_served =
-        |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
-    if engine.shared.with(&key, is_served) == Some(true) {
+    if is_anothers_tombstone(engine, document) {
+        return Vec::new();
+    }
+    let anothers = engine
+        .shared
+        .with(&key, |record| anothers(engine, record, document));
+    if let Some(message) = anothers.flatten() {
         let place = document.place_of("metadata.name");
         return vec![Problem {
             line: place.line,
             column: place.column,
             object: Some(key),
-            message: "is an object of the API server on this node; delete it there, or take it out of here".to_owned(),
+            message,
         }];
     }
     // What was destroyed, or never begun, binds nobody.
@@ -206,6 +242,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         shared.doubt(&key);
     }
     if is_new {
+        shared.words.forget(&key);
         engine.reset(&key);
         shared.wake_groups(&key);
     }

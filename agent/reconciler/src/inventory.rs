@@ -59,6 +59,12 @@ impl Inventory {
         self.by_id.values()
     }
 
+    /// Where nobody could look, with why.
+    pub(crate) fn classes_unreadable(&self) -> impl Iterator<Item = String> {
+        let unreadable = self.unreadable.iter();
+        unreadable.map(|class| format!("class {}: {}", class.name, class.problem))
+    }
+
     /// Why a class could not be read, if so.
     pub(crate) fn unreadable(&self, class: &str) -> Option<&str> {
         let mut unreadable = self.unreadable.iter();

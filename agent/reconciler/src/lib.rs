@@ -8,7 +8,9 @@
 //! - [`controller`]: what is a cluster's and no node's.
 //! - [`inventory`]: what the agent has, and for whom.
 //! - [`verify`], [`mounts`]: whether what was made is still there.
+//! - [`words`]: what an administrator says beside the manifests.
 //! - [`status`]: what the operator is shown.
+//! - [`kept`]: what no object asks for, and what an administrator does with it.
 //! - [`restore`]: the manifests that restore a snapshot.
 //!
 //! **Invariant:** the socket is the only way in; nothing here depends on the operations.
@@ -32,6 +34,7 @@ mod client;
 pub mod controller;
 mod engine;
 mod inventory;
+pub mod kept;
 mod kinds;
 mod mounts;
 mod queue;
@@ -43,6 +46,7 @@ mod source;
 pub mod status;
 mod store;
 mod verify;
+mod words;
 
 pub use source::directory::is_manifest;
 
@@ -86,6 +90,9 @@ pub enum Error {
     /// There is nothing to restore, or nothing that it could be called.
     #[error("{0}")]
     Restore(String),
+    /// What no object asks for is not there, or somebody has it.
+    #[error("{0}")]
+    Kept(String),
 }
 
 /// What a reconciler is told.
@@ -197,7 +204,11 @@ impl Reconciler {
             let (stop, engine) = (stop.clone(), Arc::clone(&engine));
             tokio::spawn(async move {
                 let verifying = async {
-                    tokio::join!(engine.keep_verifying(), engine.keep_mounts());
+                    tokio::join!(
+                        engine.keep_verifying(),
+                        engine.keep_mounts(),
+                        engine.keep_words()
+                    );
                 };
                 stop.run_until_cancelled(Box::pin(verifying)).await;
             })

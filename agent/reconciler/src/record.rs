@@ -220,7 +220,10 @@ impl Record {
             self.metadata.generation = place.map(|generation| generation + 1);
         }
         self.drumlin.orphan_since = None;
-        self.drumlin.served = None;
+        if self.drumlin.served.take().is_some() {
+            self.unsettle();
+            self.drumlin.untold = true;
+        }
         file.clone_into(&mut self.drumlin.file);
         self.drumlin.line = line;
         true

@@ -67,6 +67,7 @@ impl Record {
         // What was judged of another one of the name says nothing of this one.
         if self.served().is_none_or(|before| before.uid != served.uid) {
             self.unsettle();
+            self.drumlin.untold = true;
         }
         self.body.take_spec(Body::of(object));
         self.metadata.annotations.clone_from(&metadata.annotations);

@@ -24,6 +24,7 @@ use crate::{
     record::{Body, Record},
     source::kubernetes::server::Server,
     store::Store,
+    words::Words,
 };
 
 /// So many objects can be written at once; more than there are workers.
@@ -35,6 +36,8 @@ pub(crate) struct Shared {
     pub(crate) boot: String,
     pub(crate) fail: fn(&str),
     pub(crate) queue: Queue,
+    /// What administrators say of objects.
+    pub(crate) words: Words,
     store: Store,
     records: Mutex<Records>,
     doubted: Mutex<HashSet<ObjectKey>>,
@@ -121,8 +124,9 @@ impl Shared {
             records.insert(record);
         }
         Ok(Self {
-            state_dir,
             boot: boot(),
+            words: Words::new(&state_dir),
+            state_dir,
             fail,
             queue: Queue::default(),
             store,
@@ -181,7 +185,7 @@ impl Shared {
         lock(&self.listeners).push(listener);
     }
 
-    fn tell(&self, key: &ObjectKey) {
+    pub(crate) fn tell(&self, key: &ObjectKey) {
         lock(&self.listeners).retain(|listener| listener.send(key.clone()).is_ok());
     }
 

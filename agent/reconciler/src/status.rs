@@ -293,14 +293,14 @@ fn columns(form: Form) -> Vec<Column> {
     columns
 }
 
-fn shown(value: &str) -> String {
+pub(crate) fn shown(value: &str) -> String {
     if value.is_empty() {
         return "-".to_owned();
     }
     value.escape_debug().to_string()
 }
 
-fn align(text: &mut String, lines: &[Vec<String>]) {
+pub(crate) fn align(text: &mut String, lines: &[Vec<String>]) {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));

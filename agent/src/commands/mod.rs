@@ -1,11 +1,15 @@
 //! One file per command.
 
+pub(crate) mod adopt;
 pub(crate) mod agent;
 pub(crate) mod completions;
 pub(crate) mod controller;
 pub(crate) mod crds;
+pub(crate) mod delete;
 pub(crate) mod driver_info;
 pub(crate) mod guard;
+pub(crate) mod handover;
+pub(crate) mod kept;
 pub(crate) mod ping;
 mod print;
 pub(crate) mod reconcile;

@@ -304,7 +304,10 @@ fn points_of(groups: bool) -> Vec<String> {
     let points = points("agent/reconciler/src", &calls).into_iter();
     // Some only objects of an API server come to: see its tests.
     let is_served = |point: &String| point.starts_with("guard.") || point.starts_with("mirror.");
-    let is_meant = |point: &String| point.starts_with("group") == groups && !is_served(point);
+    // And some only those whose record is lost.
+    let is_lost = |point: &String| point.starts_with("former.") || point.starts_with("owner.");
+    let is_elsewhere = |point: &String| is_served(point) || is_lost(point);
+    let is_meant = |point: &String| point.starts_with("group") == groups && !is_elsewhere(point);
     points.filter(is_meant).collect()
 }
 

@@ -13,9 +13,14 @@ use crate::{
 impl Host {
     /// Starts the agent again without what the reconciler knew.
     async fn lose_state(&mut self) {
+        self.lose_state_and_die(None).await;
+    }
+
+    /// The same; with a fail point, it is killed there.
+    async fn lose_state_and_die(&mut self, point: Option<&str>) {
         self.agent.kill();
         fs::remove_dir_all(self.agent.path("state/reconciler")).unwrap();
-        self.restart(None).await;
+        self.restart(point).await;
     }
 
     fn mounted(&self, name: &str) -> String {
@@ -193,4 +198,27 @@ async fn a_volume_that_was_released_is_found_and_a_released_moment_is_not_taken_
     assert_eq!(has.0, had.0);
     assert_ne!(has.1, had.1);
     assert_eq!(host.counts().await.1, 2);
+}
+
+#[tokio::test]
+async fn killed_while_it_finds_what_there_was_it_finds_it_all_the_same() {
+    for point in ["former.recorded", "set-owner.written", "owner.told"] {
+        let mut host = Host::start().await;
+        let taken = snapshot("s", "a");
+        host.write("v.yaml", &[small("a"), taken.clone()]);
+        host.until("s", &["True"]).await;
+        let had = told(&host, ("Snapshot", "s"), &["snapshotHandle"]);
+        host.lose_state_and_die(Some(point)).await;
+        host.agent.wait_until_killed().await;
+        host.restart(None).await;
+        host.until("a", &["True"]).await;
+        host.until("s", &["True"]).await;
+        let has = told(&host, ("Snapshot", "s"), &["snapshotHandle"]);
+        assert_eq!(has, had, "{point}");
+        assert_eq!(host.counts().await, (1, 1), "{point}");
+        // Whose it is has been told: with the state lost again it is found again.
+        host.lose_state().await;
+        host.until("s", &["True"]).await;
+        assert_eq!(told(&host, ("Snapshot", "s"), &["snapshotHandle"]), had);
+    }
 }

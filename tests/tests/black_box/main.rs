@@ -28,6 +28,7 @@ mod guard;
 mod host;
 mod interruption;
 mod interruption_of_manifests;
+mod kept;
 mod kit;
 mod lists;
 mod lost_state;

@@ -10,6 +10,7 @@
     reason = "tests fail by panicking, and are read more than they are run"
 )]
 
+mod adopted;
 mod controller;
 mod definitions;
 mod end_to_end;

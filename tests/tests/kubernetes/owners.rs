@@ -52,6 +52,12 @@ async fn a_file_becomes_an_object_of_the_server_and_a_file_again() {
     // A directory without a single file would be an accident.
     write(&manifests.join("other.yaml"), "# nothing yet\n");
     fs::remove_file(&file).unwrap();
+    // That the file is away hands over nothing: it may come back.
+    let waits = space.until("dv/data", |now| {
+        now.to_string().contains("drumlin handover")
+    });
+    assert_eq!(waits["status"]["volumeHandle"], serde_json::json!(null));
+    hand_over(&node, &space);
     let ready = space.until_ready("dv/data");
     assert_eq!(node.holds().await, (1, 0));
     let handle = ready["status"]["volumeHandle"].as_str().unwrap().to_owned();
@@ -63,6 +69,12 @@ async fn a_file_becomes_an_object_of_the_server_and_a_file_again() {
     })
     .await;
     space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
+    drumlin_tests::agent::eventually(shown, |shown| shown.contains("OwnedByCluster")).await;
+    let adopted = namespaced.replace(
+        "name: data,",
+        &format!("name: data, annotations: {{drumlin.dev/adopt: {handle}}},"),
+    );
+    write(&file, &adopted);
     let is_back = |shown: &String| shown.contains("True") && !shown.contains("INVALID");
     drumlin_tests::agent::eventually(shown, is_back).await;
     assert_eq!(node.holds().await, (1, 0));
@@ -74,8 +86,17 @@ async fn a_file_becomes_an_object_of_the_server_and_a_file_again() {
     assert!(state.contains(&handle), "{state}");
 }
 
+/// Says on a node that what is kept of volume `data` goes to whoever asks for it.
+fn hand_over(node: &Node, space: &Namespace<'_>) {
+    let state = node.agent.path("state").to_string_lossy().into_owned();
+    let name = format!("{}/data", space.name);
+    let words = ["handover", "Volume", &name, "--state-dir", &state];
+    let said = node.agent.command(&words);
+    assert!(said.status.success(), "{said:?}");
+}
+
 /// Ends a namespace, and makes another one of its name. No controller runs here that would see to the end.
-fn make_again(cluster: &Cluster, space: &Namespace<'_>) {
+pub(crate) fn make_again(cluster: &Cluster, space: &Namespace<'_>) {
     cluster.kubectl(&["delete", "namespace", &space.name, "--wait=false"]);
     let bare = format!(
         "{{\"apiVersion\": \"v1\", \"kind\": \"Namespace\", \"metadata\": {{\"name\": \"{}\"}}, \"spec\": {{\"finalizers\": []}}}}",
@@ -97,14 +118,9 @@ async fn a_namespace_that_is_made_again_has_nothing_of_the_former_one() {
     make_again(&cluster, &space);
 
     space.apply(&node.volume("data", "32Mi", ""));
-    let refused = space.until("dv/data", |now| {
-        drumlin_tests::cluster::condition(now, "Stalled").is_some()
-    });
+    let refused = space.until_reason("dv/data", "RetainedVolumeExists");
     let message = refused.to_string();
-    assert!(
-        message.contains("a former one of the same name"),
-        "{message}"
-    );
+    assert!(message.contains("drumlin.dev/adopt: "), "{message}");
     assert_eq!(refused["status"]["volumeHandle"], serde_json::json!(null));
     assert_eq!(node.holds().await, (1, 0));
     // It can be deleted, and takes nothing with it.
@@ -133,6 +149,8 @@ async fn what_a_file_has_handed_over_and_was_released_is_no_later_namespaces() {
     space.until_reason("dv/data", "OwnedByDirectory");
     write(&manifests.join("other.yaml"), "# nothing yet\n");
     fs::remove_file(&file).unwrap();
+    drumlin_tests::agent::eventually(shown, |shown| shown.contains("Orphan")).await;
+    hand_over(&node, &space);
     space.until_ready("dv/data");
     space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
     make_again(&cluster, &space);

@@ -234,7 +234,7 @@ fn install(cluster: &Cluster) {
 }
 
 /// Two nodes that there are.
-fn two_nodes(cluster: &Cluster) -> (String, String) {
+pub(crate) fn two_nodes(cluster: &Cluster) -> (String, String) {
     let nodes = (cluster.name("node"), cluster.name("node"));
     for node in [&nodes.0, &nodes.1] {
         let node = format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {node}}}\n");

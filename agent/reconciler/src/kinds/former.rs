@@ -7,8 +7,9 @@ use tonic::Code;
 
 use super::{Halt, Pass, snapshot::moment, stalled, volume::size, waiting};
 use crate::{
+    blocking::blocking,
     inventory::{Inventory, kind_of, label, owner},
-    record::{Body, Record},
+    record::{Body, Record, State, Verdict},
 };
 
 /// So often what is found may be another one by the time it is asked for again.
@@ -30,9 +31,14 @@ impl Pass<'_> {
     /// # Errors
     /// What stands in the way: it is somebody else's, or there are several.
     pub(super) async fn take_up(&mut self) -> Result<(), Halt> {
+        let word = blocking(|| self.shared.words.get(&self.record.key()));
+        if word.is_some() || self.record.annotation(names::ADOPT).is_some() {
+            // What an administrator gives it may be in no list yet.
+            self.client.forget_inventory().await;
+        }
         for _ in 0..CHANGES {
             let inventory = self.client.inventory().await?;
-            let Some(former) = self.former(&inventory)? else {
+            let Some(former) = self.former(word.as_deref(), &inventory)? else {
                 return Ok(());
             };
             let now = self.client.object(&former.object_id).await?;
@@ -47,7 +53,14 @@ impl Pass<'_> {
         ))
     }
 
-    fn former(&self, inventory: &Inventory) -> Result<Option<InventoryObject>, Halt> {
+    fn former(
+        &self,
+        word: Option<&str>,
+        inventory: &Inventory,
+    ) -> Result<Option<InventoryObject>, Halt> {
+        if let Some(object) = word.and_then(|handle| inventory.get(handle)) {
+            return Ok(Some(object.clone()));
+        }
         if let Some(handle) = self.record.annotation(names::ADOPT) {
             return self.asked_for(handle, inventory).map(Some);
         }
@@ -159,13 +172,7 @@ impl Pass<'_> {
         };
         match cluster.guards_adoption(&self.record.key()).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(stalled(
-                "AdoptionUnguarded",
-                format!(
-                    "ValidatingAdmissionPolicy {} is not in force, so that whoever may write this object may ask for what is another one's; apply it, or run `drumlin adopt` on the node",
-                    names::ADOPT_POLICY
-                ),
-            )),
+            Ok(false) => Err(Halt::Waiting(unguarded())),
             Err(refusal) => Err(pending(format!(
                 "whether its annotation is an administrator's could not be asked: {refusal}"
             ))),
@@ -217,6 +224,7 @@ impl Pass<'_> {
         self.record.is_found();
         self.record.drumlin.untold = true;
         self.save("former.recorded")?;
+        self.shared.words.forget(&self.record.key());
         tracing::info!(object = %self.record.key(), handle = %object.object_id, "what there was of the object is its own again");
         self.tell_owner().await
     }
@@ -248,6 +256,8 @@ impl Pass<'_> {
         let mut owner = self.owner();
         owner.insert(names::RELEASED.to_owned(), "true".to_owned());
         self.set_owner(owner).await?;
+        // Who has its name next must find it, and the list may be older than it is.
+        self.client.forget_inventory().await;
         self.record.drumlin.untold = true;
         Ok(())
     }
@@ -290,6 +300,18 @@ impl Pass<'_> {
     }
 }
 
+/// Why an annotation is not obeyed that anybody may write.
+pub(crate) fn unguarded() -> Verdict {
+    Verdict {
+        state: State::Stalled,
+        reason: "AdoptionUnguarded",
+        message: format!(
+            "ValidatingAdmissionPolicy {} is not in force, so that whoever may write this object may ask for what is another one's; apply it, or run `drumlin adopt` on the node",
+            names::ADOPT_POLICY
+        ),
+    }
+}
+
 /// What a person can do about something that is another one's.
 fn ways(id: &str, key: &ObjectKey) -> String {
     format!(
@@ -301,7 +323,7 @@ fn ways(id: &str, key: &ObjectKey) -> String {
 }
 
 /// Why an object waits whose name something of a former namespace has.
-fn retained(kind: &str) -> &'static str {
+pub(crate) fn retained(kind: &str) -> &'static str {
     match kind {
         "Volume" => "RetainedVolumeExists",
         "VolumeGroup" => "RetainedGroupExists",
@@ -311,7 +333,7 @@ fn retained(kind: &str) -> &'static str {
 
 /// Whether an object waits for what is another one's.
 pub(crate) fn is_held(reason: &str) -> bool {
-    const REASONS: [&str; 3] = ["Retained", "OwnedBy", "Ambiguous"];
+    const REASONS: [&str; 4] = ["Retained", "OwnedBy", "Ambiguous", "Adoption"];
     REASONS.iter().any(|held| reason.starts_with(held))
 }
 

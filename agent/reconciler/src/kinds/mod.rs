@@ -12,8 +12,9 @@ mod removal;
 pub(crate) mod snapshot;
 pub(crate) mod volume;
 
-pub(crate) use former::is_held;
+pub(crate) use former::{is_held, retained, unguarded};
 pub(crate) use host_mount::Confined;
+pub(crate) use snapshot::moment;
 
 use std::collections::BTreeMap;
 

@@ -255,7 +255,7 @@ impl Pass<'_> {
 }
 
 /// A moment as people and Kubernetes write it.
-pub(super) fn moment(time: &prost_types::Timestamp) -> Option<String> {
+pub(crate) fn moment(time: &prost_types::Timestamp) -> Option<String> {
     let seconds = u64::try_from(time.seconds).ok()?;
     let nanoseconds = u32::try_from(time.nanos).ok()?;
     let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     Error,
     engine::Engine,
+    kinds::{retained, unguarded},
     record::{Record, Verdict, now},
     served::Served,
 };
@@ -53,8 +54,10 @@ pub(crate) struct Catalog<'a> {
 enum Standing {
     /// There is none, or it is of nothing any more.
     Free,
-    /// It is its own, or comes from a file that is gone.
+    /// It is its own.
     Own,
+    /// It may not, and why, unless an administrator says otherwise: nobody else asks for it any more.
+    Held(Verdict),
     /// It may not, and why.
     Taken(Verdict),
 }
@@ -272,8 +275,12 @@ impl<'a> Catalog<'a> {
                 return Ok(());
             }
         };
-        match standing(&parsed, before.as_ref(), &served) {
-            Standing::Taken(verdict) => {
+        let standing = match standing(&parsed, before.as_ref(), &served) {
+            Standing::Held(verdict) => self.held(&parsed, before.as_ref(), verdict).await,
+            other => other,
+        };
+        match standing {
+            Standing::Taken(verdict) | Standing::Held(verdict) => {
                 if served.is_leaving && served.is_guarded {
                     // What there is under its name is not its own, and stays.
                     self.mirror.release(&key);
@@ -286,6 +293,9 @@ impl<'a> Catalog<'a> {
                     .engine
                     .shared
                     .edit(&key, |record| record.follow_server(&parsed, served))?;
+                if is_new {
+                    self.engine.shared.words.forget(&key);
+                }
                 let is_asked = before.is_some_and(|before| {
                     parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
                         || candidates(&object) != before.candidates()
@@ -321,6 +331,45 @@ impl<'a> Catalog<'a> {
         self.refused.remove(&key);
         self.mirror.accept(&key);
         Ok(())
+    }
+
+    /// Whether an object may have a record that nobody else asks for: an administrator has said so on this node, or of this
+    /// object.
+    async fn held(
+        &mut self,
+        object: &Object,
+        before: Option<&Record>,
+        verdict: Verdict,
+    ) -> Standing {
+        let Some(before) = before else {
+            return Standing::Held(verdict);
+        };
+        let (key, handle) = (before.key(), before.handle());
+        if !self.engine.shared.words.allow(&key, handle) {
+            if handle.is_none() || object.annotation(names::ADOPT) != handle {
+                return Standing::Held(verdict);
+            }
+            match self.ask(self.server.guards_adoption(&key)).await {
+                Ok(true) => {}
+                Ok(false) => return Standing::Held(unguarded()),
+                Err(why) => {
+                    let message = format!(
+                        "whether its annotation is an administrator's could not be asked: {why}"
+                    );
+                    return Standing::Held(refusal("GuardPending", message));
+                }
+            }
+        }
+        match object.wrong_after(&before.object()).first() {
+            None => Standing::Own,
+            Some(wrong) => Standing::Taken(refusal(
+                "InvalidArgument",
+                format!(
+                    "what is kept of it differs: {}: {}",
+                    wrong.field, wrong.message
+                ),
+            )),
+        }
     }
 
     fn refuse(
@@ -446,21 +495,21 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
         ));
     }
     let Some(was) = before.served() else {
-        if before.drumlin.orphan_since.is_some() {
-            let wrong = object.wrong_after(&before.object());
-            return match wrong.first() {
-                Some(wrong) => Standing::Taken(refusal(
-                    "InvalidArgument",
-                    format!(
-                        "what there is of it comes from {}: {}: {}",
-                        before.drumlin.file, wrong.field, wrong.message
-                    ),
-                )),
-                None => Standing::Own,
-            };
-        }
-        if before.is_nothing() && before.is_absent() {
+        let is_orphan = before.drumlin.orphan_since.is_some();
+        if before.is_nothing() && (is_orphan || before.is_absent()) {
             return Standing::Free;
+        }
+        if is_orphan {
+            // A file that is away may come back: that it is says nothing of whose this is.
+            return Standing::Held(refusal(
+                "OwnedByDirectory",
+                format!(
+                    "{} is kept of {} on this node, which is away; {}",
+                    before.handle().unwrap_or("what was begun"),
+                    before.drumlin.file,
+                    ways(before)
+                ),
+            ));
         }
         return Standing::Taken(refusal(
             "OwnedByDirectory",
@@ -477,9 +526,13 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
         return Standing::Free;
     }
     if was.namespace_uid != now.namespace_uid {
-        return Standing::Taken(refusal(
-            "RetainedVolumeExists",
-            "what is kept under this name is of a former namespace of that name; delete it on its node first".to_owned(),
+        return Standing::Held(refusal(
+            retained(&before.kind),
+            format!(
+                "{} under this name is kept of a former namespace of that name; {}",
+                before.handle().unwrap_or("what was begun"),
+                ways(before)
+            ),
         ));
     }
     match object {
@@ -498,6 +551,19 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
         }
         Object::Snapshot(_) | Object::GroupSnapshot(_) => Standing::Free,
     }
+}
+
+/// What an administrator can do about what is kept of another one.
+fn ways(record: &Record) -> String {
+    let key = record.key();
+    let adopt = match record.handle() {
+        Some(handle) => format!(", or annotate this object with {}: {handle}", names::ADOPT),
+        None => String::new(),
+    };
+    format!(
+        "to have it, run `drumlin handover {} {}/{}` on its node{adopt}",
+        key.kind, key.namespace, key.name
+    )
 }
 
 /// The claims that the controller has found an object to mean.

@@ -1,0 +1,177 @@
+//! What no object asks for is deleted by hand, once a person has seen what that destroys.
+
+use std::{
+    fmt::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use drumlin_proto::{
+    csi::v1,
+    drumlin::v1::{InventoryObject, ObjectKind},
+    volumegroup::{DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
+};
+
+use super::{Both, failed, kind, size, whose};
+use crate::{
+    Error,
+    client::{PATIENCE, call},
+    kinds::moment,
+    record::Record,
+    words::{Word, Words},
+};
+
+/// Something that is to be deleted.
+pub struct Deletion {
+    both: Both,
+    object: InventoryObject,
+    /// The record of the object that it was, whose manifest is away.
+    orphan: Option<Record>,
+    state_dir: PathBuf,
+}
+
+impl fmt::Debug for Deletion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deletion")
+            .field("object", &self.object.object_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deletion {
+    /// Looks up what has this id. Nothing is deleted yet.
+    ///
+    /// # Errors
+    /// When an object asks for it, it is not there, or the agent does not answer.
+    pub async fn of(socket: &Path, state_dir: &Path, handle: &str) -> Result<Self, Error> {
+        let both = Both::new(socket, state_dir).await?;
+        let object = both.find(handle)?.clone();
+        both.check_all_is_known()?;
+        if let Some(holder) = both.live(handle) {
+            return Err(Error::Kept(format!(
+                "{handle} is {}, whose manifest is in {}; to destroy it, annotate that with drumlin.dev/state: absent, with deletionPolicy: Delete",
+                holder.key(),
+                holder.drumlin.file
+            )));
+        }
+        let orphan = both.holder(handle);
+        let orphan = orphan.filter(|record| record.drumlin.orphan_since.is_some());
+        Ok(Self {
+            orphan: orphan.cloned(),
+            object,
+            both,
+            state_dir: state_dir.to_owned(),
+        })
+    }
+
+    /// What would be destroyed, for people.
+    pub fn shown(&self) -> String {
+        let mut text = self.line(&self.object);
+        for member in self.members() {
+            let _ = write!(text, "  {}", self.line(member));
+        }
+        if self.object.kind() == ObjectKind::VolumeGroup {
+            let _ = writeln!(
+                text,
+                "  its {} volumes stay, in no group",
+                self.object.volume_ids.len()
+            );
+        }
+        text
+    }
+
+    fn line(&self, object: &InventoryObject) -> String {
+        let made = object.creation_time.as_ref().and_then(moment);
+        let whose = match whose(object).as_str() {
+            "" => String::new(),
+            owner => format!(", of {owner}"),
+        };
+        format!(
+            "{} {}: {}{whose}, of {}\n",
+            kind(object),
+            object.object_id,
+            match size(object, &self.both.inventory).as_str() {
+                "" => "no bytes of its own",
+                size => size,
+            },
+            made.unwrap_or_default(),
+        )
+    }
+
+    fn members(&self) -> impl Iterator<Item = &InventoryObject> {
+        let id = &self.object.object_id;
+        let objects = self.both.inventory.iter();
+        objects.filter(move |member| member.group_snapshot_id == *id)
+    }
+
+    /// Deletes it.
+    ///
+    /// # Errors
+    /// What the agent says: it is in use, a member of a group, protected.
+    pub async fn run(self) -> Result<(), Error> {
+        let id = self.object.object_id.clone();
+        let client = &self.both.client;
+        let deleted = match self.object.kind() {
+            ObjectKind::Volume => {
+                let request = v1::DeleteVolumeRequest {
+                    volume_id: id.clone(),
+                    ..v1::DeleteVolumeRequest::default()
+                };
+                let mut controller = client.controller();
+                let deleted = controller.delete_volume(request);
+                call("DeleteVolume", PATIENCE, deleted).await.map(drop)
+            }
+            ObjectKind::Snapshot => {
+                let request = v1::DeleteSnapshotRequest {
+                    snapshot_id: id.clone(),
+                    ..v1::DeleteSnapshotRequest::default()
+                };
+                let mut controller = client.controller();
+                let deleted = controller.delete_snapshot(request);
+                call("DeleteSnapshot", PATIENCE, deleted).await.map(drop)
+            }
+            ObjectKind::VolumeGroupSnapshot => {
+                let members = self.members().map(|member| member.object_id.clone());
+                let request = v1::DeleteVolumeGroupSnapshotRequest {
+                    group_snapshot_id: id.clone(),
+                    snapshot_ids: members.collect(),
+                    ..v1::DeleteVolumeGroupSnapshotRequest::default()
+                };
+                let mut groups = client.group_controller();
+                let deleted = groups.delete_volume_group_snapshot(request);
+                let deleted = call("DeleteVolumeGroupSnapshot", PATIENCE, deleted).await;
+                deleted.map(drop)
+            }
+            ObjectKind::VolumeGroup => self.delete_group(&id).await,
+            ObjectKind::Unknown => {
+                return Err(Error::Kept(format!("{id}: it is not known what it is")));
+            }
+        };
+        deleted.map_err(failed)?;
+        match &self.orphan {
+            None => Ok(()),
+            // Its record goes, too.
+            Some(orphan) => Words::new(&self.state_dir).say(&Word {
+                key: orphan.key(),
+                handle: id,
+            }),
+        }
+    }
+
+    /// Its volumes leave it first: what a deletion does to them is a setting of the agent's.
+    async fn delete_group(&self, id: &str) -> Result<(), crate::client::Failure> {
+        let request = ModifyVolumeGroupMembershipRequest {
+            volume_group_id: id.to_owned(),
+            ..ModifyVolumeGroupMembershipRequest::default()
+        };
+        let mut groups = self.both.client.groups();
+        let emptied = groups.modify_volume_group_membership(request);
+        call("ModifyVolumeGroupMembership", PATIENCE, emptied).await?;
+        let request = DeleteVolumeGroupRequest {
+            volume_group_id: id.to_owned(),
+            ..DeleteVolumeGroupRequest::default()
+        };
+        let mut groups = self.both.client.groups();
+        let deleted = groups.delete_volume_group(request);
+        call("DeleteVolumeGroup", PATIENCE, deleted).await.map(drop)
+    }
+}

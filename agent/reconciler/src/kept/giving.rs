@@ -1,0 +1,109 @@
+//! An administrator gives to an object what was another one's, or nobody's.
+
+use std::{collections::BTreeMap, path::Path};
+
+use drumlin_crd::{ObjectKey, names};
+use drumlin_proto::drumlin::v1::SetOwnerRequest;
+
+use super::{Both, failed, is_live, kind};
+use crate::{
+    Error,
+    record::Record,
+    store::{self, DIRECTORY},
+    words::{Word, Words},
+};
+
+/// Gives what has this id to the object of this name, whoever that comes from: it is its own as soon as it is looked at.
+///
+/// # Errors
+/// When an object asks for it, the object has something already, it is not there, or the agent does not answer.
+pub async fn adopt(
+    socket: &Path,
+    state_dir: &Path,
+    handle: &str,
+    (namespace, name): (&str, &str),
+) -> Result<ObjectKey, Error> {
+    let both = Both::new(socket, state_dir).await?;
+    let object = both.find(handle)?;
+    let key = ObjectKey {
+        kind: kind(object).to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    check_names(&key)?;
+    both.check_all_is_known()?;
+    if let Some(holder) = both.live(handle)
+        && holder.key() != key
+    {
+        return Err(Error::Kept(format!(
+            "{handle} is {}, whose manifest is in {}; take it out of there first",
+            holder.key(),
+            holder.drumlin.file
+        )));
+    }
+    let mut records = both.records.iter();
+    let own = records.find(|record| record.key() == key && is_live(record));
+    if let Some(has) = own.and_then(Record::handle)
+        && has != handle
+    {
+        return Err(Error::Kept(format!("{key} has {has} already")));
+    }
+    // Of nobody in particular, so that whichever side asks for the name has it.
+    let owner = [
+        (names::OWNER_KIND, &key.kind),
+        (names::OWNER_NAMESPACE, &key.namespace),
+        (names::OWNER_NAME, &key.name),
+    ];
+    let owner = owner.map(|(word, value)| (word.to_owned(), value.clone()));
+    let request = SetOwnerRequest {
+        kind: object.kind().into(),
+        object_id: handle.to_owned(),
+        owner: BTreeMap::from(owner),
+    };
+    both.client.set_owner(request).await.map_err(failed)?;
+    Words::new(state_dir).say(&Word {
+        key: key.clone(),
+        handle: handle.to_owned(),
+    })?;
+    Ok(key)
+}
+
+/// Lets what is kept of an object whose manifest is away go to whoever asks for its name: from a file to an object of an API
+/// server, or back. Says what it is.
+///
+/// # Errors
+/// When there is no such object, or its manifest is there.
+pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
+    check_names(key)?;
+    let (records, _) = store::load(&state_dir.join(DIRECTORY))?;
+    let record = records.iter().find(|record| record.key() == *key);
+    let record = record.ok_or_else(|| {
+        Error::Kept(format!(
+            "{key}: nothing is known of it here; `drumlin kept` shows what there is, and `drumlin adopt` gives it to an object"
+        ))
+    })?;
+    if record.drumlin.orphan_since.is_none() {
+        return Err(Error::Kept(format!(
+            "{key} is in {}; take it out of there first, without having it deleted",
+            record.drumlin.file
+        )));
+    }
+    let Some(handle) = record.handle() else {
+        return Err(Error::Kept(format!("{key}: there is nothing of it yet")));
+    };
+    Words::new(state_dir).say(&Word {
+        key: key.clone(),
+        handle: handle.to_owned(),
+    })?;
+    Ok(handle.to_owned())
+}
+
+fn check_names(key: &ObjectKey) -> Result<(), Error> {
+    if names::is_label(&key.namespace) && names::is_subdomain(&key.name) {
+        return Ok(());
+    }
+    Err(Error::Kept(format!(
+        "{}/{} is no NAMESPACE/NAME",
+        key.namespace, key.name
+    )))
+}

@@ -1,0 +1,22 @@
+//! `drumlin adopt`: what is kept is given to an object.
+
+use drumlin_reconciler::kept;
+
+use super::print::print;
+use crate::cli::AdoptArguments;
+
+/// Gives it.
+pub(crate) async fn run(arguments: &AdoptArguments) -> anyhow::Result<()> {
+    let (host, handle) = (&arguments.host, &arguments.handle);
+    let name = split(&arguments.name);
+    let key = kept::adopt(host.endpoint.path(), &host.state_dir, handle, name).await?;
+    print(&format!(
+        "{handle} is {key} from now on: as soon as a manifest or the API server asks for that on this node\n"
+    ));
+    Ok(())
+}
+
+/// The namespace and the name of an object.
+pub(super) fn split(name: &str) -> (&str, &str) {
+    name.split_once('/').unwrap_or(("default", name))
+}

@@ -1,0 +1,30 @@
+//! `drumlin delete`: what no object asks for is destroyed, once a person has seen what that is.
+
+use std::io::{self, BufRead, IsTerminal};
+
+use anyhow::bail;
+use drumlin_reconciler::kept::Deletion;
+
+use super::print::{note, print};
+use crate::cli::DeleteArguments;
+
+/// Shows it, asks, and deletes it.
+pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
+    let (host, handle) = (&arguments.host, &arguments.handle);
+    let deletion = Deletion::of(host.endpoint.path(), &host.state_dir, handle).await?;
+    print(&format!("this destroys:\n{}", deletion.shown()));
+    if !arguments.yes {
+        if !io::stdin().is_terminal() {
+            bail!("nothing was deleted; --yes does it without a question");
+        }
+        note("type yes to destroy it:");
+        let mut answer = String::new();
+        io::stdin().lock().read_line(&mut answer)?;
+        if answer.trim() != "yes" {
+            bail!("nothing was deleted");
+        }
+    }
+    deletion.run().await?;
+    print("deleted\n");
+    Ok(())
+}

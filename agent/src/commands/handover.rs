@@ -1,0 +1,22 @@
+//! `drumlin handover`: what is kept of an object whose manifest is away goes to the other side.
+
+use drumlin_crd::ObjectKey;
+use drumlin_reconciler::kept;
+
+use super::{adopt::split, print::print};
+use crate::cli::HandoverArguments;
+
+/// Says so to the reconciler.
+pub(crate) fn run(arguments: &HandoverArguments) -> anyhow::Result<()> {
+    let (namespace, name) = split(&arguments.name);
+    let key = ObjectKey {
+        kind: arguments.kind.as_str().to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let handle = kept::hand_over(&arguments.state_dir, &key)?;
+    print(&format!(
+        "{handle} goes to whoever asks for {key} on this node within an hour\n"
+    ));
+    Ok(())
+}
