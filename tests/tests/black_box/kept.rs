@@ -1,10 +1,11 @@
 //! What no object asks for: listed, given to an object, deleted by hand.
 
-use std::process::Output;
+use std::{fs, process::Output};
 
 use drumlin_proto::csi::v1::{ControllerGetVolumeRequest, CreateVolumeRequest};
 use drumlin_tests::{
     agent::eventually,
+    programs::workspace,
     requests::{create, mounted},
 };
 use serde_json::Value;
@@ -220,4 +221,67 @@ async fn a_group_snapshot_is_deleted_with_its_members_and_a_group_without() {
     eventually(|| host.find("GroupSnapshot", "s"), Option::is_none).await;
     eventually(|| host.find("VolumeGroup", "g"), Option::is_none).await;
     assert_eq!(host.counts().await, (3, 0));
+}
+
+/// The commands of README's page on what is kept.
+fn words_of_readme() -> Vec<String> {
+    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
+    let page = readme.split("## What is kept").nth(1).unwrap();
+    let block = page.split("```").nth(1).unwrap();
+    let lines = block.lines().filter_map(|line| line.split('#').next());
+    let lines = lines
+        .map(str::trim)
+        .filter(|line| line.starts_with("drumlin "));
+    lines.map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn readmes_own_words_bring_retained_data_back() {
+    let mut host = Host::start().await;
+    let within = |name: &str, at: &str| {
+        let mount = format!("mount: {{path: {}}}", host.path(at));
+        let text = volume(name, "16Mi", &mount);
+        text.replace("metadata:\n", "metadata:\n  namespace: db\n")
+    };
+    let (old, data) = (within("old", "old"), within("data", "data"));
+    let doomed = small("doomed");
+    host.write("v.yaml", &[old.clone(), doomed.clone()]);
+    host.until("old", &["True"]).await;
+    host.until("doomed", &["True"]).await;
+    put(&host.path("old"), "file", b"bytes");
+    host.write("v.yaml", &[absent(&old), doomed.clone()]);
+    host.until("old", &["Released"]).await;
+    host.write("v.yaml", &[small("other")]);
+    host.until("doomed", &["Orphan"]).await;
+    let words = words_of_readme();
+    let run = |words: &str, handle: &str, more: &[&str]| {
+        let words = words.replace("HANDLE", handle);
+        let words: Vec<&str> = words.split_whitespace().skip(1).collect();
+        host.done(words[0], &[&words[1..], more].concat())
+    };
+    let [kept, adopt, handover, delete] = words.as_slice() else {
+        panic!("{words:?}");
+    };
+    let shown = run(kept, "", &[]);
+    let handle = |state: &str| {
+        let line = shown.lines().find(|line| line.contains(state)).unwrap();
+        let mut words = line.split_whitespace();
+        words
+            .find(|word| word.matches('/').count() == 2)
+            .unwrap()
+            .to_owned()
+    };
+    let (released, orphan) = (handle("Released"), handle("Orphan"));
+    run(adopt, &released, &[]);
+    host.write("data.yaml", &[data]);
+    host.until("data", &["True"]).await;
+    assert_eq!(get(&host.path("data"), "file"), b"bytes");
+    run(delete, &orphan, &["--yes"]);
+    assert!(!host.is_there(&orphan).await);
+    fs::remove_file(host.manifests.join("data.yaml")).unwrap();
+    host.until("data", &["Orphan"]).await;
+    run(handover, "", &[]);
+    assert!(host.is_there(&released).await);
+    host.restart(None).await;
+    host.until("data", &["Orphan"]).await;
 }
