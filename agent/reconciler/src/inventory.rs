@@ -23,6 +23,7 @@ pub(crate) struct Inventory {
     objects: HashMap<ObjectKey, Vec<InventoryObject>>,
     by_id: HashMap<String, InventoryObject>,
     unreadable: Vec<UnreadableClass>,
+    is_known: bool,
 }
 
 /// The list that was made last, and when.
@@ -32,6 +33,7 @@ impl Inventory {
     fn of(objects: Vec<InventoryObject>, unreadable: Vec<UnreadableClass>) -> Self {
         let mut inventory = Self {
             unreadable,
+            is_known: true,
             ..Self::default()
         };
         for object in objects {
@@ -57,6 +59,16 @@ impl Inventory {
     /// All there is.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &InventoryObject> {
         self.by_id.values()
+    }
+
+    /// Whether the agent says at all what it has.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// The classes where nobody could look.
+    pub(crate) fn names_unreadable(&self) -> impl Iterator<Item = &str> {
+        self.unreadable.iter().map(|class| &*class.name)
     }
 
     /// Where nobody could look, with why.

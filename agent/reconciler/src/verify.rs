@@ -7,14 +7,15 @@ use std::{
     time::Duration,
 };
 
-use drumlin_crd::{ObjectKey, VolumeGroupStatus};
-use drumlin_proto::{csi::v1, volumegroup::ListVolumeGroupsRequest};
+use drumlin_crd::{ObjectKey, VolumeGroupStatus, names};
+use drumlin_proto::{csi::v1, drumlin::v1::ObjectKind, volumegroup::ListVolumeGroupsRequest};
 use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
     client::{Cause, Failure, LIST, PATIENCE, call},
     engine::Engine,
+    inventory::Inventory,
     kinds::{
         membership::state,
         volume::{abnormal, size},
@@ -79,16 +80,7 @@ impl Engine {
             .iter()
             .filter_map(|key| self.shared.record(key))
             .collect();
-        let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
-        let found = Everything {
-            volumes: known(self.volumes().await),
-            snapshots: known(self.snapshots().await),
-            groups: if records.iter().any(is_group) {
-                known(self.groups().await)
-            } else {
-                None
-            },
-        };
+        let found = self.everything(&records).await;
         for record in records {
             let key = record.key();
             if found.differs_from(&record) {
@@ -102,13 +94,37 @@ impl Engine {
         }
     }
 
+    /// What there is: of our own agent by one list, in which no class hides another one; of any other by what CSI has.
+    async fn everything(&self, records: &[Record]) -> Everything {
+        self.client.forget_inventory().await;
+        match self.client.inventory().await {
+            Ok(inventory) if inventory.is_known() => return Everything::of(&inventory),
+            Err(failure) => {
+                known::<()>(Err(failure));
+                return Everything::default();
+            }
+            Ok(_) => {}
+        }
+        let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
+        Everything {
+            volumes: known(self.volumes().await),
+            snapshots: known(self.snapshots().await),
+            groups: if records.iter().any(is_group) {
+                known(self.groups().await)
+            } else {
+                None
+            },
+            unreadable: HashSet::new(),
+        }
+    }
+
     /// Has an object looked for what was made.
     fn doubt(&self, key: &ObjectKey) {
         self.shared.doubt(key);
         self.reset(key);
     }
 
-    async fn volumes(&self) -> Result<HashMap<String, v1::list_volumes_response::Entry>, Failure> {
+    async fn volumes(&self) -> Result<HashMap<String, Looks>, Failure> {
         let mut volumes = HashMap::new();
         let mut request = v1::ListVolumesRequest::default();
         loop {
@@ -119,8 +135,13 @@ impl Engine {
             )
             .await?;
             volumes.extend(answer.entries.into_iter().filter_map(|entry| {
-                let id = entry.volume.as_ref()?.volume_id.clone();
-                Some((id, entry))
+                let volume = entry.volume?;
+                let condition = entry.status.and_then(|status| status.volume_condition);
+                let looks = Looks {
+                    bytes: volume.capacity_bytes,
+                    problem: condition.and_then(abnormal),
+                };
+                Some((volume.volume_id, looks))
             }));
             if answer.next_token.is_empty() {
                 return Ok(volumes);
@@ -193,16 +214,55 @@ impl Engine {
 }
 
 /// What there is, as far as it could be asked.
+#[derive(Default)]
 struct Everything {
-    volumes: Option<HashMap<String, v1::list_volumes_response::Entry>>,
+    volumes: Option<HashMap<String, Looks>>,
     snapshots: Option<HashSet<String>>,
     groups: Option<HashMap<String, HashSet<String>>>,
+    /// The classes of which nothing is known.
+    unreadable: HashSet<String>,
+}
+
+/// A volume as it is.
+struct Looks {
+    bytes: i64,
+    problem: Option<String>,
 }
 
 impl Everything {
+    fn of(inventory: &Inventory) -> Self {
+        let of_kind = |kind| inventory.iter().filter(move |object| object.kind() == kind);
+        let volumes = of_kind(ObjectKind::Volume).map(|object| {
+            let looks = Looks {
+                bytes: object.size_bytes,
+                problem: (!object.problem.is_empty()).then(|| object.problem.clone()),
+            };
+            (object.object_id.clone(), looks)
+        });
+        let snapshots = of_kind(ObjectKind::Snapshot);
+        let groups = of_kind(ObjectKind::VolumeGroup).map(|object| {
+            let members = object.volume_ids.iter().cloned();
+            (object.object_id.clone(), members.collect())
+        });
+        Self {
+            volumes: Some(volumes.collect()),
+            snapshots: Some(snapshots.map(|object| object.object_id.clone()).collect()),
+            groups: Some(groups.collect()),
+            unreadable: inventory.names_unreadable().map(str::to_owned).collect(),
+        }
+    }
+
+    /// Whether nobody could look where this is.
+    fn is_hidden(&self, handle: &str) -> bool {
+        names::class_of(handle).is_some_and(|class| self.unreadable.contains(class))
+    }
+
     /// Whether an object is not as its record has it.
     fn differs_from(&self, record: &Record) -> bool {
         let lost = record.drumlin.lost;
+        if record.handle().is_some_and(|handle| self.is_hidden(handle)) {
+            return false;
+        }
         match &record.body {
             Body::Volume { status, .. } => {
                 let handle = status.volume_handle.as_ref().zip(self.volumes.as_ref());
@@ -221,7 +281,8 @@ impl Everything {
                     return false;
                 };
                 let members = status.members.iter();
-                let mut handles = members.filter_map(|member| member.snapshot_handle.as_ref());
+                let handles = members.filter_map(|member| member.snapshot_handle.as_ref());
+                let mut handles = handles.filter(|handle| !self.is_hidden(handle));
                 let is_lost = handles.any(|handle| !snapshots.contains(handle));
                 status.group_snapshot_handle.is_some() && is_lost != lost
             }
@@ -250,22 +311,21 @@ fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>
 }
 
 /// Whether a volume is not as its record has it.
-fn is_otherwise(record: &Record, found: Option<&v1::list_volumes_response::Entry>) -> bool {
+fn is_otherwise(record: &Record, found: Option<&Looks>) -> bool {
     let Body::Volume { status, .. } = &record.body else {
         return false;
     };
     let Some(found) = found else {
         return !record.drumlin.lost;
     };
-    let capacity = found.volume.as_ref().map(|volume| volume.capacity_bytes);
-    let condition = found
-        .status
-        .as_ref()
-        .and_then(|status| status.volume_condition.clone());
-    let drift = record
-        .condition("Drifted")
-        .map(|drifted| drifted.message.clone());
+    let drift = record.condition("Drifted");
+    let drift = drift.map(|drifted| drifted.message.trim_end_matches('…'));
+    // What CSI says of it is cut at 128 bytes.
+    let is_told = match (&found.problem, drift) {
+        (None, told) => told.is_none(),
+        (Some(problem), told) => told.is_some_and(|told| problem.starts_with(told)),
+    };
     record.drumlin.lost
-        || capacity.is_some_and(|bytes| bytes > 0 && Some(size(bytes)) != status.capacity)
-        || condition.and_then(abnormal) != drift
+        || (found.bytes > 0 && Some(size(found.bytes)) != status.capacity)
+        || !is_told
 }

@@ -1,6 +1,10 @@
 //! One object's trouble, and one class', is no trouble of the others.
 
-use std::{fs, path::Path, process::Child};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Child,
+};
 
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
@@ -169,8 +173,8 @@ fn boot(host: &mut Host) {
     }
 }
 
-#[tokio::test]
-async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
+/// A host with the classes `a` and `b`, and where these are.
+async fn with_two_classes() -> (Host, PathBuf, PathBuf) {
     let scratch = Scratch::new();
     let (a, b) = (scratch.directory("a"), scratch.directory("b"));
     let options = Options {
@@ -181,7 +185,30 @@ async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
         )),
         ..Options::default()
     };
-    let mut host = Host::over(scratch, options).await;
+    (Host::over(scratch, options).await, a, b)
+}
+
+#[tokio::test]
+async fn what_is_lost_is_seen_while_another_class_is_away() {
+    let (mut host, a, b) = with_two_classes().await;
+    let away = volume("away", "16Mi", "deviceClass: a");
+    host.write("v.yaml", &[away, volume("lost", "16Mi", "deviceClass: b")]);
+    host.until("away", &["True"]).await;
+    host.until("lost", &["True"]).await;
+    let lost = host.object("Volume", "lost");
+    let lost = lost["status"]["volumeHandle"].as_str().unwrap();
+    let key = lost.rsplit('/').next().unwrap();
+    host.agent.kill();
+    fs::remove_dir_all(b.join("volumes").join(key)).unwrap();
+    fs::rename(&a, a.with_extension("gone")).unwrap();
+    host.restart(None).await;
+    host.until("lost", &["False", "VolumeLost"]).await;
+    host.until("away", &["True"]).await;
+}
+
+#[tokio::test]
+async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
+    let (mut host, a, _) = with_two_classes().await;
     let of = |host: &Host, name: &str, class: &str| {
         let path = host.path(name);
         volume(
