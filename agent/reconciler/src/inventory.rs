@@ -77,6 +77,12 @@ impl Inventory {
         unreadable.map(|class| format!("class {}: {}", class.name, class.problem))
     }
 
+    /// A class that could not be read, and why.
+    pub(crate) fn first_unreadable(&self) -> Option<(&str, &str)> {
+        let first = self.unreadable.first()?;
+        Some((&first.name, &first.problem))
+    }
+
     /// Why a class could not be read, if so.
     pub(crate) fn unreadable(&self, class: &str) -> Option<&str> {
         let mut unreadable = self.unreadable.iter();

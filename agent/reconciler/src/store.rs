@@ -6,6 +6,7 @@ use std::{
     io::{self, Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use drumlin_crd::{ObjectKey, Problem, names};
@@ -23,10 +24,15 @@ use crate::{
 /// Where the state of the reconciler is within the agent's.
 pub(crate) const DIRECTORY: &str = "reconciler";
 
+/// A file that is there while the state may have been lost.
+const NEW: &str = "new.json";
+
 /// The state directory, held by one reconciler.
 #[derive(Debug)]
 pub(crate) struct Store {
     root: PathBuf,
+    /// What there was may have been lost: nobody has seen all that the agent has since.
+    is_new: AtomicBool,
     _lock: Flock<File>,
 }
 
@@ -63,6 +69,7 @@ impl Store {
         let root = state_dir.join(DIRECTORY);
         let failed =
             |error: io::Error| Error::State(format!("could not use {}: {error}", root.display()));
+        let is_new = !root.join("objects").exists();
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -93,7 +100,30 @@ impl Store {
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .map_err(failed)?;
-        Ok(Self { root, _lock: lock })
+        let store = Self {
+            is_new: AtomicBool::new(is_new || root.join(NEW).exists()),
+            root,
+            _lock: lock,
+        };
+        if is_new {
+            write(
+                &store.root.join(NEW),
+                &"nobody has seen all that there is yet",
+            )?;
+        }
+        Ok(store)
+    }
+
+    /// Whether what there was may have been lost.
+    pub(crate) fn is_new(&self) -> bool {
+        self.is_new.load(Ordering::Relaxed)
+    }
+
+    /// All that the agent has was seen.
+    pub(crate) fn has_seen_all(&self) {
+        if self.is_new() && fs::remove_file(self.root.join(NEW)).is_ok() {
+            self.is_new.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Writes a record, durably: a guard that later steps rely on.

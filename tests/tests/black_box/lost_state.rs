@@ -2,7 +2,10 @@
 
 use std::fs;
 
-use drumlin_tests::agent::eventually;
+use drumlin_tests::{
+    agent::{Options, eventually},
+    storage::Scratch,
+};
 use serde_json::Value;
 
 use crate::{
@@ -221,4 +224,33 @@ async fn killed_while_it_finds_what_there_was_it_finds_it_all_the_same() {
         host.until("s", &["True"]).await;
         assert_eq!(told(&host, ("Snapshot", "s"), &["snapshotHandle"]), had);
     }
+}
+
+#[tokio::test]
+async fn a_volume_whose_class_is_away_meanwhile_is_found_when_it_is_back() {
+    let scratch = Scratch::new();
+    let disk = scratch.directory("disk");
+    let options = Options {
+        config: Some(format!(
+            "classes:\n- {{name: default, directory: {{path: {}}}}}\n",
+            disk.display()
+        )),
+        ..Options::default()
+    };
+    let mut host = Host::over(scratch, options).await;
+    let released = absent(&volume("v", "16Mi", ""));
+    host.write("v.yaml", &[volume("v", "16Mi", "")]);
+    host.until("v", &["True"]).await;
+    let had = told(&host, ("Volume", "v"), &["volumeHandle"]);
+    host.write("v.yaml", &[released]);
+    host.until("v", &["Released"]).await;
+    host.agent.kill();
+    let away = disk.with_extension("away");
+    fs::rename(&disk, &away).unwrap();
+    host.write("v.yaml", &[volume("v", "32Mi", "")]);
+    host.lose_state().await;
+    host.until("v", &["False", "Unavailable"]).await;
+    fs::rename(&away, &disk).unwrap();
+    host.until("v", &["True", "32Mi"]).await;
+    assert_eq!(told(&host, ("Volume", "v"), &["volumeHandle"]), had);
 }

@@ -283,6 +283,24 @@ impl Pass<'_> {
         }
     }
 
+    /// The same of a volume: its class could be read, and, where it names none and the state may have been lost, all could.
+    pub(super) async fn check_class(&self) -> Result<(), Halt> {
+        let inventory = self.client.inventory().await?;
+        let class = self.spec().device_class.as_deref();
+        let hidden = match class {
+            Some(class) => inventory.unreadable(class).map(|why| (class, why)),
+            None if self.shared.store().is_new() => inventory.first_unreadable(),
+            None => None,
+        };
+        if let Some((class, why)) = hidden {
+            return Err(unseen(class, why));
+        }
+        if inventory.first_unreadable().is_none() {
+            blocking(|| self.shared.store().has_seen_all());
+        }
+        Ok(())
+    }
+
     /// Before something is made that must not be there already: the class of what it is made from could be read when what
     /// there is was listed.
     pub(super) async fn check_looked(&self, source: &str) -> Result<(), Halt> {
@@ -292,12 +310,14 @@ impl Pass<'_> {
         };
         match inventory.unreadable(class) {
             None => Ok(()),
-            Some(why) => Err(waiting(
-                "Unavailable",
-                format!("whether it is there already could not be looked at: class {class}: {why}"),
-            )),
+            Some(why) => Err(unseen(class, why)),
         }
     }
+}
+
+fn unseen(class: &str, why: &str) -> Halt {
+    let message = "whether it is there already could not be looked at";
+    waiting("Unavailable", format!("{message}: class {class}: {why}"))
 }
 
 /// Why an annotation is not obeyed that anybody may write.

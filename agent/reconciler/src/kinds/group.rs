@@ -23,7 +23,7 @@ impl Pass<'_> {
         }
         self.record.drumlin.destroyed = false;
         self.check_members()?;
-        if !self.record.is_begun_here() {
+        if self.group_parts().1.group_handle.is_none() {
             self.take_up().await?;
         }
         self.create_group().await?;
@@ -177,7 +177,7 @@ impl Pass<'_> {
     async fn destroy_group(&mut self) -> Result<Verdict, Halt> {
         let policy = self.record.deletion_policy();
         if self.is_to_be_destroyed() {
-            if !self.record.is_begun_here() {
+            if self.group_parts().1.group_handle.is_none() {
                 self.take_up().await?;
                 self.confirm_end().await?;
             }

@@ -14,7 +14,7 @@ impl Pass<'_> {
     /// Takes the volume away, and then deletes or releases it.
     pub(super) async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
         if self.is_to_be_destroyed() {
-            if !self.record.is_begun_here() {
+            if self.status().volume_handle.is_none() {
                 self.take_up().await?;
                 self.confirm_end().await?;
             }

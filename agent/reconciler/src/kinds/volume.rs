@@ -21,7 +21,8 @@ impl Pass<'_> {
             return self.destroy_volume().await;
         }
         self.record.drumlin.destroyed = false;
-        if !self.record.is_begun_here() {
+        // Also what was intended: the class that it is in may not have been there then.
+        if self.status().volume_handle.is_none() {
             self.take_up().await?;
         }
         if self.is_doubted && self.status().volume_handle.is_some() {
@@ -140,6 +141,7 @@ impl Pass<'_> {
             intent
         } else {
             let intent = self.intend()?;
+            self.check_class().await?;
             self.guard().await?;
             self.record.drumlin.create = Some(intent.clone());
             self.status_mut().csi_name = Some(name.clone());
