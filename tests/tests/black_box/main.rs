@@ -25,6 +25,7 @@ mod examples;
 mod group_snapshots;
 mod group_trouble;
 mod guard;
+mod histories;
 mod host;
 mod interruption;
 mod interruption_of_manifests;

@@ -39,12 +39,16 @@ mod group_trouble;
 mod groups;
 #[path = "../black_box/guard.rs"]
 mod guard;
+#[path = "../black_box/host.rs"]
+mod host;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
 #[path = "../black_box/kit.rs"]
 mod kit;
 mod layers;
 mod legs;
+#[path = "../black_box/lost_state.rs"]
+mod lost_state;
 mod lvm_killed;
 mod mapped;
 mod merges;
