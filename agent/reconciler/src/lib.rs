@@ -56,7 +56,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use blocking::blocking;
@@ -213,26 +216,29 @@ impl Reconciler {
                 stop.run_until_cancelled(Box::pin(verifying)).await;
             })
         };
+        // Each source by itself: one that does not answer holds up neither the other one nor the stop.
+        let files = files.map(|files| {
+            let followed = files.follow(Arc::clone(&engine));
+            tokio::spawn(stop.clone().run_until_cancelled_owned(followed))
+        });
         let following = async {
-            let files = async {
-                if let Some(files) = files {
-                    files.follow(&engine).await;
-                }
-            };
-            let cluster = async {
-                if let Some((server, told)) = cluster {
-                    let followed = source::kubernetes::follow(Arc::clone(&engine), server, &told);
-                    Box::pin(followed).await;
-                }
-            };
-            tokio::join!(files, cluster);
+            if let Some((server, told)) = cluster {
+                let followed = source::kubernetes::follow(Arc::clone(&engine), server, &told);
+                Box::pin(followed).await;
+            }
             std::future::pending::<()>().await;
         };
         stop.run_until_cancelled(following).await;
         let _ = working.await;
         let _ = verifying.await;
+        if let Some(files) = files {
+            let _ = files.await;
+        }
     }
 }
+
+/// So long a look at the manifests may take before it is said.
+const SLOW: Duration = Duration::from_secs(10);
 
 impl Files {
     fn new(manifests: &Path, trust: Trust) -> Result<Self, Error> {
@@ -244,16 +250,42 @@ impl Files {
         })
     }
 
-    async fn follow(mut self, engine: &Engine) {
+    async fn follow(mut self, engine: Arc<Engine>) {
         let mut catalog = Catalog::default();
         let shown = self.directory.path().display().to_string();
-        loop {
-            let scan = blocking(|| self.directory.scan());
-            let is_unsettled = matches!(&scan, Scan::Read(content) if content.unsettled);
-            if let Err(error) = blocking(|| catalog.apply(engine, &shown, scan)) {
+        let apply = |catalog: &mut Catalog, scan| {
+            if let Err(error) = blocking(|| catalog.apply(&engine, &shown, scan)) {
                 tracing::error!(error = %error, "state could not be written");
             }
-            blocking(|| self.watch.follow());
+        };
+        loop {
+            // On a thread that nobody waits for: the file system may never answer.
+            let mut looking = tokio::task::spawn_blocking(move || {
+                let scan = self.directory.scan();
+                (self, scan)
+            });
+            let looked = if let Ok(looked) = timeout(SLOW, &mut looking).await {
+                looked
+            } else {
+                let why = format!("a look at {shown} has taken more than {} s", SLOW.as_secs());
+                apply(&mut catalog, Scan::Unavailable(why));
+                looking.await
+            };
+            let Ok((files, scan)) = looked else {
+                tracing::error!(source = shown, "look at the manifests has ended in a panic");
+                return;
+            };
+            self = files;
+            let is_unsettled = matches!(&scan, Scan::Read(content) if content.unsettled);
+            apply(&mut catalog, scan);
+            let watching = tokio::task::spawn_blocking(move || {
+                self.watch.follow();
+                self
+            });
+            let Ok(files) = watching.await else {
+                return;
+            };
+            self = files;
             self.watch.wait(is_unsettled).await;
         }
     }

@@ -12,10 +12,14 @@ use drumlin_tests::{
     agent::{Agent, PATIENCE, eventually},
     requests::{mounted, publish, stage, unpublish, unstage},
 };
-use nix::mount::{MntFlags, MsFlags, mount as mount_in, umount2};
+use nix::{
+    mount::{MntFlags, MsFlags, mount as mount_in, umount2},
+    sys::signal::Signal,
+};
 use tonic::Code;
 
 use crate::{
+    host::{Host, small},
     kit::{mount, ok, paths, refused, text, two_classes, unmount, volume},
     stalled_disk::{PROMPT, slowest_probe, waiting},
 };
@@ -225,6 +229,37 @@ async fn a_class_whose_directory_does_not_answer_is_named_by_probe() {
         assert!(Instant::now() < deadline, "{message}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test]
+async fn manifests_that_do_not_answer_hold_up_neither_the_agent_nor_its_stop() {
+    let mut host = Host::start().await;
+    host.write("v.yaml", &[small("v")]);
+    host.until("v", &["True"]).await;
+    let silent = Silent::new(host.manifests.clone());
+    host.agent.signal(Signal::SIGHUP);
+    let told = |(table, _): &(String, i32)| table.contains("has taken more than");
+    let (table, code) = eventually(|| host.agent.status(), told).await;
+    assert!(code == 3 && table.contains("True"), "{table}");
+    volume(&host.agent, "by-a-call", 16, &mounted("ext4")).await;
+    host.agent.signal(Signal::SIGTERM);
+    assert_eq!(host.agent.wait().await.code(), Some(0));
+
+    // Nor do they hold up a start.
+    host.agent.spawn();
+    let answers = || async {
+        let asked = host.agent.identity().probe(ProbeRequest {}).await;
+        asked.is_ok()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !answers().await {
+        assert!(Instant::now() < deadline, "{}", host.agent.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    eventually(|| host.agent.status(), told).await;
+    drop(silent);
+    let is_read = |(table, code): &(String, i32)| *code == 0 && table.contains("True");
+    eventually(|| host.agent.status(), is_read).await;
 }
 
 async fn probes_are_prompt(agent: &Agent) {

@@ -60,7 +60,8 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// Begins to watch `path`, whether it exists or not. Without inotify it polls, and says so.
+    /// What watches `path`, whether it exists or not, once it is told to [follow](Self::follow) it: that may wait for a disk.
+    /// Without inotify it polls, and says so.
     pub(crate) fn new(path: &Path) -> Self {
         let changed = Arc::new(Notify::new());
         let filter = Arc::new(Mutex::new(Filter::default()));
@@ -86,7 +87,6 @@ impl Watch {
             Ok(watcher) => watch.watcher = Some(watcher),
             Err(error) => watch.poll_instead(&error),
         }
-        watch.follow();
         watch
     }
 
