@@ -285,6 +285,11 @@ impl Agent {
         volumegroup::controller_client::ControllerClient::new(self.channel())
     }
 
+    /// A client of what there is, and whose.
+    pub fn inventory(&self) -> drumlin::v1::inventory_client::InventoryClient<Channel> {
+        drumlin::v1::inventory_client::InventoryClient::new(self.channel())
+    }
+
     /// A client of what CSI has no words for.
     pub fn own(&self) -> drumlin::v1::group_controller_client::GroupControllerClient<Channel> {
         drumlin::v1::group_controller_client::GroupControllerClient::new(self.channel())

@@ -17,6 +17,7 @@ use drumlin_proto::{
         DeleteVolumeGroupSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest,
         VolumeCapability,
     },
+    drumlin::v1::{ObjectKind, SetOwnerRequest},
     volumegroup::{
         CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
     },
@@ -94,6 +95,20 @@ async fn life(
         .await)
     .snapshot
     .unwrap();
+    for (kind, object_id) in [
+        (ObjectKind::Volume, &id),
+        (ObjectKind::Snapshot, &taken.snapshot_id),
+    ] {
+        let owned = SetOwnerRequest {
+            kind: kind.into(),
+            object_id: object_id.clone(),
+            owner: [("drumlin.dev/name".to_owned(), "data".to_owned())].into(),
+        };
+        step!("set the owner", async |agent: &Agent| agent
+            .inventory()
+            .set_owner(owned.clone())
+            .await);
+    }
     let copy = |name: &str| create(name, mebibytes * 2, capability);
     let restore = CreateVolumeRequest {
         volume_content_source: from_snapshot(&taken.snapshot_id),
