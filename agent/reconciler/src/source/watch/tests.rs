@@ -15,13 +15,20 @@ async fn woken(watch: &mut Watch) -> bool {
 
 /// A watch that has nothing left to report.
 async fn quiet(path: &Path) -> Watch {
-    let mut watch = Watch::new(path);
+    let mut watch = following(path);
     while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
         .await
         .is_ok()
     {
         watch.follow();
     }
+    watch
+}
+
+/// One that follows a path already, as after the first look.
+fn following(path: &Path) -> Watch {
+    let mut watch = Watch::new(path);
+    watch.follow();
     watch
 }
 
