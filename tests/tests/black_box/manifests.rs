@@ -11,7 +11,7 @@ use drumlin_tests::{
 };
 
 use crate::{
-    host::{Host, absent, volume},
+    host::{Host, absent, group, object, small, volume},
     kit::{get, ok, put, text},
 };
 use nix::sys::statvfs::FsFlags;
@@ -561,4 +561,64 @@ async fn the_agent_may_be_away_for_a_while() {
     eventually(status, |table| table.contains("Created")).await;
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_as_asked_is_no_trouble() {
+    let mut host = Host::start().await;
+    let made = [
+        small("a"),
+        small("b"),
+        volume("kept", "16Mi", ""),
+        object(
+            "Snapshot",
+            "s",
+            "",
+            "source: {volumeName: a}, deletionPolicy: Delete",
+        ),
+        object(
+            "Snapshot",
+            "t",
+            "",
+            "source: {volumeName: a}, deletionPolicy: Retain",
+        ),
+        group("g", "a b"),
+        object("GroupSnapshot", "q", "", "groupName: g"),
+    ];
+    let never = [
+        absent(&small("never")),
+        absent(&object(
+            "Snapshot",
+            "never",
+            "",
+            "source: {volumeName: none}",
+        )),
+        absent(&group("never", "none")),
+        absent(&object("GroupSnapshot", "never", "", "groupName: none")),
+        volume("other", "16Mi", "nodeName: elsewhere"),
+    ];
+    let fine = |(table, code): &(String, i32)| *code == 0 && !table.contains("Pending");
+    host.write("all.yaml", &[&made[..], &never].concat());
+    eventually(|| host.agent.status(), fine).await;
+    host.until("q", &["True"]).await;
+    let gone: Vec<String> = made.iter().map(|manifest| absent(manifest)).collect();
+    host.write("all.yaml", &[&gone[..], &never].concat());
+    for (name, reason) in [
+        ("a", "Deleted"),
+        ("kept", "Released"),
+        ("t", "Released"),
+        ("q", "Deleted"),
+    ] {
+        host.until(name, &["False", reason]).await;
+    }
+    eventually(|| host.agent.status(), fine).await;
+    host.restart(None).await;
+    assert_eq!(host.agent.status().1, 0);
+    host.write("all.yaml", &[small("last")]);
+    host.until("last", &["True"]).await;
+    eventually(|| host.agent.status(), fine).await;
+    // And what is not is.
+    host.write("all.yaml", &[small("another")]);
+    host.until("last", &["Orphan"]).await;
+    assert_eq!(host.agent.status().1, 3);
 }
