@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
 use crate::{
+    names::MOST_MEMBERS,
     selector::Selector,
     status::{LastOperation, conditions, unobserved},
     volume::DeletionPolicy,
@@ -84,7 +85,8 @@ pub struct VolumeGroupSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "members")]
     pub members: Option<Vec<GroupMember>>,
-    /// The members, by their labels: volumes and claims of this namespace on this node. An empty one means all of them.
+    /// The members, by their labels: volumes and claims of this namespace on this node, at most 1,024. An empty one means all
+    /// of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
     /// No snapshot of the group is taken while it has fewer members than this; 1 when left out.
@@ -185,9 +187,10 @@ pub struct Candidate {
     pub node_name: Option<String>,
 }
 
-/// The schema of the candidates: a list that is merged by kind and name.
+/// The schema of the candidates: a list that is merged by kind and name. One more than a group can have says that there are
+/// too many.
 pub(crate) fn candidates(generator: &mut SchemaGenerator) -> Schema {
-    by_kind_and_name(&generator.subschema_for::<Candidate>(), 1024)
+    by_kind_and_name(&generator.subschema_for::<Candidate>(), MOST_MEMBERS + 1)
 }
 
 /// What has become of a group.

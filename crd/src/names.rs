@@ -44,6 +44,8 @@ pub const INCARNATION: &str = "drumlin.dev/incarnation";
 pub const TENANT: &str = "drumlin.dev/namespace-uid";
 /// `true` when the object has let go of it.
 pub const RELEASED: &str = "drumlin.dev/released";
+/// So many members a group can have.
+pub const MOST_MEMBERS: u32 = 1024;
 /// The claim that a provisioner has made a volume for.
 pub const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
 /// The namespace of that claim.

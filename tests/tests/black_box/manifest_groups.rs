@@ -465,3 +465,29 @@ async fn nothing_is_called_when_nothing_changes() {
     host.until("g", &["True", "3 of 3"]).await;
     assert!(calls() > before);
 }
+
+#[tokio::test]
+async fn a_selector_that_means_too_many_says_so_and_the_group_stays_as_it_is() {
+    let host = Host::start().await;
+    let by_labels = object("VolumeGroup", "g", "", "selector: {matchLabels: {app: pg}}");
+    host.write("g.yaml", &[by_labels, labelled("a", "app: pg")]);
+    host.until("g", &["True", "AllMembersJoined"]).await;
+    let paused = |name: String, labels: &str| {
+        annotated(&labelled(&name, labels), "drumlin.dev/paused: \"true\"")
+    };
+    let many = |labels: &str| {
+        let all = (0..1024).map(|number| paused(format!("b{number:04}"), labels));
+        all.collect::<Vec<_>>()
+    };
+    host.write("many.yaml", &many("app: pg"));
+    let why = ["False", "TooManyMembers", "more than 1024", "spec.selector"];
+    host.until("g", &why).await;
+    assert_eq!(
+        host.object("VolumeGroup", "g")["status"]["desiredCount"],
+        1025
+    );
+    assert_eq!(host.inside().await, ["a"]);
+    host.write("many.yaml", &many("app: web"));
+    host.until("g", &["True", "AllMembersJoined", "1 of 1"])
+        .await;
+}

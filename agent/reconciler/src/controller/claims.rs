@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use drumlin_crd::{Candidate, MemberKind, ObjectKey};
+use drumlin_crd::{Candidate, MemberKind, ObjectKey, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -66,6 +66,7 @@ impl View {
         }
         let candidates = self.candidates(record);
         let place = self.place(&seen.uid, record, &candidates);
+        let candidates = as_many_as_can_be_told(candidates, record.node());
         let told = self.told.of(key, &seen.uid);
         let mut conditions = told.map_or_else(|| seen.said.clone(), ours);
         match &place {
@@ -254,6 +255,20 @@ impl Bound {
 fn node_of(handle: &str) -> Option<String> {
     let (node, rest) = handle.split_once('/')?;
     (!node.is_empty() && rest.contains('/')).then(|| node.to_owned())
+}
+
+/// The candidates that an agent has to know of. Where there are too many for a group, those of other nodes, which are no
+/// members, are left out, and of what is still too much one more than can be.
+fn as_many_as_can_be_told(mut candidates: Vec<Candidate>, node: Option<&str>) -> Vec<Candidate> {
+    const MOST: usize = names::MOST_MEMBERS as usize;
+    if candidates.len() <= MOST {
+        return candidates;
+    }
+    if let Some(node) = node {
+        candidates.retain(|one| one.node_name.as_deref().is_none_or(|named| named == node));
+    }
+    candidates.truncate(MOST + 1);
+    candidates
 }
 
 /// A status with the claims that are meant; not every kind can mean some.

@@ -348,3 +348,36 @@ async fn one_write_that_is_not_answered_holds_up_no_other() {
     // Each its claims, and its node.
     assert_eq!(changes(&fake).count(), 2 * names.len() - 1);
 }
+
+#[tokio::test]
+async fn a_group_that_means_too_many_claims_is_told_of_one_more_than_it_can_have() {
+    let fake = Fake::willing();
+    let mut view = view(&fake);
+    let spec = json!({"nodeName": "node-a", "selector": {}});
+    let group = |status: &Value| Event::Apply(object("VolumeGroup", "1", &spec, status));
+    see(&mut view, "VolumeGroup", group(&json!({})));
+    // As many as it can have, and others that are not its node's.
+    for number in 0..1024 {
+        let name = format!("data-{number:04}");
+        bound(&fake, &mut view, (&name, &name), "node-a");
+        if number % 2 == 0 {
+            let name = format!("another-{number:04}");
+            bound(&fake, &mut view, (&name, &name), "node-b");
+        }
+    }
+    let told_of = async |view: &mut View, fake: &Fake| {
+        view.look_at_claims("db");
+        view.is_done().await;
+        let status = told(fake).pop()?;
+        assert!(status["conditions"].is_null(), "{}", status["conditions"]);
+        let count = status["candidates"].as_array()?.len();
+        see(view, "VolumeGroup", group(&status));
+        Some(count)
+    };
+    assert_eq!(told_of(&mut view, &fake).await, Some(1024));
+    for name in ["one-more", "two-more"] {
+        bound(&fake, &mut view, (name, name), "node-a");
+    }
+    assert_eq!(told_of(&mut view, &fake).await, Some(1025));
+    assert_eq!(told_of(&mut view, &fake).await, None, "it is no news");
+}

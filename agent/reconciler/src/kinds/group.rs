@@ -1,6 +1,8 @@
 //! Kind `VolumeGroup`: made empty, then given its members, and emptied before it is deleted.
 
-use drumlin_crd::{DeletionPolicy, MemberKind, VolumeGroupSpec, VolumeGroupStatus, names};
+use drumlin_crd::{
+    DeletionPolicy, MemberKind, MemberStatus, VolumeGroupSpec, VolumeGroupStatus, names,
+};
 use drumlin_proto::volumegroup::{
     ControllerGetVolumeGroupRequest, CreateVolumeGroupRequest, DeleteVolumeGroupRequest,
     ModifyVolumeGroupMembershipRequest, VolumeGroup,
@@ -8,7 +10,8 @@ use drumlin_proto::volumegroup::{
 use tonic::Code;
 
 use super::{
-    Halt, Pass, blocked, gone, removal::has_nothing, stalled, volume::is_refusal, waiting,
+    Halt, Pass, blocked, gone, membership::state, removal::has_nothing, stalled,
+    volume::is_refusal, waiting,
 };
 use crate::{
     client::{Failure, PATIENCE, call},
@@ -33,6 +36,7 @@ impl Pass<'_> {
         };
         self.recall_members(&group);
         let mut members = self.wanted_members(&self.record);
+        self.check_count(&members)?;
         let group = self.follow_members(group, &mut members).await?;
         self.tell_members(&group, members);
         self.judge_members()
@@ -69,6 +73,24 @@ impl Pass<'_> {
             format!(
                 "spec.members.{index}.kind: {} {}: a bare host has no claims; use kind Volume ({}:{})",
                 claim.kind, claim.name, book.file, book.line
+            ),
+        ))
+    }
+
+    /// A group that means too many keeps those that it has: nobody can say which of them it should have instead.
+    fn check_count(&mut self, members: &[MemberStatus]) -> Result<(), Halt> {
+        let meant = members.iter();
+        let meant = meant.filter(|member| member.state != state::OTHER_NODE);
+        let meant = u32::try_from(meant.count()).unwrap_or(u32::MAX);
+        if meant <= names::MOST_MEMBERS {
+            return Ok(());
+        }
+        self.group_status_mut().desired_count = meant;
+        Err(stalled(
+            "TooManyMembers",
+            format!(
+                "means more than {} volumes and claims, which is as many as a group can have; narrow spec.selector",
+                names::MOST_MEMBERS
             ),
         ))
     }
