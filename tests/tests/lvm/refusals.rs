@@ -1,6 +1,6 @@
 //! What would do harm is refused with a reason, and served as soon as that is gone.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 
 use drumlin_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
 use drumlin_tests::{
@@ -274,4 +274,24 @@ async fn a_udevd_whose_answers_are_not_heard_is_refused() {
     serves(&agent).await;
     assert!(node_of(|name| name.starts_with("drumlin-")).is_none());
     assert_eq!(cookies(), before, "what was asked leaves no semaphore");
+}
+
+/// As after a boot with many disks.
+#[tokio::test]
+async fn a_udevd_that_is_busy_is_waited_for() {
+    if !has_udevd() {
+        return;
+    }
+    let (mut agent, _) = start().await;
+    agent.kill();
+    run("udevadm", &["control", "--stop-exec-queue"]);
+    let later = thread::spawn(|| {
+        thread::sleep(Duration::from_secs(6));
+        run("udevadm", &["control", "--start-exec-queue"]);
+    });
+    agent.restart().await;
+    let answer = agent.identity().probe(ProbeRequest {}).await;
+    later.join().unwrap();
+    ok(answer);
+    serves(&agent).await;
 }

@@ -34,8 +34,14 @@ pub(super) const SHIFT: u32 = 16;
 /// The upper half of a cookie, where it is the key of its semaphore (`DM_COOKIE_MAGIC`).
 pub(super) const MAGIC: u32 = 0x0d4d;
 
-/// So long udevd may take to answer: less than callers are kept for the disks of a group. Usually it is milliseconds.
+/// What is there while udevd has events to handle (`udev_queue_is_empty`).
+const QUEUE: &str = "/run/udev/queue";
+
+/// So long an idle udevd may take to answer: less than callers are kept for the disks of a group. Usually it is
+/// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// So long it may take while it has events to handle, as after a boot with many disks.
+const PATIENCE_BUSY: Duration = Duration::from_secs(30);
 /// So long a udevd that did not answer is not asked again: who calls gets the reason, and not a timeout.
 const AGAIN: Duration = Duration::from_secs(10);
 /// What the devices are called that are there to be answered for.
@@ -117,8 +123,9 @@ fn does_not_answer() -> Error {
     Error::new(
         Kind::Precondition,
         format!(
-            "udevd runs ({CONTROL}), and what it answers to device-mapper does not come here within {} s, so LVM would wait for ever; give a container the host's IPC namespace (`hostIPC: true`, `--ipc=host`), or see on the host whether udevd works (`udevadm settle`) and has device-mapper's rules (95-dm-notify.rules)",
-            PATIENCE.as_secs()
+            "udevd runs ({CONTROL}), and what it answers to device-mapper does not come here within {} s ({} s while it has other events to handle), so LVM would wait for ever; give a container the host's IPC namespace (`hostIPC: true`, `--ipc=host`), or see on the host whether udevd works (`udevadm settle`) and has device-mapper's rules (95-dm-notify.rules)",
+            PATIENCE.as_secs(),
+            PATIENCE_BUSY.as_secs()
         ),
     )
 }
@@ -163,14 +170,18 @@ impl Cookie {
 
     /// Waits for the answer; whether it came.
     fn wait(&self) -> Result<bool> {
-        let deadline = Instant::now() + PATIENCE;
+        let begun = Instant::now();
+        let mut idle_since = begun;
         loop {
+            if Path::new(QUEUE).exists() {
+                idle_since = Instant::now();
+            }
             let left = semaphore(self.semaphore, None);
             let left = left.map_err(|error| Error::io("could not wait for udevd", error))?;
             if left == 0 {
                 return Ok(true);
             }
-            if Instant::now() >= deadline {
+            if idle_since.elapsed() >= PATIENCE || begun.elapsed() >= PATIENCE_BUSY {
                 return Ok(false);
             }
             thread::sleep(Duration::from_millis(2));

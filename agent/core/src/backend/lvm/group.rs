@@ -16,6 +16,7 @@ use super::{
     claims::Claims,
     host_settings::Seen,
     in_hand::InHand,
+    installation,
     metadata::{Reader, VolumeGroup},
     physical_volumes::FoundDisks,
     program::{self, Command},
@@ -153,6 +154,8 @@ impl Group {
     /// [`Kind::Precondition`] when there is no such group, `Io` when its disks cannot be read, `Busy` when they do not
     /// answer.
     pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
+        // A udevd that is busy says nothing of the disks.
+        installation::check().await?;
         let this = Arc::clone(self);
         let look = async move {
             let known = Arc::clone(&this);
