@@ -113,6 +113,14 @@ pub(crate) struct AgentArguments {
     /// This node's name [default: the host's name]
     #[arg(long, env = "DRUMLIN_NODE", value_name = "NAME")]
     pub(crate) node: Option<String>,
+    /// Former names of this node, or nodes whose disks came here for good: what they made becomes this node's.
+    #[arg(
+        long,
+        env = "DRUMLIN_ADOPT_NODE",
+        value_name = "NAMES",
+        value_delimiter = ','
+    )]
+    pub(crate) adopt_node: Vec<String>,
     /// Where state is kept, and the images of the built-in class [default: /var/lib/drumlin]
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,

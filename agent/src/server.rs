@@ -224,6 +224,8 @@ pub(crate) mod tests {
                 file_system: FileSystem::Ext4,
                 missing: Missing::Refuse,
                 longest_freeze: None,
+                node: node.clone(),
+                adoption: drumlin_core::ops::adoption(Vec::new()),
             })),
         };
         let classes = Classes::new(&node, vec![class]).unwrap();

@@ -143,7 +143,7 @@ fn members(generator: &mut SchemaGenerator) -> Schema {
     by_kind_and_name(&generator.subschema_for::<GroupMember>(), 128)
 }
 
-fn by_kind_and_name(items: &Schema, most: u32) -> Schema {
+fn by_kind_and_name(items: &Schema, most: usize) -> Schema {
     json_schema!({
         "type": "array",
         "items": items,

@@ -82,6 +82,16 @@ impl Object {
         annotations.get(key).map(String::as_str)
     }
 
+    /// The node that it names.
+    pub fn node(&self) -> Option<&str> {
+        match self {
+            Self::Volume(volume) => volume.spec.node_name.as_deref(),
+            Self::Snapshot(snapshot) => snapshot.spec.node_name.as_deref(),
+            Self::Group(group) => group.spec.node_name.as_deref(),
+            Self::GroupSnapshot(snapshot) => snapshot.spec.node_name.as_deref(),
+        }
+    }
+
     /// What this object may not be, given what it was.
     pub fn wrong_after(&self, old: &Self) -> Vec<Wrong> {
         match (old, self) {

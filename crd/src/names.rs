@@ -45,7 +45,7 @@ pub const TENANT: &str = "drumlin.dev/namespace-uid";
 /// `true` when the object has let go of it.
 pub const RELEASED: &str = "drumlin.dev/released";
 /// So many members a group can have.
-pub const MOST_MEMBERS: u32 = 1024;
+pub const MOST_MEMBERS: usize = 1024;
 /// The claim that a provisioner has made a volume for.
 pub const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
 /// The namespace of that claim.
@@ -97,6 +97,12 @@ pub fn is_subdomain(text: &str) -> bool {
 pub fn class_of(handle: &str) -> Option<&str> {
     let class = handle.rsplit('/').nth(1)?;
     is_label(class).then_some(class)
+}
+
+/// The node that an id of the agent's names (`<node>/<class>/<key>`).
+pub fn node_of(handle: &str) -> Option<&str> {
+    let (node, rest) = handle.split_once('/')?;
+    (!node.is_empty() && rest.contains('/')).then_some(node)
 }
 
 #[cfg(test)]

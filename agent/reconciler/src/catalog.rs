@@ -188,9 +188,15 @@ fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
         }];
     }
     // What was destroyed, or never begun, binds nobody.
+    let here = engine.known_agent().map(|agent| &*agent.node);
     let wrong = engine.shared.with(&key, |record| {
         let is_binding = record.is_begun() && !record.drumlin.destroyed;
-        is_binding.then(|| document.object.wrong_after(&record.object()))
+        // It stays where it is when its node has another name.
+        let now = document.object.node();
+        let is_renamed = now.is_some() && now == here && record.node() != here;
+        let mut wrong = document.object.wrong_after(&record.object());
+        wrong.retain(|wrong| !(is_renamed && wrong.field == "spec.nodeName"));
+        is_binding.then_some(wrong)
     });
     let wrong = wrong.flatten().unwrap_or_default();
     wrong

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use drumlin_crd::{LastOperation, ObjectKey};
+use drumlin_crd::{LastOperation, ObjectKey, names};
 use tokio::{
     sync::{Notify, OnceCell, watch},
     time::{Instant, sleep},
@@ -134,8 +134,24 @@ impl Engine {
 
     async fn greet(&self) -> Result<(), Failure> {
         self.client.greet().await?;
-        self.agent.get_or_try_init(|| self.client.agent()).await?;
+        let is_known = self.agent.initialized();
+        let agent = self.agent.get_or_try_init(|| self.client.agent()).await?;
+        if !is_known {
+            self.look_at_renamed(&agent.node);
+        }
         Ok(())
+    }
+
+    /// Has what was made under another name of this node be looked at, though it may be as it should.
+    fn look_at_renamed(&self, here: &str) {
+        let keys = self.shared.keys_of(|record| {
+            let node = record.handle().and_then(names::node_of);
+            record.served().is_none() && node.is_some_and(|node| node != here)
+        });
+        for key in keys {
+            self.shared.doubt(&key);
+            self.reset(&key);
+        }
     }
 
     /// Writes on every object that has something to do that it waits for the agent: once for each absence.
@@ -193,8 +209,13 @@ impl Engine {
         };
         let result = if is_elsewhere {
             // This host was renamed, or its state was carried to another: what was begun is not forgotten.
-            let message = format!("was begun here, but this node is {}", agent.node);
+            let message = format!(
+                "was begun here, but this node is {node}; if it was renamed, set spec.nodeName to {node}",
+                node = agent.node
+            );
             Err(stalled("NotThisNode", message))
+        } else if let Err(halt) = pass.follow_node().await {
+            Err(halt)
         } else if let Err(halt) = pass.keep_guard().await {
             Err(halt)
         } else if let Err(halt) = pass.confirm_end().await {

@@ -9,15 +9,15 @@ use std::{
 use anyhow::{Context, bail};
 use drumlin_core::{
     backend::{
-        Backend,
+        Adoption, Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
         lvm::{
-            Adoption, Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolGuard, PoolSize, Thick,
-            ThinPool, Volumes, Wipe,
+            Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolGuard, PoolSize, Thick, ThinPool,
+            Volumes, Wipe,
         },
     },
     host::FileSystem,
-    ops::{Class, adopted_labels},
+    ops::{Class, adoption},
     types::{ClassName, NodeName},
 };
 use drumlin_crd::Quantity;
@@ -38,6 +38,8 @@ pub(super) struct FileClass {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct FileDirectory {
     path: PathBuf,
+    #[serde(default)]
+    adopt_node: FileNodes,
     #[serde(default)]
     fs_type: Option<String>,
     #[serde(default)]
@@ -158,10 +160,17 @@ enum FileAllocation {
     Thick,
 }
 
+/// This node, and those whose volumes all classes take over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Nodes<'a> {
+    pub(super) here: &'a NodeName,
+    pub(super) former: &'a [NodeName],
+}
+
 /// The classes of the file, the default first; without any, one over images in the state directory.
 pub(super) fn classes(
     mut file: Vec<FileClass>,
-    node: &NodeName,
+    nodes: &Nodes<'_>,
     state_dir: &Path,
 ) -> anyhow::Result<Vec<Class>> {
     if file.is_empty() {
@@ -171,6 +180,8 @@ pub(super) fn classes(
             file_system: FileSystem::Ext4,
             missing: Missing::Create,
             longest_freeze: None,
+            node: nodes.here.clone(),
+            adoption: adoption(nodes.former.to_vec()),
         };
         return Ok(vec![Class {
             name: "default".parse()?,
@@ -192,7 +203,7 @@ pub(super) fn classes(
     file.into_iter()
         .enumerate()
         .map(|(index, class)| {
-            one_class(&class, node).with_context(|| format!("classes[{index}] ({})", class.name))
+            one_class(&class, nodes).with_context(|| format!("classes[{index}] ({})", class.name))
         })
         .collect()
 }
@@ -217,12 +228,12 @@ fn check_directories(file: &[FileClass]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn one_class(class: &FileClass, node: &NodeName) -> anyhow::Result<Class> {
+fn one_class(class: &FileClass, nodes: &Nodes<'_>) -> anyhow::Result<Class> {
     let name: ClassName = class.name.parse().context("name")?;
     let backend: Arc<dyn Backend> = match (&class.directory, &class.thin, &class.thick) {
-        (Some(directory), None, None) => Arc::new(Directory::new(directory.settings()?)),
-        (None, Some(thin), None) => Arc::new(Lvm::new(thin.settings(&name, node)?)),
-        (None, None, Some(thick)) => Arc::new(Lvm::new(thick.settings(&name, node)?)),
+        (Some(directory), None, None) => Arc::new(Directory::new(directory.settings(nodes)?)),
+        (None, Some(thin), None) => Arc::new(Lvm::new(thin.settings(&name, nodes)?)),
+        (None, None, Some(thick)) => Arc::new(Lvm::new(thick.settings(&name, nodes)?)),
         (None, None, None) => {
             bail!(
                 "has no back end; add `directory: {{path: …}}`, `thin: {{volumeGroup: …, pool: …}}` or `thick: {{volumeGroup: …}}`"
@@ -234,7 +245,7 @@ fn one_class(class: &FileClass, node: &NodeName) -> anyhow::Result<Class> {
 }
 
 impl FileDirectory {
-    fn settings(&self) -> anyhow::Result<DirectorySettings> {
+    fn settings(&self, nodes: &Nodes<'_>) -> anyhow::Result<DirectorySettings> {
         if !self.path.is_absolute() {
             bail!("directory.path {} is not absolute", self.path.display());
         }
@@ -250,12 +261,14 @@ impl FileDirectory {
                 .longest_freeze
                 .limit()
                 .context("directory.longestFreeze")?,
+            node: nodes.here.clone(),
+            adoption: adoption(self.adopt_node.of(nodes).context("directory.adoptNode")?),
         })
     }
 }
 
 impl FileThin {
-    fn settings(&self, class: &ClassName, node: &NodeName) -> anyhow::Result<LvmSettings> {
+    fn settings(&self, class: &ClassName, nodes: &Nodes<'_>) -> anyhow::Result<LvmSettings> {
         check_lvm_name(&self.volume_group).context("thin.volumeGroup")?;
         check_lvm_name(&self.pool).context("thin.pool")?;
         if !(1.0..=1000.0).contains(&self.overcommit) {
@@ -273,10 +286,10 @@ impl FileThin {
                 guard: self.guard()?,
             }),
             class: class.clone(),
-            node: node.clone(),
+            node: nodes.here.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
             longest_freeze: self.longest_freeze.limit().context("thin.longestFreeze")?,
-            adoption: self.adopt_node.adoption(node).context("thin.adoptNode")?,
+            adoption: self.adopt_node.adoption(nodes).context("thin.adoptNode")?,
         })
     }
 
@@ -356,7 +369,7 @@ fn bytes(text: &str) -> anyhow::Result<u64> {
 }
 
 impl FileThick {
-    fn settings(&self, class: &ClassName, node: &NodeName) -> anyhow::Result<LvmSettings> {
+    fn settings(&self, class: &ClassName, nodes: &Nodes<'_>) -> anyhow::Result<LvmSettings> {
         check_lvm_name(&self.volume_group).context("thick.volumeGroup")?;
         let reserve = self.reserve.as_deref().map(|text| percent(text, 0..=99));
         let snapshot_size = self
@@ -380,10 +393,10 @@ impl FileThick {
                 deletes_snapshots: self.deletes_snapshots,
             }),
             class: class.clone(),
-            node: node.clone(),
+            node: nodes.here.clone(),
             file_system: file_system(self.fs_type.as_deref()).context("thick.fsType")?,
             longest_freeze: self.longest_freeze.limit().context("thick.longestFreeze")?,
-            adoption: self.adopt_node.adoption(node).context("thick.adoptNode")?,
+            adoption: self.adopt_node.adoption(nodes).context("thick.adoptNode")?,
         })
     }
 
@@ -431,22 +444,35 @@ impl FileFreeze {
 }
 
 impl FileNodes {
-    fn adoption(&self, here: &NodeName) -> anyhow::Result<Option<Adoption>> {
+    /// The nodes that a class takes over: its own, and those that all do.
+    fn of(&self, nodes: &Nodes<'_>) -> anyhow::Result<Vec<NodeName>> {
         let names = match self {
             Self::One(name) => std::slice::from_ref(name),
             Self::Several(names) => names.as_slice(),
         };
-        let nodes: Vec<NodeName> = names
-            .iter()
-            .map(|name| name.parse())
-            .collect::<Result<_, _>>()?;
-        if nodes.contains(here) {
-            bail!("{here} is this node itself; name the one that the disks came from");
+        let own: Result<Vec<NodeName>, _> = names.iter().map(|name| name.parse()).collect();
+        let mut all = own?;
+        nodes.check(&all)?;
+        all.extend_from_slice(nodes.former);
+        Ok(all)
+    }
+
+    fn adoption(&self, nodes: &Nodes<'_>) -> anyhow::Result<Option<Adoption>> {
+        let all = self.of(nodes)?;
+        Ok((!all.is_empty()).then(|| adoption(all)))
+    }
+}
+
+impl Nodes<'_> {
+    /// Refuses nodes to take over among which is this one.
+    pub(super) fn check(&self, named: &[NodeName]) -> anyhow::Result<()> {
+        if named.contains(self.here) {
+            bail!(
+                "{} is this node itself; name the one that the disks came from",
+                self.here
+            );
         }
-        Ok((!nodes.is_empty()).then_some(Adoption {
-            nodes,
-            labels: adopted_labels,
-        }))
+        Ok(())
     }
 }
 
@@ -486,15 +512,22 @@ fn check_lvm_name(name: &str) -> anyhow::Result<()> {
 mod tests {
     use super::*;
 
+    fn here(node: &NodeName) -> Nodes<'_> {
+        Nodes {
+            here: node,
+            former: &[],
+        }
+    }
+
     fn load(class: &str) -> anyhow::Result<Vec<Class>> {
         let text = format!("[{{name: a, {class}}}]");
         let file: Vec<FileClass> = drumlin_crd::yaml::from_str(&text)?;
-        classes(file, &"n".parse()?, Path::new("/state"))
+        classes(file, &here(&"n".parse()?), Path::new("/state"))
     }
 
     fn thick(rest: &str) -> anyhow::Result<Thick> {
         let file: FileThick = drumlin_crd::yaml::from_str(&format!("{{volumeGroup: vg0{rest}}}"))?;
-        match file.settings(&"a".parse()?, &"n".parse()?)?.volumes {
+        match file.settings(&"a".parse()?, &here(&"n".parse()?))?.volumes {
             Volumes::Thick(thick) => Ok(thick),
             other @ Volumes::Thin(_) => bail!("{other:?}"),
         }
@@ -566,7 +599,8 @@ mod tests {
         }
         let file = "{volumeGroup: vg0, longestFreeze: 5}";
         let file: FileThick = drumlin_crd::yaml::from_str(file).unwrap();
-        let settings = file.settings(&"a".parse().unwrap(), &"n".parse().unwrap());
+        let node = "n".parse().unwrap();
+        let settings = file.settings(&"a".parse().unwrap(), &here(&node));
         let limit = settings.unwrap().longest_freeze;
         assert_eq!(limit, Some(Duration::from_secs(5)));
     }

@@ -16,7 +16,7 @@ use drumlin_proto::Endpoint;
 use serde::Deserialize;
 
 use crate::{cli::AgentArguments, telemetry::LogFormat};
-use classes::{FileClass, classes};
+use classes::{FileClass, Nodes, classes};
 
 /// Where state is kept when nothing else is said.
 pub(crate) const STATE_DIR: &str = "/var/lib/drumlin";
@@ -114,6 +114,13 @@ impl Config {
             None => host_name()?,
         };
         let node: NodeName = node.parse().context("node")?;
+        let former = arguments.adopt_node.iter().map(|name| name.parse());
+        let former: Vec<NodeName> = former.collect::<Result<_, _>>().context("--adopt-node")?;
+        let nodes = Nodes {
+            here: &node,
+            former: &former,
+        };
+        nodes.check(&former).context("--adopt-node")?;
         let driver = file.driver_name.unwrap_or_else(|| DRIVER.to_owned());
         check_driver(&driver)?;
         let max_volumes = file.max_volumes_per_node;
@@ -148,7 +155,7 @@ impl Config {
                 max_volumes,
                 on_group_delete: file.on_group_delete.into(),
             },
-            classes: Classes::new(&node, classes(file.classes, &node, &state_dir)?)?,
+            classes: Classes::new(&node, classes(file.classes, &nodes, &state_dir)?)?,
             state_dir,
         })
     }
@@ -283,12 +290,26 @@ mod tests {
                 "node: n\nclasses: [{{name: a, thin: {{volumeGroup: g, pool: p, adoptNode: {adopt}}}}}]\n"
             )
         };
+        let directory = |adopt: &str| {
+            format!(
+                "node: n\nclasses: [{{name: a, directory: {{path: /d, adoptNode: {adopt}}}}}]\n"
+            )
+        };
         for fine in ["old", "[old, older]", "[]"] {
             load(&class(fine), &[]).unwrap();
+            load(&directory(fine), &[]).unwrap();
         }
         for bad in ["n", "[old, n]", "a/b"] {
             let error = wrong(&class(bad));
             assert!(error.contains("thin.adoptNode"), "{error}");
+            let error = wrong(&directory(bad));
+            assert!(error.contains("directory.adoptNode"), "{error}");
+        }
+        load("node: n\n", &["--adopt-node", "old,older"]).unwrap();
+        for bad in ["n", "old,n", "a/b"] {
+            let error = load("node: n\n", &["--adopt-node", bad]).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(error.contains("--adopt-node"), "{error}");
         }
     }
 

@@ -46,6 +46,7 @@ mod power_cut;
 mod process;
 mod raw_copies;
 mod reclaim;
+mod renamed;
 mod restoring;
 mod rollback;
 mod rollback_kills;

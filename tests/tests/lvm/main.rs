@@ -64,6 +64,8 @@ mod quiesce;
 #[path = "../black_box/reclaim.rs"]
 mod reclaim;
 mod refusals;
+#[path = "../black_box/renamed.rs"]
+mod renamed;
 mod repairs;
 #[path = "../black_box/rollback.rs"]
 mod rollback;

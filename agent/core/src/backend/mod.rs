@@ -2,6 +2,7 @@
 //!
 //! The rules of volumes and snapshots are in [`crate::ops`], once; a back end keeps bytes and labels.
 
+mod adoption;
 pub mod directory;
 mod gate;
 mod image;
@@ -13,6 +14,7 @@ use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 
+pub use adoption::Adoption;
 pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
 
 use crate::{

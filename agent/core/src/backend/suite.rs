@@ -132,6 +132,8 @@ fn open(path: &Path, allocation: Allocation) -> Directory {
         file_system: FileSystem::Ext4,
         missing: Missing::Create,
         longest_freeze: None,
+        node: "n".parse().unwrap(),
+        adoption: crate::ops::adoption(Vec::new()),
     })
 }
 

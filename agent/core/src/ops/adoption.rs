@@ -2,15 +2,33 @@
 
 use super::labels::{PUBLISHED, Read, SNAPSHOT_OF, SOURCE};
 use crate::{
-    backend::{LabelChange, Labels},
+    backend::{Adoption, LabelChange, Labels},
     types::{Handle, NodeName},
 };
+
+/// Which nodes' images become this one's, and what that changes in their labels.
+pub fn adoption(nodes: Vec<NodeName>) -> Adoption {
+    Adoption {
+        nodes,
+        labels: adopted_labels,
+        node_of,
+    }
+}
+
+/// The node that made what an image shows or is a copy of.
+fn node_of(labels: &Labels) -> Option<NodeName> {
+    let of = labels.label(SNAPSHOT_OF);
+    let source = labels.label(SOURCE);
+    let source = source.and_then(|text| text.split_once(':'));
+    let named = of.or(source.map(|(_, handle)| handle))?;
+    Some(Handle::parse(named)?.node)
+}
 
 /// What changes in the labels of an image that node `from` made when node `to` takes it over.
 ///
 /// Handles begin with the node, so those that name what was there name what is here now. Nobody on this node was given
 /// the volume yet: a publication to the other one ends.
-pub fn adopted_labels(labels: &Labels, from: &NodeName, to: &NodeName) -> LabelChange {
+fn adopted_labels(labels: &Labels, from: &NodeName, to: &NodeName) -> LabelChange {
     let here = |text: &str| {
         let handle = Handle::parse(text).filter(|handle| handle.node == *from)?;
         let node = to.clone();

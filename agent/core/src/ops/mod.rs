@@ -36,7 +36,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-pub use adoption::adopted_labels;
+pub use adoption::adoption;
 pub use capacity::CapacityQuery;
 pub use class::{Class, Classes};
 pub use group_snapshot::{CreateGroupSnapshot, GroupSnapshot};

@@ -206,7 +206,10 @@ impl View {
         Some(Candidate {
             kind: MemberKind::PersistentVolumeClaim.to_string(),
             name,
-            node_name: handle.as_deref().and_then(node_of),
+            node_name: handle
+                .as_deref()
+                .and_then(names::node_of)
+                .map(str::to_owned),
             volume_handle: handle,
         })
     }
@@ -251,23 +254,16 @@ impl Bound {
     }
 }
 
-/// The node of a volume, by the id that it has everywhere: `<node>/<class>/<key>`.
-fn node_of(handle: &str) -> Option<String> {
-    let (node, rest) = handle.split_once('/')?;
-    (!node.is_empty() && rest.contains('/')).then(|| node.to_owned())
-}
-
 /// The candidates that an agent has to know of. Where there are too many for a group, those of other nodes, which are no
 /// members, are left out, and of what is still too much one more than can be.
 fn as_many_as_can_be_told(mut candidates: Vec<Candidate>, node: Option<&str>) -> Vec<Candidate> {
-    const MOST: usize = names::MOST_MEMBERS as usize;
-    if candidates.len() <= MOST {
+    if candidates.len() <= names::MOST_MEMBERS {
         return candidates;
     }
     if let Some(node) = node {
         candidates.retain(|one| one.node_name.as_deref().is_none_or(|named| named == node));
     }
-    candidates.truncate(MOST + 1);
+    candidates.truncate(names::MOST_MEMBERS + 1);
     candidates
 }
 

@@ -37,6 +37,7 @@ impl Pass<'_> {
         self.recall_members(&group);
         let mut members = self.wanted_members(&self.record);
         self.check_count(&members)?;
+        self.check_nodes(&members)?;
         let group = self.follow_members(group, &mut members).await?;
         self.tell_members(&group, members);
         self.judge_members()
@@ -81,11 +82,11 @@ impl Pass<'_> {
     fn check_count(&mut self, members: &[MemberStatus]) -> Result<(), Halt> {
         let meant = members.iter();
         let meant = meant.filter(|member| member.state != state::OTHER_NODE);
-        let meant = u32::try_from(meant.count()).unwrap_or(u32::MAX);
-        if meant <= names::MOST_MEMBERS {
+        let count = meant.count();
+        if count <= names::MOST_MEMBERS {
             return Ok(());
         }
-        self.group_status_mut().desired_count = meant;
+        self.group_status_mut().desired_count = u32::try_from(count).unwrap_or(u32::MAX);
         Err(stalled(
             "TooManyMembers",
             format!(
@@ -93,6 +94,25 @@ impl Pass<'_> {
                 names::MOST_MEMBERS
             ),
         ))
+    }
+
+    /// Members whose ids are still of another name of this node are waited for: by those they would leave the group.
+    fn check_nodes(&self, members: &[MemberStatus]) -> Result<(), Halt> {
+        let is_elsewhere = |member: &&MemberStatus| {
+            let handle = member.volume_handle.as_deref();
+            let node = handle.and_then(names::node_of);
+            node.is_some_and(|node| node != self.agent.node)
+        };
+        match members.iter().find(is_elsewhere) {
+            Some(member) if self.record.served().is_none() => Err(waiting(
+                "MembersPending",
+                format!(
+                    "{} {}: it was made under another name of this node",
+                    member.kind, member.name
+                ),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Makes the group, empty: whatever becomes of its members meanwhile, a repeat asks for the same.

@@ -9,6 +9,7 @@ pub(crate) mod membership;
 mod mounting;
 mod origin;
 mod removal;
+mod renamed;
 pub(crate) mod snapshot;
 pub(crate) mod volume;
 

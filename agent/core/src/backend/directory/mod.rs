@@ -1,6 +1,7 @@
 //! Images as files in a directory, with a JSON record beside each.
 //!
 //! ```text
+//! <path>/node.json                 the node whose images these are: their ids begin with it
 //! <path>/volumes/<key>/image        the bytes: a sparse file, or one with all blocks reserved
 //! <path>/volumes/<key>/record.json  what is known of it
 //! <path>/snapshots/<key>/…          likewise
@@ -16,6 +17,7 @@
 //! An image comes into being by the rename of its finished directory, and goes by a rename, so that it is
 //! there whole or not at all.
 
+mod adopting;
 mod attach;
 mod copying;
 mod layout;
@@ -32,12 +34,13 @@ use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
 use super::{
-    Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange, gate::Gate,
+    Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange,
+    gate::Gate,
 };
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
     host::{Access, Disk, FileSystem, moment::Moment},
-    types::{ImageId, ImageKind, Size, SizeRules},
+    types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 use layout::Layout;
 use opening::Opening;
@@ -54,7 +57,7 @@ pub enum Allocation {
 }
 
 /// What a directory class is told.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct DirectorySettings {
     /// Where the images are.
     pub path: PathBuf,
@@ -67,6 +70,10 @@ pub struct DirectorySettings {
     /// The longest that a group snapshot has the writers of a mounted volume wait; a second if nothing is said, and then
     /// images that cannot share blocks are refused.
     pub longest_freeze: Option<Duration>,
+    /// This node.
+    pub node: NodeName,
+    /// Whose images it takes over.
+    pub adoption: Adoption,
 }
 
 /// What to do when the directory of a class is missing.

@@ -75,10 +75,12 @@ impl Inner {
         // The lock of a directory that is gone must not keep its file system busy.
         *opened = None;
         let lock = take(path)?;
+        let belongs = self.belongs()?;
         for kind in ImageKind::ALL {
             make_directory(self.layout.kind(kind))?;
         }
         self.undo_leftovers()?;
+        self.take_over(&belongs)?;
         *opened = Some(Opened {
             device: now.dev(),
             inode: now.ino(),

@@ -99,22 +99,25 @@ impl Record {
 
     /// Writes the record to a new file at `path` and to the disk.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
-        let mut bytes = serde_json::to_vec(self).map_err(|error| {
-            Error::new(crate::Kind::Bug, "could not write a record").because(error)
-        })?;
-        bytes.push(b'\n');
-        let write = || {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(path)?;
-            file.write_all(&bytes)?;
-            file.sync_all()
-        };
-        write()
-            .map_err(|error| Error::io(format!("could not write record {}", path.display()), error))
+        write_json(self, path)
     }
+}
+
+/// Writes a value to a new file at `path` and to the disk.
+pub(super) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
+    let mut bytes = serde_json::to_vec(value)
+        .map_err(|error| Error::new(crate::Kind::Bug, "could not write a record").because(error))?;
+    bytes.push(b'\n');
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path)?;
+        file.write_all(&bytes)?;
+        file.sync_all()
+    };
+    write().map_err(|error| Error::io(format!("could not write record {}", path.display()), error))
 }
 
 /// Reads a file with one `read` where it is as small as records are: no `stat`, no second `read` to see its end.

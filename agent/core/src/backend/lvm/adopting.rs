@@ -77,10 +77,7 @@ impl Lvm {
             let Some(before) = Tags::read(&volume.tags) else {
                 continue;
             };
-            let from = adoption
-                .nodes
-                .iter()
-                .find(|node| node.as_str() == before.node);
+            let from = adoption.node(&before.node);
             let Some(from) = from.filter(|_| before.class == self.settings.class.as_str()) else {
                 continue;
             };

@@ -52,7 +52,7 @@ use tokio::sync::OnceCell;
 
 pub use self::new_pool::POOL_METADATA;
 pub use self::settings::{
-    Adoption, Layout, LvmSettings, NewPool, PoolGuard, PoolSize, Thick, ThinPool, Volumes, Wipe,
+    Layout, LvmSettings, NewPool, PoolGuard, PoolSize, Thick, ThinPool, Volumes, Wipe,
 };
 use self::{
     filling::Running,

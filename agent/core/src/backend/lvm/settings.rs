@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::placement;
 use crate::{
-    backend::{LabelChange, Labels},
+    backend::Adoption,
     host::FileSystem,
     types::{ClassName, NodeName},
 };
@@ -26,15 +26,6 @@ pub struct LvmSettings {
     pub longest_freeze: Option<Duration>,
     /// Whose volumes it takes over, if anybody's.
     pub adoption: Option<Adoption>,
-}
-
-/// The nodes whose volumes become this one's: their disks were moved here.
-#[derive(Debug, Clone)]
-pub struct Adoption {
-    /// What those nodes called themselves.
-    pub nodes: Vec<NodeName>,
-    /// What changes in the labels of an image that comes from one node to another.
-    pub labels: fn(&Labels, &NodeName, &NodeName) -> LabelChange,
 }
 
 /// The kinds of volumes.
