@@ -289,11 +289,12 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
         Volumes::Linear | Volumes::Raid1 => &["directory."],
     };
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
-    // What is not CSI's, or of old dialects, has tests of its own.
+    // What is not CSI's, of old dialects, or of a node of another name, has tests of its own.
     let is_own = |point: &str| {
         rollback_kills::is_own(point)
             || unstaged_kills::is_own(point)
             || point.starts_with("beneath.")
+            || point.starts_with("adopting.")
     };
     points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));
     if is_over_lvm() && std::env::var_os("DRUMLIN_EACH_ALONE").is_none() {

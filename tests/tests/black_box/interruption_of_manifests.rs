@@ -304,8 +304,9 @@ fn points_of(groups: bool) -> Vec<String> {
     let points = points("agent/reconciler/src", &calls).into_iter();
     // Some only objects of an API server come to: see its tests.
     let is_served = |point: &String| point.starts_with("guard.") || point.starts_with("mirror.");
-    // And some only those whose record is lost.
-    let is_lost = |point: &String| point.starts_with("former.") || point.starts_with("owner.");
+    // And some only those whose record is lost, or whose node has another name.
+    let seldom = ["former.", "owner.", "renamed."];
+    let is_lost = |point: &String| seldom.iter().any(|one| point.starts_with(one));
     let is_elsewhere = |point: &String| is_served(point) || is_lost(point);
     let is_meant = |point: &String| point.starts_with("group") == groups && !is_elsewhere(point);
     points.filter(is_meant).collect()

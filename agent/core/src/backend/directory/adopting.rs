@@ -99,7 +99,7 @@ impl Inner {
                 self.relabel(image.id, &change)?;
             }
         }
-        fail::point("directory.adopted");
+        fail::point("adopting.relabelled");
         self.write_mark()?;
         tracing::info!(directory = %self.settings.path.display(), from = %from, "images of another node taken over");
         Ok(())
