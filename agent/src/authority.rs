@@ -31,7 +31,7 @@ const CHUNK: usize = 8 << 10;
 
 /// A connection whose requests have a valid `:authority`.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct Mended {
     stream: UnixStream,
     frames: Frames,
     /// Read, and perhaps the beginning of a frame that must be seen whole.
@@ -40,18 +40,23 @@ pub(crate) struct Connection {
     ready: BytesMut,
 }
 
-impl Connection {
+impl Mended {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             stream,
-            frames: Frames { passing: PREFACE },
+            frames: Frames::new(),
             held: BytesMut::new(),
             ready: BytesMut::new(),
         }
     }
+
+    /// Whether a request has begun.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.frames.has_asked
+    }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for Mended {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -84,7 +89,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for Mended {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -114,7 +119,7 @@ impl AsyncWrite for Connection {
     }
 }
 
-impl Connected for Connection {
+impl Connected for Mended {
     type ConnectInfo = UdsConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {
@@ -127,9 +132,18 @@ impl Connected for Connection {
 struct Frames {
     /// So many bytes are none of our business before the next head of a frame.
     passing: usize,
+    /// Whether a frame has come that begins a request.
+    has_asked: bool,
 }
 
 impl Frames {
+    fn new() -> Self {
+        Self {
+            passing: PREFACE,
+            has_asked: false,
+        }
+    }
+
     /// Mends the requests in `bytes`; says how many of them may be handed on. The rest must be given again, with more.
     fn mend(&mut self, bytes: &mut [u8]) -> usize {
         let mut at = 0;
@@ -141,6 +155,7 @@ impl Frames {
                 return at;
             };
             let end = HEAD + usize::from(a) * 65_536 + usize::from(b) * 256 + usize::from(c);
+            self.has_asked |= kind == HEADERS;
             if kind == HEADERS && end <= HEAD + FRAME {
                 let Some(frame) = bytes.get_mut(at + HEAD..at + end) else {
                     return at;

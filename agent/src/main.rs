@@ -19,10 +19,12 @@
     reason = "tonic's Status is what a service returns"
 )]
 
+mod arriving;
 mod authority;
 mod cli;
 mod commands;
 mod config;
+mod connections;
 mod lock;
 mod quiet;
 mod rpc;

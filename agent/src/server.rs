@@ -2,18 +2,18 @@
 //!
 //! All services are on one socket. Clients of what CSI does not have may have one of their own, with those alone.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use drumlin_core::ops::Operations;
 use tokio::net::UnixListener;
-use tokio_stream::{StreamExt, wrappers::UnixListenerStream};
 use tonic::{body::Body, service::Routes, transport::Server};
-use tower::util::MapResponseLayer;
+use tower::util::{MapRequestLayer, MapResponseLayer};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
-    authority::Connection,
+    arriving::Room,
+    connections::Connections,
     quiet::Calls,
     rpc::{csi_v0, csi_v0_1, csi_v1, drumlin_v1, identity, reclaimspace, volumegroup},
 };
@@ -27,16 +27,34 @@ pub(crate) enum Offer {
     BesideCsi,
 }
 
+/// So many calls a connection has at a time.
+const CALLS: u32 = 128;
+/// The largest head of a request, in bytes.
+const HEADERS: u32 = 16 << 10;
+/// So much may be on its way before it is read, in bytes: the least that HTTP/2 begins with.
+const WINDOW: u32 = 65_535;
+/// So often a client is asked whether it is still there, and how long it has for the answer.
+const PING: Duration = Duration::from_mins(1);
+const PONG: Duration = Duration::from_secs(20);
+
 /// Serves `routes` on `listener` until `stop`; calls that run then are answered first.
 pub(crate) async fn serve(
     routes: Routes,
     listener: UnixListener,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    let connections = UnixListenerStream::new(listener).map(|one| one.map(Connection::new));
+    let connections = Connections::of(listener);
+    let room = Room::default();
     let calls = Calls::default();
     let noted = calls.clone();
     let serving = Server::builder()
+        .max_concurrent_streams(CALLS)
+        .http2_max_header_list_size(HEADERS)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .http2_keepalive_interval(Some(PING))
+        .http2_keepalive_timeout(Some(PONG))
+        .layer(MapRequestLayer::new(move |request| room.limit(request)))
         .layer(CatchPanicLayer::custom(panicked))
         .layer(MapResponseLayer::new(move |response| {
             noted.note();

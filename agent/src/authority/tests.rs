@@ -96,7 +96,7 @@ fn named(value: &str) -> Vec<u8> {
 /// What comes out when the bytes come in two parts.
 async fn through(bytes: &[u8], cut: usize) -> Vec<u8> {
     let (mut client, server) = UnixStream::pair().unwrap();
-    let mut server = Connection::new(server);
+    let mut server = Mended::new(server);
     let mut out = Vec::new();
     let (first, second) = bytes.split_at(cut);
     client.write_all(first).await.unwrap();
@@ -172,7 +172,7 @@ proptest::proptest! {
     fn no_bytes_make_it_panic_or_longer(fields: Vec<u8>, flags: u8) {
         let mut bytes = connection(flags, &fields);
         let length = bytes.len();
-        let mended = Frames { passing: PREFACE }.mend(&mut bytes);
+        let mended = Frames::new().mend(&mut bytes);
         proptest::prop_assert_eq!((mended, bytes.len()), (length, length));
     }
 }

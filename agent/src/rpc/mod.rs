@@ -12,4 +12,4 @@ pub(crate) mod reclaimspace;
 mod status;
 pub(crate) mod volumegroup;
 
-pub(crate) use status::{internal, with_words};
+pub(crate) use status::{internal, late, with_words};

@@ -45,6 +45,14 @@ fn shortened(mut message: String) -> String {
     message
 }
 
+/// The answer to a request that was not whole in time: it may be asked again.
+pub(crate) fn late(seconds: u64) -> Status {
+    Status::new(
+        Code::Unavailable,
+        format!("the request has not arrived as a whole within {seconds} s"),
+    )
+}
+
 /// The answer to an RPC that this agent does not offer, and does not advertise.
 pub(super) fn unimplemented(rpc: &str) -> Status {
     tracing::debug!(rpc.method = rpc, rpc.code = ?Code::Unimplemented, "rpc");

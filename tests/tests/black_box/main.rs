@@ -27,6 +27,7 @@ mod group_trouble;
 mod guard;
 mod histories;
 mod host;
+mod hostile_clients;
 mod interruption;
 mod interruption_of_manifests;
 mod kept;

@@ -1,0 +1,362 @@
+//! Who may be connected: so many at a time, none that asks nothing for long, and none that does not read.
+//!
+//! A connection over which something was asked stays for as long as its client wants it: the stock sidecars end when
+//! theirs is lost.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{Stream, stream, task::AtomicWaker};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{UnixListener, UnixStream},
+    task::yield_now,
+    time::{Instant, Sleep, sleep},
+};
+use tonic::transport::server::{Connected, UdsConnectInfo};
+
+use crate::authority::Mended;
+
+/// So many connections a socket has.
+const MOST: usize = 512;
+/// So long a connection may ask nothing when it is new.
+const SILENT: Duration = Duration::from_secs(10);
+/// So long a client may read nothing of what it is sent.
+const UNREAD: Duration = Duration::from_secs(30);
+/// So long the socket is left alone when nobody can be let in: the process has no descriptor left, or the host none.
+const PAUSE: Duration = Duration::from_millis(100);
+/// So often the others have their turn before somebody has to go for a new one.
+const LOOKS: usize = 8;
+/// So often a log says that somebody was turned away.
+const SAID: Duration = Duration::from_mins(1);
+
+/// The connections of a socket.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Connections(Arc<Mutex<Inside>>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    next: u64,
+    count: usize,
+    /// Those over which nothing was asked yet, the oldest first.
+    silent: BTreeMap<u64, Arc<Place>>,
+    said: Option<Instant>,
+}
+
+/// What a connection has until it asks something.
+#[derive(Debug, Default)]
+struct Place {
+    is_taken: AtomicBool,
+    waker: AtomicWaker,
+}
+
+impl Connections {
+    /// Everybody who comes and may stay.
+    pub(crate) fn of(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
+        let all = (listener, Self::default());
+        stream::unfold(all, async |(listener, connections)| {
+            loop {
+                match listener.accept().await {
+                    Ok((stream, _)) => {
+                        connections.let_go().await;
+                        if let Some(connection) = connections.admit(stream) {
+                            return Some((Ok(connection), (listener, connections)));
+                        }
+                    }
+                    Err(error) => {
+                        if connections.lock().is_news() {
+                            tracing::warn!(error = %error, "nobody can be let in");
+                        }
+                        sleep(PAUSE).await;
+                    }
+                }
+            }
+        })
+    }
+
+    /// Lets those go first that have been closed, where it is full.
+    async fn let_go(&self) {
+        for _ in 0..LOOKS {
+            if self.lock().count < MOST {
+                return;
+            }
+            yield_now().await;
+        }
+    }
+
+    fn admit(&self, stream: UnixStream) -> Option<Connection> {
+        let mut inside = self.lock();
+        if inside.count >= MOST {
+            let Some((_, place)) = inside.silent.pop_first() else {
+                if inside.is_news() {
+                    tracing::warn!(limit = MOST, "too many connections; a new one is closed");
+                }
+                return None;
+            };
+            // It counts no more, though its task may take a moment to see that.
+            inside.count -= 1;
+            place.is_taken.store(true, Ordering::Release);
+            place.waker.wake();
+        }
+        let number = inside.next;
+        inside.next += 1;
+        inside.count += 1;
+        let place = Arc::new(Place::default());
+        inside.silent.insert(number, Arc::clone(&place));
+        drop(inside);
+        Some(Connection {
+            stream: Mended::new(stream),
+            connections: self.clone(),
+            number,
+            silent: Some((place, Box::pin(sleep(SILENT)))),
+            is_taken: false,
+            unread: None,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inside {
+    /// Whether nobody was told for a while.
+    fn is_news(&mut self) -> bool {
+        let is_news = self.said.is_none_or(|said| said.elapsed() >= SAID);
+        if is_news {
+            self.said = Some(Instant::now());
+        }
+        is_news
+    }
+}
+
+/// A connection within the limits.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: Mended,
+    connections: Connections,
+    number: u64,
+    /// Until something is asked.
+    silent: Option<(Arc<Place>, Pin<Box<Sleep>>)>,
+    /// Another one has its place.
+    is_taken: bool,
+    /// While its client does not read.
+    unread: Option<Pin<Box<Sleep>>>,
+}
+
+impl Connection {
+    /// Whether it may go on though nothing was asked yet.
+    fn may_stay(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let Some((place, deadline)) = &mut self.silent else {
+            return Ok(());
+        };
+        place.waker.register(context.waker());
+        if place.is_taken.load(Ordering::Acquire) {
+            self.is_taken = true;
+            return Err(io::Error::other("another connection needs its place"));
+        }
+        if deadline.as_mut().poll(context).is_ready() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    fn has_asked(&mut self) {
+        if self.stream.has_asked() && self.silent.take().is_some() {
+            // Where its place was taken in this moment it goes on without one.
+            let was_there = self.connections.lock().silent.remove(&self.number);
+            self.is_taken = was_there.is_none();
+        }
+    }
+
+    /// What a write came to, unless nothing was read for too long.
+    fn written<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.unread = None;
+            return written;
+        }
+        let deadline = self.unread.get_or_insert_with(|| Box::pin(sleep(UNREAD)));
+        match deadline.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut inside = self.connections.lock();
+        inside.silent.remove(&self.number);
+        let is_taken = self.is_taken
+            || self
+                .silent
+                .as_ref()
+                .is_some_and(|(place, _)| place.is_taken.load(Ordering::Acquire));
+        if !is_taken {
+            inside.count -= 1;
+        }
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.may_stay(context)?;
+        let read = Pin::new(&mut self.stream).poll_read(context, out);
+        self.has_asked();
+        read
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(context, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.written(context, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+impl Connected for Connection {
+    type ConnectInfo = UdsConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::StreamExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    /// A socket, and those who are let in.
+    fn socket() -> (
+        tempfile::TempDir,
+        std::path::PathBuf,
+        Pin<Box<impl Stream<Item = io::Result<Connection>>>>,
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        (directory, path, Box::pin(Connections::of(listener)))
+    }
+
+    /// What a client sends that asks something.
+    fn request() -> Vec<u8> {
+        let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+        bytes.extend([0, 0, 1, 1, 4, 0, 0, 0, 1, 0x82]);
+        bytes
+    }
+
+    async fn asks(path: &std::path::Path, connection: &mut Connection, client: &mut UnixStream) {
+        let _ = path;
+        client.write_all(&request()).await.unwrap();
+        let mut read = vec![0; request().len()];
+        connection.read_exact(&mut read).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_nothing_goes_and_who_has_asked_stays() {
+        let (_directory, path, mut all) = socket();
+        let _silent = UnixStream::connect(&path).await.unwrap();
+        let mut first = all.next().await.unwrap().unwrap();
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        let mut second = all.next().await.unwrap().unwrap();
+        asks(&path, &mut second, &mut client).await;
+        let begun = Instant::now();
+        let error = first.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() <= SILENT);
+        let waited = tokio::time::timeout(1000 * SILENT, second.read_u8()).await;
+        waited.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn a_new_one_has_the_place_of_the_oldest_that_asked_nothing_and_of_no_other() {
+        let (_directory, path, mut all) = socket();
+        let mut clients = Vec::new();
+        let mut inside = Vec::new();
+        for _ in 0..MOST {
+            clients.push(UnixStream::connect(&path).await.unwrap());
+            inside.push(all.next().await.unwrap().unwrap());
+        }
+        asks(&path, &mut inside[0], &mut clients[0]).await;
+        let connections = inside[0].connections.clone();
+        let more = UnixStream::connect(&path).await.unwrap();
+        let mut newest = all.next().await.unwrap().unwrap();
+        inside[1].read_u8().await.unwrap_err();
+        assert_eq!(connections.lock().count, MOST);
+        drop(inside.remove(1));
+        drop(clients.remove(1));
+        assert_eq!(connections.lock().count, MOST);
+        // All have asked.
+        clients.push(more);
+        for (connection, client) in inside[1..].iter_mut().zip(&mut clients[1..]) {
+            asks(&path, connection, client).await;
+        }
+        asks(&path, &mut newest, clients.last_mut().unwrap()).await;
+        let mut refused = UnixStream::connect(&path).await.unwrap();
+        let nobody = tokio::time::timeout(Duration::from_millis(50), all.next()).await;
+        assert!(nobody.is_err());
+        assert_eq!(refused.read(&mut [0]).await.unwrap(), 0);
+        // One that goes makes room.
+        drop(newest);
+        let _more = UnixStream::connect(&path).await.unwrap();
+        all.next().await.unwrap().unwrap();
+        drop(inside);
+        assert_eq!(connections.lock().count, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_goes() {
+        let (_directory, path, mut all) = socket();
+        let _client = UnixStream::connect(&path).await.unwrap();
+        let mut connection = all.next().await.unwrap().unwrap();
+        let begun = Instant::now();
+        let error = connection.write_all(&vec![0; 16 << 20]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(begun.elapsed() >= UNREAD);
+    }
+}
