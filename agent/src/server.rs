@@ -130,11 +130,11 @@ fn panicked(
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
+    use crate::fuzzing::operations;
     use std::convert::Infallible;
 
-    use drumlin_core::ops::{Classes, OnGroupDelete, Settings};
     use drumlin_proto::csi::v1::{GetPluginInfoRequest, identity_client::IdentityClient};
     use tokio_util::sync::CancellationToken;
     use tonic::{
@@ -195,7 +195,7 @@ pub(crate) mod tests {
             let stop = CancellationToken::new();
             let serving = tokio::spawn({
                 let stopped = stop.clone().cancelled_owned();
-                let routes = routes(&operations(), "org.example.test", offer).unwrap();
+                let routes = routes(&operations().unwrap(), "org.example.test", offer).unwrap();
                 async move { serve(routes, listener, stopped).await }
             });
             let channel = drumlin_proto::connect(&path).unwrap();
@@ -224,35 +224,5 @@ pub(crate) mod tests {
             stop.cancel();
             serving.await.unwrap().unwrap();
         }
-    }
-
-    /// Operations over a class that is not there.
-    pub(crate) fn operations() -> Arc<Operations> {
-        use drumlin_core::{
-            backend::directory::{Allocation, Directory, DirectorySettings, Missing},
-            host::FileSystem,
-            ops::Class,
-        };
-        let node: drumlin_core::types::NodeName = "n".parse().unwrap();
-        let class = Class {
-            name: "default".parse().unwrap(),
-            backend: Arc::new(Directory::new(DirectorySettings {
-                path: "/nonexistent".into(),
-                allocation: Allocation::Thin,
-                file_system: FileSystem::Ext4,
-                missing: Missing::Refuse,
-                longest_freeze: None,
-                node: node.clone(),
-                adoption: drumlin_core::ops::adoption(Vec::new()),
-            })),
-        };
-        let classes = Classes::new(&node, vec![class]).unwrap();
-        let settings = Settings {
-            node,
-            attach: false,
-            max_volumes: None,
-            on_group_delete: OnGroupDelete::default(),
-        };
-        Operations::new(settings, classes)
     }
 }

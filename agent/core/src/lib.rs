@@ -22,6 +22,8 @@ pub mod backend;
 mod blocking;
 mod error;
 pub mod fail;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod host;
 pub mod ops;
 pub mod types;

@@ -195,7 +195,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("csi.sock");
         let listener = UnixListener::bind(&path).unwrap();
-        let operations = server::tests::operations();
+        let operations = crate::fuzzing::operations().unwrap();
         let stop = CancellationToken::new();
         let client = UnixStream::connect(&path).unwrap();
         let serving = serve_until_stopped(

@@ -48,6 +48,7 @@ pub use mount::Outcome;
 pub use mount_options::{MountOptions, Restrictions};
 pub use mount_table::{DeviceNumber, Mount, MountTable};
 pub use place::Place;
+pub(crate) use superblock::probe as probe_bytes;
 pub use superblock::{Probe, Superblock};
 pub use write_watch::WriteWatch;
 

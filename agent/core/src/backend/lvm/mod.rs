@@ -315,6 +315,11 @@ async fn node(device: Mapped) -> Result<PathBuf> {
     blocking(move || device.node()).await
 }
 
+/// Reads the text of a volume group, as it is on its disks.
+pub(crate) fn read_metadata(text: &str) {
+    metadata::read_all(text);
+}
+
 #[async_trait]
 impl Backend for Lvm {
     fn family(&self) -> Family {

@@ -115,8 +115,12 @@ impl Disk {
         let head = u64::try_from(SECTOR).unwrap_or_default();
         // The area is a ring behind its head.
         let first = spot.size.min(spot.area_size.saturating_sub(spot.offset));
-        let mut text = read_any(&self.file, spot.area + spot.offset, first)?;
-        text.extend(read_any(&self.file, spot.area + head, spot.size - first)?);
+        let mut text = read_any(&self.file, spot.area.saturating_add(spot.offset), first)?;
+        text.extend(read_any(
+            &self.file,
+            spot.area.saturating_add(head),
+            spot.size - first,
+        )?);
         Ok(whole(text, spot.sum))
     }
 }

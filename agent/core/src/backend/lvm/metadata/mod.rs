@@ -8,7 +8,7 @@ mod reader;
 mod segment;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) use reader::Reader;
 use text::Value;
@@ -173,7 +173,7 @@ impl VolumeGroup {
             uuid: uuid(group)?,
             sequence: number("seqno")?,
             tags: group.texts("tags"),
-            extent: number("extent_size")? * 512,
+            extent: sectors(number("extent_size")?)?,
             text: u64::try_from(text.len()).unwrap_or(u64::MAX),
             largest_text: u64::MAX,
             system_id: group
@@ -273,20 +273,33 @@ impl VolumeGroup {
 
     /// The layer that is over the extents of a volume, or of a part of it, if one is.
     pub(super) fn layer_of<'a>(&'a self, volume: &'a LogicalVolume) -> Option<&'a str> {
-        let mut parts = volume
-            .parts
-            .iter()
-            .filter_map(|part| self.volumes.get(part));
-        let own = volume.layer.as_deref();
-        own.or_else(|| parts.find_map(|part| self.layer_of(part)))
+        let mut all = self.with_parts(volume, |_| true).into_iter();
+        all.find_map(|one| one.layer.as_deref())
     }
 
     /// The extents of disks that a volume has, on all its legs: those of its parts with names that count.
     pub(super) fn areas(&self, volume: &LogicalVolume, counts: fn(&str) -> bool) -> Vec<Area> {
-        let parts = volume.parts.iter().filter(|part| counts(part));
-        let parts = parts.filter_map(|part| self.volumes.get(part));
-        let below = parts.flat_map(|part| self.areas(part, counts));
-        volume.areas.iter().cloned().chain(below).collect()
+        let all = self.with_parts(volume, counts).into_iter();
+        all.flat_map(|one| one.areas.iter().cloned()).collect()
+    }
+
+    /// A volume, its parts with names that count, and theirs, each once: what a text says may go in circles.
+    fn with_parts<'a>(
+        &'a self,
+        volume: &'a LogicalVolume,
+        counts: fn(&str) -> bool,
+    ) -> Vec<&'a LogicalVolume> {
+        let mut found = vec![volume];
+        let mut seen = BTreeSet::from([volume.name.as_str()]);
+        let mut next = 0;
+        while let Some(one) = found.get(next) {
+            let parts = one.parts.iter().filter(|part| counts(part));
+            let parts = parts.filter_map(|part| self.volumes.get(part));
+            let new = parts.filter(|part| seen.insert(&part.name));
+            found.extend(new.collect::<Vec<_>>());
+            next += 1;
+        }
+        found
     }
 
     /// The size of a volume in bytes.
@@ -314,7 +327,7 @@ impl PhysicalVolume {
         let start = disk.get("pe_start").and_then(Value::number);
         Ok(Self {
             uuid: uuid(disk)?,
-            start: start.ok_or("pe_start is missing")? * 512,
+            start: sectors(start.ok_or("pe_start is missing")?)?,
             is_missing: has("MISSING"),
             is_allocatable: has("ALLOCATABLE"),
             extents,
@@ -357,7 +370,7 @@ impl LogicalVolume {
                 .map(str::to_owned),
             extents: segments(volume)
                 .map(|segment| number(segment, "extent_count"))
-                .sum(),
+                .fold(0, u64::saturating_add),
             areas: areas.collect(),
             parts: parts
                 .into_iter()
@@ -386,7 +399,7 @@ impl VolumeKind {
                 origin: word("origin"),
             }),
             "thin-pool" => Some(Self::Pool(Pool {
-                chunk: number("chunk_size")? * 512,
+                chunk: number("chunk_size")?.checked_mul(512)?,
                 transaction: number("transaction_id")?,
                 zeroes: number("zero_new_blocks") == Some(1),
                 metadata: word("metadata")?,
@@ -418,6 +431,12 @@ fn refusal(name: &str, group: &Value<'_>) -> Option<String> {
         );
     }
     has("EXPORTED").then(|| format!("is exported; run vgimport {name}"))
+}
+
+/// So many sectors in bytes.
+fn sectors(count: u64) -> Result<u64, String> {
+    let bytes = count.checked_mul(512);
+    bytes.ok_or_else(|| format!("{count} sectors are more than there can be"))
 }
 
 /// Whether segments of this type have everything more than once.
@@ -491,6 +510,20 @@ fn parts<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {
         .into_iter()
         .filter_map(|name| segment.get(name).and_then(Value::text));
     listed.chain(named)
+}
+
+/// Reads a text and all that can be asked of it.
+pub(super) fn read_all(text: &str) {
+    let Ok(group) = VolumeGroup::parse(text, |uuid| uuid.len() % 2 == 0) else {
+        return;
+    };
+    let _ = group.free();
+    for volume in group.volumes.values() {
+        let _ = (group.areas(volume, |_| true), group.layer_of(volume));
+        let _ = (group.bytes(volume), group.merged_into(volume));
+        let _ = (group.pool(&volume.name), group.snapshots_of(volume).count());
+        let _ = super::tags::Tags::read(&volume.tags);
+    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,143 @@
+//! What takes the bytes of strangers, for fuzzers. No part of what this crate is for.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use bytes::{BufMut, Bytes, BytesMut};
+use drumlin_core::{
+    backend::directory::{Allocation, Directory, DirectorySettings, Missing},
+    host::FileSystem,
+    ops::{Class, Classes, OnGroupDelete, Operations, Settings, adoption},
+    types::NodeName,
+};
+use prost::Message;
+use prost_types::FileDescriptorSet;
+use tonic::{
+    Status,
+    body::Body,
+    codegen::http::{self, Request},
+    service::Routes,
+};
+use tower::ServiceExt;
+
+use crate::server::{self, Offer};
+
+/// All services of an agent whose class is not there: whatever a request says, nothing is made.
+#[derive(Debug)]
+pub struct Server {
+    routes: Routes,
+    methods: Vec<String>,
+    runtime: tokio::runtime::Runtime,
+}
+
+impl Server {
+    /// A server without a socket.
+    ///
+    /// # Errors
+    /// When the services cannot be described.
+    pub fn new() -> anyhow::Result<Self> {
+        let described = FileDescriptorSet::decode(drumlin_proto::FILE_DESCRIPTOR_SET)?;
+        let mut methods = Vec::new();
+        for file in &described.file {
+            for service in &file.service {
+                let (package, name) = (file.package(), service.name());
+                let paths = service.method.iter();
+                methods.extend(paths.map(|method| format!("/{package}.{name}/{}", method.name())));
+            }
+        }
+        methods.sort();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let routes = {
+            let _entered = runtime.enter();
+            server::routes(&operations()?, "org.example.fuzz", Offer::All)?
+        };
+        Ok(Self {
+            routes,
+            methods,
+            runtime,
+        })
+    }
+
+    /// Every method of every dialect, served or not.
+    pub fn methods(&self) -> &[String] {
+        &self.methods
+    }
+
+    /// Sends a message to a method, by its place; what it is answered.
+    ///
+    /// # Errors
+    /// When there is no such method, or no gRPC status in the answer.
+    pub fn call(&self, method: usize, message: &[u8]) -> anyhow::Result<tonic::Code> {
+        let path = self
+            .methods
+            .get(method)
+            .context("there is no such method")?;
+        let mut bytes = BytesMut::with_capacity(message.len() + 5);
+        bytes.put_u8(0);
+        bytes.put_u32(u32::try_from(message.len())?);
+        bytes.put_slice(message);
+        let request = Request::post(path)
+            .header(http::header::CONTENT_TYPE, "application/grpc")
+            .body(Body::new(Whole(Some(bytes.freeze()))))?;
+        let routes = self.routes.clone();
+        self.runtime.block_on(async {
+            let mut answer = routes.prepare().oneshot(request).await?;
+            if let Some(status) = Status::from_header_map(answer.headers()) {
+                return Ok(status.code());
+            }
+            let body = answer.body_mut();
+            loop {
+                let next = std::future::poll_fn(|context| {
+                    http_body::Body::poll_frame(std::pin::Pin::new(&mut *body), context)
+                });
+                let frame = next.await.context("the answer has no status")??;
+                let trailers = frame.trailers_ref().and_then(Status::from_header_map);
+                if let Some(status) = trailers {
+                    return Ok(status.code());
+                }
+            }
+        })
+    }
+}
+
+/// A body that is there.
+struct Whole(Option<Bytes>);
+
+impl http_body::Body for Whole {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<Bytes>, Status>>> {
+        std::task::Poll::Ready(self.0.take().map(|bytes| Ok(http_body::Frame::data(bytes))))
+    }
+}
+
+/// Operations over a class that is not there.
+pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
+    let node: NodeName = "n".parse()?;
+    let class = Class {
+        name: "default".parse()?,
+        backend: Arc::new(Directory::new(DirectorySettings {
+            path: "/nonexistent".into(),
+            allocation: Allocation::Thin,
+            file_system: FileSystem::Ext4,
+            missing: Missing::Refuse,
+            longest_freeze: None,
+            node: node.clone(),
+            adoption: adoption(Vec::new()),
+        })),
+    };
+    let classes = Classes::new(&node, vec![class])?;
+    let settings = Settings {
+        node,
+        attach: false,
+        max_volumes: None,
+        on_group_delete: OnGroupDelete::default(),
+    };
+    Ok(Operations::new(settings, classes))
+}

@@ -1,0 +1,96 @@
+//! `drumlin`: the agent, the reconciler, and the operator's commands in one binary, all of which is here.
+//!
+//! - [`cli`], [`config`]: what it is told.
+//! - [`commands`]: a file per command.
+//! - [`server`], [`socket`]: gRPC on a unix socket.
+//! - [`quiet`]: what is done when the calls have ended.
+//! - [`rpc`]: a folder per package, a file per service, a method per RPC.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "tests fail by panicking"
+    )
+)]
+#![allow(
+    clippy::result_large_err,
+    reason = "tonic's Status is what a service returns"
+)]
+
+mod arriving;
+mod authority;
+mod cli;
+mod commands;
+mod config;
+mod connections;
+#[doc(hidden)]
+pub mod fuzzing;
+mod lock;
+mod quiet;
+mod rpc;
+mod server;
+mod socket;
+mod telemetry;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use cli::{Cli, Command};
+
+/// The version, with the commit that it was built from where that is known.
+pub(crate) const VERSION: &str = env!("DRUMLIN_VERSION");
+
+/// What the binary does.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Command::Guard = cli.command {
+        return commands::guard::run();
+    }
+    // Before there is a second thread, which would have a heap of its own.
+    drumlin_core::host::heap::share();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&anyhow::Error::new(error)),
+    };
+    let done = runtime.block_on(run(cli.command));
+    // What still runs is not waited for: the commands have waited as long as they wanted to.
+    runtime.shutdown_background();
+    done.unwrap_or_else(|error| failed(&error))
+}
+
+async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Agent(arguments) => commands::agent::run(arguments).await?,
+        Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,
+        Command::Controller(arguments) => commands::controller::run(arguments).await?,
+        Command::DriverInfo(arguments) => commands::driver_info::run(arguments).await?,
+        Command::Ping(arguments) => commands::ping::run(arguments).await?,
+        Command::Validate(arguments) => return commands::validate::run(&arguments),
+        Command::Status(arguments) => return commands::status::run(&arguments),
+        Command::Kept(arguments) => commands::kept::run(&arguments).await?,
+        Command::Adopt(arguments) => commands::adopt::run(&arguments).await?,
+        Command::Handover(arguments) => commands::handover::run(&arguments)?,
+        Command::Delete(arguments) => commands::delete::run(&arguments).await?,
+        Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
+        Command::Restore(arguments) => commands::restore::run(&arguments)?,
+        Command::Crds => commands::crds::run(),
+        Command::Guard => anyhow::bail!("the guard runs without this"),
+        Command::Completions { shell } => commands::completions::run(shell),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "errors of a command go where its user looks"
+)]
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("drumlin: {error:#}");
+    ExitCode::FAILURE
+}
