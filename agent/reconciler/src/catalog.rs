@@ -248,6 +248,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         shared.doubt(&key);
     }
     if is_new {
+        (shared.fail)("catalog.followed");
         shared.words.forget(&key);
         engine.reset(&key);
         shared.wake_groups(&key);

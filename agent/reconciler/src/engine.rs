@@ -138,6 +138,7 @@ impl Engine {
         let agent = self.agent.get_or_try_init(|| self.client.agent()).await?;
         if !is_known {
             self.look_at_renamed(&agent.node);
+            self.look_at_groups(agent);
         }
         Ok(())
     }
@@ -151,6 +152,31 @@ impl Engine {
         for key in keys {
             self.shared.doubt(&key);
             self.reset(&key);
+        }
+    }
+
+    /// Has groups be looked at whose volumes have changed when nobody was left to tell them.
+    fn look_at_groups(&self, agent: &Agent) {
+        let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
+        for key in self.shared.keys_of(is_group) {
+            let Some(record) = self.shared.record(&key) else {
+                continue;
+            };
+            let pass = self.pass(agent, record, false);
+            if pass.may_change_members(&pass.record) {
+                self.shared.doubt(&key);
+                self.reset(&key);
+            }
+        }
+    }
+
+    fn pass<'a>(&'a self, agent: &'a Agent, record: Record, is_doubted: bool) -> Pass<'a> {
+        Pass {
+            shared: &self.shared,
+            client: &self.client,
+            agent,
+            record,
+            is_doubted,
         }
     }
 
@@ -200,13 +226,7 @@ impl Engine {
             return;
         }
         let is_doubted = self.shared.take_doubt(key);
-        let mut pass = Pass {
-            shared: &self.shared,
-            client: &self.client,
-            agent,
-            record,
-            is_doubted,
-        };
+        let mut pass = self.pass(agent, record, is_doubted);
         let result = if is_elsewhere {
             // This host was renamed, or its state was carried to another: what was begun is not forgotten.
             let message = format!(

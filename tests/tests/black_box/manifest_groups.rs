@@ -491,3 +491,30 @@ async fn a_selector_that_means_too_many_says_so_and_the_group_stays_as_it_is() {
     host.until("g", &["True", "AllMembersJoined", "1 of 1"])
         .await;
 }
+
+/// Found by a history.
+#[tokio::test]
+async fn a_group_that_a_kill_has_kept_from_hearing_of_its_volumes_hears_of_them_afterwards() {
+    let mut host = Host::start().await;
+    let by_labels = object("VolumeGroup", "g", "", "selector: {matchLabels: {app: pg}}");
+    let (a, b) = (labelled("a", "app: pg"), labelled("b", "app: pg"));
+    host.write("g.yaml", &[by_labels]);
+    host.write("v.yaml", &[a.clone(), b.clone()]);
+    host.until("g", &["True", "2 of 2"]).await;
+    host.restart(Some("catalog.followed")).await;
+    host.write("v.yaml", &[annotated(&a, "drumlin.dev/state: absent"), b]);
+    host.agent.wait_until_killed().await;
+    host.restart(None).await;
+    host.until("a", &["Deleted"]).await;
+    host.until("g", &["True", "1 of 1"]).await;
+    assert_eq!(host.inside().await, ["b"]);
+    host.restart(Some("catalog.followed")).await;
+    host.write(
+        "v.yaml",
+        &[annotated(&a, "drumlin.dev/state: absent"), small("b")],
+    );
+    host.agent.wait_until_killed().await;
+    host.restart(None).await;
+    host.until("g", &["0 members"]).await;
+    assert!(host.inside().await.is_empty());
+}

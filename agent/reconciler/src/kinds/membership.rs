@@ -175,6 +175,20 @@ impl Pass<'_> {
         wanted.iter().collect::<Vec<_>>() == joined.collect::<Vec<_>>()
     }
 
+    /// Whether a group may have to get or lose members, by what is known of its volumes now.
+    pub(crate) fn may_change_members(&self, group: &Record) -> bool {
+        let Body::Group { status, .. } = &group.body else {
+            return false;
+        };
+        let leaving = self.volumes_on_their_way_out();
+        let mut inside = status.members.iter();
+        let is_leaving = inside.any(|member| {
+            let handle = member.volume_handle.as_ref();
+            handle.is_some_and(|handle| leaving.contains(handle))
+        });
+        is_leaving || !self.has_wanted_members(group)
+    }
+
     /// Where nothing is known of what was applied (the state is lost), what is in the group and wanted is ours: a rival that
     /// is older by now does not get it.
     pub(super) fn recall_members(&mut self, group: &VolumeGroup) {
