@@ -1,5 +1,6 @@
-//! Random histories of a host that keeps manifests, each against a small model of what must come of it: edits, tombstones,
-//! files that are away or broken, renames, kills at any step, a state directory that is lost, a disk that is away and back.
+//! Random histories of a host that keeps manifests of every kind, each against a small model of what must come of it:
+//! edits, tombstones, files that are away or broken, kills at any step, a state directory that is lost, a disk that is away
+//! and back.
 //!
 //! What is Ready is what the last valid manifest says; no volume that was ever used is lost, replaced or given to another
 //! object; no moment is taken anew; no call is repeated with other arguments. One seed gives one history: a failure names

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use crate::host::object;
 
-/// A kind of object whose bytes matter.
+/// A kind of object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Volume,
     Snapshot,
+    Group,
+    GroupSnapshot,
 }
 
 impl Kind {
@@ -16,21 +18,67 @@ impl Kind {
         match self {
             Self::Volume => "Volume",
             Self::Snapshot => "Snapshot",
+            Self::Group => "VolumeGroup",
+            Self::GroupSnapshot => "GroupSnapshot",
         }
+    }
+
+    /// Where the agent has what it made of such objects.
+    pub(super) fn directory(self) -> &'static str {
+        match self {
+            Self::Volume => "volumes",
+            Self::Snapshot => "snapshots",
+            Self::Group => "groups",
+            Self::GroupSnapshot => "group-snapshots",
+        }
+    }
+
+    /// The field of a status that has its id.
+    pub(super) fn handle(self) -> &'static str {
+        match self {
+            Self::Volume => "volumeHandle",
+            Self::Snapshot => "snapshotHandle",
+            Self::Group => "groupHandle",
+            Self::GroupSnapshot => "groupSnapshotHandle",
+        }
+    }
+
+    /// Whether it shows a moment: another one of the same name is another moment.
+    fn is_moment(self) -> bool {
+        matches!(self, Self::Snapshot | Self::GroupSnapshot)
     }
 }
 
 /// An object by kind and name.
 pub(super) type Key = (Kind, &'static str);
 
-/// All objects of a history. A snapshot is of the volume beside it.
-pub(super) const OBJECTS: [Key; 5] = [
+/// All objects of a history. A snapshot is of the volume beside it, the group is of all volumes.
+pub(super) const OBJECTS: [Key; 7] = [
     (Kind::Volume, "v0"),
     (Kind::Volume, "v1"),
-    (Kind::Volume, "v2"),
+    MOUNTED,
     (Kind::Snapshot, "s0"),
     (Kind::Snapshot, "s1"),
+    GROUP,
+    (Kind::GroupSnapshot, "t"),
 ];
+
+/// The volume with a file system, which is mounted.
+pub(super) const MOUNTED: Key = (Kind::Volume, "v2");
+
+/// The group of all volumes.
+pub(super) const GROUP: Key = (Kind::Group, "g");
+
+/// What an image has that was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// These bytes, at its beginning.
+    Bytes(u64),
+    /// These, in a file of its file system.
+    File(u64),
+    /// Nothing that is looked at.
+    Something,
+}
 
 /// The volume that a snapshot is of.
 pub(super) fn source(name: &str) -> &'static str {
@@ -47,20 +95,29 @@ pub(super) struct Manifest {
 }
 
 impl Manifest {
-    /// The document.
-    pub(super) fn text(&self, (kind, name): Key) -> String {
-        let state = if self.is_absent { "absent" } else { "present" };
+    /// The document; a volume with a file system is mounted at this path.
+    pub(super) fn text(&self, key: Key, path: &str) -> String {
+        let (kind, name) = key;
         let policy = if self.is_deleted { "Delete" } else { "Retain" };
-        let metadata = match state {
-            "absent" => "  annotations: {drumlin.dev/state: absent}\n",
-            _ => "",
-        };
+        let mut metadata = String::new();
+        if self.is_absent {
+            metadata.push_str("  annotations: {drumlin.dev/state: absent}\n");
+        }
+        if kind == Kind::Volume {
+            metadata.push_str("  labels: {in: g}\n");
+        }
+        let capacity = self.capacity;
         let spec = match kind {
-            Kind::Volume => format!("capacity: {}Mi, volumeMode: Block", self.capacity),
+            Kind::Volume if key == MOUNTED => {
+                format!("capacity: {capacity}Mi, mount: {{path: {path}}}")
+            }
+            Kind::Volume => format!("capacity: {capacity}Mi, volumeMode: Block"),
             Kind::Snapshot => format!("source: {{volumeName: {}}}", source(name)),
+            Kind::Group => "selector: {matchLabels: {in: g}}".to_owned(),
+            Kind::GroupSnapshot => "groupName: g".to_owned(),
         };
         let spec = format!("{spec}, deletionPolicy: {policy}");
-        object(kind.word(), name, metadata, &spec)
+        object(kind.word(), name, &metadata, &spec)
     }
 
     /// Whether it asks for the bytes to be destroyed.
@@ -85,8 +142,10 @@ pub(super) struct Wanted {
     pub(super) says: Option<Manifest>,
     /// Its record is kept though its file was away, and has said nothing valid since.
     pub(super) is_orphan: bool,
-    /// The id and the bytes that it has, once it was Ready.
-    pub(super) image: Option<(String, u64)>,
+    /// The id that it has, once it was Ready.
+    pub(super) image: Option<String>,
+    /// The snapshots that a group snapshot has by then.
+    pub(super) members: Vec<String>,
     /// What it has been grown to, in MiB.
     pub(super) capacity: u64,
 }
@@ -102,8 +161,8 @@ impl Wanted {
 #[derive(Debug)]
 pub(super) struct Model {
     pub(super) objects: BTreeMap<Key, Wanted>,
-    /// What bytes every image that was used must have, by its id, until its end is asked for.
-    pub(super) images: BTreeMap<String, (Kind, u64)>,
+    /// What every image must have that was used, by its id, until its end is asked for.
+    pub(super) images: BTreeMap<String, (Kind, Holds)>,
 }
 
 impl Model {
@@ -113,6 +172,7 @@ impl Model {
             says: None,
             is_orphan: false,
             image: None,
+            members: Vec::new(),
             capacity: 16,
         };
         Self {
@@ -131,15 +191,35 @@ impl Model {
         if !wanted.asks() || wanted.is_orphan {
             return false;
         }
+        // One that was taken stays; a new one needs what it is made of.
         match key.0 {
             Kind::Volume => true,
-            // One that was taken stays; a new one needs its volume.
             Kind::Snapshot => {
                 let volume = &self.objects[&(Kind::Volume, source(key.1))];
                 let is_there = volume.image.is_some() || !volume.is_orphan;
                 wanted.image.is_some() || (volume.asks() && is_there)
             }
+            Kind::Group => {
+                let mut volumes = self.volumes();
+                let is_known = |(key, volume): (Key, &Wanted)| {
+                    !volume.asks() || volume.image.is_some() || self.is_to_be_ready(key)
+                };
+                volumes.clone().any(|(_, volume)| volume.asks()) && volumes.all(is_known)
+            }
+            Kind::GroupSnapshot => wanted.image.is_some() || self.is_to_be_ready(GROUP),
         }
+    }
+
+    fn volumes(&self) -> impl Iterator<Item = (Key, &Wanted)> + Clone {
+        let all = self.objects.iter().map(|(key, wanted)| (*key, wanted));
+        all.filter(|(key, _)| key.0 == Kind::Volume)
+    }
+
+    /// Whether a group may hold an object that is to go, and nobody has it let go: it is released, or in no manifest.
+    pub(super) fn may_be_held(&self, key: Key) -> bool {
+        let group = &self.objects[&GROUP];
+        let is_looked_after = group.asks() && !group.is_orphan;
+        key.0 == Kind::Volume && group.image.is_some() && !is_looked_after
     }
 
     /// A file says something else from now on, or is broken or away.
@@ -180,8 +260,9 @@ impl Model {
 impl Wanted {
     /// The name of a moment that was released means another one from now on; that of a volume means the same.
     fn let_go(&mut self, kind: Kind) {
-        if kind == Kind::Snapshot {
+        if kind.is_moment() {
             self.image = None;
+            self.members.clear();
         }
     }
 }
