@@ -17,6 +17,7 @@ mod end_to_end;
 mod example;
 mod faults;
 mod gitops;
+mod histories;
 #[path = "../black_box/host.rs"]
 mod host;
 mod host_mounts;
@@ -30,6 +31,8 @@ mod lives;
 mod node;
 mod owners;
 mod policies;
+#[path = "../black_box/histories/random.rs"]
+mod random;
 mod rendered;
 mod restless;
 mod rights;

@@ -1,9 +1,9 @@
 //! Numbers that a seed gives, the same each time (`SplitMix64`).
 
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -16,17 +16,17 @@ impl Random {
     }
 
     /// A number below this one.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// Yes, so many times of a hundred.
-    pub(super) fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
     /// One of these.
-    pub(super) fn one<T: Clone>(&mut self, of: &[T]) -> T {
+    pub(crate) fn one<T: Clone>(&mut self, of: &[T]) -> T {
         let count = u64::try_from(of.len()).unwrap();
         of[usize::try_from(self.below(count)).unwrap()].clone()
     }
