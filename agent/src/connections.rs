@@ -290,8 +290,7 @@ mod tests {
         bytes
     }
 
-    async fn asks(path: &std::path::Path, connection: &mut Connection, client: &mut UnixStream) {
-        let _ = path;
+    async fn asks(connection: &mut Connection, client: &mut UnixStream) {
         client.write_all(&request()).await.unwrap();
         let mut read = vec![0; request().len()];
         connection.read_exact(&mut read).await.unwrap();
@@ -304,7 +303,7 @@ mod tests {
         let mut first = all.next().await.unwrap().unwrap();
         let mut client = UnixStream::connect(&path).await.unwrap();
         let mut second = all.next().await.unwrap().unwrap();
-        asks(&path, &mut second, &mut client).await;
+        asks(&mut second, &mut client).await;
         let begun = Instant::now();
         let error = first.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -322,7 +321,7 @@ mod tests {
             clients.push(UnixStream::connect(&path).await.unwrap());
             inside.push(all.next().await.unwrap().unwrap());
         }
-        asks(&path, &mut inside[0], &mut clients[0]).await;
+        asks(&mut inside[0], &mut clients[0]).await;
         let connections = inside[0].connections.clone();
         let more = UnixStream::connect(&path).await.unwrap();
         let mut newest = all.next().await.unwrap().unwrap();
@@ -334,9 +333,9 @@ mod tests {
         // All have asked.
         clients.push(more);
         for (connection, client) in inside[1..].iter_mut().zip(&mut clients[1..]) {
-            asks(&path, connection, client).await;
+            asks(connection, client).await;
         }
-        asks(&path, &mut newest, clients.last_mut().unwrap()).await;
+        asks(&mut newest, clients.last_mut().unwrap()).await;
         let mut refused = UnixStream::connect(&path).await.unwrap();
         let nobody = tokio::time::timeout(Duration::from_millis(50), all.next()).await;
         assert!(nobody.is_err());

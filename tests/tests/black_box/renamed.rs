@@ -162,6 +162,34 @@ async fn what_was_made_under_another_name_is_refused_until_somebody_says_so_and_
 }
 
 #[tokio::test]
+async fn a_host_to_which_a_disk_was_moved_has_all_for_its_files_and_makes_nothing_before() {
+    let mut host = full().await;
+    let counts = host.counts().await;
+    let handle = |host: &Host, (kind, name, field): (&str, &str, &str)| {
+        let handle = host.object(kind, name)["status"][field].clone();
+        handle.as_str().unwrap().to_owned()
+    };
+    let had = ALL.map(|one| handle(&host, one));
+    host.agent.kill();
+    fs::remove_dir_all(host.agent.path("state/reconciler")).unwrap();
+    assert!(host.rename("node-b", &[], None).await);
+    for name in ["a", "b", "c", "g"] {
+        host.until(name, &["False", "node-a"]).await;
+    }
+    for name in ["before", "s"] {
+        host.until(name, &["False"]).await;
+    }
+    let adopt = ["--adopt-node", "node-a"];
+    assert!(host.rename("node-b", &adopt, None).await);
+    host.until_all(&["True"]).await;
+    for (one, had) in ALL.into_iter().zip(had) {
+        assert_eq!(handle(&host, one), had.replace("node-a/", "node-b/"));
+    }
+    assert_eq!(host.counts().await, counts);
+    assert_eq!(get(&host.path("a"), "file"), b"after");
+}
+
+#[tokio::test]
 async fn a_file_that_names_its_node_is_told_the_new_name_and_no_other() {
     let mut host = Host::start().await;
     let on = |node: &str| volume("a", "16Mi", &format!("nodeName: {node}"));
