@@ -284,8 +284,7 @@ impl<'a> Stage<'a> {
     /// Waits until who must have a volume has it, and looks who has which.
     async fn settle(&mut self) {
         let deadline = Instant::now() + 2 * PATIENCE;
-        loop {
-            let Some(why) = self.lacks() else { break };
+        while let Some(why) = self.lacks() {
             assert!(
                 !self.node.agent.has_ended(),
                 "the agent ended: {}",

@@ -1,11 +1,12 @@
 //! Random histories of a host that keeps manifests of every kind, each against a small model of what must come of it:
-//! edits, tombstones, files that are away or broken, kills at any step, a state directory that is lost, a disk that is away
-//! and back.
+//! edits, tombstones, files that are away, broken or called otherwise, kills of agent and reconciler at any step, together or
+//! apart, a state directory that is lost, a disk that is away and back, a host that gets another name.
 //!
 //! What is Ready is what the last valid manifest says; no volume that was ever used is lost, replaced or given to another
 //! object; no moment is taken anew; no call is repeated with other arguments. One seed gives one history: a failure names
 //! it, and `DRUMLIN_HISTORY=<seed>` tells it alone.
 
+mod apart;
 mod model;
 mod random;
 mod stage;

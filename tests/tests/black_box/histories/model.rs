@@ -242,6 +242,22 @@ impl Model {
         wanted.file = file;
     }
 
+    /// The node is called otherwise, and so is all that was made on it.
+    pub(super) fn rename(&mut self, before: &str, now: &str) {
+        let renamed = |handle: &String| {
+            let rest = handle.strip_prefix(before).unwrap();
+            format!("{now}{rest}")
+        };
+        for wanted in self.objects.values_mut() {
+            wanted.image = wanted.image.as_ref().map(renamed);
+            wanted.members = wanted.members.iter().map(renamed).collect();
+        }
+        let images = std::mem::take(&mut self.images).into_iter();
+        self.images = images
+            .map(|(handle, held)| (renamed(&handle), held))
+            .collect();
+    }
+
     /// The state directory is lost: only what the files say now is known.
     pub(super) fn forget(&mut self) {
         for (key, wanted) in &mut self.objects {

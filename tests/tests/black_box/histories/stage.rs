@@ -1,7 +1,7 @@
 //! The host that a history happens to.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::FileExt,
     path::PathBuf,
@@ -15,6 +15,7 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use super::{
+    apart::Reconciler,
     model::{File, Holds, Key, Kind, MOUNTED, Manifest, Model, OBJECTS},
     random::Random,
 };
@@ -27,7 +28,14 @@ use crate::{
 pub(super) struct Stage {
     host: Host,
     model: Model,
-    points: Vec<String>,
+    /// Where a process can be killed, and whether that is the reconciler's.
+    points: Vec<(String, bool)>,
+    /// The reconciler, where it has a process of its own.
+    reconciler: Option<Reconciler>,
+    /// How often the node was called otherwise.
+    renamed: u32,
+    /// What the file of an object is called.
+    files: BTreeMap<Key, String>,
     told: Vec<String>,
     seed: u64,
     /// The volumes, by id, that were not there before this step.
@@ -41,6 +49,7 @@ impl Stage {
         let scratch = Scratch::new();
         let disk = scratch.directory("disk");
         let options = Options {
+            node: Some(node(0)),
             config: Some(format!(
                 "classes:\n- {{name: default, default: true, directory: {{path: {}, longestFreeze: 30}}}}\n",
                 disk.display()
@@ -48,20 +57,38 @@ impl Stage {
             ..Options::default()
         };
         let calls = [".save(\"", ".point(\"", ".fail)(\""];
-        let mut found = points("agent/reconciler/src", &calls);
-        found.extend(points("agent/core/src/ops", &["fail::point(\""]));
+        let of = |directory: &str, calls: &[&str], is_reconcilers: bool| {
+            let found = points(directory, calls).into_iter();
+            found.map(move |point| (point, is_reconcilers))
+        };
+        let reconcilers = of("agent/reconciler/src", &calls, true);
+        let agents = of("agent/core/src/ops", &["fail::point(\""], false);
+        let points = reconcilers.chain(agents).collect();
         let host = Host::over(scratch, options).await;
         // A directory without a single file would be an accident.
         host.write("keep.yaml", &["# nothing\n".to_owned()]);
-        Self {
+        let file = |key: Key| (key, format!("{}-{}.yaml", key.0.word(), key.1));
+        let mut stage = Self {
             host,
             model: Model::new(),
-            points: found.into_iter().collect(),
+            points,
+            reconciler: None,
+            renamed: 0,
+            files: OBJECTS.map(file).into(),
             told: Vec::new(),
             seed,
             new: BTreeSet::new(),
             next: 1,
+        };
+        if stage.is_apart() {
+            stage.restart(None).await;
         }
+        stage
+    }
+
+    /// Whether the reconciler has a process of its own.
+    fn is_apart(&self) -> bool {
+        self.seed.is_multiple_of(3)
     }
 
     /// Something happens, and what must come of it does.
@@ -80,7 +107,7 @@ impl Stage {
             45..55 => self.use_one(random),
             55..75 => {
                 let point = random.one(&self.points);
-                self.told(format!("killed at {point}, or soon"));
+                self.told(format!("killed at {}, or soon", point.0));
                 self.restart(Some(&point)).await;
                 self.edit(random);
                 let soon = Duration::from_millis(random.below(700));
@@ -90,10 +117,10 @@ impl Stage {
             75..85 => {
                 let point = random.chance(50).then(|| random.one(&self.points));
                 self.told(format!("state lost, killed at {point:?}"));
-                self.host.agent.kill();
+                self.kill();
                 fs::remove_dir_all(self.host.agent.path("state/reconciler")).unwrap();
                 self.model.forget();
-                self.restart(point.as_deref()).await;
+                self.restart(point.as_ref()).await;
                 if point.is_some() {
                     self.wait_for_the_end(Duration::from_millis(500)).await;
                     self.restart(None).await;
@@ -102,15 +129,23 @@ impl Stage {
             85..95 => {
                 self.told("disk away".to_owned());
                 let (disk, away) = (self.disk(), self.host.agent.path("away"));
-                self.host.agent.kill();
+                self.kill();
                 fs::rename(&disk, &away).unwrap();
                 self.restart(None).await;
                 self.edit(random);
                 self.wait_for_the_end(Duration::from_millis(random.below(700)))
                     .await;
-                self.host.agent.kill();
+                self.kill();
                 self.told("disk back".to_owned());
                 fs::rename(&away, &disk).unwrap();
+                self.restart(None).await;
+            }
+            95..98 => {
+                let before = node(self.renamed);
+                self.renamed += 1;
+                let now = node(self.renamed);
+                self.told(format!("{before} is called {now}"));
+                self.model.rename(&before, &now);
                 self.restart(None).await;
             }
             _ => self.restart(None).await,
@@ -132,22 +167,54 @@ impl Stage {
         self.host.agent.path("disk")
     }
 
-    async fn restart(&mut self, point: Option<&str>) {
+    fn kill(&mut self) {
+        self.reconciler = None;
         self.host.agent.kill();
-        let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
-        let manifests = text(self.host.manifests.clone());
-        let options = Options {
-            arguments: vec!["--manifests".to_owned(), manifests],
-            environment: point.into_iter().collect(),
-            ..Options::default()
-        };
-        self.host.agent.try_restart_with(options).await;
     }
 
-    /// Waits until the agent has come to its fail point, at most so long.
+    /// Starts again what may have ended: with a point of the reconciler's the agent goes on, where they are apart.
+    async fn restart(&mut self, point: Option<&(String, bool)>) {
+        let is_apart = self.is_apart();
+        let manifests = text(self.host.manifests.clone());
+        let of = |is_reconcilers: bool| {
+            let point = point.filter(|point| !is_apart || point.1 == is_reconcilers);
+            point.map(|(point, _)| point.as_str())
+        };
+        self.reconciler = None;
+        if !(is_apart && of(true).is_some()) || self.host.agent.has_ended() {
+            self.host.agent.kill();
+            let mut arguments = Vec::new();
+            if let Some(before) = self.renamed.checked_sub(1) {
+                arguments.extend(["--adopt-node".to_owned(), node(before)]);
+            }
+            if !is_apart {
+                arguments.extend(["--manifests".to_owned(), manifests.clone()]);
+            }
+            let point = of(false).map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
+            let options = Options {
+                node: Some(node(self.renamed)),
+                arguments,
+                environment: point.into_iter().collect(),
+                ..Options::default()
+            };
+            self.host.agent.try_restart_with(options).await;
+        }
+        if is_apart {
+            let started = Reconciler::start(&self.host.agent, &manifests, of(true));
+            self.reconciler = Some(started);
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let mut reconciler = self.reconciler.as_mut();
+        let is_apart = reconciler.as_mut().is_some_and(|one| one.has_ended());
+        is_apart || self.host.agent.has_ended()
+    }
+
+    /// Waits until a process has come to its fail point, at most so long.
     async fn wait_for_the_end(&mut self, most: Duration) {
         let end = Instant::now() + most;
-        while Instant::now() < end && !self.host.agent.has_ended() {
+        while Instant::now() < end && !self.has_ended() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -157,8 +224,16 @@ impl Stage {
         let key = random.one(&OBJECTS);
         let wanted = &self.model.objects[&key];
         let roll = random.below(100);
-        let file = format!("{}-{}.yaml", key.0.word(), key.1);
+        let file = self.files[&key].clone();
         match roll {
+            // Whose a broken one is only its name says.
+            _ if matches!(wanted.file, File::Valid(_)) && random.chance(8) => {
+                self.told(format!("the file of {key:?} is called otherwise"));
+                let now = format!("a{file}");
+                let home = &self.host.manifests;
+                fs::rename(home.join(&file), home.join(&now)).unwrap();
+                self.files.insert(key, now);
+            }
             0..12 if wanted.file != File::Away => {
                 self.told(format!("{key:?} away"));
                 fs::remove_file(self.host.manifests.join(file)).unwrap();
@@ -191,7 +266,7 @@ impl Stage {
 
     fn say(&mut self, key: Key, manifest: Manifest) {
         self.told(format!("{key:?} says {manifest:?}"));
-        let file = format!("{}-{}.yaml", key.0.word(), key.1);
+        let file = self.files[&key].clone();
         let path = self.host.path("mounted");
         self.host.write(&file, &[manifest.text(key, &path)]);
         self.model.write(key, File::Valid(manifest));
@@ -273,11 +348,7 @@ impl Stage {
         let deadline = Instant::now() + PATIENCE;
         for key in OBJECTS {
             while let Some(why) = self.lacks(key) {
-                assert!(
-                    !self.host.agent.has_ended(),
-                    "the agent ended: {}",
-                    self.all()
-                );
+                assert!(!self.has_ended(), "a process ended: {}", self.all());
                 assert!(Instant::now() < deadline, "{key:?}: {why}: {}", self.all());
                 tokio::time::sleep(Duration::from_millis(40)).await;
             }
@@ -292,7 +363,7 @@ impl Stage {
             let found = self.holds(kind, &handle, wanted);
             assert_eq!(found, Some(wanted), "{kind:?} {handle}: {}", self.all());
         }
-        let log = self.host.agent.log();
+        let log = self.log();
         assert!(!log.contains("AlreadyExists"), "{}", self.all());
     }
 
@@ -321,6 +392,11 @@ impl Stage {
             && book["orphanSince"].is_null();
         if !is_followed {
             return Some("does not say what its file says".to_owned());
+        }
+        let handle = status[key.0.handle()].as_str();
+        let here = format!("{}/", node(self.renamed));
+        if handle.is_some_and(|handle| !handle.starts_with(&here)) {
+            return Some("has an id of a former name of the node".to_owned());
         }
         let ready = condition(status);
         if says.is_absent {
@@ -428,9 +504,14 @@ impl Stage {
         shown
     }
 
+    fn log(&self) -> String {
+        let apart = fs::read_to_string(self.host.agent.path("reconciler.log"));
+        self.host.agent.log() + &apart.unwrap_or_default()
+    }
+
     /// All that there is to say of a failure.
     fn all(&self) -> String {
-        let log = self.host.agent.log();
+        let log = self.log();
         let last: Vec<&str> = log.lines().rev().take(30).collect();
         let last: Vec<&str> = last.into_iter().rev().collect();
         format!(
@@ -458,6 +539,11 @@ fn condition(status: &Value) -> Value {
     let mut conditions = status["conditions"].as_array().into_iter().flatten();
     let ready = conditions.find(|condition| condition["type"] == "Ready");
     ready.cloned().unwrap_or_default()
+}
+
+/// What the node is called when it was called otherwise so many times.
+fn node(renamed: u32) -> String {
+    format!("node-{renamed}")
 }
 
 /// The snapshots that a group snapshot has.
