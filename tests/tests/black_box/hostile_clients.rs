@@ -67,29 +67,31 @@ fn has(agent: &Agent) -> (u64, usize) {
     (resident / 1024, descriptors)
 }
 
-/// Asserts that a new client is served as if nobody else were there: half of the probes within 10 ms, where other tests do
-/// not keep all processors busy.
-async fn is_well(agent: &Agent) {
-    let median = async || {
-        let mut times = Vec::new();
-        for _ in 0..21 {
-            let channel = drumlin_proto::connect(&agent.socket()).unwrap();
-            let mut client = drumlin_proto::csi::v1::identity_client::IdentityClient::new(channel);
-            let begun = Instant::now();
-            ok(client.probe(ProbeRequest {}).await);
-            times.push(begun.elapsed());
-        }
-        times.sort_unstable();
-        times[times.len() / 2]
-    };
+/// How long half of some probes of new clients take at most.
+async fn probed(agent: &Agent) -> Duration {
+    let mut times = Vec::new();
+    for _ in 0..21 {
+        let channel = drumlin_proto::connect(&agent.socket()).unwrap();
+        let mut client = drumlin_proto::csi::v1::identity_client::IdentityClient::new(channel);
+        let begun = Instant::now();
+        ok(client.probe(ProbeRequest {}).await);
+        times.push(begun.elapsed());
+    }
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+/// Asserts that a new client is served as if nobody else were there: half of the probes within 10 ms or, where other tests
+/// keep all processors busy, within twice the time of an agent that nobody troubles.
+async fn is_well(agent: &Agent, quiet: &Agent) {
     let mut slow = Vec::new();
     for _ in 0..20 {
-        let time = median().await;
-        if time <= Duration::from_millis(10) {
+        let (time, beside) = (probed(agent).await, probed(quiet).await);
+        if time <= Duration::from_millis(10).max(2 * beside) {
             slow.clear();
             break;
         }
-        slow.push(time);
+        slow.push((time, beside));
     }
     assert!(slow.is_empty(), "{slow:?}");
     let (resident, _) = has(agent);
@@ -130,8 +132,8 @@ fn until_closed(stream: &mut UnixStream) {
 
 #[tokio::test]
 async fn a_thousand_connections_that_send_nothing_keep_nobody_out_and_are_closed() {
-    let agent = Agent::start().await;
-    is_well(&agent).await;
+    let (agent, quiet) = (Agent::start().await, Agent::start().await);
+    is_well(&agent, &quiet).await;
     // This one has asked, and is idle for the rest.
     let mut idle = agent.identity();
     ok(idle.probe(ProbeRequest {}).await);
@@ -142,7 +144,7 @@ async fn a_thousand_connections_that_send_nothing_keep_nobody_out_and_are_closed
         let _ = stream.write_all(BEGIN);
     }
     for _ in 0..5 {
-        is_well(&agent).await;
+        is_well(&agent, &quiet).await;
         let (_, now) = has(&agent);
         assert!(now <= before + 520, "{now} descriptors, before {before}");
     }
@@ -159,8 +161,8 @@ async fn a_thousand_connections_that_send_nothing_keep_nobody_out_and_are_closed
 
 #[tokio::test]
 async fn ten_thousand_connections_that_send_garbage_leave_nothing() {
-    let agent = Agent::start().await;
-    is_well(&agent).await;
+    let (agent, quiet) = (Agent::start().await, Agent::start().await);
+    is_well(&agent, &quiet).await;
     let (_, before) = has(&agent);
     let socket = agent.socket();
     let garbage = tokio::task::spawn_blocking(move || {
@@ -199,24 +201,24 @@ async fn ten_thousand_connections_that_send_garbage_leave_nothing() {
         open
     });
     while !garbage.is_finished() {
-        is_well(&agent).await;
+        is_well(&agent, &quiet).await;
     }
     let open = garbage.await.unwrap();
-    is_well(&agent).await;
+    is_well(&agent, &quiet).await;
     drop(open);
     is_left(&agent, before).await;
-    is_well(&agent).await;
+    is_well(&agent, &quiet).await;
     let log = agent.log();
     assert!(!log.contains("panic"), "{log}");
 }
 
 #[tokio::test]
 async fn who_never_reads_is_cut_and_who_floods_is() {
-    let agent = Agent::start().await;
+    let (agent, quiet) = (Agent::start().await, Agent::start().await);
     for number in 0..20 {
         volume(&agent, &format!("v{number}"), 4, &raw()).await;
     }
-    is_well(&agent).await;
+    is_well(&agent, &quiet).await;
     let (_, before) = has(&agent);
     let endless = |bytes: fn(u32) -> Vec<u8>| {
         let mut stream = connect(&agent);
@@ -245,7 +247,7 @@ async fn who_never_reads_is_cut_and_who_floods_is() {
     }
     let begun = Instant::now();
     while clients.iter().any(|client| !client.is_finished()) {
-        is_well(&agent).await;
+        is_well(&agent, &quiet).await;
         assert!(begun.elapsed() < Duration::from_mins(2), "they go on");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
@@ -257,7 +259,7 @@ async fn who_never_reads_is_cut_and_who_floods_is() {
         );
     }
     is_left(&agent, before).await;
-    is_well(&agent).await;
+    is_well(&agent, &quiet).await;
 }
 
 /// An HTTP/2 client of whose calls nothing is whole.
@@ -293,8 +295,8 @@ fn code(answer: &http::Response<h2::RecvStream>) -> Option<&str> {
 
 #[tokio::test]
 async fn requests_that_never_arrive_as_a_whole_are_unavailable_and_others_are_served_beside_them() {
-    let agent = Agent::start().await;
-    is_well(&agent).await;
+    let (agent, quiet) = (Agent::start().await, Agent::start().await);
+    is_well(&agent, &quiet).await;
     let (_, before) = has(&agent);
     let begun = Instant::now();
     let mut halves = Vec::new();
@@ -302,7 +304,7 @@ async fn requests_that_never_arrive_as_a_whole_are_unavailable_and_others_are_se
         halves.extend(half_sent(&agent, 100).await);
     }
     for _ in 0..5 {
-        is_well(&agent).await;
+        is_well(&agent, &quiet).await;
         ok(agent
             .controller()
             .list_volumes(ListVolumesRequest::default())
@@ -315,12 +317,12 @@ async fn requests_that_never_arrive_as_a_whole_are_unavailable_and_others_are_se
     }
     assert!(begun.elapsed() >= Duration::from_secs(25));
     is_left(&agent, before).await;
-    is_well(&agent).await;
+    is_well(&agent, &quiet).await;
 }
 
 #[tokio::test]
 async fn what_is_too_large_is_refused_before_it_has_come() {
-    let agent = Agent::start().await;
+    let (agent, quiet) = (Agent::start().await, Agent::start().await);
     let stream = tokio::net::UnixStream::connect(agent.socket())
         .await
         .unwrap();
@@ -351,5 +353,5 @@ async fn what_is_too_large_is_refused_before_it_has_come() {
             == http::StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE),
         "{refused:?}"
     );
-    is_well(&agent).await;
+    is_well(&agent, &quiet).await;
 }
