@@ -26,6 +26,20 @@ impl Host {
         self.restart(point).await;
     }
 
+    /// Restores this snapshot of `a` and the member `b` of the group snapshot, with what they show.
+    pub(crate) async fn restores_each_moment(&self, snapshot: &str) {
+        let mount = format!("mount: {{path: {}}}", self.path("one"));
+        let one = format!("source: {{snapshotName: {snapshot}}}\n{mount}");
+        let two = "source: {groupSnapshot: {name: s, member: b}}";
+        self.write(
+            "r.yaml",
+            &[volume("one", "16Mi", &one), volume("two", "16Mi", two)],
+        );
+        self.until("two", &["True"]).await;
+        self.until("one", &["True"]).await;
+        assert_eq!(get(&self.path("one"), "file"), b"before");
+    }
+
     fn mounted(&self, name: &str) -> String {
         volume(
             name,
@@ -41,7 +55,7 @@ fn told(host: &Host, (kind, name): (&str, &str), fields: &[&str]) -> Vec<Value> 
     fields.iter().map(|field| status[field].clone()).collect()
 }
 
-fn snapshot(name: &str, of: &str) -> String {
+pub(crate) fn snapshot(name: &str, of: &str) -> String {
     let spec = format!("source: {{volumeName: {of}}}");
     object("Snapshot", name, "", &spec)
 }
@@ -104,16 +118,7 @@ async fn files_find_what_they_had_byte_for_byte_and_no_moment_is_taken_anew() {
     }
     assert_eq!(host.counts().await, counts);
     assert_eq!(get(&host.path("a"), "file"), b"after");
-    let mount = format!("mount: {{path: {}}}", host.path("one"));
-    let one = format!("source: {{snapshotName: before-upgrade}}\n{mount}");
-    let two = "source: {groupSnapshot: {name: s, member: b}}";
-    host.write(
-        "r.yaml",
-        &[volume("one", "16Mi", &one), volume("two", "16Mi", two)],
-    );
-    host.until("two", &["True"]).await;
-    host.until("one", &["True"]).await;
-    assert_eq!(get(&host.path("one"), "file"), b"before");
+    host.restores_each_moment("before-upgrade").await;
 }
 
 #[tokio::test]

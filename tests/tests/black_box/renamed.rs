@@ -11,6 +11,7 @@ use drumlin_proto::csi::v1::ProbeRequest;
 use crate::{
     host::{Host, absent, group, object, small, volume},
     kit::{get, put, refused},
+    lost_state::snapshot,
 };
 
 const ALL: [(&str, &str, &str); 6] = [
@@ -63,15 +64,6 @@ impl Host {
             self.until(name, words).await;
         }
     }
-}
-
-fn snapshot(name: &str, of: &str) -> String {
-    object(
-        "Snapshot",
-        name,
-        "",
-        &format!("source: {{volumeName: {of}}}"),
-    )
 }
 
 /// A host with something of each kind.
@@ -146,16 +138,7 @@ async fn what_was_made_under_another_name_is_refused_until_somebody_says_so_and_
         // It is said once.
         assert!(host.rename("node-b", &[], None).await);
     }
-    let mount = format!("mount: {{path: {}}}", host.path("one"));
-    let one = format!("source: {{snapshotName: before}}\n{mount}");
-    let two = "source: {groupSnapshot: {name: s, member: b}}";
-    host.write(
-        "r.yaml",
-        &[volume("one", "16Mi", &one), volume("two", "16Mi", two)],
-    );
-    host.until("two", &["True"]).await;
-    host.until("one", &["True"]).await;
-    assert_eq!(get(&host.path("one"), "file"), b"before");
+    host.restores_each_moment("before").await;
     host.write("v.yaml", &[small("a"), absent(&small("b")), small("c")]);
     host.write("g.yaml", &[group("g", "c")]);
     host.until("b", &["Deleted"]).await;

@@ -22,7 +22,7 @@ use crate::{
     kit::{bytes_of, points},
     node::Node,
     owners::make_again,
-    random::Random,
+    random::{Random, number},
 };
 
 /// The seed of the first history in CI.
@@ -444,11 +444,6 @@ fn arguments(cluster: &Cluster, manifests: &std::path::Path) -> Vec<String> {
         manifests.to_string_lossy().into_owned(),
     ]);
     arguments
-}
-
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
 }
 
 /// Tells the history that a seed gives; `kubectl` keeps a thread of its own waiting.

@@ -16,7 +16,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use random::Random;
+use random::{Random, number};
 use stage::Stage;
 
 /// The seed of the first history in CI.
@@ -27,11 +27,6 @@ const MANY: u64 = 200;
 const ABREAST: usize = 32;
 /// So many steps a history has.
 const STEPS: u64 = 8;
-
-fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
-}
 
 /// Tells the history that a seed gives.
 async fn tell(seed: u64) {

@@ -31,3 +31,9 @@ impl Random {
         of[usize::try_from(self.below(count)).unwrap()].clone()
     }
 }
+
+/// The number that a variable of the environment has, if it is set.
+pub(crate) fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
+}
