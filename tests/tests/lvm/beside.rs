@@ -22,9 +22,11 @@ use tonic::Code;
 
 use crate::{
     copies::leave_bytes,
+    group_snapshots::take,
     groups::{group, name_of, stop_at, thick, thin},
     guard,
     kit::{get, mount, ok, put, refused, unmount, volume},
+    rollback::{self, Pair},
 };
 
 async fn volumes(agent: &Agent) -> Vec<String> {
@@ -64,7 +66,7 @@ pub(crate) fn end() -> Option<String> {
 
 /// Has a device open for a moment, as udev has it or another program of LVM's, and sees that `call` waits for that.
 async fn look_while<T: Send + 'static>(
-    seen: File,
+    seen: impl Send,
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>> + Send + 'static,
 ) -> T {
     let call = tokio::spawn(call);
@@ -138,6 +140,27 @@ async fn who_looks_at_a_volume_is_waited_for_before_it_goes() {
     )
     .await;
     assert!(volumes(&agent).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_looks_at_a_volume_is_waited_for_before_it_is_rolled_back() {
+    let mut pair = Pair::new().await;
+    pair.write("one").await;
+    let taken = take(&pair.agent, "before", &pair.ids()).await;
+    pair.write("two").await;
+    stop_at(&mut pair.agent, "lvm.give-back.locked").await;
+    let mut own = pair.agent.own();
+    let request = rollback::request("back", &taken);
+    let call = tokio::spawn(async move { own.rollback_volume_group_snapshot(request).await });
+    guard::eventually("the agent does not stop", || guard::is_stopped(&pair.agent)).await;
+    let look = |id: String| {
+        let key = id.rsplit('/').next().unwrap();
+        File::open(node_of(|name| name.ends_with(key)).unwrap()).unwrap()
+    };
+    let seen: Vec<File> = pair.ids().into_iter().map(look).collect();
+    pair.agent.signal(Signal::SIGCONT);
+    look_while(seen, async { call.await.unwrap() }).await;
+    assert_eq!(pair.read().await, ["one", "one"]);
 }
 
 #[tokio::test]

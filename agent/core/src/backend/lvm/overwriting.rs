@@ -20,7 +20,7 @@ use super::{
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
-        device_mapper::{Mapped, SECTOR},
+        device_mapper::{DeviceMapper, Mapped, SECTOR},
         exceptions,
     },
     types::ImageId,
@@ -55,22 +55,10 @@ impl Lvm {
         Ok(())
     }
 
-    /// Refuses a volume that somebody uses. Who looks at all devices that change has it open for a moment.
+    /// Refuses a volume that somebody uses.
     pub(super) async fn check_idle(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
         let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
-        blocking(move || {
-            let deadline = Instant::now() + GLANCE;
-            loop {
-                let Some(device) = group.mapper()?.find(&uuid)? else {
-                    return Ok(());
-                };
-                if device.open == 0 || Instant::now() >= deadline || is_mounted(&device)? {
-                    return check_unused(&device);
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-        })
-        .await
+        blocking(move || wait_until_unused(group.mapper()?, &uuid)).await
     }
 
     /// Makes sure that the pool has what LVM's record says of a snapshot.
@@ -221,8 +209,10 @@ impl Lvm {
                 ));
             }
             let mapper = group.mapper()?;
-            if let Some(device) = mapper.find(&uuid)? {
-                check_unused(&device)?;
+            fail::point("lvm.give-back.locked");
+            // Again: udevd probes a device that was closed after a write, at any time after the first check.
+            wait_until_unused(mapper, &uuid)?;
+            if mapper.find(&uuid)?.is_some() {
                 mapper.remove(&uuid)?;
             }
             fail::point("lvm.give-back.unmapped");
@@ -265,6 +255,21 @@ impl Lvm {
             })
         })
         .await
+    }
+}
+
+/// Refuses a device that somebody uses, after as long as a program may have it open that only probes it. Without such a
+/// device nobody uses it.
+fn wait_until_unused(mapper: &DeviceMapper, uuid: &str) -> Result<()> {
+    let deadline = Instant::now() + GLANCE;
+    loop {
+        let Some(device) = mapper.find(uuid)? else {
+            return Ok(());
+        };
+        if device.open == 0 || Instant::now() >= deadline || is_mounted(&device)? {
+            return check_unused(&device);
+        }
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
