@@ -409,9 +409,10 @@ async fn disks_that_do_not_answer_hold_up_nobody_else() {
     let before = threads(agent);
     bench.disk(0).stalls();
     only_one_is_bad(agent).await;
-    // More of them than the agent has threads.
+    // More of them than the agent has threads, over fewer connections than it lets in.
+    let clients: Vec<_> = (0..70).map(|_| agent.controller()).collect();
     let calls = (0..700).map(|number| {
-        let (mut controller, id) = (agent.controller(), id.clone());
+        let (mut controller, id) = (clients[number % clients.len()].clone(), id.clone());
         tokio::spawn(async move {
             match number % 3 {
                 0 => controller
