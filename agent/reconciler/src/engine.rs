@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use drumlin_crd::{LastOperation, ObjectKey, names};
+use drumlin_crd::{LastOperation, ObjectKey};
 use tokio::{
     sync::{Notify, OnceCell, watch},
     time::{Instant, sleep},
@@ -145,10 +145,7 @@ impl Engine {
 
     /// Has what was made under another name of this node be looked at, though it may be as it should.
     fn look_at_renamed(&self, here: &str) {
-        let keys = self.shared.keys_of(|record| {
-            let node = record.handle().and_then(names::node_of);
-            record.served().is_none() && node.is_some_and(|node| node != here)
-        });
+        let keys = self.shared.keys_of(|record| record.is_of_former_name(here));
         for key in keys {
             self.shared.doubt(&key);
             self.reset(&key);
@@ -213,6 +210,7 @@ impl Engine {
             return;
         };
         if !self.shared.needs_work(&record) {
+            self.follow_alone(key, record, agent).await;
             return;
         }
         let is_elsewhere = record.node().is_some_and(|node| node != agent.node);
@@ -254,6 +252,22 @@ impl Engine {
             self.shared.doubt(key);
         }
         self.conclude(pass.record, result);
+    }
+
+    /// Orphans and paused objects follow the name of their node, and are left alone otherwise: groups and whoever asks for
+    /// what is kept know them by their ids.
+    async fn follow_alone(&self, key: &ObjectKey, record: Record, agent: &Agent) {
+        if !record.is_of_former_name(&agent.node) {
+            return;
+        }
+        let mut pass = self.pass(agent, record, false);
+        if pass.follow_node().await.is_ok() {
+            lock(&self.retries).remove(key);
+            return;
+        }
+        // What is told of them stays as it is.
+        let (_, pause) = self.pause(key, Code::Unavailable);
+        self.shared.queue.add(key, Instant::now() + pause);
     }
 
     /// Writes down what a pass came to, and when the next one is due.

@@ -395,6 +395,12 @@ impl Record {
         handle.as_deref()
     }
 
+    /// Whether it is a file's whose id begins with another name of this node, or with another node's.
+    pub(crate) fn is_of_former_name(&self, here: &str) -> bool {
+        let node = self.handle().and_then(names::node_of);
+        self.served().is_none() && node.is_some_and(|node| node != here)
+    }
+
     /// Whether it shall be left alone.
     pub(crate) fn is_paused(&self) -> bool {
         self.annotation(names::PAUSED) == Some("true")

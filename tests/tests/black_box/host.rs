@@ -118,9 +118,14 @@ pub(crate) fn volume(name: &str, capacity: &str, spec: &str) -> String {
 
 /// The manifest with the word that has its object destroyed.
 pub(crate) fn absent(manifest: &str) -> String {
+    annotated(manifest, "drumlin.dev/state: absent")
+}
+
+/// The manifest with an annotation.
+pub(crate) fn annotated(manifest: &str, annotation: &str) -> String {
     manifest.replace(
         "metadata:\n",
-        "metadata:\n  annotations: {drumlin.dev/state: absent}\n",
+        &format!("metadata:\n  annotations: {{{annotation}}}\n"),
     )
 }
 

@@ -14,7 +14,7 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
+    host::{Host, absent, annotated, group, object, small, volume},
     kit::{ok, volume as make_volume},
 };
 
@@ -22,13 +22,6 @@ fn labelled(name: &str, labels: &str) -> String {
     small(name).replace(
         "metadata:\n",
         &format!("metadata:\n  labels: {{{labels}}}\n"),
-    )
-}
-
-fn annotated(manifest: &str, annotation: &str) -> String {
-    manifest.replace(
-        "metadata:\n",
-        &format!("metadata:\n  annotations: {{{annotation}}}\n"),
     )
 }
 

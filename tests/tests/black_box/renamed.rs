@@ -9,7 +9,7 @@ use tonic::Code;
 use drumlin_proto::csi::v1::ProbeRequest;
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
+    host::{Host, absent, annotated, group, object, small, volume},
     kit::{get, put, refused},
     lost_state::snapshot,
 };
@@ -142,6 +142,31 @@ async fn what_was_made_under_another_name_is_refused_until_somebody_says_so_and_
     host.write("v.yaml", &[small("a"), absent(&small("b")), small("c")]);
     host.write("g.yaml", &[group("g", "c")]);
     host.until("b", &["Deleted"]).await;
+}
+
+#[tokio::test]
+async fn what_is_in_no_manifest_or_paused_has_its_new_ids_too_and_is_left_alone_otherwise() {
+    let mut host = full().await;
+    let mounted = format!("mount: {{path: {}}}", host.path("a"));
+    let paused = annotated(&small("c"), "drumlin.dev/paused: \"true\"");
+    host.write("v.yaml", &[volume("a", "16Mi", &mounted), paused]);
+    host.until("b", &["Orphan"]).await;
+    // Without leave nothing is changed, and it is asked again until there is.
+    assert!(host.rename("node-b", &[], None).await);
+    host.until("a", &["False", "adopt-node node-a"]).await;
+    host.until("b", &["Orphan"]).await;
+    assert!(
+        host.rename("node-b", &["--adopt-node", "node-a"], None)
+            .await
+    );
+    host.until("g", &["True", "2 of 2"]).await;
+    let paused = &host.object("Volume", "c")["metadata"]["annotations"]["drumlin.dev/paused"];
+    assert_eq!(paused, "true");
+    host.until("b", &["Orphan"]).await;
+    for name in ["b", "c"] {
+        let handle = host.object("Volume", name)["status"]["volumeHandle"].clone();
+        assert!(handle.as_str().unwrap().starts_with("node-b/"), "{handle}");
+    }
 }
 
 #[tokio::test]
