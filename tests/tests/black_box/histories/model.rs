@@ -261,12 +261,14 @@ impl Model {
     /// The state directory is lost: only what the files say now is known.
     pub(super) fn forget(&mut self) {
         for (key, wanted) in &mut self.objects {
+            // What it has let go of says so itself.
+            let was_released = wanted.says.as_ref().is_some_and(|says| says.is_absent);
             wanted.is_orphan = false;
             match &wanted.file {
                 File::Valid(manifest) => wanted.says = Some(manifest.clone()),
                 File::Away | File::Broken => wanted.says = None,
             }
-            if !wanted.asks() && matches!(wanted.file, File::Valid(_)) {
+            if was_released || !wanted.asks() && matches!(wanted.file, File::Valid(_)) {
                 wanted.let_go(key.0);
             }
         }

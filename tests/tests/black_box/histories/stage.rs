@@ -383,6 +383,10 @@ impl Stage {
                 .is_null()
                 .then(|| "is no orphan".to_owned());
         }
+        // Whose a broken file is only its name says, and that must have been seen before it breaks.
+        if matches!(wanted.file, File::Valid(_)) && book["file"] != self.files[&key].as_str() {
+            return Some("is in a file of another name".to_owned());
+        }
         let policy = if says.is_deleted { "Delete" } else { "Retain" };
         let absent = &record["metadata"]["annotations"]["drumlin.dev/state"];
         let status = &record["status"];
@@ -546,9 +550,12 @@ fn node(renamed: u32) -> String {
     format!("node-{renamed}")
 }
 
-/// The snapshots that a group snapshot has.
+/// The snapshots that a group snapshot has, by their ids: they are listed by the names of their volumes, which are not
+/// known any more when the state is lost and a volume is gone.
 fn members(status: &Value) -> Vec<String> {
     let members = status["members"].as_array().into_iter().flatten();
     let handles = members.filter_map(|member| member["snapshotHandle"].as_str());
-    handles.map(str::to_owned).collect()
+    let mut handles: Vec<String> = handles.map(str::to_owned).collect();
+    handles.sort();
+    handles
 }
