@@ -17,15 +17,15 @@
 //! An image comes into being by the rename of its finished directory, and goes by a rename, so that it is
 //! there whole or not at all.
 
-mod adopting;
+mod adopt_node;
 mod attach;
-mod copying;
+mod snapshot_copy;
 mod layout;
-mod making;
-mod opening;
-mod overwriting;
+mod create;
+mod open_lock;
+mod rollback;
 mod record;
-mod together;
+mod group_snapshot;
 mod watched;
 
 use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
@@ -43,7 +43,7 @@ use crate::{
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 use layout::Layout;
-use opening::Opening;
+use open_lock::Opening;
 use watched::Watched;
 
 /// Whether the blocks of a volume are reserved when it is made.

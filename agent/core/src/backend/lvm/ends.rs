@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{
     Layout, Lvm, NOTES, Ours, Thick, end_of,
-    group::Group,
+    volume_group::Group,
     legs::MirrorEnd,
-    making::exists,
+    create::exists,
     metadata::{LogicalVolume, VolumeGroup},
     placement::{self, Row},
-    program::{Check, Command},
+    command::{Check, Command},
     tags::Tags,
     thick::{check_disks, check_group_room},
 };

@@ -4,11 +4,11 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     Layout, Lvm, Thick,
-    group::Group,
+    volume_group::Group,
     metadata::{Area, LogicalVolume, VolumeGroup},
     name_of,
     placement::{self, Row},
-    program::Command,
+    command::Command,
     thick::{kept, reserved},
 };
 use crate::{Error, Kind, Result, types::ImageId};

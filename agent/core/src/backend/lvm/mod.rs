@@ -4,42 +4,42 @@
 //! metadata. They are read from the disks without a program; every change is made by LVM's own programs, but for the
 //! tables of devices that must not be held up.
 
-mod adopting;
-mod claims;
+mod adopt_node;
+mod reservations;
 mod duplicates;
 mod ends;
-mod filling;
+mod copy;
 mod flushing;
-mod forgotten;
-mod freeing;
-mod group;
-mod growing;
-mod host_settings;
-mod in_hand;
-mod installation;
+mod orphan_thin_devices;
+mod remove;
+mod volume_group;
+mod extend;
+mod system_dir;
+mod in_flight;
+mod preflight;
 mod layers;
 mod legs;
-mod making;
+mod create;
 mod merges;
 mod metadata;
 mod mirrors;
-mod new_pool;
-mod overwriting;
+mod create_pool;
+mod rollback;
 mod physical_volumes;
 mod placement;
-mod program;
-mod records;
-mod repair;
+mod command;
+mod group_records;
+mod recovery;
 mod settings;
-mod silent_disks;
+mod unresponsive_disks;
 mod stale_cookies;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;
 mod thick;
 mod thin;
-mod together;
-mod wiping;
+mod group_snapshot;
+mod wipe;
 
 use std::{
     collections::HashMap,
@@ -50,14 +50,14 @@ use std::{
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
 
-pub use self::new_pool::POOL_METADATA;
+pub use self::create_pool::POOL_METADATA;
 pub use self::settings::{
     Layout, LvmSettings, NewPool, PoolGuard, PoolSize, Thick, ThinPool, Volumes, Wipe,
 };
 use self::{
-    filling::Running,
-    group::Group,
-    in_hand::Hand,
+    copy::Running,
+    volume_group::Group,
+    in_flight::Hand,
     merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::Tags,
@@ -451,7 +451,7 @@ impl Backend for Lvm {
         let (old, new) = (tags(&before.labels), tags(&labels));
         let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
         let removed = old.iter().filter(|tag| !new.contains(tag));
-        let command = program::Command::new("lvchange")
+        let command = command::Command::new("lvchange")
             .add_tags(added)
             .words(removed.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
             .words([self.group.path(&found.volume.name)]);

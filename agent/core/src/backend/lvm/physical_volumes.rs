@@ -6,9 +6,9 @@ use serde::Deserialize;
 
 use super::{
     duplicates,
-    group::Group,
-    program::{self, SystemId, report},
-    silent_disks,
+    volume_group::Group,
+    command::{self, SystemId, report},
+    unresponsive_disks,
 };
 use crate::{Error, Kind, Result};
 
@@ -43,7 +43,7 @@ impl Group {
             rows?
         } else {
             // A disk of another group may be what it waits for.
-            silent_disks::look_for().await;
+            unresponsive_disks::look_for().await;
             self.report_disks(&[]).await?
         };
         self.check_uuids(&rows)?;
@@ -62,14 +62,14 @@ impl Group {
         let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
         let why = match hidden.into_iter().next() {
             Some(row) if !row.vg_systemid.is_empty() => {
-                is_foreign(&row.vg_systemid, &program::system_id().await?)
+                is_foreign(&row.vg_systemid, &command::system_id().await?)
             }
             Some(_) => {
                 "is shared with other hosts; give the class a group of this host alone".to_owned()
             }
             None => {
-                silent_disks::look_for().await;
-                match silent_disks::names() {
+                unresponsive_disks::look_for().await;
+                match unresponsive_disks::names() {
                     silent if silent.is_empty() => {
                         "is missing; make it, or bring its disks back".to_owned()
                     }

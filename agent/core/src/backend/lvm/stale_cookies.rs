@@ -19,7 +19,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use super::installation::locks;
+use super::preflight::locks;
 use crate::{Error, Result, blocking, fail, host::udev_cookies::Cookie};
 
 /// What others than LVM do with a cookie takes less: udevd ends an event after three minutes, and a script that has made one

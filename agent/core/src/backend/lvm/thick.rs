@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use super::{
     Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe,
-    group::Group,
+    volume_group::Group,
     layers::check_snapshot_over,
-    making::exists,
+    create::exists,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of, name_of, placement,
-    program::Command,
+    command::Command,
     tags::{self, Tags},
 };
 use crate::{

@@ -4,11 +4,11 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
-    forgotten::{is_set_aside, thin_volumes},
-    making::exists,
+    orphan_thin_devices::{is_set_aside, thin_volumes},
+    create::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
     name_of,
-    program::Command,
+    command::Command,
     tags::{self, Tags},
 };
 use crate::{

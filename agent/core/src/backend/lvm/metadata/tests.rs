@@ -300,7 +300,7 @@ async fn what_is_read_is_what_lvm_reports() {
     use crate::{
         Kind,
         backend::lvm::{
-            group::Group,
+            volume_group::Group,
             testing::{Lab, lvm},
         },
     };
@@ -395,7 +395,7 @@ async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
     use std::{fs, path::Path};
 
     use crate::backend::lvm::{
-        group::Group,
+        volume_group::Group,
         testing::{Lab, lvm},
     };
     let is_open = |disk: &Path| {

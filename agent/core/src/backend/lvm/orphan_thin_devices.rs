@@ -13,10 +13,10 @@ use std::{
 
 use super::{
     Lvm, Volumes,
-    group::Group,
-    making::exists,
+    volume_group::Group,
+    create::exists,
     metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
-    program::Command,
+    command::Command,
     tags::{OURS, Tags},
 };
 use crate::{

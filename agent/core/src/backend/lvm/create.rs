@@ -4,7 +4,7 @@ use super::{
     Change, Image, ImageSpec, Lvm, Volumes,
     metadata::{LogicalVolume, VolumeGroup},
     name_of,
-    program::Command,
+    command::Command,
     tags::Tags,
 };
 use crate::{

@@ -11,11 +11,11 @@ use std::{
 
 use super::{
     Lvm, Ours, Volumes, check_unused,
-    filling::What,
+    copy::What,
     is_mounted,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     settings::Thick,
-    wiping::stopped,
+    wipe::stopped,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

@@ -16,13 +16,13 @@ use std::{
 
 use super::{
     Health, ImageSpec, Lvm, Ours, Thick, Volumes, Wipe,
-    in_hand::Hand,
+    in_flight::Hand,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of,
-    program::Command,
+    command::Command,
     tags::{self, Tags},
     thick::is_shown,
-    wiping::stopped,
+    wipe::stopped,
 };
 use crate::{Error, Kind, Result, backend::Origin, blocking, fail, host::fill, types::ImageId};
 

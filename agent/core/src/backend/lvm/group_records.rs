@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use super::{
     Change, Health, Image, ImageSpec, LabelChange, Lvm,
     metadata::VolumeGroup,
-    program::Command,
+    command::Command,
     tags::{OURS, Tags},
 };
 use crate::{

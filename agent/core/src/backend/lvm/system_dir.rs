@@ -14,7 +14,7 @@ use std::{
 
 use nix::unistd::Uid;
 
-use super::installation::Dmeventd;
+use super::preflight::Dmeventd;
 
 /// Where the host has them.
 const HOSTS: &str = "/etc/lvm";

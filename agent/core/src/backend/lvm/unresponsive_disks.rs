@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::host_settings;
+use super::system_dir;
 use crate::{
     blocking_at_once,
     host::{DirectBuffer, exec::Program, open_direct},
@@ -89,7 +89,7 @@ pub(super) fn hiding(own: &[PathBuf]) -> Option<Hiding> {
         .map(|(number, asked)| (*number, &asked.names))
         .collect();
     let setting = setting(silent.values().copied().flatten(), &hosts)?;
-    let Some(mut listed) = host_settings::listed_disks() else {
+    let Some(mut listed) = system_dir::listed_disks() else {
         return Some(Hiding::Setting(setting));
     };
     if !own.is_empty() {

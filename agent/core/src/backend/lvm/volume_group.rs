@@ -13,14 +13,14 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    claims::Claims,
-    host_settings::Seen,
-    in_hand::InHand,
-    installation,
+    reservations::Claims,
+    system_dir::Seen,
+    in_flight::InHand,
+    preflight,
     metadata::{Reader, VolumeGroup},
     physical_volumes::FoundDisks,
-    program::{self, Command},
-    silent_disks,
+    command::{self, Command},
+    unresponsive_disks,
 };
 use crate::{
     Error, Kind, Result,
@@ -97,7 +97,7 @@ impl RunningLvm {
             session.end().await;
         }
         self.seen = seen;
-        program::start().await
+        command::start().await
     }
 }
 
@@ -155,7 +155,7 @@ impl Group {
     /// answer.
     pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
         // A udevd that is busy says nothing of the disks.
-        installation::check().await?;
+        preflight::check().await?;
         let this = Arc::clone(self);
         let look = async move {
             let known = Arc::clone(&this);
@@ -196,7 +196,7 @@ impl Group {
             return found;
         }
         // Other groups must not wait for the same disks.
-        silent_disks::look_for().await;
+        unresponsive_disks::look_for().await;
         Err(self.does_not_answer())
     }
 
@@ -413,10 +413,10 @@ impl Group {
             if command.is_conditional() {
                 command.prepare(&*self.now().await?)?;
             }
-            command.hiding(silent_disks::hiding(&self.disks()));
+            command.hiding(unresponsive_disks::hiding(&self.disks()));
             let result = match session {
                 Some(session) if command.is_for_session() => {
-                    let carried_out = program::carry_out(session, command).await;
+                    let carried_out = command::carry_out(session, command).await;
                     carried_out.map_err(|error| {
                         let told = Error::new(error.kind(), error.chain());
                         *died = Some(error);
@@ -459,7 +459,7 @@ impl Group {
 
     /// Runs a command in a process of its own that reads no silent disk of other groups.
     pub(super) async fn run(&self, mut command: Command) -> Result<()> {
-        command.hiding(silent_disks::hiding(&self.disks()));
+        command.hiding(unresponsive_disks::hiding(&self.disks()));
         command.run().await
     }
 

@@ -6,7 +6,7 @@ use super::{
     Lvm,
     metadata::{LogicalVolume, VolumeGroup},
     moment_of, name_of,
-    program::Command,
+    command::Command,
     tags::Tags,
     visible,
 };

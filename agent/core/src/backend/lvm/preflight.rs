@@ -9,7 +9,7 @@ use std::{
 use nix::unistd::{AccessFlags, access};
 use tokio::sync::OnceCell;
 
-use super::{program, stale_cookies};
+use super::{command, stale_cookies};
 use crate::{
     Error, Kind, Result, blocking_at_once,
     host::{device_mapper::DeviceMapper, exec::find, udev},
@@ -50,9 +50,9 @@ pub(super) async fn check() -> Result<()> {
     static CHECKED: OnceCell<()> = OnceCell::const_new();
     let checked = CHECKED.get_or_try_init(|| async {
         let mapper = DeviceMapper::open()?;
-        let output = program::version().await?;
+        let output = command::version().await?;
         check_version(&String::from_utf8_lossy(&output.stdout))?;
-        let locks = parse_locks(&program::setting("global/locking_dir").await?)?;
+        let locks = parse_locks(&command::setting("global/locking_dir").await?)?;
         check_locks(&locks)?;
         let _ = LOCKS.set(locks);
         if udev::is_running() {

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use super::{
-    duplicates, host_settings,
-    installation::Dmeventd,
+    duplicates, system_dir,
+    preflight::Dmeventd,
     metadata::VolumeGroup,
-    silent_disks::{self, Hiding},
+    unresponsive_disks::{self, Hiding},
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -35,7 +35,7 @@ const DEVICES_FILE: &str = "devices/use_devicesfile=1";
 fn settings(more: &[&str]) -> String {
     let udev = (!udev::is_running()).then_some(NO_UDEV);
     let dmeventd = (Dmeventd::now() == Dmeventd::Absent).then_some(NO_DMEVENTD);
-    let devices = host_settings::needs_devices_file().then_some(DEVICES_FILE);
+    let devices = system_dir::needs_devices_file().then_some(DEVICES_FILE);
     let all = [NO_BACKUP].into_iter().chain(udev).chain(dmeventd);
     let all = all.chain(devices);
     let all: Vec<&str> = all.chain(more.iter().copied()).collect();
@@ -174,7 +174,7 @@ impl Command {
         is_short && !matches!(self.hiding, Some(Hiding::Only(_)))
     }
 
-    /// The same, which does not read silent disks ([`silent_disks::hiding`]).
+    /// The same, which does not read silent disks ([`unresponsive_disks::hiding`]).
     pub(super) fn hiding(&mut self, hiding: Option<Hiding>) {
         self.hiding = hiding;
     }
@@ -218,7 +218,7 @@ pub(super) async fn start() -> Result<Session> {
     /// is most of what a command costs. It is a setting of the C library's; another one does without.
     const KEEP_MEMORY: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "268435456");
     const SETTINGS: &str = "LVM_SYSTEM_DIR";
-    let directory = blocking(|| Ok(host_settings::directory())).await?;
+    let directory = blocking(|| Ok(system_dir::directory())).await?;
     let directory = directory.map(|path| path.to_string_lossy().into_owned());
     let settings = directory.as_deref().map(|path| (SETTINGS, path));
     let environment: Vec<_> = [KEEP_MEMORY].into_iter().chain(settings).collect();
@@ -269,7 +269,7 @@ fn is_noise(line: &str) -> bool {
 
 /// Runs a command of LVM's that only reports, as JSON.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
-    let (setting, only) = match silent_disks::hiding(&[]) {
+    let (setting, only) = match unresponsive_disks::hiding(&[]) {
         Some(Hiding::Setting(setting)) => (Some(setting), None),
         Some(Hiding::Only(disks)) => (None, Some(["--devices".to_owned(), disks])),
         None => (None, None),

@@ -4,11 +4,11 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Change, Image, Lvm, Volumes,
-    group::Group,
+    volume_group::Group,
     merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of, node,
-    program::Command,
+    command::Command,
     tags::{self, Tags},
 };
 use crate::{

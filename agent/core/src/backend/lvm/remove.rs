@@ -7,7 +7,7 @@
 use super::{
     Lvm, Ours, Thick, Wipe,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    program::Command,
+    command::Command,
     tags::{self, Tags},
 };
 use crate::{Error, Kind, Result, fail, types::ImageId};

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Lvm, Wipe, filling::What};
+use super::{Lvm, Wipe, copy::What};
 use crate::{Error, Kind, Result, blocking, fail, host::fill, types::ImageId};
 
 /// Longer than any disk takes.

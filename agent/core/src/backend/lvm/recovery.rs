@@ -19,15 +19,15 @@ use nix::{
 
 use super::{
     NOTES,
-    forgotten::thin_volumes,
-    freeing::{holds_bytes, mark_leaving},
-    group::Group,
-    installation::locks,
+    orphan_thin_devices::thin_volumes,
+    remove::{holds_bytes, mark_leaving},
+    volume_group::Group,
+    preflight::locks,
     metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
     moment_of, name_of,
-    program::Command,
+    command::Command,
     tags::Tags,
-    together::HIDDEN,
+    group_snapshot::HIDDEN,
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -465,5 +465,5 @@ fn depth(now: &VolumeGroup, device: &Mapped) -> u8 {
 }
 
 #[cfg(all(test, feature = "lab"))]
-#[path = "repair_tests.rs"]
+#[path = "recovery_tests.rs"]
 mod tests;

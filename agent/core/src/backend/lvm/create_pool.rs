@@ -3,7 +3,7 @@
 use super::{
     Lvm, NewPool, PoolSize, ThinPool,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    program::Command,
+    command::Command,
 };
 use crate::{Error, Kind, Result, fail};
 
