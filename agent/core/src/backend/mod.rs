@@ -19,7 +19,7 @@ pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
 
 use crate::{
     Result,
-    host::{Access, FileSystem, moment::Moment},
+    host::{Access, FileSystem, quiesce::Moment},
     types::{ImageId, Size, SizeRules},
 };
 

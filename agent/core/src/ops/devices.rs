@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{resolve::Found, target::Spot};
+use super::{lookup::Found, target_path::Spot};
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{Access, DeviceNumber, LoopDevice, Mount, MountTable, loop_device, mount},

@@ -11,14 +11,14 @@ use super::{
     labels::{self, Read},
     locks::Hold,
     parameters,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
     volume_group::Member,
 };
 use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, LabelChange, Labels, Origin},
     blocking, fail,
-    host::moment::{Guard, Moment, Taken},
+    host::quiesce::{Guard, Moment, Taken},
     types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 

@@ -15,7 +15,7 @@ use super::{
     labels::{self, Read},
     locks::Hold,
     parameters,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
 };
 use crate::{
     Kind, Result,

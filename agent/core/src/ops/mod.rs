@@ -5,29 +5,29 @@
 
 mod adoption;
 mod capacity;
-mod changes;
+mod tasks;
 mod class;
 mod devices;
-mod direct;
+mod publish_unstaged;
 mod group_snapshot;
-mod interrupted;
+mod recovery;
 mod inventory;
 mod labels;
 mod locks;
-mod mount_group;
-mod mutable;
-mod node;
-mod page;
+mod fs_group;
+mod mutable_parameters;
+mod node_publish;
+mod pagination;
 mod parameters;
-mod publication;
+mod controller_publish;
 mod reclaim;
-mod repeat;
-mod resolve;
+mod idempotency;
+mod lookup;
 mod rollback;
 mod snapshot;
 mod stage;
 mod stats;
-mod target;
+mod target_path;
 mod volume;
 mod volume_group;
 
@@ -41,20 +41,20 @@ pub use capacity::CapacityQuery;
 pub use class::{Class, Classes};
 pub use group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use inventory::{Inventory, Object};
-pub use node::PublishVolume;
-pub use page::{Listing, PageRequest};
-pub use publication::PublishController;
+pub use node_publish::PublishVolume;
+pub use pagination::{Listing, PageRequest};
+pub use controller_publish::PublishController;
 pub use reclaim::Reclaimed;
 pub use rollback::RollBack;
 pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use stage::StageVolume;
 pub use stats::{Usage, VolumeStats};
-pub use target::{Emptied, Target};
+pub use target_path::{Emptied, Target};
 pub use volume::{Condition, CreateVolume, Source, Volume};
 pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
 use crate::types::{ClassName, ImageId, NodeName};
-use changes::Changes;
+use tasks::Changes;
 use locks::{Hold, Locks};
 
 /// What the agent is told about itself.

@@ -6,7 +6,7 @@ use super::{
     Operations,
     labels::Read,
     locks::Hold,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

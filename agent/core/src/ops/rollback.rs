@@ -11,7 +11,7 @@ use super::{
     group_snapshot::{Taking, member_id, whole_holds},
     labels::{self, Read},
     locks::Hold,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
     volume_group::Member,
 };
 use crate::{

@@ -11,8 +11,8 @@ use super::{
     devices::{At, Devices},
     labels::{self, Read},
     locks::Hold,
-    mount_group,
-    resolve::{Found, not_here},
+    fs_group,
+    lookup::{Found, not_here},
     volume::check_capabilities,
 };
 use crate::{
@@ -264,7 +264,7 @@ impl Found {
             && access == Access::ReadWrite
         {
             let staging = request.staging.clone();
-            blocking(move || mount_group::give(&staging, group)).await?;
+            blocking(move || fs_group::give(&staging, group)).await?;
         }
         self.follow_device_if_possible(&request.staging).await
     }

@@ -8,7 +8,7 @@ use super::{
     Operations,
     devices::Devices,
     locks::Hold,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
     volume::Condition,
 };
 use crate::{

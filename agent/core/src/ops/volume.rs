@@ -7,8 +7,8 @@ use super::{
     capacity::minimum_size,
     labels::{self, Read},
     locks::{Guard, Hold},
-    mutable, parameters,
-    resolve::{Found, not_here},
+    mutable_parameters, parameters,
+    lookup::{Found, not_here},
 };
 use crate::{
     Error, Kind, Result,
@@ -128,7 +128,7 @@ impl Operations {
     /// `Invalid`, `NotFound` (source), `Conflict`, `Busy`, `OutOfRange`, `NoSpace`, `WrongNode`, `Precondition`.
     pub async fn create_volume(self: &Arc<Self>, request: CreateVolume) -> Result<Volume> {
         let class = self.class_of(&request)?;
-        mutable::check(&request.mutable)?;
+        mutable_parameters::check(&request.mutable)?;
         check_capabilities("volume_capabilities", &request.capabilities)?;
         if !request.topology.is_met_by(&self.settings().node) {
             return Err(Error::new(
@@ -379,14 +379,14 @@ impl Operations {
         reference: &Reference,
         parameters: Map,
     ) -> Result<()> {
-        mutable::check(&parameters)?;
+        mutable_parameters::check(&parameters)?;
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
         let holds = vec![Hold::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
                 let image = found.readable()?;
-                let change = mutable::change(&parameters);
+                let change = mutable_parameters::change(&parameters);
                 if change.apply(&image.labels).is_some() {
                     found.class.backend.relabel(image.id, &change).await?;
                     tracing::info!(volume.id = %found.handle, "volume modified");
@@ -533,7 +533,7 @@ async fn volume_labels(
             labels::json(&request.parameters)?,
         ),
     ]);
-    labels.extend(mutable::change(&request.mutable).set);
+    labels.extend(mutable_parameters::change(&request.mutable).set);
     if let (Some(from), Some(image)) = (&request.source, source) {
         labels.insert(labels::SOURCE.to_owned(), from.to_label());
         inherit(&mut labels, request, image)?;

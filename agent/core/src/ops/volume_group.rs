@@ -10,7 +10,7 @@ use super::{
     labels::{self, Read},
     locks::Hold,
     parameters,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
 };
 use crate::{
     Error, Kind, Result,

@@ -16,7 +16,7 @@ use crate::{
     fail,
     host::{
         Access, MountTable, copy, loop_device,
-        moment::{Held, Member, Moment, SHORT, Step},
+        quiesce::{Held, Member, Moment, SHORT, Step},
     },
     types::{ImageId, Size},
 };

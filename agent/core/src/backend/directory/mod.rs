@@ -39,7 +39,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
-    host::{Access, Disk, FileSystem, moment::Moment},
+    host::{Access, Disk, FileSystem, quiesce::Moment},
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 use layout::Layout;

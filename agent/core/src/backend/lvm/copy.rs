@@ -24,7 +24,7 @@ use super::{
     thick::is_shown,
     wipe::stopped,
 };
-use crate::{Error, Kind, Result, backend::Origin, blocking, fail, host::fill, types::ImageId};
+use crate::{Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId};
 
 /// So often it is noted on the disk how far it is.
 const NOTED: Duration = Duration::from_secs(30);
@@ -163,7 +163,7 @@ impl Lvm {
         let target = self.activate(now, found.volume).await?;
         let progress = self.running.begin(found.tags.id, What::Copying, span.end);
         blocking(move || {
-            fill::copy(&source, &target, span, &mut |at| {
+            block_copy::copy(&source, &target, span, &mut |at| {
                 fail::point("thick.fill.step");
                 progress.tell(at, until)
             })

@@ -23,7 +23,7 @@ use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
         device_mapper::{DeviceMapper, Line, SECTOR},
-        moment::{Check, Held, Lock, Member, Moment, SHORT, Step},
+        quiesce::{Check, Held, Lock, Member, Moment, SHORT, Step},
         udev::Visibility,
     },
 };

@@ -65,7 +65,7 @@ use self::{
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking,
-    host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders, moment::Moment},
+    host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders, quiesce::Moment},
     types::{Handle, ImageId, ImageKind, Size, SizeRules},
 };
 

@@ -21,7 +21,7 @@ use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
         device_mapper::{DeviceMapper, Mapped, SECTOR},
-        exceptions,
+        cow_store,
     },
     types::ImageId,
 };
@@ -43,7 +43,7 @@ impl Lvm {
                     self.activate(&now, volume.volume).await?;
                     self.check_stores_of(&now, thick, volume.volume, moment.volume)?;
                     let store = self.store(&now, moment.volume)?;
-                    blocking(move || exceptions::check(&store.node()?)).await?;
+                    blocking(move || cow_store::check(&store.node()?)).await?;
                 }
                 Volumes::Thin(pool) => {
                     // One that cannot be written to would take the volume away and not give it back.
@@ -246,7 +246,7 @@ impl Lvm {
             .begin(id, What::RollingBack, now.bytes(volume.volume));
         blocking(move || {
             let store = store.node()?;
-            exceptions::give_back(&store, &snapshot, &origin, |at| {
+            cow_store::give_back(&store, &snapshot, &origin, |at| {
                 fail::point("thick.give-back.step");
                 if progress.goes_on(at) {
                     return Ok(());

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
-    host::{device_mapper::SECTOR, moment::Check},
+    host::{device_mapper::SECTOR, quiesce::Check},
     types::{ImageKind, Size},
 };
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{Lvm, Wipe, copy::What};
-use crate::{Error, Kind, Result, blocking, fail, host::fill, types::ImageId};
+use crate::{Error, Kind, Result, blocking, fail, host::block_copy, types::ImageId};
 
 /// Longer than any disk takes.
 const FOREVER: Duration = Duration::from_hours(10_000);
@@ -48,8 +48,8 @@ impl Lvm {
                 progress.tell(at, until)
             };
             match wipe {
-                Wipe::Zero => fill::zero(&device, span, &mut step),
-                Wipe::Discard => fill::discard(&device, span, &mut step),
+                Wipe::Zero => block_copy::zero(&device, span, &mut step),
+                Wipe::Discard => block_copy::discard(&device, span, &mut step),
                 Wipe::None => Ok(span.end),
             }
         })

@@ -6,7 +6,7 @@ use super::{
     Operations,
     labels::{self, Publication, Read},
     locks::Hold,
-    resolve::not_here,
+    lookup::not_here,
 };
 use crate::{
     Error, Kind, Result,

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     GRACE,
-    held::{Held, Told},
+    target::{Held, Told},
 };
 use crate::{
     Error, Kind, Result,

@@ -11,7 +11,7 @@ use super::{
     group_snapshot::whole_holds,
     labels::{self, Read},
     locks::Hold,
-    resolve::Found,
+    lookup::Found,
     rollback::UNDECIDED,
 };
 use crate::{

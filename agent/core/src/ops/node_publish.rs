@@ -10,9 +10,9 @@ use super::{
     devices::{At, Devices},
     labels::Read,
     locks::Hold,
-    resolve::{Found, not_here},
+    lookup::{Found, not_here},
     stage::gone,
-    target::{self, Emptied, Target},
+    target_path::{self, Emptied, Target},
     volume::check_capabilities,
 };
 use crate::{
@@ -371,7 +371,7 @@ impl Found {
             if let Some(spot) = spot
                 && emptied == Emptied::Removed
             {
-                target::remove(&spot)?;
+                target_path::remove(&spot)?;
             }
             Ok(published)
         });
@@ -396,8 +396,8 @@ pub(super) fn show(source: &Path, target: &Target, form: Form, access: Access) -
     let target = &target.make()?;
     fail::point("publish.found");
     let made = match form {
-        Form::File => target::make_file(target)?,
-        Form::Directory(_) => target::make_directory(target)?,
+        Form::File => target_path::make_file(target)?,
+        Form::Directory(_) => target_path::make_directory(target)?,
     };
     fail::point("publish.target");
     let shown = match (form, access) {
@@ -416,7 +416,7 @@ pub(super) fn show(source: &Path, target: &Target, form: Form, access: Access) -
         }
     };
     if shown.is_err() && made {
-        let _ = target::remove(target);
+        let _ = target_path::remove(target);
     }
     fail::point("publish.shown");
     shown

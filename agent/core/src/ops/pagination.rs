@@ -1,6 +1,6 @@
 //! Lists in pages that stay right while objects come and go.
 
-use super::resolve::Found;
+use super::lookup::Found;
 use crate::{
     Error, Kind, Result,
     types::{ClassName, Handle, Key},

@@ -3,7 +3,7 @@
 use super::{
     labels::{self, Read},
     parameters,
-    resolve::Found,
+    lookup::Found,
     volume::CreateVolume,
 };
 use crate::{Error, Kind, Result};

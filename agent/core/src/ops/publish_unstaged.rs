@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{
     Operations,
-    node::{Form, PublishVolume, Staging, show},
-    resolve::Found,
+    node_publish::{Form, PublishVolume, Staging, show},
+    lookup::Found,
     stage::StageVolume,
-    target::{self, Emptied, Spot, Target},
+    target_path::{self, Emptied, Spot, Target},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -68,7 +68,7 @@ impl Found {
 
     async fn mount_at_target(&self, request: &PublishVolume, access: Access) -> Result<()> {
         let target = Spot::of(&request.target.path);
-        let made = blocking(move || target::make_directory(&target)).await?;
+        let made = blocking(move || target_path::make_directory(&target)).await?;
         fail::point("publish-directly.target");
         let stage = StageVolume {
             volume: request.volume.clone(),
@@ -78,7 +78,7 @@ impl Found {
         let mounted = self.stage_mount(&stage, access).await;
         if mounted.is_err() && made {
             let target = Spot::of(&request.target.path);
-            let _ = blocking(move || target::remove(&target)).await;
+            let _ = blocking(move || target_path::remove(&target)).await;
         }
         mounted
     }
