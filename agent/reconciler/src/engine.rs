@@ -22,7 +22,7 @@ use crate::{
     kinds::{Halt, Pass, is_held, stalled},
     queue::WORKERS,
     record::{Body, Record, State, Verdict, after, now},
-    shared::{Shared, lock},
+    state::{Shared, lock},
 };
 
 /// How long an object waits for another one, if nothing wakes it before.

@@ -29,24 +29,24 @@
 
 mod backoff;
 mod blocking;
-mod catalog;
+mod ingest;
 mod client;
 pub mod controller;
 mod engine;
 mod inventory;
 pub mod kept;
 mod kinds;
-mod mounts;
+mod mount_watch;
 mod queue;
 mod record;
 pub mod restore;
-mod served;
-mod shared;
+mod api_object;
+mod state;
 mod source;
 pub mod status;
 mod store;
-mod verify;
-mod words;
+mod drift;
+mod requests;
 
 pub use source::directory::is_manifest;
 
@@ -63,10 +63,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use blocking::blocking;
-use catalog::Catalog;
+use ingest::Catalog;
 use client::Client;
 use engine::Engine;
-use shared::{HostMounts, Shared};
+use state::{HostMounts, Shared};
 use source::{
     directory::{Directory, Scan},
     kubernetes::server::Server,

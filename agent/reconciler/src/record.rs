@@ -79,7 +79,7 @@ pub(crate) struct Book {
     pub(crate) applied: Vec<String>,
     /// What an API server says of the object, where it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) served: Option<crate::served::Served>,
+    pub(crate) served: Option<crate::api_object::Served>,
 }
 
 /// The arguments of `CreateVolume` that must be the same in every repeat.

@@ -173,7 +173,7 @@ fn settled(answer: kube::Result<Kept>) -> kube::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::kubernetes::fake::{Answer, Fake};
+    use crate::source::kubernetes::fake_api_server::{Answer, Fake};
 
     #[tokio::test(start_paused = true)]
     async fn leading_ends_before_another_one_may_begin() {

@@ -8,16 +8,16 @@
 //!
 //! **Invariant:** it deletes nothing, and calls no agent.
 
-mod changed;
-mod claims;
-mod index;
+mod debounce;
+mod pvc_resolver;
+mod namespaced_store;
 mod lease;
-mod nodes;
+mod lost_nodes;
 mod policies;
 #[cfg(test)]
 mod tests;
-mod told;
-mod view;
+mod status_cache;
+mod cluster_cache;
 mod work;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Error, source::kubernetes::server::Server};
 use lease::Lease;
-use view::View;
+use cluster_cache::View;
 
 /// What a controller is told.
 #[derive(Debug, Clone)]

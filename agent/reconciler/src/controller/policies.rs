@@ -187,7 +187,7 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::kubernetes::fake::{Answer, Fake};
+    use crate::source::kubernetes::fake_api_server::{Answer, Fake};
 
     fn settings() -> ControllerSettings {
         ControllerSettings {

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::{
     ControllerSettings,
-    view::{Said, View},
+    cluster_cache::{Said, View},
 };
 use crate::source::kubernetes::{
-    fake::{Answer, Asked, Fake},
+    fake_api_server::{Answer, Asked, Fake},
     server::Server,
 };
 

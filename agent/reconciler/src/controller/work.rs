@@ -11,7 +11,7 @@ use futures::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::view::View;
+use super::cluster_cache::View;
 use crate::source::kubernetes::server::{Refusal, Server, Speaker};
 
 /// So many objects are written at once: one that the server is slow about holds up no other.

@@ -17,7 +17,7 @@ use crate::{
     client::{PATIENCE, call},
     kinds::moment,
     record::Record,
-    words::{Word, Words},
+    requests::{Word, Words},
 };
 
 /// Something that is to be deleted.

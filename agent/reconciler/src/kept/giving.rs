@@ -10,7 +10,7 @@ use crate::{
     Error,
     record::Record,
     store::{self, DIRECTORY},
-    words::{Word, Words},
+    requests::{Word, Words},
 };
 
 /// Gives what has this id to the object of this name, whoever that comes from: it is its own as soon as it is looked at.

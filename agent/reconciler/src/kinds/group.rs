@@ -10,7 +10,7 @@ use drumlin_proto::volumegroup::{
 use tonic::Code;
 
 use super::{
-    Halt, Pass, blocked, gone, membership::state, removal::has_nothing, stalled,
+    Halt, Pass, blocked, gone, group_members::state, deletion::has_nothing, stalled,
     volume::is_refusal, waiting,
 };
 use crate::{

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Code;
 
 use super::{Halt, Pass, stalled};
-use crate::{blocking::blocking, client::Failure, shared::HostMounts};
+use crate::{blocking::blocking, client::Failure, state::HostMounts};
 
 /// What holds for a mount whatever its object asks for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

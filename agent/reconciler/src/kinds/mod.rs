@@ -1,19 +1,19 @@
 //! A file per kind: from what is there to what is wanted, one call at a time.
 
-mod former;
+mod state_lost;
 mod group;
 mod group_snapshot;
-mod guard;
+mod finalizer;
 mod host_mount;
-pub(crate) mod membership;
-mod mounting;
-mod origin;
-mod removal;
-mod renamed;
+pub(crate) mod group_members;
+mod mount;
+mod source_ref;
+mod deletion;
+mod node_rename;
 pub(crate) mod snapshot;
 pub(crate) mod volume;
 
-pub(crate) use former::{is_held, retained, unguarded};
+pub(crate) use state_lost::{is_held, retained, unguarded};
 pub(crate) use host_mount::Confined;
 pub(crate) use snapshot::moment;
 
@@ -26,7 +26,7 @@ use crate::{
     Error,
     client::{Agent, Client, Failure},
     record::{Record, State, Verdict},
-    shared::Shared,
+    state::Shared,
 };
 
 /// What a pass over one object ended with, when it did not come to its end.

@@ -12,7 +12,7 @@ use drumlin_crd::{Document, ObjectKey, Problem};
 use super::{
     file::{Found, Reader, Reading},
     trust::Trust,
-    writers::OpenFiles,
+    open_for_write::OpenFiles,
 };
 
 /// Reads a directory again and again; only what changed is read anew.

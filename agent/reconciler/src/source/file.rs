@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     trust::Trust,
-    writers::{OpenFiles, Writers},
+    open_for_write::{OpenFiles, Writers},
 };
 
 /// The largest manifest, in bytes.

@@ -5,4 +5,4 @@ mod file;
 pub(crate) mod kubernetes;
 pub(crate) mod trust;
 pub(crate) mod watch;
-mod writers;
+mod open_for_write;

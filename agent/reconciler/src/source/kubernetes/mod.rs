@@ -4,12 +4,12 @@
 //! node's disk. The server keeps the object until nothing is left of it (its finalizer, before the first call), and is
 //! told what has become of it.
 
-pub(crate) mod catalog;
-mod claims;
+pub(crate) mod ingest;
+mod node_assignment;
 #[cfg(test)]
-pub(crate) mod fake;
-mod mirror;
-mod pace;
+pub(crate) mod fake_api_server;
+mod status_writer;
+mod watch_rate_limit;
 mod reach;
 pub(crate) mod server;
 pub(crate) mod watch;
@@ -27,11 +27,11 @@ use tokio::{sync::mpsc, time::MissedTickBehavior};
 use crate::{
     Cluster,
     engine::{Engine, chance},
-    shared::Shared,
+    state::Shared,
 };
-use catalog::Catalog;
-use claims::Claims;
-use mirror::Mirror;
+use ingest::Catalog;
+use node_assignment::Claims;
+use status_writer::Mirror;
 use server::{KINDS, Server};
 use watch::watch;
 

@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 use tonic::codegen::http::{Request, Response};
 
-use super::pace;
-use crate::{Error, blocking::blocking, shared::lock};
+use super::watch_rate_limit;
+use crate::{Error, blocking::blocking, state::lock};
 
 /// The longest that a watch may be silent: it is told something every minute.
 const SILENCE: Duration = Duration::from_mins(5);
@@ -59,7 +59,7 @@ pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Error> {
         async move { reach.send(request).await }
     });
     let client = ClientBuilder::new(service, namespace);
-    Ok(client.with_layer(&pace::layer()).build())
+    Ok(client.with_layer(&watch_rate_limit::layer()).build())
 }
 
 impl Reach {

@@ -24,7 +24,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::reach;
-use crate::{Error, shared::lock};
+use crate::{Error, state::lock};
 
 /// Under which name the guard and the status are applied.
 const AGENT: &str = "drumlin-agent";

@@ -75,7 +75,7 @@ mod tests {
     use k8s_openapi::api::core::v1::Node;
 
     use super::*;
-    use crate::source::kubernetes::fake::{Answer, Asked, Fake};
+    use crate::source::kubernetes::fake_api_server::{Answer, Asked, Fake};
 
     #[tokio::test(start_paused = true)]
     async fn a_list_that_is_refused_is_asked_for_at_a_calm_pace() {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    claims::findings,
-    view::View,
+    pvc_resolver::findings,
+    cluster_cache::View,
     work::{Job, Matter},
 };
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    view::{Bound, Claim, View},
+    cluster_cache::{Bound, Claim, View},
     work::{Job, Matter},
 };
 use crate::record::{Body, Record, State, Verdict, judge};

@@ -10,7 +10,7 @@ use drumlin_crd::ObjectKey;
 
 use crate::{
     client::Client,
-    shared::Shared,
+    state::Shared,
     source::{directory::Directory, trust::Trust},
     store::Store,
 };

@@ -17,7 +17,7 @@ use crate::{
     engine::Engine,
     inventory::Inventory,
     kinds::{
-        membership::state,
+        group_members::state,
         volume::{abnormal, size},
     },
     record::{Body, Record},

@@ -24,7 +24,7 @@ use crate::{
     record::{Body, Record},
     source::kubernetes::server::Server,
     store::Store,
-    words::Words,
+    requests::Words,
 };
 
 /// So many objects can be written at once; more than there are workers.

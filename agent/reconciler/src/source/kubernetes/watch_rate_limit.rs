@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tower::{Layer, Service, layer::layer_fn};
 
 use super::watch::LASTS;
-use crate::{engine::chance, shared::lock};
+use crate::{engine::chance, state::lock};
 
 /// The same watch is begun at most this often; one that was broken off waits up to so much longer.
 const PACE: Duration = Duration::from_secs(5);

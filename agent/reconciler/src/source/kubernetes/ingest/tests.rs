@@ -10,8 +10,8 @@ use crate::{
     client::{Agent, Client},
     kinds::Pass,
     record::Body,
-    shared::Shared,
-    source::kubernetes::fake::{Answer, Fake},
+    state::Shared,
+    source::kubernetes::fake_api_server::{Answer, Fake},
     store::Store,
 };
 
@@ -205,7 +205,7 @@ async fn nothing_is_destroyed_before_the_server_has_said_again_that_it_shall_be(
         let server = server(&fake, Some(&known));
         engine
             .shared
-            .follow_cluster(server.clone(), crate::shared::HostMounts::default());
+            .follow_cluster(server.clone(), crate::state::HostMounts::default());
         let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
         let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
         list(&mut catalog, &[&known]).await;

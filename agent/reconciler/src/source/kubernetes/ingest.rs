@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{
     AGAIN,
-    mirror::{Mirror, refusal},
+    status_writer::{Mirror, refusal},
     server::{Refusal, Server},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     engine::Engine,
     kinds::{retained, unguarded},
     record::{Record, Verdict, now},
-    served::Served,
+    api_object::Served,
 };
 
 /// Who takes longer to answer than this does not answer: what all other objects say waits behind it.

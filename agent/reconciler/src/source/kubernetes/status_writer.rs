@@ -16,8 +16,8 @@ use super::server::{Refusal, Server, Speaker, Told};
 use crate::{
     queue::{Lane, Queue},
     record::{Record, State, Verdict},
-    served::Served,
-    shared::{Shared, lock},
+    api_object::Served,
+    state::{Shared, lock},
 };
 
 /// An object that is worked on is written at most this often.
@@ -313,7 +313,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        source::kubernetes::fake::{Answer, Fake},
+        source::kubernetes::fake_api_server::{Answer, Fake},
         store::Store,
     };
 

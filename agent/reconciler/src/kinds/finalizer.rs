@@ -4,7 +4,7 @@ use drumlin_crd::Object;
 use kube::api::DynamicObject;
 
 use super::{Halt, Pass, waiting};
-use crate::{record::Record, served::Served, source::kubernetes::catalog::ours};
+use crate::{record::Record, api_object::Served, source::kubernetes::ingest::ours};
 
 impl Pass<'_> {
     /// Has the server keep the object: before the first call that changes something.

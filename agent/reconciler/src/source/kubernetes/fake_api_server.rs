@@ -10,7 +10,7 @@ use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use tonic::codegen::http::{Request, Response};
 
-use crate::shared::lock;
+use crate::state::lock;
 
 /// What it was asked.
 #[derive(Debug, Clone, PartialEq)]

@@ -12,13 +12,13 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::{
     AGAIN,
-    catalog::key_of,
+    ingest::key_of,
     server::{Server, Speaker},
 };
 use crate::{
     queue::{Lane, Queue},
     record::Record,
-    shared::{Shared, lock},
+    state::{Shared, lock},
 };
 
 /// So many are claimed at once: one that the server is slow about holds up no other.
@@ -50,7 +50,7 @@ impl Unclaimed {
             return None;
         }
         let spec = object.data.get("spec").cloned().unwrap_or_default();
-        let parsed = Object::served(kind, super::catalog::ours(metadata), spec).ok()?;
+        let parsed = Object::served(kind, super::ingest::ours(metadata), spec).ok()?;
         let mut record = Record::new(&parsed, "", 0);
         record.metadata.annotations = None;
         record.metadata.labels = None;
@@ -174,8 +174,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        served::Served,
-        source::kubernetes::fake::{Answer, Fake},
+        api_object::Served,
+        source::kubernetes::fake_api_server::{Answer, Fake},
         store::Store,
     };
 

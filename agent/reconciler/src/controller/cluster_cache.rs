@@ -25,7 +25,7 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
-    ControllerSettings, changed::Changed, claims::ours, index::Index, nodes::Missing, told::Told,
+    ControllerSettings, debounce::Changed, pvc_resolver::ours, namespaced_store::Index, lost_nodes::Missing, status_cache::Told,
     work::Work,
 };
 use crate::{
