@@ -11,7 +11,7 @@ use drumlin_proto::csi::v1::{
 use tonic::{Request, Response, Status, service::Routes};
 
 use super::{
-    call::answer,
+    respond::answer,
     csi_v1::{capabilities, identity::plugin_info},
     status::unimplemented,
 };

@@ -1,13 +1,13 @@
 //! The gRPC fronts: a folder per package, a file per service, a method per RPC.
 
-mod call;
+mod respond;
 pub(crate) mod csi_v0;
 pub(crate) mod csi_v0_1;
 pub(crate) mod csi_v1;
 pub(crate) mod driver_info;
 pub(crate) mod drumlin_v1;
 pub(crate) mod identity;
-mod old;
+mod csi_pre_v1;
 pub(crate) mod reclaimspace;
 mod status;
 pub(crate) mod volumegroup;

@@ -9,7 +9,7 @@ use drumlin_proto::csi::v0;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert};
-use crate::rpc::{call::answer, csi_v1::convert as common, old};
+use crate::rpc::{respond::answer, csi_v1::convert as common, csi_pre_v1};
 
 #[tonic::async_trait]
 impl v0::controller_server::Controller for Front {
@@ -24,10 +24,10 @@ impl v0::controller_server::Controller for Front {
             let range = request.capacity_range.as_ref();
             let request = CreateVolume {
                 name: Name::parse("name", &request.name)?,
-                size: common::size_range(range.map(old::same).transpose()?.as_ref())?,
-                capabilities: old::capabilities(&request.volume_capabilities)?,
+                size: common::size_range(range.map(csi_pre_v1::same).transpose()?.as_ref())?,
+                capabilities: csi_pre_v1::capabilities(&request.volume_capabilities)?,
                 source: convert::source(request.volume_content_source.as_ref())?,
-                topology: common::requirement(topology.map(old::same).transpose()?),
+                topology: common::requirement(topology.map(csi_pre_v1::same).transpose()?),
                 parameters: request.parameters,
                 mutable: Map::new(),
             };
@@ -66,13 +66,13 @@ impl v0::controller_server::Controller for Front {
             let request = PublishController {
                 volume,
                 node: request.node_id,
-                capability: old::capability(
+                capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
                 )?,
                 access: common::access(request.readonly),
             };
-            let publish_info = old::publish_controller(&self.operations, request).await?;
+            let publish_info = csi_pre_v1::publish_controller(&self.operations, request).await?;
             Ok(v0::ControllerPublishVolumeResponse { publish_info })
         })
         .await
@@ -86,7 +86,7 @@ impl v0::controller_server::Controller for Front {
         let id = &request.volume_id;
         answer("csi.v0.Controller/ControllerUnpublishVolume", id, async {
             let volume = Reference::parse("volume_id", id)?;
-            old::unpublish_controller(&self.operations, &volume, &request.node_id).await?;
+            csi_pre_v1::unpublish_controller(&self.operations, &volume, &request.node_id).await?;
             Ok(v0::ControllerUnpublishVolumeResponse {})
         })
         .await
@@ -100,7 +100,7 @@ impl v0::controller_server::Controller for Front {
         let id = request.volume_id.clone();
         answer("csi.v0.Controller/ValidateVolumeCapabilities", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
-            let capabilities = old::capabilities(&request.volume_capabilities)?;
+            let capabilities = csi_pre_v1::capabilities(&request.volume_capabilities)?;
             let node = &self.operations.settings().node;
             let mut believed = request.accessible_topology.into_iter();
             let is_there = believed.all(|one| Topology(one.segments).includes(node));
@@ -149,7 +149,7 @@ impl v0::controller_server::Controller for Front {
         answer("csi.v0.Controller/GetCapacity", "", async {
             let topology = request.accessible_topology;
             let query = CapacityQuery {
-                capabilities: old::some_capabilities(&request.volume_capabilities)?,
+                capabilities: csi_pre_v1::some_capabilities(&request.volume_capabilities)?,
                 parameters: request.parameters,
                 topology: topology.map(|topology| Topology(topology.segments)),
             };

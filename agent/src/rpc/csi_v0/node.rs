@@ -8,7 +8,7 @@ use drumlin_proto::csi::v0;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities};
-use crate::rpc::{call::answer, csi_v1::convert as common, old};
+use crate::rpc::{respond::answer, csi_v1::convert as common, csi_pre_v1};
 
 #[tonic::async_trait]
 impl v0::node_server::Node for Front {
@@ -22,7 +22,7 @@ impl v0::node_server::Node for Front {
             let request = StageVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 staging: AbsolutePath::parse("staging_target_path", &request.staging_target_path)?,
-                capability: old::capability(
+                capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
                 )?,
@@ -42,7 +42,7 @@ impl v0::node_server::Node for Front {
         answer("csi.v0.Node/NodeUnstageVolume", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             let staging = AbsolutePath::parse("staging_target_path", &request.staging_target_path)?;
-            old::must_exist(&self.operations, &volume).await?;
+            csi_pre_v1::must_exist(&self.operations, &volume).await?;
             self.operations.unstage_volume(&volume, staging).await?;
             Ok(v0::NodeUnstageVolumeResponse {})
         })
@@ -59,7 +59,7 @@ impl v0::node_server::Node for Front {
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 target: AbsolutePath::parse("target_path", &request.target_path)?.into(),
-                capability: old::capability(
+                capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
                 )?,
@@ -68,7 +68,7 @@ impl v0::node_server::Node for Front {
                     &request.staging_target_path,
                 )?,
                 access: common::access(request.readonly),
-                one_target: old::ONE_TARGET,
+                one_target: csi_pre_v1::ONE_TARGET,
             };
             self.operations.publish_volume(request).await?;
             Ok(v0::NodePublishVolumeResponse {})
@@ -85,7 +85,7 @@ impl v0::node_server::Node for Front {
         answer("csi.v0.Node/NodeUnpublishVolume", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             let target = AbsolutePath::parse("target_path", &request.target_path)?;
-            old::must_exist(&self.operations, &volume).await?;
+            csi_pre_v1::must_exist(&self.operations, &volume).await?;
             self.operations
                 .unpublish_volume(&volume, target.into(), Emptied::Left)
                 .await?;

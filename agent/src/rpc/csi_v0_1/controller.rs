@@ -10,9 +10,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert, version};
 use crate::rpc::{
-    call::{answer, answer_quietly},
+    respond::{answer, answer_quietly},
     csi_v1::convert as common,
-    old,
+    csi_pre_v1,
 };
 
 #[tonic::async_trait]
@@ -28,7 +28,7 @@ impl v0_1::controller_server::Controller for Front {
             let request = CreateVolume {
                 name: Name::parse("name", &request.name)?,
                 size: convert::size_range(request.capacity_range.as_ref())?,
-                capabilities: old::capabilities(&request.volume_capabilities)?,
+                capabilities: csi_pre_v1::capabilities(&request.volume_capabilities)?,
                 source: None,
                 topology: Requirement::default(),
                 parameters: request.parameters,
@@ -72,13 +72,13 @@ impl v0_1::controller_server::Controller for Front {
             let request = PublishController {
                 volume,
                 node: request.node_id,
-                capability: old::capability(
+                capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
                 )?,
                 access: common::access(request.readonly),
             };
-            let publish_volume_info = old::publish_controller(&self.operations, request).await?;
+            let publish_volume_info = csi_pre_v1::publish_controller(&self.operations, request).await?;
             Ok(v0_1::ControllerPublishVolumeResponse {
                 publish_volume_info,
             })
@@ -95,7 +95,7 @@ impl v0_1::controller_server::Controller for Front {
         answer("csi.Controller/ControllerUnpublishVolume", id, async {
             version::check(request.version.as_ref())?;
             let volume = Reference::parse("volume_id", id)?;
-            old::unpublish_controller(&self.operations, &volume, &request.node_id).await?;
+            csi_pre_v1::unpublish_controller(&self.operations, &volume, &request.node_id).await?;
             Ok(v0_1::ControllerUnpublishVolumeResponse {})
         })
         .await
@@ -110,7 +110,7 @@ impl v0_1::controller_server::Controller for Front {
         answer("csi.Controller/ValidateVolumeCapabilities", id, async {
             version::check(request.version.as_ref())?;
             let volume = Reference::parse("volume_id", id)?;
-            let capabilities = old::capabilities(&request.volume_capabilities)?;
+            let capabilities = csi_pre_v1::capabilities(&request.volume_capabilities)?;
             let problem = self
                 .operations
                 .validate_capabilities(&volume, &capabilities)
@@ -152,7 +152,7 @@ impl v0_1::controller_server::Controller for Front {
         answer("csi.Controller/GetCapacity", "", async {
             version::check(request.version.as_ref())?;
             let query = CapacityQuery {
-                capabilities: old::some_capabilities(&request.volume_capabilities)?,
+                capabilities: csi_pre_v1::some_capabilities(&request.volume_capabilities)?,
                 parameters: request.parameters,
                 topology: None,
             };

@@ -6,7 +6,7 @@ use drumlin_proto::csi::v0_1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, version};
-use crate::{VERSION, rpc::call::answer};
+use crate::{VERSION, rpc::respond::answer};
 
 #[tonic::async_trait]
 impl v0_1::identity_server::Identity for Front {

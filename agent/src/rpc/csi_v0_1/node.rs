@@ -10,9 +10,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Front, version};
 use crate::rpc::{
-    call::{answer, answer_quietly},
+    respond::{answer, answer_quietly},
     csi_v1::convert as common,
-    old,
+    csi_pre_v1,
 };
 
 #[tonic::async_trait]
@@ -28,13 +28,13 @@ impl v0_1::node_server::Node for Front {
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 target: AbsolutePath::parse("target_path", &request.target_path)?.into(),
-                capability: old::capability(
+                capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
                 )?,
                 staging: None,
                 access: common::access(request.readonly),
-                one_target: old::ONE_TARGET,
+                one_target: csi_pre_v1::ONE_TARGET,
             };
             self.operations.publish_directly(request).await?;
             Ok(v0_1::NodePublishVolumeResponse {})
@@ -52,7 +52,7 @@ impl v0_1::node_server::Node for Front {
             version::check(request.version.as_ref())?;
             let volume = Reference::parse("volume_id", id)?;
             let target = AbsolutePath::parse("target_path", &request.target_path)?;
-            old::must_exist(&self.operations, &volume).await?;
+            csi_pre_v1::must_exist(&self.operations, &volume).await?;
             self.operations.unpublish_directly(&volume, target).await?;
             Ok(v0_1::NodeUnpublishVolumeResponse {})
         })

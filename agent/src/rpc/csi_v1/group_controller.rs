@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert};
-use crate::rpc::call::answer;
+use crate::rpc::respond::answer;
 
 #[tonic::async_trait]
 impl v1::group_controller_server::GroupController for Front {

@@ -8,7 +8,7 @@ use tonic::{Request, Response, Status};
 use super::{Front, capabilities};
 use crate::{
     VERSION,
-    rpc::call::{answer, answer_quietly},
+    rpc::respond::{answer, answer_quietly},
 };
 
 /// The answer to `GetPluginInfo` of a plugin of this name.

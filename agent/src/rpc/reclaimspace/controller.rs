@@ -5,7 +5,7 @@ use drumlin_proto::reclaimspace;
 use tonic::{Request, Response, Status};
 
 use super::{Front, consumptions};
-use crate::rpc::call::answer;
+use crate::rpc::respond::answer;
 
 #[tonic::async_trait]
 impl reclaimspace::reclaim_space_controller_server::ReclaimSpaceController for Front {
