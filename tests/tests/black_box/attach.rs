@@ -13,7 +13,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{detach, ok, paths, refused, unmount, volume};
+use crate::helpers::{detach, ok, paths, refused, unmount, volume};
 
 pub(crate) async fn attaching() -> Agent {
     let options = Options {

@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 
 use crate::{
     dialect::{controller_v0, node_v0},
-    kit::{ok, text, volume},
+    helpers::{ok, text, volume},
 };
 
 const REQUESTS: usize = 10_000;

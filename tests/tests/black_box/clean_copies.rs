@@ -26,7 +26,7 @@ use drumlin_tests::{
 
 use crate::{
     group_snapshots::{forget, take, with_reflinks},
-    kit::{bytes_of, mount, ok, paths, unmount, volume},
+    helpers::{bytes_of, mount, ok, paths, unmount, volume},
 };
 
 /// So many group snapshots are looked at.

@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{mount, ok, unbind, unmount, volume};
+use crate::helpers::{mount, ok, unbind, unmount, volume};
 
 const CLIENTS: usize = 64;
 

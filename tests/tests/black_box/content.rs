@@ -13,7 +13,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{bytes_of, get, mount, ok, put, refused, unbind, unmount, volume};
+use crate::helpers::{bytes_of, get, mount, ok, put, refused, unbind, unmount, volume};
 
 /// An agent whose images are on a file system with or without reflinks.
 async fn on(storage: Kind) -> Agent {

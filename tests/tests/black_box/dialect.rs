@@ -14,7 +14,7 @@ use drumlin_tests::{
 };
 use tonic::{Response, Status, transport::Channel};
 
-use crate::kit::{ok, paths};
+use crate::helpers::{ok, paths};
 
 /// A way to speak to the agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

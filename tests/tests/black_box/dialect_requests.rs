@@ -13,7 +13,7 @@ use crate::{
         Dialect, Use, VERSION, capability_v0, capability_v0_1, controller_v0, controller_v0_1,
         node_v0, node_v0_1, publish_v0, publish_v0_1,
     },
-    kit::{ok, paths, refused},
+    helpers::{ok, paths, refused},
 };
 
 fn identity_v0(agent: &Agent) -> v0::identity_client::IdentityClient<Channel> {

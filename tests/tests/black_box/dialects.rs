@@ -15,7 +15,7 @@ use crate::{
         Dialect, Use, VERSION, capability_v0, capability_v0_1, controller_v0, controller_v0_1,
         node_v0, node_v0_1, publish_v0, publish_v0_1, unpublish_v0_1,
     },
-    kit::{get, ok, paths, put, refused},
+    helpers::{get, ok, paths, put, refused},
 };
 
 /// Writes through a publication, to the disk.

@@ -16,7 +16,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{get, mount, ok, put, refused, unbind_all, unmount, volume};
+use crate::helpers::{get, mount, ok, put, refused, unbind_all, unmount, volume};
 
 pub(crate) fn together(name: &str, volumes: &[String]) -> CreateVolumeGroupSnapshotRequest {
     CreateVolumeGroupSnapshotRequest {

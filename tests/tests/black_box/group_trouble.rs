@@ -18,9 +18,9 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take, together, with_reflinks},
-    guard::{eventually, is_stopped, load_until},
-    kit::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
-    one_moment::Load,
+    thaw_watchdog::{eventually, is_stopped, load_until},
+    helpers::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
+    group_consistency::Load,
 };
 
 async fn ask(

@@ -12,7 +12,7 @@ use drumlin_tests::{
 };
 use serde_json::Value;
 
-use crate::kit::{ok, text};
+use crate::helpers::{ok, text};
 
 /// An agent with an empty directory of manifests.
 pub(crate) struct Host {

@@ -14,7 +14,7 @@ use drumlin_tests::{
     requests::raw,
 };
 
-use crate::kit::{ok, volume};
+use crate::helpers::{ok, volume};
 
 /// What HTTP/2 begins with (RFC 9113, 3.4), and a client's settings.
 const BEGIN: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";

@@ -33,7 +33,7 @@ use drumlin_tests::{
 };
 
 use crate::{
-    kit::{detach, paths, points},
+    helpers::{detach, paths, points},
     rollback_kills,
     subject::Subject,
     unstaged_kills,

@@ -10,7 +10,7 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
-use crate::kit::{points, text};
+use crate::helpers::{points, text};
 
 /// Files that are written, and words that status must show then.
 type Step = (Vec<(&'static str, String)>, Vec<&'static str>);

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     host::{Host, absent, group, object, small, volume},
-    kit::{get, ok, put, text},
+    helpers::{get, ok, put, text},
 };
 
 impl Host {

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::{
     host::{Host, absent, group, object, small, volume},
-    kit::{get, put},
+    helpers::{get, put},
 };
 
 impl Host {

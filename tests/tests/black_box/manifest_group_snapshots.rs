@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     host::{Host, absent, group, object, small, volume},
-    kit::{get, ok, put},
+    helpers::{get, ok, put},
 };
 
 /// A snapshot of group `g`.

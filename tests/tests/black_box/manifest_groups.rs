@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{
     host::{Host, absent, annotated, group, object, small, volume},
-    kit::{ok, volume as make_volume},
+    helpers::{ok, volume as make_volume},
 };
 
 fn labelled(name: &str, labels: &str) -> String {

@@ -12,7 +12,7 @@ use drumlin_tests::{
 
 use crate::{
     host::{Host, absent, group, object, small, volume},
-    kit::{get, ok, put, text},
+    helpers::{get, ok, put, text},
 };
 use nix::sys::statvfs::FsFlags;
 use serde_json::Value;

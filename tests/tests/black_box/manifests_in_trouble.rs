@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::{
     host::{Host, absent, volume},
-    kit::{get, put, text},
+    helpers::{get, put, text},
 };
 
 /// A reconciler that reaches its agent through a relay.

@@ -16,7 +16,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{bytes_of, get, mount, ok, paths, put, refused, text, unmount, volume};
+use crate::helpers::{bytes_of, get, mount, ok, paths, put, refused, text, unmount, volume};
 
 /// A mounted volume with these mount flags.
 pub(crate) fn with_flags(fs_type: &str, flags: &[&str]) -> VolumeCapability {

@@ -8,7 +8,7 @@ use drumlin_tests::{
 };
 use hcl::{Body, Expression};
 
-use crate::kit::ok;
+use crate::helpers::ok;
 
 fn example(name: &str) -> Body {
     let path = workspace().join("examples/nomad").join(name);

@@ -14,7 +14,7 @@ use drumlin_tests::{
     storage::{Kind, Scratch},
 };
 
-use crate::kit::{bytes_of, ok, text, volume};
+use crate::helpers::{bytes_of, ok, text, volume};
 
 const BYTES: &[u8] = b"written before the snapshot";
 

@@ -22,7 +22,7 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-use crate::kit::{ok, text, volume};
+use crate::helpers::{ok, text, volume};
 
 /// Starts an agent that must refuse to; what it printed.
 fn fails(arguments: &[&str]) -> String {
@@ -56,7 +56,7 @@ async fn a_signal_ends_it_in_order_and_the_next_start_goes_on() {
 async fn a_running_change_ends_before_the_process_does() {
     let mut agent = Agent::start().await;
     let id = volume(&agent, "v", 96, &mounted("ext4")).await;
-    let image = crate::kit::home(&agent, &id).join("image");
+    let image = crate::helpers::home(&agent, &id).join("image");
     // Data that takes a while to copy where there are no reflinks.
     fs::write(&image, vec![7; 64 << 20]).unwrap();
     fs::File::options()

@@ -18,7 +18,7 @@ use tonic::{Code, Status};
 
 use crate::{
     dialect::{reclaim_controller, reclaim_node},
-    kit::{get, mount, ok, put, refused, unmount, volume},
+    helpers::{get, mount, ok, put, refused, unmount, volume},
 };
 
 /// Some of a volume's blocks are used, then freed.

@@ -24,7 +24,7 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take, together, with_reflinks},
-    kit::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
+    helpers::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
 };
 
 /// Where a raw volume is written to.

@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take},
-    kit::{bytes_of, mount, ok, paths, points, refused, unbind_all, unmount, volume},
+    helpers::{bytes_of, mount, ok, paths, points, refused, unbind_all, unmount, volume},
     rollback::{Pair, ask, request},
 };
 

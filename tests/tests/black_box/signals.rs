@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 use nix::sys::signal::Signal;
 
-use crate::kit::{ok, text};
+use crate::helpers::{ok, text};
 
 /// The names in a directory.
 fn names(path: &std::path::Path) -> Vec<String> {

@@ -15,7 +15,7 @@ use drumlin_tests::{
 
 use crate::{
     host::{Host, small},
-    kit::{ok, text},
+    helpers::{ok, text},
 };
 
 /// So many that passes of the reconciler are under way when the disk stalls.

@@ -20,7 +20,7 @@ use tonic::Code;
 
 use crate::{
     host::{Host, small},
-    kit::{mount, ok, paths, refused, text, two_classes, unmount, volume},
+    helpers::{mount, ok, paths, refused, text, two_classes, unmount, volume},
     stalled_disk::{PROMPT, slowest_probe, waiting},
 };
 

@@ -5,7 +5,7 @@ use drumlin_tests::{agent::Agent, state::State};
 
 use crate::{
     dialect::{Use, capability_v1, node_v0_1, publish_v0_1, reclaim_controller, unpublish_v0_1},
-    kit::{detach, paths, points},
+    helpers::{detach, paths, points},
     subject::Subject,
 };
 use drumlin_tests::requests::{create, delete};

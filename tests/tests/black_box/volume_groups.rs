@@ -14,7 +14,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{mount, ok, refused, two_classes, unmount, volume};
+use crate::helpers::{mount, ok, refused, two_classes, unmount, volume};
 
 fn group(name: &str, volumes: &[String]) -> CreateVolumeGroupRequest {
     CreateVolumeGroupRequest {

@@ -16,7 +16,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{ok, refused, two_classes, volume};
+use crate::helpers::{ok, refused, two_classes, volume};
 
 fn sized(name: &str, required: i64, limit: i64) -> CreateVolumeRequest {
     CreateVolumeRequest {

@@ -13,7 +13,7 @@ use tonic::{
     transport::Channel,
 };
 
-use crate::kit::{ok, volume};
+use crate::helpers::{ok, volume};
 
 /// All that csi.v1 has, whether it is served or not.
 const METHODS: [&str; 37] = [

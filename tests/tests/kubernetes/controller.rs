@@ -13,7 +13,7 @@ use drumlin_tests::{
 use serde_json::json;
 
 use crate::{
-    kit::ok,
+    helpers::ok,
     node::{Node, manifest, volume},
 };
 

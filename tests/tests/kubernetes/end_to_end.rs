@@ -7,8 +7,8 @@ use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
 use crate::{
-    kit::{get, home, put},
-    stack::{NODE, Stack, handle, text},
+    helpers::{get, home, put},
+    sidecars::{NODE, Stack, handle, text},
 };
 
 /// A claim that a pod on this node uses: the scheduler has said so.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{
     node::{Node, manifest, volume},
-    rendered::Rendered,
+    kustomize::Rendered,
 };
 
 /// A value as Lua writes it.

@@ -19,7 +19,7 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    kit::{bytes_of, points},
+    helpers::{bytes_of, points},
     node::Node,
     owners::make_again,
     random::{Random, number},

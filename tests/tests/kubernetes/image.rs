@@ -20,8 +20,8 @@ use drumlin_tests::{
 };
 
 use crate::{
-    kit::{get, mount, ok, put, unmount, volume},
-    rendered::Rendered,
+    helpers::{get, mount, ok, put, unmount, volume},
+    kustomize::Rendered,
 };
 
 /// What the agent and its programs call, and what makes each say who it is.

@@ -12,7 +12,7 @@ use drumlin_tests::{
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::rendered::{COMPONENTS, Container, Rendered};
+use crate::kustomize::{COMPONENTS, Container, Rendered};
 
 /// Where the stock sidecars are, and the definitions of their kinds.
 pub(crate) fn sidecars() -> PathBuf {

@@ -10,7 +10,7 @@
     reason = "tests fail by panicking, and are read more than they are run"
 )]
 
-mod adopted;
+mod adopt;
 mod controller;
 mod definitions;
 mod end_to_end;
@@ -23,19 +23,19 @@ mod host;
 mod host_mounts;
 mod image;
 mod installed;
-mod judged;
+mod validation_parity;
 mod kills;
-#[path = "../black_box/kit.rs"]
-mod kit;
-mod lives;
+#[path = "../black_box/helpers.rs"]
+mod helpers;
+mod object_lifecycle;
 mod node;
 mod owners;
 mod policies;
 #[path = "../black_box/histories/random.rs"]
 mod random;
-mod rendered;
-mod restless;
-mod rights;
-mod rotated;
+mod kustomize;
+mod chaos;
+mod rbac;
+mod certificate_rotation;
 mod sources;
-mod stack;
+mod sidecars;

@@ -7,7 +7,7 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
-use crate::kit::ok;
+use crate::helpers::ok;
 
 /// A node.
 pub(crate) struct Node {

@@ -8,7 +8,7 @@ use drumlin_tests::{
 use std::{fs, path::PathBuf};
 
 use crate::{
-    kit::bytes_of,
+    helpers::bytes_of,
     node::{Node, manifest},
 };
 

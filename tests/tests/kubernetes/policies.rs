@@ -6,7 +6,7 @@ use drumlin_tests::{
 
 use crate::{
     node::volume,
-    rights::{SYSTEM, persistent, said},
+    rbac::{SYSTEM, persistent, said},
 };
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ use nix::{
 };
 use tonic::Code;
 
-use crate::kit::{get, mount, ok, put, refused, unmount, volume};
+use crate::helpers::{get, mount, ok, put, refused, unmount, volume};
 
 /// The configuration of a class of this kind, with more words in it.
 fn class(scratch: &Scratch, kind: &str, more: &str) -> String {

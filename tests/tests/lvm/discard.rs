@@ -11,7 +11,7 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
-use crate::kit::{bytes_of, ok, volume};
+use crate::helpers::{bytes_of, ok, volume};
 
 #[tokio::test]
 async fn a_disk_forgets_the_bytes_of_a_volume_that_is_deleted() {

@@ -22,8 +22,8 @@ use tonic::Code;
 
 use crate::{
     groups::{condition, group, name_of, names, soon, within},
-    kit::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
-    mapped::Bench,
+    helpers::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
+    dm_faults::Bench,
     processes::keep_to,
 };
 

@@ -8,7 +8,7 @@ use drumlin_tests::{
     storage::{Scratch, lvm},
 };
 
-use crate::kit::text;
+use crate::helpers::text;
 
 #[tokio::test]
 async fn the_database_host_has_its_volumes() {

@@ -10,7 +10,7 @@ use drumlin_tests::{
     storage::{Scratch, lvm},
 };
 
-use crate::kit::ok;
+use crate::helpers::ok;
 
 /// An agent over a pool that is made with these words, in a group of two disks of so many mebibytes each.
 pub(crate) async fn thin(mebibytes: u64, pool: &[&str], options: &str) -> Agent {

@@ -15,7 +15,7 @@ use tonic::Code;
 
 use crate::{
     groups::{condition, group, name_of, thick},
-    kit::{mount, ok, refused, unmount, volume},
+    helpers::{mount, ok, refused, unmount, volume},
 };
 
 async fn write_and_read(agent: &Agent, name: &str, id: &str) {

@@ -30,7 +30,7 @@ use tonic::Code;
 use crate::{
     copies::{is_left, write_all},
     groups::{group, names, thick, within},
-    kit::{bytes_of, ok, volume},
+    helpers::{bytes_of, ok, volume},
     udev::has_udevd,
 };
 

@@ -15,7 +15,7 @@
 mod adoption;
 #[path = "../black_box/attach.rs"]
 mod attach;
-mod beside;
+mod concurrent_tools;
 #[path = "../black_box/clean_copies.rs"]
 mod clean_copies;
 #[path = "../black_box/concurrency.rs"]
@@ -30,33 +30,33 @@ mod dialects;
 mod discard;
 mod disks;
 mod example;
-mod filling;
+mod thick_copies;
 mod full;
 #[path = "../black_box/group_snapshots.rs"]
 mod group_snapshots;
 #[path = "../black_box/group_trouble.rs"]
 mod group_trouble;
 mod groups;
-#[path = "../black_box/guard.rs"]
-mod guard;
+#[path = "../black_box/thaw_watchdog.rs"]
+mod thaw_watchdog;
 #[path = "../black_box/host.rs"]
 mod host;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
-#[path = "../black_box/kit.rs"]
-mod kit;
+#[path = "../black_box/helpers.rs"]
+mod helpers;
 mod layers;
-mod legs;
+mod mirror_legs;
 #[path = "../black_box/lost_state.rs"]
 mod lost_state;
 mod lvm_killed;
-mod mapped;
+mod dm_faults;
 mod merges;
 mod monitoring;
 #[path = "../black_box/node.rs"]
 mod node;
-#[path = "../black_box/one_moment.rs"]
-mod one_moment;
+#[path = "../black_box/group_consistency.rs"]
+mod group_consistency;
 mod placement;
 mod pools;
 mod processes;
@@ -64,8 +64,8 @@ mod quiesce;
 #[path = "../black_box/reclaim.rs"]
 mod reclaim;
 mod refusals;
-#[path = "../black_box/renamed.rs"]
-mod renamed;
+#[path = "../black_box/node_rename.rs"]
+mod node_rename;
 mod repairs;
 #[path = "../black_box/rollback.rs"]
 mod rollback;
@@ -73,9 +73,9 @@ mod rollback;
 mod rollback_kills;
 mod same_name;
 mod sanity;
-mod stalls;
-mod stores;
-mod strangers;
+mod io_latency;
+mod cow_stores;
+mod external_changes;
 #[path = "../black_box/subject.rs"]
 mod subject;
 #[path = "../sanity/tool.rs"]
@@ -83,8 +83,8 @@ mod tool;
 mod udev;
 #[path = "../black_box/unstaged_kills.rs"]
 mod unstaged_kills;
-#[path = "../black_box/uses.rs"]
-mod uses;
+#[path = "../black_box/access_modes.rs"]
+mod access_modes;
 #[path = "../black_box/volume_groups.rs"]
 mod volume_groups;
 #[path = "../black_box/volumes.rs"]

@@ -21,7 +21,7 @@ use tonic::Code;
 use crate::{
     group_snapshots::together,
     groups::{group, name_of, names, thick, thin},
-    kit::{mount, ok, refused, unmount, volume},
+    helpers::{mount, ok, refused, unmount, volume},
 };
 
 /// What is in a volume before it has the snapshot that is merged, and what is written over it since.

@@ -11,7 +11,7 @@ use drumlin_tests::{
 use crate::{
     group_snapshots::take,
     groups::{group, thick, within},
-    kit::{bytes_of, ok, volume},
+    helpers::{bytes_of, ok, volume},
     processes::Settings,
 };
 

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::{
     groups::{condition, group, name_of, names, over},
-    kit::{ok, refused, volume},
+    helpers::{ok, refused, volume},
 };
 
 /// An agent over thick volumes in a group of disks of so many extents each, of a mebibyte; and its disks.

@@ -17,8 +17,8 @@ use tonic::Code;
 
 use crate::{
     groups::stop_at,
-    guard::{eventually, is_stopped},
-    kit::{ok, refused, volume},
+    thaw_watchdog::{eventually, is_stopped},
+    helpers::{ok, refused, volume},
 };
 
 fn asking(group: &str, create: &str) -> Options {

@@ -21,9 +21,9 @@ use crate::{
     full::KERNEL_WAITS,
     group_snapshots::together,
     groups::{group, stop_at, thick, thin, within},
-    guard::{eventually, is_stopped},
-    kit::{bytes_of, get, mount, ok, put, unmount, volume},
-    one_moment::Load,
+    thaw_watchdog::{eventually, is_stopped},
+    helpers::{bytes_of, get, mount, ok, put, unmount, volume},
+    group_consistency::Load,
 };
 
 /// So long the kernel lets writers of the full pool wait before their writes fail.

@@ -12,8 +12,8 @@ use drumlin_tests::{
 use tonic::Code;
 
 use crate::{
-    beside::node_of,
-    kit::{ok, refused, volume},
+    concurrent_tools::node_of,
+    helpers::{ok, refused, volume},
     udev::has_udevd,
 };
 

@@ -16,7 +16,7 @@ use drumlin_tests::{
 
 use crate::{
     groups::{name_of, names, thin},
-    kit::{bytes_of, ok, volume},
+    helpers::{bytes_of, ok, volume},
 };
 
 /// How often each program is killed, each time a little later.

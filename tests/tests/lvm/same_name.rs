@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::{
     groups::{group, name_of, thick},
-    kit::{ok, refused, volume},
+    helpers::{ok, refused, volume},
 };
 
 /// A disk with a group of this name that has seen more changes than the agent's own.

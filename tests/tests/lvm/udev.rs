@@ -11,10 +11,10 @@ use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::{
-    beside::{end, grow_until, node_of},
+    concurrent_tools::{end, grow_until, node_of},
     group_snapshots::together,
     groups::{group, name_of, thick},
-    kit::{mount, ok, paths, refused, unmount, volume},
+    helpers::{mount, ok, paths, refused, unmount, volume},
 };
 
 /// Whether this machine has one: that of the lab, but for `-c`.

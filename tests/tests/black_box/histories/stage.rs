@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     host::Host,
-    kit::{points, text},
+    helpers::{points, text},
 };
 
 /// A host, what it must come to, and what has happened so far.

@@ -4,7 +4,7 @@ use drumlin_tests::agent::eventually;
 
 use crate::{
     host::{Host, group, object, volume},
-    kit::{get, put, text},
+    helpers::{get, put, text},
 };
 
 impl Host {

@@ -11,8 +11,8 @@ use drumlin_tests::{
 
 use crate::{
     groups::{condition, group, name_of, names, soon},
-    kit::{bytes_of, ok, volume},
-    mapped::Bench,
+    helpers::{bytes_of, ok, volume},
+    dm_faults::Bench,
 };
 
 /// A mirrored volume whose legs have the same.

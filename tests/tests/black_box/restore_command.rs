@@ -10,7 +10,7 @@ use drumlin_tests::{
 
 use crate::{
     host::{Host, absent, group, object, small, volume},
-    kit::{bytes_of, get, ok, put, text, volume as make_volume},
+    helpers::{bytes_of, get, ok, put, text, volume as make_volume},
 };
 
 impl Host {

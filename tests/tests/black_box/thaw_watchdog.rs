@@ -20,8 +20,8 @@ use tonic::{Code, Status};
 use crate::{
     group_snapshots::{forget, take, together},
     interruption::{seed, times},
-    kit::{ok, refused},
-    one_moment::Load,
+    helpers::{ok, refused},
+    group_consistency::Load,
 };
 
 /// All that a writer may be held after the window was left: the guard's second, and some for a machine that is busy.

@@ -23,7 +23,7 @@ use tonic::Code;
 
 use crate::{
     group_snapshots::take,
-    kit::{mount, ok, put, refused, text, unmount},
+    helpers::{mount, ok, put, refused, text, unmount},
 };
 
 /// Where the classes of [`thin_and_thick`] are.

@@ -24,8 +24,8 @@ use crate::{
     copies::leave_bytes,
     group_snapshots::take,
     groups::{group, name_of, stop_at, thick, thin},
-    guard,
-    kit::{get, mount, ok, put, refused, unmount, volume},
+    thaw_watchdog,
+    helpers::{get, mount, ok, put, refused, unmount, volume},
     rollback::{self, Pair},
 };
 
@@ -91,13 +91,13 @@ pub(crate) async fn grow_until(
     stop_at(agent, point).await;
     let (mut controller, request) = (agent.controller(), expand(id, mebibytes));
     let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
-    guard::eventually("the agent does not stop", || {
+    thaw_watchdog::eventually("the agent does not stop", || {
         assert!(
             !growing.is_finished(),
             "it did not come to {point}\n{}",
             agent.log()
         );
-        guard::is_stopped(agent)
+        thaw_watchdog::is_stopped(agent)
     })
     .await;
     growing
@@ -152,7 +152,7 @@ async fn who_looks_at_a_volume_is_waited_for_before_it_is_rolled_back() {
     let mut own = pair.agent.own();
     let request = rollback::request("back", &taken);
     let call = tokio::spawn(async move { own.rollback_volume_group_snapshot(request).await });
-    guard::eventually("the agent does not stop", || guard::is_stopped(&pair.agent)).await;
+    thaw_watchdog::eventually("the agent does not stop", || thaw_watchdog::is_stopped(&pair.agent)).await;
     let look = |id: String| {
         let key = id.rsplit('/').next().unwrap();
         File::open(node_of(|name| name.ends_with(key)).unwrap()).unwrap()

@@ -17,7 +17,7 @@ use tonic::{Code, Status};
 use crate::{
     attach::{attach, attaching},
     group_snapshots::together,
-    kit::{detach, get, home, mount, ok, paths, put, refused, text, unmount, volume},
+    helpers::{detach, get, home, mount, ok, paths, put, refused, text, unmount, volume},
 };
 
 /// An agent whose one class is at `images` in its scratch directory.

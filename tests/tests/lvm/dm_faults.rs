@@ -6,7 +6,7 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
-use crate::kit::text;
+use crate::helpers::text;
 
 /// So many sectors below are left out, or LVM would find the same disk twice.
 const HEAD: u64 = 2048;

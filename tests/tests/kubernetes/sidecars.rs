@@ -24,7 +24,7 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::{
     installed::{define_snapshots, sidecars},
-    rendered::Rendered,
+    kustomize::Rendered,
 };
 
 /// The name of the node.

@@ -21,7 +21,7 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::{Code, Request, Status, metadata::MetadataValue};
 
-use crate::kit::{ok, points, refused, text, volume};
+use crate::helpers::{ok, points, refused, text, volume};
 
 const NOTHING: [&str; 0] = [];
 

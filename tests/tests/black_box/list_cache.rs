@@ -10,7 +10,7 @@ use drumlin_tests::{
     storage::{Kind, Scratch},
 };
 
-use crate::kit::{ok, volume};
+use crate::helpers::{ok, volume};
 
 /// Three volumes and a snapshot of each, over an image directory.
 async fn some() -> (Agent, Vec<String>) {

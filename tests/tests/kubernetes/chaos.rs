@@ -22,9 +22,9 @@ use serde_json::Value;
 
 use crate::{
     end_to_end::{claim, from_snapshot, snapshot_of},
-    kit::{get, put},
+    helpers::{get, put},
     node::{Node, manifest, volume},
-    stack::{Kubelet, NODE, Stack},
+    sidecars::{Kubelet, NODE, Stack},
 };
 
 /// So long a step of a life may take, with all that is killed meanwhile.

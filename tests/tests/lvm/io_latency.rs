@@ -22,7 +22,7 @@ use nix::fcntl::OFlag;
 
 use crate::{
     groups::{group, name_of, thin},
-    kit::{bytes_of, get, mount, ok, put, unmount, volume},
+    helpers::{bytes_of, get, mount, ok, put, unmount, volume},
 };
 
 /// So many volumes are active in the pool.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::{
     installed::define_snapshots,
     node::{manifest, volume},
-    rendered::Rendered,
+    kustomize::Rendered,
 };
 
 const VERBS: [&str; 7] = [

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::{
     node::{Node, manifest},
     owners::make_again,
-    rights::{said, two_nodes},
+    rbac::{said, two_nodes},
 };
 
 /// Runs a command beside the agent, which must succeed.

@@ -13,7 +13,7 @@ use drumlin_tests::{
 use tonic::Code;
 
 use crate::{
-    kit::{get, mount, ok, paths, put, refused, unbind, unmount, volume},
+    helpers::{get, mount, ok, paths, put, refused, unbind, unmount, volume},
     node::with_flags,
 };
 

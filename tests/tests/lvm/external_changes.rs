@@ -17,7 +17,7 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use crate::kit::{bytes_of, get, mount, ok, put, refused, unmount, volume};
+use crate::helpers::{bytes_of, get, mount, ok, put, refused, unmount, volume};
 
 fn group(agent: &Agent) -> String {
     agent.scratch.group().unwrap()

@@ -14,7 +14,7 @@ use tonic::Code;
 use crate::{
     group_snapshots::take,
     groups::thick,
-    kit::{mount, ok, refused, unmount, volume},
+    helpers::{mount, ok, refused, unmount, volume},
 };
 
 const MIB: usize = 1 << 20;

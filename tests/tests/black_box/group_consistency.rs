@@ -19,7 +19,7 @@ use drumlin_tests::{
 
 use crate::{
     group_snapshots::{forget, take, with_reflinks},
-    kit::{bytes_of, mount, ok, unmount, volume},
+    helpers::{bytes_of, mount, ok, unmount, volume},
 };
 
 /// So many group snapshots are taken of each kind of volumes, unless `DRUMLIN_MOMENTS` says otherwise.

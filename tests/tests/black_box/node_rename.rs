@@ -10,7 +10,7 @@ use drumlin_proto::csi::v1::ProbeRequest;
 
 use crate::{
     host::{Host, absent, annotated, group, object, small, volume},
-    kit::{get, put, refused},
+    helpers::{get, put, refused},
     lost_state::snapshot,
 };
 
