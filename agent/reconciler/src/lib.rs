@@ -27,26 +27,26 @@
     )
 )]
 
+mod api_object;
 mod backoff;
 mod blocking;
-mod ingest;
 mod client;
 pub mod controller;
+mod drift;
 mod engine;
+mod ingest;
 mod inventory;
 pub mod kept;
 mod kinds;
 mod mount_watch;
 mod queue;
 mod record;
+mod requests;
 pub mod restore;
-mod api_object;
-mod state;
 mod source;
+mod state;
 pub mod status;
 mod store;
-mod drift;
-mod requests;
 
 pub use source::directory::is_manifest;
 
@@ -63,16 +63,16 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use blocking::blocking;
-use ingest::Catalog;
 use client::Client;
 use engine::Engine;
-use state::{HostMounts, Shared};
+use ingest::Catalog;
 use source::{
     directory::{Directory, Scan},
     kubernetes::server::Server,
     trust::Trust,
     watch::Watch,
 };
+use state::{HostMounts, Shared};
 use store::Store;
 
 /// Why a reconciler cannot work.

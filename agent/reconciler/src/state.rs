@@ -22,9 +22,9 @@ use crate::{
     blocking::blocking,
     queue::{Lane, Queue},
     record::{Body, Record},
+    requests::Words,
     source::kubernetes::server::Server,
     store::Store,
-    requests::Words,
 };
 
 /// So many objects can be written at once; more than there are workers.

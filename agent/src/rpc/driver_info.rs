@@ -11,8 +11,8 @@ use drumlin_proto::csi::v1::{
 use tonic::{Request, Response, Status, service::Routes};
 
 use super::{
-    respond::answer,
     csi_v1::{capabilities, identity::plugin_info},
+    respond::answer,
     status::unimplemented,
 };
 

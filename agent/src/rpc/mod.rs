@@ -1,14 +1,14 @@
 //! The gRPC fronts: a folder per package, a file per service, a method per RPC.
 
-mod respond;
+mod csi_pre_v1;
 pub(crate) mod csi_v0;
 pub(crate) mod csi_v0_1;
 pub(crate) mod csi_v1;
 pub(crate) mod driver_info;
 pub(crate) mod drumlin_v1;
 pub(crate) mod identity;
-mod csi_pre_v1;
 pub(crate) mod reclaimspace;
+mod respond;
 mod status;
 pub(crate) mod volumegroup;
 

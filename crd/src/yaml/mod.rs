@@ -3,8 +3,8 @@
 //! Everything is read strictly: an unknown field, a key that stands twice, a tag and a value of another type are errors
 //! with line and column. Words such as `yes`, `on` and `010` stay text; who wants them refused asks for them.
 
-mod strict_value;
 mod location;
+mod strict_value;
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use serde::{
 use serde_path_to_error::Segment;
 pub use serde_yaml::Value;
 
-use strict_value::{Node, Notes};
 pub use location::Place;
+use strict_value::{Node, Notes};
 
 /// Why a YAML text cannot be read: what, and where.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,8 +12,8 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 
 use crate::{
-    thaw_watchdog::{eventually, is_stopped},
     helpers::{mount, put, unmount, volume},
+    thaw_watchdog::{eventually, is_stopped},
 };
 
 /// Whether a thread of the agent's, or of a program that it has started, is in the middle of a read.

@@ -25,8 +25,8 @@ use v0::controller_client::ControllerClient;
 use v1::volume_capability::access_mode::Mode;
 
 use crate::{
-    helpers::{ok, paths, text, volume},
     csi_pre_v1_calls::{Caller, OLD},
+    helpers::{ok, paths, text, volume},
 };
 
 /// The code of a refusal, which says why and has no details.

@@ -7,7 +7,7 @@ use drumlin_tests::{
     programs::workspace,
 };
 
-use crate::{host::Host, helpers::text};
+use crate::{helpers::text, host::Host};
 
 /// Every example, as it is but for where it is mounted.
 #[tokio::test]

@@ -17,10 +17,10 @@ use nix::sys::signal::Signal;
 use tonic::{Code, Status};
 
 use crate::{
-    group_snapshots::{forget, take, together, with_reflinks},
-    thaw_watchdog::{eventually, is_stopped, load_until},
-    helpers::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
     group_consistency::Load,
+    group_snapshots::{forget, take, together, with_reflinks},
+    helpers::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
+    thaw_watchdog::{eventually, is_stopped, load_until},
 };
 
 async fn ask(

@@ -11,8 +11,8 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
     helpers::{get, ok, put, text},
+    host::{Host, absent, group, object, small, volume},
 };
 
 impl Host {

@@ -9,8 +9,8 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
     helpers::{get, put},
+    host::{Host, absent, group, object, small, volume},
 };
 
 impl Host {

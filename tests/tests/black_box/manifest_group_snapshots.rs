@@ -10,8 +10,8 @@ use drumlin_tests::agent::eventually;
 use serde_json::{Value, json};
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
     helpers::{get, ok, put},
+    host::{Host, absent, group, object, small, volume},
 };
 
 /// A snapshot of group `g`.

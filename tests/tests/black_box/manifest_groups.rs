@@ -14,8 +14,8 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    host::{Host, absent, annotated, group, object, small, volume},
     helpers::{ok, volume as make_volume},
+    host::{Host, absent, annotated, group, object, small, volume},
 };
 
 fn labelled(name: &str, labels: &str) -> String {

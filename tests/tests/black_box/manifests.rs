@@ -11,8 +11,8 @@ use drumlin_tests::{
 };
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
     helpers::{get, ok, put, text},
+    host::{Host, absent, group, object, small, volume},
 };
 use nix::sys::statvfs::FsFlags;
 use serde_json::Value;

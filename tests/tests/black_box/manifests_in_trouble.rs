@@ -16,8 +16,8 @@ use serde_json::Value;
 use tonic::Code;
 
 use crate::{
-    host::{Host, absent, volume},
     helpers::{get, put, text},
+    host::{Host, absent, volume},
 };
 
 /// A reconciler that reaches its agent through a relay.

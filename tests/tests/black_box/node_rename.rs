@@ -9,8 +9,8 @@ use tonic::Code;
 use drumlin_proto::csi::v1::ProbeRequest;
 
 use crate::{
-    host::{Host, absent, annotated, group, object, small, volume},
     helpers::{get, put, refused},
+    host::{Host, absent, annotated, group, object, small, volume},
     lost_state::snapshot,
 };
 

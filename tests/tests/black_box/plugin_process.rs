@@ -26,8 +26,8 @@ use tonic::Code;
 
 use crate::{
     group_snapshots::together,
-    thaw_watchdog::{eventually, process_state},
     helpers::{mount, ok, put, refused, text, unmount, volume},
+    thaw_watchdog::{eventually, process_state},
 };
 
 /// The bytes of the file system at `path`.

@@ -23,8 +23,8 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::on,
-    thaw_watchdog::{eventually, is_stopped},
     helpers::{bytes_of, mount, unmount, volume},
+    thaw_watchdog::{eventually, is_stopped},
 };
 
 /// A volume that takes some time to be copied.

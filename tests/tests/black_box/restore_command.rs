@@ -9,8 +9,8 @@ use drumlin_tests::{
 };
 
 use crate::{
-    host::{Host, absent, group, object, small, volume},
     helpers::{bytes_of, get, ok, put, text, volume as make_volume},
+    host::{Host, absent, group, object, small, volume},
 };
 
 impl Host {

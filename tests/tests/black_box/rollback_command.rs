@@ -3,8 +3,8 @@
 use drumlin_tests::agent::eventually;
 
 use crate::{
-    host::{Host, group, object, volume},
     helpers::{get, put, text},
+    host::{Host, group, object, volume},
 };
 
 impl Host {

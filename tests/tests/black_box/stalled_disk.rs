@@ -14,8 +14,8 @@ use drumlin_tests::{
 };
 
 use crate::{
-    host::{Host, small},
     helpers::{ok, text},
+    host::{Host, small},
 };
 
 /// So many that passes of the reconciler are under way when the disk stalls.

@@ -19,8 +19,8 @@ use nix::{
 use tonic::Code;
 
 use crate::{
-    host::{Host, small},
     helpers::{mount, ok, paths, refused, text, two_classes, unmount, volume},
+    host::{Host, small},
     stalled_disk::{PROMPT, slowest_probe, waiting},
 };
 

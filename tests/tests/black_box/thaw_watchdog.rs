@@ -18,10 +18,10 @@ use nix::{
 use tonic::{Code, Status};
 
 use crate::{
-    group_snapshots::{forget, take, together},
-    interruption::{seed, times},
-    helpers::{ok, refused},
     group_consistency::Load,
+    group_snapshots::{forget, take, together},
+    helpers::{ok, refused},
+    interruption::{seed, times},
 };
 
 /// All that a writer may be held after the window was left: the guard's second, and some for a machine that is busy.

@@ -11,8 +11,8 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    node::{Node, manifest, volume},
     kustomize::Rendered,
+    node::{Node, manifest, volume},
 };
 
 /// A value as Lua writes it.

@@ -11,31 +11,31 @@
 )]
 
 mod adopt;
+mod certificate_rotation;
+mod chaos;
 mod controller;
 mod definitions;
 mod end_to_end;
 mod example;
 mod faults;
 mod gitops;
+#[path = "../black_box/helpers.rs"]
+mod helpers;
 mod histories;
 #[path = "../black_box/host.rs"]
 mod host;
 mod host_mounts;
 mod image;
 mod installed;
-mod validation_parity;
 mod kills;
-#[path = "../black_box/helpers.rs"]
-mod helpers;
-mod object_lifecycle;
+mod kustomize;
 mod node;
+mod object_lifecycle;
 mod owners;
 mod policies;
 #[path = "../black_box/histories/random.rs"]
 mod random;
-mod kustomize;
-mod chaos;
 mod rbac;
-mod certificate_rotation;
-mod sources;
 mod sidecars;
+mod sources;
+mod validation_parity;

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 
 use crate::{
     installed::define_snapshots,
-    node::{manifest, volume},
     kustomize::Rendered,
+    node::{manifest, volume},
 };
 
 const VERBS: [&str; 7] = [

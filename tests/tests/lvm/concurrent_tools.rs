@@ -24,9 +24,9 @@ use crate::{
     copies::leave_bytes,
     group_snapshots::take,
     groups::{group, name_of, stop_at, thick, thin},
-    thaw_watchdog,
     helpers::{get, mount, ok, put, refused, unmount, volume},
     rollback::{self, Pair},
+    thaw_watchdog,
 };
 
 async fn volumes(agent: &Agent) -> Vec<String> {
@@ -152,7 +152,10 @@ async fn who_looks_at_a_volume_is_waited_for_before_it_is_rolled_back() {
     let mut own = pair.agent.own();
     let request = rollback::request("back", &taken);
     let call = tokio::spawn(async move { own.rollback_volume_group_snapshot(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || thaw_watchdog::is_stopped(&pair.agent)).await;
+    thaw_watchdog::eventually("the agent does not stop", || {
+        thaw_watchdog::is_stopped(&pair.agent)
+    })
+    .await;
     let look = |id: String| {
         let key = id.rsplit('/').next().unwrap();
         File::open(node_of(|name| name.ends_with(key)).unwrap()).unwrap()

@@ -23,8 +23,8 @@ use tonic::Code;
 
 use crate::{
     groups::{group, names, stop_at, thick, thin},
-    thaw_watchdog,
     helpers::{bytes_of, get, mount, ok, put, refused, unmount, volume},
+    thaw_watchdog,
 };
 
 async fn over_a_pool() -> Agent {
@@ -429,7 +429,10 @@ async fn nothing_is_left_of_a_copy_and_of_what_held_its_moment() {
             ..create("copy", 16, &raw())
         };
         let call = tokio::spawn(async move { controller.create_volume(request).await });
-        thaw_watchdog::eventually("the agent does not stop", || thaw_watchdog::is_stopped(&agent)).await;
+        thaw_watchdog::eventually("the agent does not stop", || {
+            thaw_watchdog::is_stopped(&agent)
+        })
+        .await;
         let device = bytes_of(&agent, &id);
         let device = File::options().write(true).open(device).unwrap();
         device.write_all_at(&vec![b'E'; 16 << 20], 0).unwrap();

@@ -21,9 +21,9 @@ use nix::fcntl::{Flock, FlockArg};
 use tonic::Code;
 
 use crate::{
+    dm_faults::Bench,
     groups::{condition, group, name_of, names, soon, within},
     helpers::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
-    dm_faults::Bench,
     processes::keep_to,
 };
 

@@ -24,8 +24,8 @@ use tonic::Code;
 
 use crate::{
     groups::{condition, condition_at, group, names, soon, stop_at, thick, thin, within},
-    thaw_watchdog,
     helpers::{bytes_of, get, mount, ok, put, refused, unmount, volume},
+    thaw_watchdog,
 };
 
 /// How long the kernel lets writers of a full pool wait, in seconds.
@@ -446,7 +446,10 @@ async fn a_copy_whose_moment_is_lost_while_it_is_made_ends_with_a_clear_error() 
     let mut controller = agent.controller();
     let copy = tokio::spawn(async move { controller.create_volume(request).await });
     // The agent stands still in the middle, and the volume is written over.
-    thaw_watchdog::eventually("the agent does not stop", || thaw_watchdog::is_stopped(&agent)).await;
+    thaw_watchdog::eventually("the agent does not stop", || {
+        thaw_watchdog::is_stopped(&agent)
+    })
+    .await;
     assert_eq!(names(&agent).len(), before.len() + 2);
     source.write_all_at(&all[..40 << 20], 360 << 20).unwrap();
     source.sync_all().unwrap();

@@ -12,51 +12,55 @@
     reason = "tests fail by panicking, and are read more than they are run"
 )]
 
+#[path = "../black_box/access_modes.rs"]
+mod access_modes;
 mod adoption;
 #[path = "../black_box/attach.rs"]
 mod attach;
-mod concurrent_tools;
 #[path = "../black_box/clean_copies.rs"]
 mod clean_copies;
 #[path = "../black_box/concurrency.rs"]
 mod concurrency;
+mod concurrent_tools;
 #[path = "../black_box/content.rs"]
 mod content;
 mod copies;
+mod cow_stores;
 #[path = "../black_box/dialect.rs"]
 mod dialect;
 #[path = "../black_box/dialects.rs"]
 mod dialects;
 mod discard;
 mod disks;
+mod dm_faults;
 mod example;
-mod thick_copies;
+mod external_changes;
 mod full;
+#[path = "../black_box/group_consistency.rs"]
+mod group_consistency;
 #[path = "../black_box/group_snapshots.rs"]
 mod group_snapshots;
 #[path = "../black_box/group_trouble.rs"]
 mod group_trouble;
 mod groups;
-#[path = "../black_box/thaw_watchdog.rs"]
-mod thaw_watchdog;
+#[path = "../black_box/helpers.rs"]
+mod helpers;
 #[path = "../black_box/host.rs"]
 mod host;
 #[path = "../black_box/interruption.rs"]
 mod interruption;
-#[path = "../black_box/helpers.rs"]
-mod helpers;
+mod io_latency;
 mod layers;
-mod mirror_legs;
 #[path = "../black_box/lost_state.rs"]
 mod lost_state;
 mod lvm_killed;
-mod dm_faults;
 mod merges;
+mod mirror_legs;
 mod monitoring;
 #[path = "../black_box/node.rs"]
 mod node;
-#[path = "../black_box/group_consistency.rs"]
-mod group_consistency;
+#[path = "../black_box/node_rename.rs"]
+mod node_rename;
 mod placement;
 mod pools;
 mod processes;
@@ -64,8 +68,6 @@ mod quiesce;
 #[path = "../black_box/reclaim.rs"]
 mod reclaim;
 mod refusals;
-#[path = "../black_box/node_rename.rs"]
-mod node_rename;
 mod repairs;
 #[path = "../black_box/rollback.rs"]
 mod rollback;
@@ -73,18 +75,16 @@ mod rollback;
 mod rollback_kills;
 mod same_name;
 mod sanity;
-mod io_latency;
-mod cow_stores;
-mod external_changes;
 #[path = "../black_box/subject.rs"]
 mod subject;
+#[path = "../black_box/thaw_watchdog.rs"]
+mod thaw_watchdog;
+mod thick_copies;
 #[path = "../sanity/tool.rs"]
 mod tool;
 mod udev;
 #[path = "../black_box/unstaged_kills.rs"]
 mod unstaged_kills;
-#[path = "../black_box/access_modes.rs"]
-mod access_modes;
 #[path = "../black_box/volume_groups.rs"]
 mod volume_groups;
 #[path = "../black_box/volumes.rs"]

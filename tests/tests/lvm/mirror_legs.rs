@@ -10,9 +10,9 @@ use drumlin_tests::{
 };
 
 use crate::{
+    dm_faults::Bench,
     groups::{condition, group, name_of, names, soon},
     helpers::{bytes_of, ok, volume},
-    dm_faults::Bench,
 };
 
 /// A mirrored volume whose legs have the same.

@@ -17,8 +17,8 @@ use tonic::Code;
 
 use crate::{
     groups::stop_at,
-    thaw_watchdog::{eventually, is_stopped},
     helpers::{ok, refused, volume},
+    thaw_watchdog::{eventually, is_stopped},
 };
 
 fn asking(group: &str, create: &str) -> Options {

@@ -26,8 +26,8 @@ use tonic::Code;
 use crate::{
     group_snapshots::together,
     groups::{group, stop_at},
-    thaw_watchdog,
     helpers::{mount, ok, refused, unbind_all, unmount, volume},
+    thaw_watchdog,
 };
 
 /// What LVM was told to do since the last time, as the log has it: by a program of its own, or one that goes on running.
@@ -337,7 +337,10 @@ async fn locks_are_where_the_host_has_them() {
     let mut groups = agent.group_controller();
     let request = together("g", &[id.clone()]);
     let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || thaw_watchdog::is_stopped(&agent)).await;
+    thaw_watchdog::eventually("the agent does not stop", || {
+        thaw_watchdog::is_stopped(&agent)
+    })
+    .await;
     let lock = fs::File::create(format!("{LOCKS}/V_{}", group(&agent))).unwrap();
     let locked = Flock::lock(lock, FlockArg::LockExclusiveNonblock);
     agent.signal(Signal::SIGCONT);

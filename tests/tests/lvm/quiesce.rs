@@ -19,11 +19,11 @@ use tonic::Status;
 
 use crate::{
     full::KERNEL_WAITS,
+    group_consistency::Load,
     group_snapshots::together,
     groups::{group, stop_at, thick, thin, within},
-    thaw_watchdog::{eventually, is_stopped},
     helpers::{bytes_of, get, mount, ok, put, unmount, volume},
-    group_consistency::Load,
+    thaw_watchdog::{eventually, is_stopped},
 };
 
 /// So long the kernel lets writers of the full pool wait before their writes fail.

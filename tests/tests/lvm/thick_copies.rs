@@ -14,8 +14,8 @@ use tonic::Code;
 
 use crate::{
     groups::{group, name_of, stop_at},
-    thaw_watchdog,
     helpers::{bytes_of, mount, ok, refused, unmount, volume},
+    thaw_watchdog,
 };
 
 const MEBIBYTES: i64 = 768;
@@ -140,7 +140,10 @@ async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
     let mut controller = agent.controller();
     let request = clone_of(&source);
     let call = tokio::spawn(async move { controller.create_volume(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || thaw_watchdog::is_stopped(&agent)).await;
+    thaw_watchdog::eventually("the agent does not stop", || {
+        thaw_watchdog::is_stopped(&agent)
+    })
+    .await;
     let copy = under_way(&agent).await;
     call.abort();
     // It must not be done before all of this is.

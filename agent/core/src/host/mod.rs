@@ -4,30 +4,30 @@
 //! Nothing here remembers anything: what the kernel says is asked for each time.
 
 mod access;
+pub mod block_copy;
 pub mod copy;
+pub mod cow_store;
 pub(crate) mod descriptor;
 pub mod device_mapper;
 mod direct_io;
-pub mod statfs;
-pub mod cow_store;
 pub mod exec;
 mod filesystem;
-pub mod block_copy;
 pub mod flush;
 pub mod format;
 pub mod freeze;
-mod resize_fs;
 pub mod heap;
 pub mod holders;
 pub mod identity;
 pub mod loop_device;
 mod loop_table;
-pub mod quiesce;
 pub mod mount;
 mod mount_options;
 pub mod mount_table;
 mod place;
+pub mod quiesce;
+mod resize_fs;
 pub mod session;
+pub mod statfs;
 mod superblock;
 mod system;
 #[cfg(test)]
@@ -39,15 +39,15 @@ mod write_watch;
 
 pub use access::Access;
 pub(crate) use direct_io::{DirectBuffer, open_direct};
-pub use statfs::Disk;
 pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;
-pub use resize_fs::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use loop_device::LoopDevice;
 pub use mount::Outcome;
 pub use mount_options::{MountOptions, Restrictions};
 pub use mount_table::{DeviceNumber, Mount, MountTable};
 pub use place::Place;
+pub use resize_fs::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
+pub use statfs::Disk;
 pub(crate) use superblock::probe as probe_bytes;
 pub use superblock::{Probe, Superblock};
 pub use write_watch::WriteWatch;

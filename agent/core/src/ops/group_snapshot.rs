@@ -10,8 +10,8 @@ use super::{
     Class, Operations, Snapshot,
     labels::{self, Read},
     locks::Hold,
-    parameters,
     lookup::{Found, not_here},
+    parameters,
     volume_group::Member,
 };
 use crate::{

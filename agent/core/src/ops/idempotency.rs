@@ -2,8 +2,8 @@
 
 use super::{
     labels::{self, Read},
-    parameters,
     lookup::Found,
+    parameters,
     volume::CreateVolume,
 };
 use crate::{Error, Kind, Result};

@@ -14,8 +14,8 @@ use super::{
     Class, Listing, Operations, PageRequest,
     labels::{self, Read},
     locks::Hold,
-    parameters,
     lookup::{Found, not_here},
+    parameters,
 };
 use crate::{
     Kind, Result,

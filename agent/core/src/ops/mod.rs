@@ -5,29 +5,29 @@
 
 mod adoption;
 mod capacity;
-mod tasks;
 mod class;
+mod controller_publish;
 mod devices;
-mod publish_unstaged;
+mod fs_group;
 mod group_snapshot;
-mod recovery;
+mod idempotency;
 mod inventory;
 mod labels;
 mod locks;
-mod fs_group;
+mod lookup;
 mod mutable_parameters;
 mod node_publish;
 mod pagination;
 mod parameters;
-mod controller_publish;
+mod publish_unstaged;
 mod reclaim;
-mod idempotency;
-mod lookup;
+mod recovery;
 mod rollback;
 mod snapshot;
 mod stage;
 mod stats;
 mod target_path;
+mod tasks;
 mod volume;
 mod volume_group;
 
@@ -39,11 +39,11 @@ use std::{
 pub use adoption::adoption;
 pub use capacity::CapacityQuery;
 pub use class::{Class, Classes};
+pub use controller_publish::PublishController;
 pub use group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use inventory::{Inventory, Object};
 pub use node_publish::PublishVolume;
 pub use pagination::{Listing, PageRequest};
-pub use controller_publish::PublishController;
 pub use reclaim::Reclaimed;
 pub use rollback::RollBack;
 pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
@@ -54,8 +54,8 @@ pub use volume::{Condition, CreateVolume, Source, Volume};
 pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
 use crate::types::{ClassName, ImageId, NodeName};
-use tasks::Changes;
 use locks::{Hold, Locks};
+use tasks::Changes;
 
 /// What the agent is told about itself.
 #[derive(Debug, Clone)]

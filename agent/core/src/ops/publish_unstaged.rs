@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{
     Operations,
-    node_publish::{Form, PublishVolume, Staging, show},
     lookup::Found,
+    node_publish::{Form, PublishVolume, Staging, show},
     stage::StageVolume,
     target_path::{self, Emptied, Spot, Target},
 };

@@ -7,8 +7,8 @@ use super::{
     group_snapshot::Groups,
     labels::{self, Read},
     locks::Hold,
-    parameters,
     lookup::{Found, not_here},
+    parameters,
 };
 use crate::{
     Error, Kind, Result,

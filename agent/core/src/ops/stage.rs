@@ -9,9 +9,9 @@ use std::{
 use super::{
     Operations,
     devices::{At, Devices},
+    fs_group,
     labels::{self, Read},
     locks::Hold,
-    fs_group,
     lookup::{Found, not_here},
     volume::check_capabilities,
 };

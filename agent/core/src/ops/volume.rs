@@ -7,8 +7,8 @@ use super::{
     capacity::minimum_size,
     labels::{self, Read},
     locks::{Guard, Hold},
-    mutable_parameters, parameters,
     lookup::{Found, not_here},
+    mutable_parameters, parameters,
 };
 use crate::{
     Error, Kind, Result,

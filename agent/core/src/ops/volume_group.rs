@@ -9,8 +9,8 @@ use super::{
     Class, Condition, Listing, OnGroupDelete, Operations, PageRequest, Volume,
     labels::{self, Read},
     locks::Hold,
-    parameters,
     lookup::{Found, not_here},
+    parameters,
 };
 use crate::{
     Error, Kind, Result,

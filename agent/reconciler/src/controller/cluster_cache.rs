@@ -25,8 +25,8 @@ use serde_json::Value;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
-    ControllerSettings, debounce::Changed, pvc_resolver::ours, namespaced_store::Index, lost_nodes::Missing, status_cache::Told,
-    work::Work,
+    ControllerSettings, debounce::Changed, lost_nodes::Missing, namespaced_store::Index,
+    pvc_resolver::ours, status_cache::Told, work::Work,
 };
 use crate::{
     record::Record,

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    pvc_resolver::findings,
     cluster_cache::View,
+    pvc_resolver::findings,
     work::{Job, Matter},
 };
 

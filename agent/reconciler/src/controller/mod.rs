@@ -8,16 +8,16 @@
 //!
 //! **Invariant:** it deletes nothing, and calls no agent.
 
+mod cluster_cache;
 mod debounce;
-mod pvc_resolver;
-mod namespaced_store;
 mod lease;
 mod lost_nodes;
+mod namespaced_store;
 mod policies;
+mod pvc_resolver;
+mod status_cache;
 #[cfg(test)]
 mod tests;
-mod status_cache;
-mod cluster_cache;
 mod work;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -25,8 +25,8 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Error, source::kubernetes::server::Server};
-use lease::Lease;
 use cluster_cache::View;
+use lease::Lease;
 
 /// What a controller is told.
 #[derive(Debug, Clone)]

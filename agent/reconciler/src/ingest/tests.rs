@@ -10,8 +10,8 @@ use drumlin_crd::ObjectKey;
 
 use crate::{
     client::Client,
-    state::Shared,
     source::{directory::Directory, trust::Trust},
+    state::Shared,
     store::Store,
 };
 

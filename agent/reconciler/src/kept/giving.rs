@@ -9,8 +9,8 @@ use super::{Both, failed, is_live, kind};
 use crate::{
     Error,
     record::Record,
-    store::{self, DIRECTORY},
     requests::{Word, Words},
+    store::{self, DIRECTORY},
 };
 
 /// Gives what has this id to the object of this name, whoever that comes from: it is its own as soon as it is looked at.

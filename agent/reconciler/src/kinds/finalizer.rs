@@ -4,7 +4,7 @@ use drumlin_crd::Object;
 use kube::api::DynamicObject;
 
 use super::{Halt, Pass, waiting};
-use crate::{record::Record, api_object::Served, source::kubernetes::ingest::ours};
+use crate::{api_object::Served, record::Record, source::kubernetes::ingest::ours};
 
 impl Pass<'_> {
     /// Has the server keep the object: before the first call that changes something.

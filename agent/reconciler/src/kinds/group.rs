@@ -10,7 +10,7 @@ use drumlin_proto::volumegroup::{
 use tonic::Code;
 
 use super::{
-    Halt, Pass, blocked, gone, group_members::state, deletion::has_nothing, stalled,
+    Halt, Pass, blocked, deletion::has_nothing, gone, group_members::state, stalled,
     volume::is_refusal, waiting,
 };
 use crate::{

@@ -1,21 +1,21 @@
 //! A file per kind: from what is there to what is wanted, one call at a time.
 
-mod state_lost;
-mod group;
-mod group_snapshot;
-mod finalizer;
-mod host_mount;
-pub(crate) mod group_members;
-mod mount;
-mod source_ref;
 mod deletion;
+mod finalizer;
+mod group;
+pub(crate) mod group_members;
+mod group_snapshot;
+mod host_mount;
+mod mount;
 mod node_rename;
 pub(crate) mod snapshot;
+mod source_ref;
+mod state_lost;
 pub(crate) mod volume;
 
-pub(crate) use state_lost::{is_held, retained, unguarded};
 pub(crate) use host_mount::Confined;
 pub(crate) use snapshot::moment;
+pub(crate) use state_lost::{is_held, retained, unguarded};
 
 use std::collections::BTreeMap;
 

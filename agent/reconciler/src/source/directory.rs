@@ -11,8 +11,8 @@ use drumlin_crd::{Document, ObjectKey, Problem};
 
 use super::{
     file::{Found, Reader, Reading},
-    trust::Trust,
     open_for_write::OpenFiles,
+    trust::Trust,
 };
 
 /// Reads a directory again and again; only what changed is read anew.

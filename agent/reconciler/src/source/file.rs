@@ -13,8 +13,8 @@ use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
 use super::{
-    trust::Trust,
     open_for_write::{OpenFiles, Writers},
+    trust::Trust,
 };
 
 /// The largest manifest, in bytes.

@@ -3,6 +3,6 @@
 pub(crate) mod directory;
 mod file;
 pub(crate) mod kubernetes;
+mod open_for_write;
 pub(crate) mod trust;
 pub(crate) mod watch;
-mod open_for_write;

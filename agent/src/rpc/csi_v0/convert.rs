@@ -9,7 +9,7 @@ use drumlin_proto::csi::v0::{
     self, snapshot_status::Type as Status, volume_content_source as source,
 };
 
-use crate::rpc::{csi_v1::convert, csi_pre_v1::same};
+use crate::rpc::{csi_pre_v1::same, csi_v1::convert};
 
 /// What a volume shall be a copy of: a snapshot.
 pub(super) fn source(source: Option<&v0::VolumeContentSource>) -> Result<Option<Source>> {

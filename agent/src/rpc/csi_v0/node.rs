@@ -8,7 +8,7 @@ use drumlin_proto::csi::v0;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities};
-use crate::rpc::{respond::answer, csi_v1::convert as common, csi_pre_v1};
+use crate::rpc::{csi_pre_v1, csi_v1::convert as common, respond::answer};
 
 #[tonic::async_trait]
 impl v0::node_server::Node for Front {

@@ -10,9 +10,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert, version};
 use crate::rpc::{
-    respond::{answer, answer_quietly},
-    csi_v1::convert as common,
     csi_pre_v1,
+    csi_v1::convert as common,
+    respond::{answer, answer_quietly},
 };
 
 #[tonic::async_trait]
@@ -78,7 +78,8 @@ impl v0_1::controller_server::Controller for Front {
                 )?,
                 access: common::access(request.readonly),
             };
-            let publish_volume_info = csi_pre_v1::publish_controller(&self.operations, request).await?;
+            let publish_volume_info =
+                csi_pre_v1::publish_controller(&self.operations, request).await?;
             Ok(v0_1::ControllerPublishVolumeResponse {
                 publish_volume_info,
             })

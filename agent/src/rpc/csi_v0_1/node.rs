@@ -10,9 +10,9 @@ use tonic::{Request, Response, Status};
 
 use super::{Front, version};
 use crate::rpc::{
-    respond::{answer, answer_quietly},
-    csi_v1::convert as common,
     csi_pre_v1,
+    csi_v1::convert as common,
+    respond::{answer, answer_quietly},
 };
 
 #[tonic::async_trait]

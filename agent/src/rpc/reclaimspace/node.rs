@@ -5,7 +5,7 @@ use drumlin_proto::reclaimspace;
 use tonic::{Request, Response, Status};
 
 use super::{Front, consumptions};
-use crate::rpc::{respond::answer, csi_v1::convert};
+use crate::rpc::{csi_v1::convert, respond::answer};
 
 #[tonic::async_trait]
 impl reclaimspace::reclaim_space_node_server::ReclaimSpaceNode for Front {

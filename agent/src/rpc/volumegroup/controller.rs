@@ -9,7 +9,7 @@ use drumlin_proto::volumegroup as wire;
 use tonic::{Request, Response, Status};
 
 use super::Front;
-use crate::rpc::{respond::answer, csi_v1::convert};
+use crate::rpc::{csi_v1::convert, respond::answer};
 
 #[tonic::async_trait]
 impl wire::controller_server::Controller for Front {

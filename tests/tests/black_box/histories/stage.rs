@@ -20,8 +20,8 @@ use super::{
     random::Random,
 };
 use crate::{
-    host::Host,
     helpers::{points, text},
+    host::Host,
 };
 
 /// A host, what it must come to, and what has happened so far.

@@ -19,13 +19,13 @@
 
 mod adopt_node;
 mod attach;
-mod snapshot_copy;
-mod layout;
 mod create;
-mod open_lock;
-mod rollback;
-mod record;
 mod group_snapshot;
+mod layout;
+mod open_lock;
+mod record;
+mod rollback;
+mod snapshot_copy;
 mod watched;
 
 use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};

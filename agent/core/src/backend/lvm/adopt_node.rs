@@ -4,9 +4,9 @@ use std::{collections::HashSet, sync::atomic::Ordering};
 
 use super::{
     Lvm,
+    command::Command,
     metadata::{LogicalVolume, VolumeGroup},
     moment_of, name_of,
-    command::Command,
     tags::Tags,
     visible,
 };

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use super::{
-    duplicates, system_dir,
-    preflight::Dmeventd,
+    duplicates,
     metadata::VolumeGroup,
+    preflight::Dmeventd,
+    system_dir,
     unresponsive_disks::{self, Hiding},
 };
 use crate::{

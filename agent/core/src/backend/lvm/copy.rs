@@ -16,15 +16,17 @@ use std::{
 
 use super::{
     Health, ImageSpec, Lvm, Ours, Thick, Volumes, Wipe,
+    command::Command,
     in_flight::Hand,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of,
-    command::Command,
     tags::{self, Tags},
     thick::is_shown,
     wipe::stopped,
 };
-use crate::{Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId};
+use crate::{
+    Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId,
+};
 
 /// So often it is noted on the disk how far it is.
 const NOTED: Duration = Duration::from_secs(30);

@@ -2,9 +2,9 @@
 
 use super::{
     Change, Image, ImageSpec, Lvm, Volumes,
+    command::Command,
     metadata::{LogicalVolume, VolumeGroup},
     name_of,
-    command::Command,
     tags::Tags,
 };
 use crate::{

@@ -2,8 +2,8 @@
 
 use super::{
     Lvm, NewPool, PoolSize, ThinPool,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     command::Command,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
 };
 use crate::{Error, Kind, Result, fail};
 

@@ -7,15 +7,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{
-    Layout, Lvm, NOTES, Ours, Thick, end_of,
-    volume_group::Group,
-    legs::MirrorEnd,
+    Layout, Lvm, NOTES, Ours, Thick,
+    command::{Check, Command},
     create::exists,
+    end_of,
+    legs::MirrorEnd,
     metadata::{LogicalVolume, VolumeGroup},
     placement::{self, Row},
-    command::{Check, Command},
     tags::Tags,
     thick::{check_disks, check_group_room},
+    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, fail,

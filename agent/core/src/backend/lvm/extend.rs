@@ -4,12 +4,12 @@ use std::{path::PathBuf, sync::Arc};
 
 use super::{
     Change, Image, Lvm, Volumes,
-    volume_group::Group,
+    command::Command,
     merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of, node,
-    command::Command,
     tags::{self, Tags},
+    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

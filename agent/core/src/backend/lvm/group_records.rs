@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::{
     Change, Health, Image, ImageSpec, LabelChange, Lvm,
-    metadata::VolumeGroup,
     command::Command,
+    metadata::VolumeGroup,
     tags::{OURS, Tags},
 };
 use crate::{

@@ -8,16 +8,16 @@ use std::sync::Arc;
 
 use super::{
     ImageSpec, Lvm, ThinPool, Volumes,
-    flushing::{mounted, unflushed},
-    volume_group::Group,
-    preflight::Dmeventd,
+    command::Command,
     create::exists,
+    flushing::{mounted, unflushed},
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     name_of,
-    command::Command,
+    preflight::Dmeventd,
     settings::Thick,
     thick::check_group_room,
     thin::Device,
+    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

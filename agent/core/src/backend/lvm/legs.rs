@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     Layout, Lvm, Thick,
-    volume_group::Group,
+    command::Command,
     metadata::{Area, LogicalVolume, VolumeGroup},
     name_of,
     placement::{self, Row},
-    command::Command,
     thick::{kept, reserved},
+    volume_group::Group,
 };
 use crate::{Error, Kind, Result, types::ImageId};
 

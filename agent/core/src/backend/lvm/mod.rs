@@ -5,40 +5,40 @@
 //! tables of devices that must not be held up.
 
 mod adopt_node;
-mod reservations;
+mod command;
+mod copy;
+mod create;
+mod create_pool;
 mod duplicates;
 mod ends;
-mod copy;
-mod flushing;
-mod orphan_thin_devices;
-mod remove;
-mod volume_group;
 mod extend;
-mod system_dir;
+mod flushing;
+mod group_records;
+mod group_snapshot;
 mod in_flight;
-mod preflight;
 mod layers;
 mod legs;
-mod create;
 mod merges;
 mod metadata;
 mod mirrors;
-mod create_pool;
-mod rollback;
+mod orphan_thin_devices;
 mod physical_volumes;
 mod placement;
-mod command;
-mod group_records;
+mod preflight;
 mod recovery;
+mod remove;
+mod reservations;
+mod rollback;
 mod settings;
-mod unresponsive_disks;
 mod stale_cookies;
+mod system_dir;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;
 mod thick;
 mod thin;
-mod group_snapshot;
+mod unresponsive_disks;
+mod volume_group;
 mod wipe;
 
 use std::{
@@ -56,11 +56,11 @@ pub use self::settings::{
 };
 use self::{
     copy::Running,
-    volume_group::Group,
     in_flight::Hand,
     merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::Tags,
+    volume_group::Group,
 };
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{

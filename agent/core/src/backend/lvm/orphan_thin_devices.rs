@@ -13,11 +13,11 @@ use std::{
 
 use super::{
     Lvm, Volumes,
-    volume_group::Group,
+    command::Command,
     create::exists,
     metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
-    command::Command,
     tags::{OURS, Tags},
+    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking,

@@ -5,10 +5,9 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use super::{
-    duplicates,
-    volume_group::Group,
     command::{self, SystemId, report},
-    unresponsive_disks,
+    duplicates, unresponsive_disks,
+    volume_group::Group,
 };
 use crate::{Error, Kind, Result};
 

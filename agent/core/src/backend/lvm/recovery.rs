@@ -19,15 +19,15 @@ use nix::{
 
 use super::{
     NOTES,
-    orphan_thin_devices::thin_volumes,
-    remove::{holds_bytes, mark_leaving},
-    volume_group::Group,
-    preflight::locks,
+    command::Command,
+    group_snapshot::HIDDEN,
     metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
     moment_of, name_of,
-    command::Command,
+    orphan_thin_devices::thin_volumes,
+    preflight::locks,
+    remove::{holds_bytes, mark_leaving},
     tags::Tags,
-    group_snapshot::HIDDEN,
+    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking,

@@ -6,8 +6,8 @@
 
 use super::{
     Lvm, Ours, Thick, Wipe,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     command::Command,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::{self, Tags},
 };
 use crate::{Error, Kind, Result, fail, types::ImageId};

@@ -20,8 +20,8 @@ use super::{
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
-        device_mapper::{DeviceMapper, Mapped, SECTOR},
         cow_store,
+        device_mapper::{DeviceMapper, Mapped, SECTOR},
     },
     types::ImageId,
 };

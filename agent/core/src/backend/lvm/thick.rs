@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use super::{
     Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe,
-    volume_group::Group,
-    layers::check_snapshot_over,
+    command::Command,
     create::exists,
+    layers::check_snapshot_over,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of, name_of, placement,
-    command::Command,
     tags::{self, Tags},
+    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result,

@@ -4,11 +4,11 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
-    orphan_thin_devices::{is_set_aside, thin_volumes},
+    command::Command,
     create::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
     name_of,
-    command::Command,
+    orphan_thin_devices::{is_set_aside, thin_volumes},
     tags::{self, Tags},
 };
 use crate::{

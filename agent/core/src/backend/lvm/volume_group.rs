@@ -13,13 +13,13 @@ use std::{
 use tokio::sync::oneshot;
 
 use super::{
-    reservations::Claims,
-    system_dir::Seen,
+    command::{self, Command},
     in_flight::InHand,
-    preflight,
     metadata::{Reader, VolumeGroup},
     physical_volumes::FoundDisks,
-    command::{self, Command},
+    preflight,
+    reservations::Claims,
+    system_dir::Seen,
     unresponsive_disks,
 };
 use crate::{

@@ -3,9 +3,9 @@
 //! A write that was acknowledged before the last writer was held is in its copy; one that was not waits. So the copies
 //! hold what was acknowledged by one instant, in whatever order the writers were held.
 
-mod watchdog;
-mod target;
 mod barrier;
+mod target;
+mod watchdog;
 
 use std::{
     fmt,
@@ -19,9 +19,9 @@ use std::{
 
 use nix::fcntl::Flock;
 
-pub use watchdog::{Guard, Watched, serve};
-pub use target::Held;
 use barrier::Window;
+pub use target::Held;
+pub use watchdog::{Guard, Watched, serve};
 
 use super::{
     DirectBuffer,

@@ -12,15 +12,15 @@ use tokio::time::Instant;
 
 use super::{
     AGAIN,
-    status_writer::{Mirror, refusal},
     server::{Refusal, Server},
+    status_writer::{Mirror, refusal},
 };
 use crate::{
     Error,
+    api_object::Served,
     engine::Engine,
     kinds::{retained, unguarded},
     record::{Record, Verdict, now},
-    api_object::Served,
 };
 
 /// Who takes longer to answer than this does not answer: what all other objects say waits behind it.

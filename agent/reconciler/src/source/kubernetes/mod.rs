@@ -4,15 +4,15 @@
 //! node's disk. The server keeps the object until nothing is left of it (its finalizer, before the first call), and is
 //! told what has become of it.
 
-pub(crate) mod ingest;
-mod node_assignment;
 #[cfg(test)]
 pub(crate) mod fake_api_server;
-mod status_writer;
-mod watch_rate_limit;
+pub(crate) mod ingest;
+mod node_assignment;
 mod reach;
 pub(crate) mod server;
+mod status_writer;
 pub(crate) mod watch;
+mod watch_rate_limit;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,8 +31,8 @@ use crate::{
 };
 use ingest::Catalog;
 use node_assignment::Claims;
-use status_writer::Mirror;
 use server::{KINDS, Server};
+use status_writer::Mirror;
 use watch::watch;
 
 /// How often that is tried again which the server or the disk has refused.

@@ -14,9 +14,9 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::server::{Refusal, Server, Speaker, Told};
 use crate::{
+    api_object::Served,
     queue::{Lane, Queue},
     record::{Record, State, Verdict},
-    api_object::Served,
     state::{Shared, lock},
 };
 

@@ -300,8 +300,8 @@ async fn what_is_read_is_what_lvm_reports() {
     use crate::{
         Kind,
         backend::lvm::{
-            volume_group::Group,
             testing::{Lab, lvm},
+            volume_group::Group,
         },
     };
     let lab = Lab::new(3, 300);
@@ -395,8 +395,8 @@ async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
     use std::{fs, path::Path};
 
     use crate::backend::lvm::{
-        volume_group::Group,
         testing::{Lab, lvm},
+        volume_group::Group,
     };
     let is_open = |disk: &Path| {
         let open = fs::read_dir("/proc/self/fd").unwrap().flatten();

@@ -10,8 +10,8 @@ use crate::{
     client::{Agent, Client},
     kinds::Pass,
     record::Body,
-    state::Shared,
     source::kubernetes::fake_api_server::{Answer, Fake},
+    state::Shared,
     store::Store,
 };
 
