@@ -38,7 +38,7 @@ impl Calls {
     pub(crate) async fn give_back_when_quiet(self) -> Infallible {
         loop {
             self.until_quiet().await;
-            heap::give_back();
+            heap::trim();
         }
     }
 

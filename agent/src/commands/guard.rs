@@ -2,15 +2,15 @@
 
 use std::{io, os::fd::AsFd, process::ExitCode};
 
-use drumlin_core::host::quiesce::{self, Watched};
+use drumlin_core::host::quiesce::{self, WatchdogReport};
 
 /// Watches over what the agent holds, until that says that it is over. Its input is a socket to the agent.
 #[expect(clippy::print_stderr, reason = "the agent that would log it is gone")]
 pub(crate) fn run() -> ExitCode {
     let input = io::stdin().as_fd().try_clone_to_owned();
     match input.and_then(quiesce::serve) {
-        Ok(Watched::Nothing) => ExitCode::SUCCESS,
-        Ok(Watched::Death(images)) => {
+        Ok(WatchdogReport::Nothing) => ExitCode::SUCCESS,
+        Ok(WatchdogReport::Death(images)) => {
             eprintln!(
                 "drumlin guard: the agent died while {images} images were held; they are not any more"
             );

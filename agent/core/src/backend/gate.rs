@@ -7,7 +7,7 @@ use std::{
 
 /// Lets one pass at a time, and knows since when.
 #[derive(Debug)]
-pub(super) struct Gate {
+pub(super) struct TimedMutex {
     turn: Arc<tokio::sync::Mutex<()>>,
     since: Arc<Mutex<Option<Instant>>>,
     patience: Duration,
@@ -17,7 +17,7 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) struct Begun(Arc<Mutex<Option<Instant>>>);
 
-impl Gate {
+impl TimedMutex {
     /// A gate that nobody needs longer for than this unless something is wrong.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
@@ -92,7 +92,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_stuck_is_waited_for_once_and_lets_others_pass_when_it_ends() {
-        let gate = Gate::new(Duration::from_millis(500));
+        let gate = TimedMutex::new(Duration::from_millis(500));
         assert_eq!(gate.pass(async { 1 }).await, Some(1));
         let (end, ended) = tokio::sync::oneshot::channel::<()>();
         assert_eq!(gate.pass(ended).await, None);
@@ -111,7 +111,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_queue_is_not_stuck() {
-        let gate = Arc::new(Gate::new(Duration::from_secs(1)));
+        let gate = Arc::new(TimedMutex::new(Duration::from_secs(1)));
         let all = (0..30).map(|number| {
             let gate = Arc::clone(&gate);
             tokio::spawn(async move {

@@ -19,7 +19,7 @@ pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
 
 use crate::{
     Result,
-    host::{Access, FileSystem, quiesce::Moment},
+    host::{Access, FileSystem, quiesce::QuiescePlan},
     types::{ImageId, Size, SizeRules},
 };
 
@@ -127,14 +127,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// `Precondition` or `NoSpace`, naming the image.
-    async fn check_together(&self, specs: &[ImageSpec]) -> Result<()>;
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()>;
 
     /// Makes what copies of one moment need, and says what is left to be done at that. Until then they show nothing that
     /// means anything; one that is not to be is deleted like any image.
-    async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment>;
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan>;
 
     /// Brings copies of one moment to the disk, after that.
-    async fn keep_together(&self, _: &[ImageSpec]) -> Result<()> {
+    async fn flush_group_snapshot(&self, _: &[ImageSpec]) -> Result<()> {
         Ok(())
     }
 
@@ -143,22 +143,22 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// `InUse`, `NoSpace`, `Precondition`.
-    async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()>;
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()>;
 
     /// Gives a volume back the bytes of one of its snapshots, which stays. It keeps its size; what it has behind the
     /// snapshot's end means nothing. Interrupted, its bytes are neither, until it is repeated.
     ///
     /// # Errors
     /// `InUse` when its device is mounted or open, and then it is as it was.
-    async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()>;
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()>;
 
     /// Images that nobody sees any more because their deletion was begun, and that nobody deletes now.
-    async fn leaving(&self) -> Result<Vec<ImageId>> {
+    async fn deleting(&self) -> Result<Vec<ImageId>> {
         Ok(Vec::new())
     }
 
     /// Ends the deletion of an image that is leaving; one that is not stays as it is.
-    async fn end_leaving(&self, _: ImageId) -> Result<()> {
+    async fn end_deletion(&self, _: ImageId) -> Result<()> {
         Ok(())
     }
 

@@ -427,7 +427,7 @@ async fn the_largest_volume_that_is_offered_can_be_made(subject: Subject) {
     );
 }
 
-async fn a_volume_that_is_given_back_has_the_bytes_of_its_snapshot(subject: Subject) {
+async fn a_rolled_back_volume_has_the_bytes_of_its_snapshot(subject: Subject) {
     let backend = &*subject.backend;
     let volume = blank("volume", 16);
     create(backend, &volume).await.unwrap();
@@ -449,8 +449,8 @@ async fn a_volume_that_is_given_back_has_the_bytes_of_its_snapshot(subject: Subj
     };
     let pairs = [(volume.id, before.id)];
     for _ in 0..2 {
-        backend.check_give_back(&pairs).await.unwrap();
-        backend.give_back(volume.id, before.id).await.unwrap();
+        backend.check_rollback(&pairs).await.unwrap();
+        backend.roll_back(volume.id, before.id).await.unwrap();
         shows(volume.id, [b"before", &[0; 6]]).await;
     }
     let size = backend.get(volume.id).await.unwrap().unwrap().size;
@@ -467,12 +467,12 @@ async fn a_volume_that_is_given_back_has_the_bytes_of_its_snapshot(subject: Subj
         (after.id, [b"after!", b"added!"]),
         (oldest.id, [b"oldest", &[0; 6]]),
     ] {
-        backend.give_back(volume.id, snapshot).await.unwrap();
+        backend.roll_back(volume.id, snapshot).await.unwrap();
         shows(volume.id, [words[0], words[1]]).await;
     }
 }
 
-async fn a_volume_that_is_used_is_not_given_back(subject: Subject) {
+async fn a_volume_in_use_is_not_rolled_back(subject: Subject) {
     let volume = blank("volume", 16);
     create(&*subject.backend, &volume).await.unwrap();
     let snapshot = copy(ImageKind::Snapshot, "snapshot", &volume, 16);
@@ -481,9 +481,9 @@ async fn a_volume_that_is_used_is_not_given_back(subject: Subject) {
     let device = subject.backend.attach(volume.id, Access::ReadWrite);
     let open = File::open(device.await.unwrap()).unwrap();
     let pairs = [(volume.id, snapshot.id)];
-    let checked = subject.backend.check_give_back(&pairs).await;
+    let checked = subject.backend.check_rollback(&pairs).await;
     assert_eq!(checked.unwrap_err().kind(), Kind::InUse);
-    let given = subject.backend.give_back(volume.id, snapshot.id).await;
+    let given = subject.backend.roll_back(volume.id, snapshot.id).await;
     assert_eq!(given.unwrap_err().kind(), Kind::InUse);
     drop(open);
     assert_eq!(read(&subject, volume.id, 8, MIB).await, b"precious");
@@ -491,7 +491,7 @@ async fn a_volume_that_is_used_is_not_given_back(subject: Subject) {
     let other = blank("other", 24);
     create(&*subject.backend, &other).await.unwrap();
     let pairs = [(volume.id, other.id)];
-    let checked = subject.backend.check_give_back(&pairs).await;
+    let checked = subject.backend.check_rollback(&pairs).await;
     assert_eq!(checked.unwrap_err().kind(), Kind::Precondition);
 }
 
@@ -538,6 +538,6 @@ suite!(
     an_open_device_keeps_its_image,
     without_room_nothing_is_left_behind,
     the_largest_volume_that_is_offered_can_be_made,
-    a_volume_that_is_given_back_has_the_bytes_of_its_snapshot,
-    a_volume_that_is_used_is_not_given_back,
+    a_rolled_back_volume_has_the_bytes_of_its_snapshot,
+    a_volume_in_use_is_not_rolled_back,
 );

@@ -105,7 +105,7 @@ pub fn check(store: &Path) -> Result<()> {
 ///
 /// # Errors
 /// `Precondition` when the store is not one of a snapshot that is whole, `Io`.
-pub fn give_back(
+pub fn roll_back(
     store: &Path,
     snapshot: &Path,
     origin: &Path,

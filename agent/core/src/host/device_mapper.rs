@@ -151,7 +151,7 @@ pub struct Line {
 
 /// How a device is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
+pub enum SuspendMode {
     /// With its file system frozen and all that was begun finished.
     Clean,
     /// At once, as before a longer table of the same bytes.
@@ -325,10 +325,10 @@ impl DeviceMapper {
     }
 
     /// Holds a device: its users wait until it is resumed. Nobody resumes it when the caller dies.
-    pub fn suspend(&self, uuid: &str, hold: Hold) -> Result<()> {
+    pub fn suspend(&self, uuid: &str, hold: SuspendMode) -> Result<()> {
         let flags = match hold {
-            Hold::Clean => SUSPEND,
-            Hold::Quick => SUSPEND | SKIP_LOCKFS | NO_FLUSH,
+            SuspendMode::Clean => SUSPEND,
+            SuspendMode::Quick => SUSPEND | SKIP_LOCKFS | NO_FLUSH,
         };
         self.change(DEV_SUSPEND, uuid, flags, "suspend")
     }

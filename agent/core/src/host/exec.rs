@@ -63,7 +63,7 @@ enum Effect {
     /// It is killed, with all that it started.
     Reads,
     /// It runs to its end.
-    Changes,
+    Tasks,
 }
 
 /// A program to be run.
@@ -102,7 +102,7 @@ impl Program {
 
     /// A program that changes something: it runs to its end, whatever becomes of its caller.
     pub fn changing(name: &'static str) -> Self {
-        Self::new(name, Effect::Changes)
+        Self::new(name, Effect::Tasks)
     }
 
     fn new(name: &'static str, effect: Effect) -> Self {
@@ -158,7 +158,7 @@ impl Program {
         match self.effect {
             Effect::Reads => self.run_here().await,
             // A task of its own goes on when the one that waits for it is dropped.
-            Effect::Changes => tokio::spawn(self.run_here())
+            Effect::Tasks => tokio::spawn(self.run_here())
                 .await
                 .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?,
         }
@@ -171,7 +171,7 @@ impl Program {
         let failed = |error| Error::io(format!("could not start `{line}`"), error);
         let pipes = || match self.effect {
             Effect::Reads => plain_pipe(),
-            Effect::Changes => own_pipe(),
+            Effect::Tasks => own_pipe(),
         };
         let (stdout, printed) = pipes().map_err(failed)?;
         let (stderr, complained) = pipes().map_err(failed)?;
@@ -314,7 +314,7 @@ impl Group {
     fn of(child: &Child, effect: Effect) -> Self {
         let pid = match effect {
             Effect::Reads => child.id().and_then(|pid| i32::try_from(pid).ok()),
-            Effect::Changes => None,
+            Effect::Tasks => None,
         };
         Self(pid.map(Pid::from_raw))
     }

@@ -33,7 +33,7 @@ pub struct Target<'a> {
 
 /// A sync, which several callers may wait for.
 #[derive(Debug, Default)]
-struct Flight {
+struct SharedSync {
     landed: Mutex<Option<Landed>>,
     changed: Condvar,
 }
@@ -46,7 +46,7 @@ struct Landed {
 }
 
 /// The syncs in flight, by what they sync: whether that is a block device, and the number of it or of the file system.
-static IN_FLIGHT: Mutex<BTreeMap<(bool, u64), Arc<Flight>>> = Mutex::new(BTreeMap::new());
+static IN_FLIGHT: Mutex<BTreeMap<(bool, u64), Arc<SharedSync>>> = Mutex::new(BTreeMap::new());
 
 /// Syncs all of them at a time, and again until a sync takes but a part of `limit`: so long the last one may take, which
 /// is done while writers wait. A repeat joins what is in flight.
@@ -84,7 +84,7 @@ pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
 }
 
 /// Begins a sync, or finds the one in flight: that, and whether it was begun.
-fn begin(target: Target<'_>) -> Result<(Arc<Flight>, bool)> {
+fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
     let io = |error| failed(target, error);
     let metadata = target.file.metadata().map_err(io)?;
     let is_device = metadata.file_type().is_block_device();
@@ -99,7 +99,7 @@ fn begin(target: Target<'_>) -> Result<(Arc<Flight>, bool)> {
     if let Some(flight) = all.get(&key) {
         return Ok((Arc::clone(flight), false));
     }
-    let flight = Arc::<Flight>::default();
+    let flight = Arc::<SharedSync>::default();
     let landing = Arc::clone(&flight);
     let sync = move || {
         let begun = Instant::now();
@@ -130,7 +130,7 @@ fn begin(target: Target<'_>) -> Result<(Arc<Flight>, bool)> {
     Ok((flight, true))
 }
 
-impl Flight {
+impl SharedSync {
     fn land(&self, landed: Landed) {
         *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = Some(landed);
         self.changed.notify_all();
@@ -187,7 +187,7 @@ mod tests {
     fn a_repeat_joins_the_sync_in_flight_and_the_next_one_begins_another() {
         let file = File::open("/proc").unwrap();
         let key = (false, file.metadata().unwrap().dev());
-        let stuck = Arc::<Flight>::default();
+        let stuck = Arc::<SharedSync>::default();
         IN_FLIGHT.lock().unwrap().insert(key, Arc::clone(&stuck));
         let (joined, is_ours) = begin(target(&file)).unwrap();
         assert!(!is_ours && Arc::ptr_eq(&joined, &stuck));

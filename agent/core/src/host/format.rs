@@ -4,7 +4,7 @@
 //! keeps a durable mark with a volume that it made and that was never used, and takes it away when `make`
 //! has returned, before the first mount, and as soon as the volume is handed out raw.
 //! A volume without the mark is never given to `make`. One with the mark that [`super::is_untouched`] is
-//! [`Ground::Untouched`]; with the mark and not untouched, an earlier `make` was interrupted: [`Ground::Debris`].
+//! [`FormatTarget::Untouched`]; with the mark and not untouched, an earlier `make` was interrupted: [`FormatTarget::Debris`].
 
 use std::{fs::File, path::Path};
 
@@ -18,7 +18,7 @@ use crate::{Error, Kind, Result, blocking};
 
 /// What a new file system is put upon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ground {
+pub enum FormatTarget {
     /// Nothing was ever written there: every byte is zero.
     Untouched,
     /// A volume that we made and nobody has used, on which an earlier [`make`] was interrupted.
@@ -27,12 +27,12 @@ pub enum Ground {
 
 /// Makes a file system of `kind` on the block device or image file `device`.
 ///
-/// Interrupted, it leaves debris, and is to be repeated with [`Ground::Debris`]. It goes on when its caller goes away.
+/// Interrupted, it leaves debris, and is to be repeated with [`FormatTarget::Debris`]. It goes on when its caller goes away.
 ///
 /// # Errors
 /// `Invalid` when its programs are missing, `OutOfRange` when the device is too small,
 /// `Precondition` when the device is not what `ground` says; it is then as it was.
-pub async fn make(device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
+pub async fn make(device: &Path, kind: FileSystem, ground: FormatTarget) -> Result<()> {
     require(kind.maker(), kind).await?;
     let checked = device.to_owned();
     blocking(move || check_ground(&checked, kind, ground)).await?;
@@ -88,14 +88,14 @@ pub(super) async fn require(program: &'static str, kind: FileSystem) -> Result<(
     )))
 }
 
-async fn make_ext4(device: &Path, ground: Ground) -> Result<()> {
+async fn make_ext4(device: &Path, ground: FormatTarget) -> Result<()> {
     // No blocks kept for root: the whole volume is its user's.
     let program = |extended: &str| {
         Program::changing(FileSystem::Ext4.maker())
             .args(["-q", "-F", "-m", "0", "-E", extended])
             .arg(device)
     };
-    if ground == Ground::Untouched {
+    if ground == FormatTarget::Untouched {
         // Nothing is zeroed then, by mkfs now or by the kernel later: the image stays sparse and the agent idle.
         match program("nodiscard,assume_storage_prezeroed=1").run().await {
             Ok(_) => return Ok(()),
@@ -110,7 +110,7 @@ async fn make_ext4(device: &Path, ground: Ground) -> Result<()> {
         .map(drop)
 }
 
-fn check_ground(device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
+fn check_ground(device: &Path, kind: FileSystem, ground: FormatTarget) -> Result<()> {
     let size = File::open(device)
         .and_then(|file| filesystem::size_of_file(&file))
         .map_err(|error| Error::io(format!("could not read {}", device.display()), error))?;
@@ -127,9 +127,9 @@ fn check_ground(device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
         (Probe::Blank, _)
         | (
             Probe::Known(_) | Probe::Foreign(UNKNOWN | UNFINISHED_XFS | UNFINISHED_BTRFS),
-            Ground::Debris,
+            FormatTarget::Debris,
         ) => return Ok(()),
-        (Probe::Known(found), Ground::Untouched) => found.kind.name(),
+        (Probe::Known(found), FormatTarget::Untouched) => found.kind.name(),
         (Probe::Foreign(name), _) => name,
     };
     Err(Error::new(

@@ -12,6 +12,6 @@ pub fn share() {
 }
 
 /// Gives free pages back to the kernel, those between what is used, too. Costs less than a millisecond.
-pub fn give_back() {
+pub fn trim() {
     system::trim_heap();
 }

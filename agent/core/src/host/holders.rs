@@ -28,7 +28,7 @@ pub struct Holder {
 }
 
 /// What to look for in a process.
-enum Wanted<'a> {
+enum Resource<'a> {
     /// Something on the file system with this `st_dev`, below one of these paths.
     FileSystem { dev: u64, targets: &'a [PathBuf] },
     /// The block device with this `st_rdev`.
@@ -40,7 +40,7 @@ pub fn of_mount(target: &Path) -> Vec<Holder> {
     let Ok(metadata) = fs::metadata(target) else {
         return Vec::new();
     };
-    scan(&Wanted::FileSystem {
+    scan(&Resource::FileSystem {
         dev: metadata.dev(),
         targets: &[target.to_owned()],
     })
@@ -49,7 +49,7 @@ pub fn of_mount(target: &Path) -> Vec<Holder> {
 /// Up to five processes that have the block device `device` open.
 pub fn of_device(device: &Path) -> Vec<Holder> {
     match fs::metadata(device) {
-        Ok(metadata) => scan(&Wanted::Device {
+        Ok(metadata) => scan(&Resource::Device {
             rdev: metadata.rdev(),
         }),
         Err(_) => Vec::new(),
@@ -125,7 +125,7 @@ fn describe(holder: &Holder) -> String {
     format!("process {} ({}: {})", holder.pid, holder.name, holder.what)
 }
 
-fn scan(wanted: &Wanted<'_>) -> Vec<Holder> {
+fn scan(wanted: &Resource<'_>) -> Vec<Holder> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -145,7 +145,7 @@ fn scan(wanted: &Wanted<'_>) -> Vec<Holder> {
         .collect()
 }
 
-fn use_of(process: &Path, wanted: &Wanted<'_>) -> Option<&'static str> {
+fn use_of(process: &Path, wanted: &Resource<'_>) -> Option<&'static str> {
     let open_files = || {
         fs::read_dir(process.join("fd"))
             .into_iter()
@@ -154,8 +154,8 @@ fn use_of(process: &Path, wanted: &Wanted<'_>) -> Option<&'static str> {
             .any(|entry| is_wanted(&entry.path(), wanted))
     };
     match wanted {
-        Wanted::Device { .. } => open_files().then_some("open device"),
-        Wanted::FileSystem { targets, .. } => [
+        Resource::Device { .. } => open_files().then_some("open device"),
+        Resource::FileSystem { targets, .. } => [
             ("cwd", "working directory"),
             ("root", "root directory"),
             ("exe", "program"),
@@ -169,15 +169,15 @@ fn use_of(process: &Path, wanted: &Wanted<'_>) -> Option<&'static str> {
 }
 
 /// Whether what a link in /proc leads to is what we look for.
-fn is_wanted(link: &Path, wanted: &Wanted<'_>) -> bool {
+fn is_wanted(link: &Path, wanted: &Resource<'_>) -> bool {
     // Following the link costs one call and cannot be fooled by names; asking a dead network file system
     // cannot hang us, because only the path is read until it fits.
     match wanted {
-        Wanted::Device { rdev } => {
+        Resource::Device { rdev } => {
             fs::read_link(link).is_ok_and(|path| path.starts_with("/"))
                 && fs::metadata(link).is_ok_and(|file| file.rdev() == *rdev)
         }
-        Wanted::FileSystem { dev, targets } => {
+        Resource::FileSystem { dev, targets } => {
             fs::read_link(link)
                 .is_ok_and(|path| targets.iter().any(|target| path.starts_with(target)))
                 && fs::metadata(link).is_ok_and(|file| file.dev() == *dev)

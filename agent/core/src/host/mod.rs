@@ -45,7 +45,7 @@ pub use loop_device::LoopDevice;
 pub use mount::Outcome;
 pub use mount_options::{MountOptions, Restrictions};
 pub use mount_table::{DeviceNumber, Mount, MountTable};
-pub use place::Place;
+pub use place::PathBeneath;
 pub use resize_fs::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use statfs::Disk;
 pub(crate) use superblock::probe as probe_bytes;

@@ -17,7 +17,7 @@ use nix::{
 };
 
 use super::{
-    Access, DeviceNumber, FileSystem, Mount, MountOptions, MountTable, Place, Restrictions,
+    Access, DeviceNumber, FileSystem, Mount, MountOptions, MountTable, PathBeneath, Restrictions,
     descriptor, holders, system,
 };
 use crate::{Error, Kind, Result, fail};
@@ -70,7 +70,7 @@ pub fn mount_device(
 ) -> Result<Outcome> {
     let target = resolve(target)?;
     let number = DeviceNumber::of_block_device(device)?;
-    let found = |table: &MountTable| -> Option<Found> {
+    let found = |table: &MountTable| -> Option<MountState> {
         let mount = table.at(&target)?;
         let is_ours = table.of_block_device(device, number).any(|ours| {
             ours.id == mount.id && ours.fs_type == kind.name() && ours.root == Path::new("/")
@@ -116,7 +116,7 @@ pub fn bind_restricted(
     let target = resolve(target)?;
     let source = fs::canonicalize(source)
         .map_err(|error| Error::io(format!("could not find {}", source.display()), error))?;
-    let found = |table: &MountTable| -> Option<Found> {
+    let found = |table: &MountTable| -> Option<MountState> {
         let mount = table.at(&target)?;
         let origin = origin(table, &source);
         let is_ours =
@@ -166,7 +166,7 @@ fn restricted(
 /// `InUse` when something is mounted there, `Invalid` when a link has come in between, `Busy` when it was moved.
 pub fn bind_beneath(
     source: &Path,
-    place: &Place,
+    place: &PathBeneath,
     access: Access,
     restrictions: Restrictions,
 ) -> Result<()> {
@@ -183,7 +183,7 @@ pub fn bind_beneath(
     let refused = match place.mount_from_root() {
         Ok(Some(mount)) if mount.id == id => {
             let found = judge(true, mount.read_only, access);
-            if found == Found::Wanted {
+            if found == MountState::Wanted {
                 return Ok(());
             }
             not_as_asked(place.path(), "unmounted again")
@@ -278,21 +278,21 @@ fn umount_patiently(
 
 /// What is at a mount point, compared with what should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Found {
+enum MountState {
     Wanted,
     OtherAccess,
     Foreign,
 }
 
-fn judge(is_ours: bool, is_read_only: bool, access: Access) -> Found {
+fn judge(is_ours: bool, is_read_only: bool, access: Access) -> MountState {
     match (is_ours, is_read_only == (access == Access::ReadOnly)) {
-        (false, _) => Found::Foreign,
-        (true, false) => Found::OtherAccess,
-        (true, true) => Found::Wanted,
+        (false, _) => MountState::Foreign,
+        (true, false) => MountState::OtherAccess,
+        (true, true) => MountState::Wanted,
     }
 }
 
-impl Found {
+impl MountState {
     fn into_result(self, target: &Path, source: &Path) -> Result<Outcome> {
         let target = target.display();
         match self {
@@ -316,11 +316,11 @@ impl Found {
 }
 
 /// What a change must have led to.
-fn check(found: Option<Found>, target: &Path) -> Result<Outcome> {
+fn check(found: Option<MountState>, target: &Path) -> Result<Outcome> {
     match found {
-        Some(Found::Wanted) => Ok(Outcome::Done),
+        Some(MountState::Wanted) => Ok(Outcome::Done),
         // The kernel has made read-only what was asked for writable, or mounted a file system's older twin.
-        Some(Found::OtherAccess | Found::Foreign) => {
+        Some(MountState::OtherAccess | MountState::Foreign) => {
             let undone = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
             let became = undone.map_or("left there", |()| "unmounted again");
             Err(not_as_asked(target, became))

@@ -29,7 +29,7 @@ const MOST_TRIES: usize = 16;
 
 /// A name in an open directory beneath a root.
 #[derive(Debug)]
-pub struct Place {
+pub struct PathBeneath {
     root: PathBuf,
     path: PathBuf,
     parent: OwnedFd,
@@ -42,7 +42,7 @@ enum Missing {
     Left,
 }
 
-impl Place {
+impl PathBeneath {
     /// The place of `path`, which has no parts `.` and `..`, if all directories above it are there.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Place {
     /// The same, with what is not there made: the directories above it, each in the one before.
     ///
     /// # Errors
-    /// As those of [`Place::find`].
+    /// As those of [`PathBeneath::find`].
     pub fn make(root: &Path, path: &Path) -> Result<Self> {
         fs::create_dir_all(root).map_err(|error| failed(root, error))?;
         let top = open_root(root).map_err(|error| failed(root, error))?;
@@ -138,7 +138,7 @@ impl Place {
     /// The same, as it is found from the root by now.
     ///
     /// # Errors
-    /// As those of [`Place::find`].
+    /// As those of [`PathBeneath::find`].
     pub(super) fn mount_from_root(&self) -> Result<Option<Mount>> {
         let place = Self::find(&self.root, &self.path)?;
         place.map_or(Ok(None), |place| place.mount())

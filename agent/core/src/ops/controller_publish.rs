@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     Operations,
     labels::{self, Publication, Read},
-    locks::Hold,
+    locks::LockMode,
     lookup::not_here,
 };
 use crate::{
@@ -43,7 +43,7 @@ impl Operations {
         let place = self
             .place(ImageKind::Volume, &request.volume)
             .map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -121,7 +121,7 @@ impl Operations {
         if node.is_some_and(|node| node != self.settings.node.as_str()) {
             return Ok(());
         }
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let Some(image) = place.class.backend.get(place.id).await? else {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{lookup::Found, target_path::Spot};
+use super::{lookup::LocatedImage, target_path::TargetLocation};
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{Access, DeviceNumber, LoopDevice, Mount, MountTable, loop_device, mount},
@@ -17,7 +17,7 @@ pub(super) struct Devices {
 
 /// What stands at a path.
 #[derive(Debug)]
-pub(super) enum At {
+pub(super) enum PathState {
     /// No mount.
     Nothing,
     /// A mount from one of the devices.
@@ -60,20 +60,20 @@ impl Devices {
     }
 
     /// What stands at `path`.
-    pub(super) fn at(&self, table: &MountTable, path: &Path) -> At {
+    pub(super) fn at(&self, table: &MountTable, path: &Path) -> PathState {
         // The table knows no symbolic links; a path whose parent is gone has nothing mounted on it.
         let path = mount::resolve(path).unwrap_or_else(|_| path.to_owned());
         self.whose(table, table.at(&path).cloned())
     }
 
-    fn whose(&self, table: &MountTable, top: Option<Mount>) -> At {
+    fn whose(&self, table: &MountTable, top: Option<Mount>) -> PathState {
         let Some(top) = top.map(Box::new) else {
-            return At::Nothing;
+            return PathState::Nothing;
         };
         if self.mounts(table).any(|mount| mount.id == top.id) {
-            At::Ours(top)
+            PathState::Ours(top)
         } else {
-            At::Foreign(top)
+            PathState::Foreign(top)
         }
     }
 
@@ -81,10 +81,10 @@ impl Devices {
     ///
     /// # Errors
     /// `Invalid` when a link leads elsewhere that must not.
-    pub(super) fn at_spot(&self, spot: &Spot) -> Result<At> {
+    pub(super) fn at_spot(&self, spot: &TargetLocation) -> Result<PathState> {
         match spot {
-            Spot::Path(path) => Ok(self.at(&MountTable::read()?, path)),
-            Spot::Beneath(place) => {
+            TargetLocation::Path(path) => Ok(self.at(&MountTable::read()?, path)),
+            TargetLocation::Beneath(place) => {
                 let mount = place.mount()?;
                 Ok(self.whose(&MountTable::read()?, mount))
             }
@@ -95,13 +95,13 @@ impl Devices {
     ///
     /// # Errors
     /// `Precondition` when something else is mounted there, `InUse` when it is used.
-    pub(super) fn take_away(&self, spot: &Spot) -> Result<bool> {
+    pub(super) fn take_away(&self, spot: &TargetLocation) -> Result<bool> {
         let mut was_there = false;
         for _ in 0..mount::DEEPEST_STACK {
             match self.at_spot(spot)? {
-                At::Nothing => return Ok(was_there),
-                At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
-                At::Ours(mount) => {
+                PathState::Nothing => return Ok(was_there),
+                PathState::Foreign(mount) => return Err(PathState::foreign("target_path", &mount)),
+                PathState::Ours(mount) => {
                     fail::point("unpublish.found");
                     spot.unmount(&mount)?;
                     was_there = true;
@@ -144,7 +144,7 @@ impl Devices {
     }
 }
 
-impl Found {
+impl LocatedImage {
     /// Looks at the devices of the image and at what is mounted, as they are now. `look` may block: a path that a caller
     /// names may be on a file system that does not answer.
     pub(super) async fn look<T: Send + 'static>(
@@ -186,7 +186,7 @@ impl Found {
     }
 }
 
-impl At {
+impl PathState {
     /// The error of a caller who wants to use a path that somebody else has mounted on.
     pub(super) fn foreign(field: &str, mount: &Mount) -> Error {
         Error::new(

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::SystemTime};
 use super::{
     Class, Operations, Snapshot,
     labels::{self, Read},
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     parameters,
     volume_group::Member,
 };
@@ -18,14 +18,14 @@ use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, LabelChange, Labels, Origin},
     blocking, fail,
-    host::quiesce::{Guard, Moment, Taken},
+    host::quiesce::{PointInTime, QuiescePlan, ThawWatchdog},
     types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 
 /// The value of [`labels::STATE`] while it is being made.
 const MAKING: &str = "making";
 /// The same while it is being deleted.
-const LEAVING: &str = "leaving";
+const DELETING: &str = "leaving";
 
 /// The program that watches over held writers: this one.
 const PROGRAM: &str = "/proc/self/exe";
@@ -55,7 +55,7 @@ pub struct CreateGroupSnapshot {
 }
 
 /// A group snapshot that is to be taken.
-pub(super) struct Taking<'a> {
+pub(super) struct GroupSnapshotPlan<'a> {
     /// Where its record is to be.
     pub(super) class: Class,
     pub(super) id: ImageId,
@@ -69,16 +69,16 @@ pub(super) struct Taking<'a> {
 
 /// The group snapshots that hold some snapshots, by class and key.
 #[derive(Debug, Default)]
-pub(super) struct Groups(BTreeMap<(ClassName, Key), Found>);
+pub(super) struct Groups(BTreeMap<(ClassName, Key), LocatedImage>);
 
 impl Groups {
     /// The group snapshot that a snapshot is a member of. One whose record is lost is in none.
-    pub(super) fn of(&self, snapshot: &Found) -> Option<&Found> {
+    pub(super) fn of(&self, snapshot: &LocatedImage) -> Option<&LocatedImage> {
         self.0.get(&group_of(snapshot)?)
     }
 
     /// A snapshot as callers see it.
-    pub(super) fn snapshot(&self, found: Found) -> Snapshot {
+    pub(super) fn snapshot(&self, found: LocatedImage) -> Snapshot {
         let group = self.of(&found).map(|group| {
             let handle = group.handle.clone();
             (handle, group.image.created())
@@ -93,7 +93,7 @@ impl Groups {
 }
 
 /// The class and key that a member's label names.
-fn group_of(snapshot: &Found) -> Option<(ClassName, Key)> {
+fn group_of(snapshot: &LocatedImage) -> Option<(ClassName, Key)> {
     let (class, key) = snapshot.image.label(labels::GROUP)?.split_once('/')?;
     Some((class.parse().ok()?, Key::parse(key)?))
 }
@@ -109,10 +109,10 @@ pub(super) fn member_id(group: ImageId, volume: &Member) -> ImageId {
 }
 
 /// What is held to make, or remove, a group snapshot of these volumes.
-pub(super) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<Hold> {
+pub(super) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<LockMode> {
     let members = volumes.iter().map(|volume| member_id(group, volume));
     let all = [group].into_iter().chain(members);
-    all.map(Hold::Exclusive).collect()
+    all.map(LockMode::Exclusive).collect()
 }
 
 impl Operations {
@@ -137,7 +137,11 @@ impl Operations {
             key: Key::of(kind, &request.name),
         };
         let mut holds = whole_holds(id, &volumes);
-        holds.extend(volumes.iter().map(|volume| Hold::Exclusive(volume.id())));
+        holds.extend(
+            volumes
+                .iter()
+                .map(|volume| LockMode::Exclusive(volume.id())),
+        );
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -191,7 +195,7 @@ impl Operations {
             }
             self.end_group_snapshot(&found).await?;
         }
-        let taking = Taking {
+        let taking = GroupSnapshotPlan {
             id,
             class,
             volumes: &volumes,
@@ -204,12 +208,16 @@ impl Operations {
             ]),
             state: None,
         };
-        self.group_snapshot(self.take_together(taking).await?).await
+        self.group_snapshot(self.take_group_snapshot(taking).await?)
+            .await
     }
 
     /// Takes a group snapshot that is not there yet.
-    pub(super) async fn take_together(&self, taking: Taking<'_>) -> Result<Found> {
-        let Taking {
+    pub(super) async fn take_group_snapshot(
+        &self,
+        taking: GroupSnapshotPlan<'_>,
+    ) -> Result<LocatedImage> {
+        let GroupSnapshotPlan {
             class,
             id,
             volumes,
@@ -218,7 +226,7 @@ impl Operations {
         } = taking;
         let parts = self.parts(id, &class, volumes).await?;
         for (class, specs) in &parts {
-            class.backend.check_together(specs).await?;
+            class.backend.check_group_snapshot(specs).await?;
         }
         born_with.extend([
             (labels::CREATED.to_owned(), labels::now()),
@@ -236,7 +244,7 @@ impl Operations {
         };
         let image = class.backend.create(&spec).await?.into_inner();
         fail::point("create-group-snapshot.begun");
-        let found = Found {
+        let found = LocatedImage {
             handle: self.handle_in(&class, id),
             class,
             image,
@@ -311,16 +319,16 @@ impl Operations {
     /// Takes the moment, and records that all is there, and in which state.
     async fn complete(
         &self,
-        group: &Found,
+        group: &LocatedImage,
         parts: &[(Class, Vec<ImageSpec>)],
         state: Option<&'static str>,
-    ) -> Result<(Found, Taken)> {
-        let guard = blocking(|| Guard::start(&PathBuf::from(PROGRAM)));
+    ) -> Result<(LocatedImage, PointInTime)> {
+        let guard = blocking(|| ThawWatchdog::start(&PathBuf::from(PROGRAM)));
         // It starts while the rest is made.
         let guard = tokio::spawn(guard);
-        let mut moment = Moment::default();
+        let mut moment = QuiescePlan::default();
         for (class, specs) in parts {
-            let mut part = class.backend.prepare_together(specs).await?;
+            let mut part = class.backend.prepare_group_snapshot(specs).await?;
             for (member, spec) in part.members.iter_mut().zip(specs) {
                 let source = spec.labels.label(labels::SNAPSHOT_OF);
                 member.name = format!("volume {}", source.unwrap_or_default());
@@ -334,7 +342,7 @@ impl Operations {
         let taken = blocking(move || moment.take(guard)).await?;
         fail::point("create-group-snapshot.taken");
         for (class, specs) in parts {
-            class.backend.keep_together(specs).await?;
+            class.backend.flush_group_snapshot(specs).await?;
         }
         fail::point("create-group-snapshot.kept");
         let mut change = LabelChange::set(labels::CREATED, labels::time(taken.at));
@@ -348,7 +356,7 @@ impl Operations {
         }
         let image = group.class.backend.relabel(group.image.id, &change).await?;
         fail::point("create-group-snapshot.complete");
-        let found = Found {
+        let found = LocatedImage {
             image: image.into_inner(),
             ..group.clone()
         };
@@ -356,7 +364,7 @@ impl Operations {
     }
 
     /// Removes a group snapshot that is not whole, or not any more: its members, then its record.
-    pub(super) async fn end_group_snapshot(&self, group: &Found) -> Result<()> {
+    pub(super) async fn end_group_snapshot(&self, group: &LocatedImage) -> Result<()> {
         for volume in group.members() {
             // While it is not known what becomes of a member, the record must say that there is one.
             let class = self.classes.find(Some(&volume.class)).map_err(|_| {
@@ -406,7 +414,7 @@ impl Operations {
                 let Some(image) = found.class.backend.get(id).await? else {
                     return Ok(());
                 };
-                let found = Found { image, ..found };
+                let found = LocatedImage { image, ..found };
                 found.check_not_rolling()?;
                 let volumes = this.volumes_of(found.members().iter()).await?;
                 if let Some(volume) = volumes.iter().find(|volume| volume.rolls_to(&found)) {
@@ -416,7 +424,7 @@ impl Operations {
                 for member in this.snapshots_in(&found).await?.into_iter().flatten() {
                     member.check_unmounted().await?;
                 }
-                let change = LabelChange::set(labels::STATE, LEAVING);
+                let change = LabelChange::set(labels::STATE, DELETING);
                 found.class.backend.relabel(id, &change).await?;
                 fail::point("delete-group-snapshot.begun");
                 this.end_group_snapshot(&found).await?;
@@ -447,7 +455,7 @@ impl Operations {
     }
 
     /// Refuses a list of members that is not a group snapshot's own.
-    fn check_members(&self, group: &Found, members: &[Reference]) -> Result<()> {
+    fn check_members(&self, group: &LocatedImage, members: &[Reference]) -> Result<()> {
         if members.is_empty() {
             return Ok(());
         }
@@ -466,7 +474,7 @@ impl Operations {
         )))
     }
 
-    fn member_handles(&self, group: &Found) -> Vec<Handle> {
+    fn member_handles(&self, group: &LocatedImage) -> Vec<Handle> {
         let handle = |volume: Member| Handle {
             node: self.settings().node.clone(),
             key: member_id(group.image.id, &volume).key,
@@ -476,7 +484,10 @@ impl Operations {
     }
 
     /// The members of a group snapshot, in their order; none for one that is lost. One read for each class.
-    pub(super) async fn snapshots_in(&self, group: &Found) -> Result<Vec<Option<Found>>> {
+    pub(super) async fn snapshots_in(
+        &self,
+        group: &LocatedImage,
+    ) -> Result<Vec<Option<LocatedImage>>> {
         let handles = self.member_handles(group);
         let mut found = BTreeMap::new();
         for class in self.classes.iter() {
@@ -487,7 +498,7 @@ impl Operations {
                 let handle = self.handle_in(class, image.id);
                 if handles.contains(&handle) {
                     let class = class.clone();
-                    let snapshot = Found {
+                    let snapshot = LocatedImage {
                         handle: handle.clone(),
                         class,
                         image,
@@ -499,7 +510,7 @@ impl Operations {
         Ok(handles.iter().map(|handle| found.remove(handle)).collect())
     }
 
-    pub(super) async fn group_snapshot(&self, group: Found) -> Result<GroupSnapshot> {
+    pub(super) async fn group_snapshot(&self, group: LocatedImage) -> Result<GroupSnapshot> {
         let found = self.snapshots_in(&group).await?;
         let groups = Groups(
             [(
@@ -510,21 +521,22 @@ impl Operations {
         );
         let handles = self.member_handles(&group);
         let created = group.image.created();
-        let member = |((found, handle), volume): ((Option<Found>, Handle), Member)| match found {
-            Some(found) => groups.snapshot(found),
-            None => Snapshot {
-                handle,
-                of: Some(Handle {
-                    node: self.settings().node.clone(),
-                    class: volume.class,
-                    key: volume.key,
-                }),
-                size: Size::default(),
-                created,
-                damage: Some("it is gone".to_owned()),
-                group: Some(group.handle.clone()),
-            },
-        };
+        let member =
+            |((found, handle), volume): ((Option<LocatedImage>, Handle), Member)| match found {
+                Some(found) => groups.snapshot(found),
+                None => Snapshot {
+                    handle,
+                    of: Some(Handle {
+                        node: self.settings().node.clone(),
+                        class: volume.class,
+                        key: volume.key,
+                    }),
+                    size: Size::default(),
+                    created,
+                    damage: Some("it is gone".to_owned()),
+                    group: Some(group.handle.clone()),
+                },
+            };
         let members = found.into_iter().zip(handles).zip(group.members());
         let members: Vec<Snapshot> = members.map(member).collect();
         Ok(GroupSnapshot {
@@ -536,7 +548,7 @@ impl Operations {
     }
 
     /// Whether a snapshot may be seen: members are while their group snapshot is whole.
-    pub(super) async fn shows(&self, groups: &Groups, snapshot: &Found) -> Result<bool> {
+    pub(super) async fn shows(&self, groups: &Groups, snapshot: &LocatedImage) -> Result<bool> {
         if let Some(group) = groups.of(snapshot) {
             return Ok(group.image.label(labels::STATE).is_none());
         }
@@ -553,7 +565,7 @@ impl Operations {
     }
 
     /// The group snapshots of some snapshots. Costs nothing where none of them is in one.
-    pub(super) async fn groups_of(&self, snapshots: &[Found]) -> Result<Groups> {
+    pub(super) async fn groups_of(&self, snapshots: &[LocatedImage]) -> Result<Groups> {
         let wanted: Vec<(ClassName, Key)> = snapshots.iter().filter_map(group_of).collect();
         let mut groups = BTreeMap::new();
         for class in self.classes.iter() {

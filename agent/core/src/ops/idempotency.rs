@@ -2,13 +2,13 @@
 
 use super::{
     labels::{self, Read},
-    lookup::Found,
+    lookup::LocatedImage,
     parameters,
     volume::CreateVolume,
 };
 use crate::{Error, Kind, Result};
 
-impl Found {
+impl LocatedImage {
     /// Whether this volume is what `request` asks for.
     ///
     /// # Errors

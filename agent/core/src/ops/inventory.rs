@@ -13,8 +13,8 @@ use tokio::{
 use super::{
     Class, Listing, Operations, PageRequest,
     labels::{self, Read},
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     parameters,
 };
 use crate::{
@@ -59,8 +59,8 @@ pub struct Inventory {
     pub unreadable: Vec<(ClassName, String)>,
 }
 
-impl From<Found> for Object {
-    fn from(found: Found) -> Self {
+impl From<LocatedImage> for Object {
+    fn from(found: LocatedImage) -> Self {
         let (node, image) = (&found.handle.node, &found.image);
         let shown = image.label(labels::SNAPSHOT_OF).and_then(Handle::parse);
         let held = found.members().into_iter().map(|member| Handle {
@@ -112,8 +112,8 @@ impl Operations {
             }
         }
         // What is not whole is nobody's yet, or nobody's any more.
-        let partial: Vec<String> = all.iter().filter_map(Found::partial_group).collect();
-        let is_whole = |found: &Found| match found.image.label(labels::GROUP) {
+        let partial: Vec<String> = all.iter().filter_map(LocatedImage::partial_group).collect();
+        let is_whole = |found: &LocatedImage| match found.image.label(labels::GROUP) {
             Some(group) => !partial.iter().any(|partial| partial == group),
             None => found.partial_group().is_none(),
         };
@@ -150,7 +150,7 @@ impl Operations {
     ) -> Result<()> {
         parameters::check_owner(&owner)?;
         let place = self.place(kind, reference).map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
@@ -182,7 +182,7 @@ fn read(class: &Class) -> JoinHandle<Result<Vec<Image>>> {
     })
 }
 
-impl Found {
+impl LocatedImage {
     /// The place, as members name it, of a group snapshot that is not whole.
     fn partial_group(&self) -> Option<String> {
         let is_partial = self.image.id.kind == ImageKind::GroupSnapshot

@@ -36,7 +36,7 @@ pub(super) const MEMBERS: &str = "members";
 /// The group snapshot that a snapshot is a member of: `<class>/<key>`.
 pub(super) const GROUP: &str = "group";
 /// `making` on a group snapshot until it is whole, `undecided` while it is kept for a rollback that may not begin,
-/// `leaving` while it is deleted.
+/// `deleting` while it is deleted.
 pub(super) const STATE: &str = "state";
 /// The name of the rollback to a group snapshot that runs.
 pub(super) const ROLLING: &str = "rolling";

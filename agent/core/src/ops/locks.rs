@@ -11,7 +11,7 @@ use crate::types::ImageId;
 
 /// How an object is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum LockMode {
     /// By one change alone.
     Exclusive(ImageId),
     /// By any number of changes that only read it, such as copies.
@@ -33,20 +33,20 @@ enum Holders {
 
 /// Holds some objects until it is dropped.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct LockGuard {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
     freed: Arc<Notify>,
-    holds: Vec<Hold>,
+    holds: Vec<LockMode>,
 }
 
 impl Locks {
     /// Takes all of `holds`, or none; else the object that another change holds.
-    pub(super) fn take(&self, holds: Vec<Hold>) -> Result<Guard, ImageId> {
+    pub(super) fn take(&self, holds: Vec<LockMode>) -> Result<LockGuard, ImageId> {
         let mut held = lock(&self.held);
         for hold in &holds {
             let (id, free) = match hold {
-                Hold::Exclusive(id) => (id, !held.contains_key(id)),
-                Hold::Shared(id) => (id, !matches!(held.get(id), Some(Holders::One))),
+                LockMode::Exclusive(id) => (id, !held.contains_key(id)),
+                LockMode::Shared(id) => (id, !matches!(held.get(id), Some(Holders::One))),
             };
             if !free {
                 return Err(*id);
@@ -54,10 +54,10 @@ impl Locks {
         }
         for hold in &holds {
             match hold {
-                Hold::Exclusive(id) => {
+                LockMode::Exclusive(id) => {
                     held.insert(*id, Holders::One);
                 }
-                Hold::Shared(id) => {
+                LockMode::Shared(id) => {
                     let readers = held.entry(*id).or_insert(Holders::Readers(0));
                     if let Holders::Readers(count) = readers {
                         *count += 1;
@@ -65,7 +65,7 @@ impl Locks {
                 }
             }
         }
-        Ok(Guard {
+        Ok(LockGuard {
             held: Arc::clone(&self.held),
             freed: Arc::clone(&self.freed),
             holds,
@@ -73,7 +73,11 @@ impl Locks {
     }
 
     /// The same, waiting until `deadline` for others to be done.
-    pub(super) async fn join(&self, holds: Vec<Hold>, deadline: Instant) -> Result<Guard, ImageId> {
+    pub(super) async fn join(
+        &self,
+        holds: Vec<LockMode>,
+        deadline: Instant,
+    ) -> Result<LockGuard, ImageId> {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
@@ -90,10 +94,10 @@ impl Locks {
     }
 }
 
-impl Guard {
+impl LockGuard {
     /// Lets go of all that was held but for `id`.
     pub(super) fn keep_only(&mut self, kept: ImageId) {
-        let is_kept = |hold: &Hold| *hold == Hold::Exclusive(kept);
+        let is_kept = |hold: &LockMode| *hold == LockMode::Exclusive(kept);
         let (kept, gone) = std::mem::take(&mut self.holds)
             .into_iter()
             .partition(is_kept);
@@ -101,14 +105,14 @@ impl Guard {
         self.free(&gone);
     }
 
-    fn free(&self, holds: &[Hold]) {
+    fn free(&self, holds: &[LockMode]) {
         let mut held = lock(&self.held);
         for hold in holds {
             match hold {
-                Hold::Exclusive(id) => {
+                LockMode::Exclusive(id) => {
                     held.remove(id);
                 }
-                Hold::Shared(id) => match held.get_mut(id) {
+                LockMode::Shared(id) => match held.get_mut(id) {
                     Some(Holders::Readers(count)) if *count > 1 => *count -= 1,
                     _ => {
                         held.remove(id);
@@ -121,7 +125,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for LockGuard {
     fn drop(&mut self) {
         self.free(&self.holds);
     }
@@ -147,26 +151,26 @@ mod tests {
     #[test]
     fn a_held_key_is_refused_at_once_and_free_afterwards() {
         let locks = Locks::default();
-        let guard = locks.take(vec![Hold::Exclusive(id("a"))]).unwrap();
-        for hold in [Hold::Exclusive(id("a")), Hold::Shared(id("a"))] {
-            let taken = locks.take(vec![Hold::Exclusive(id("b")), hold]);
+        let guard = locks.take(vec![LockMode::Exclusive(id("a"))]).unwrap();
+        for hold in [LockMode::Exclusive(id("a")), LockMode::Shared(id("a"))] {
+            let taken = locks.take(vec![LockMode::Exclusive(id("b")), hold]);
             assert_eq!(taken.unwrap_err(), id("a"));
         }
-        locks.take(vec![Hold::Exclusive(id("b"))]).unwrap();
+        locks.take(vec![LockMode::Exclusive(id("b"))]).unwrap();
         drop(guard);
-        locks.take(vec![Hold::Exclusive(id("a"))]).unwrap();
+        locks.take(vec![LockMode::Exclusive(id("a"))]).unwrap();
     }
 
     #[test]
     fn readers_share_and_keep_writers_out_until_the_last_is_gone() {
         let locks = Locks::default();
-        let first = locks.take(vec![Hold::Shared(id("a"))]).unwrap();
-        let second = locks.take(vec![Hold::Shared(id("a"))]).unwrap();
-        assert!(locks.take(vec![Hold::Exclusive(id("a"))]).is_err());
+        let first = locks.take(vec![LockMode::Shared(id("a"))]).unwrap();
+        let second = locks.take(vec![LockMode::Shared(id("a"))]).unwrap();
+        assert!(locks.take(vec![LockMode::Exclusive(id("a"))]).is_err());
         drop(first);
-        assert!(locks.take(vec![Hold::Exclusive(id("a"))]).is_err());
+        assert!(locks.take(vec![LockMode::Exclusive(id("a"))]).is_err());
         drop(second);
-        assert!(locks.take(vec![Hold::Exclusive(id("a"))]).is_ok());
+        assert!(locks.take(vec![LockMode::Exclusive(id("a"))]).is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -174,16 +178,16 @@ mod tests {
         let locks = Arc::new(Locks::default());
         let mut first = locks
             .take(vec![
-                Hold::Exclusive(id("a")),
-                Hold::Exclusive(id("source")),
+                LockMode::Exclusive(id("a")),
+                LockMode::Exclusive(id("source")),
             ])
             .unwrap();
         let deadline = Instant::now() + std::time::Duration::from_secs(10);
-        let wanted = vec![Hold::Exclusive(id("a"))];
+        let wanted = vec![LockMode::Exclusive(id("a"))];
         let late = locks.join(wanted.clone(), deadline).await;
         assert_eq!(late.unwrap_err(), id("a"));
         first.keep_only(id("a"));
-        locks.take(vec![Hold::Exclusive(id("source"))]).unwrap();
+        locks.take(vec![LockMode::Exclusive(id("source"))]).unwrap();
         assert!(locks.take(wanted.clone()).is_err());
         let waiting = tokio::spawn({
             let locks = Arc::clone(&locks);

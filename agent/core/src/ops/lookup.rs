@@ -9,7 +9,7 @@ use crate::{
 
 /// An image that exists, and where.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct LocatedImage {
     pub(super) handle: Handle,
     pub(super) class: Class,
     pub(super) image: Image,
@@ -17,7 +17,7 @@ pub(super) struct Found {
 
 /// Where an image would be, were there one.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) handle: Handle,
     pub(super) class: Class,
     pub(super) id: ImageId,
@@ -28,7 +28,7 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] when no image can have this id, [`Kind::WrongNode`] when another node has it.
-    pub(super) fn place(&self, kind: ImageKind, reference: &Reference) -> Result<Place> {
+    pub(super) fn place(&self, kind: ImageKind, reference: &Reference) -> Result<Location> {
         let unknown = || Error::not_found(format!("{} {reference} does not exist", kind.word()));
         let handle = reference.handle().ok_or_else(unknown)?;
         if handle.node != self.settings().node {
@@ -51,7 +51,7 @@ impl Operations {
             kind,
             key: handle.key,
         };
-        Ok(Place {
+        Ok(Location {
             handle: handle.clone(),
             class: class.clone(),
             id,
@@ -59,8 +59,8 @@ impl Operations {
     }
 
     /// An image of a class of this node.
-    pub(super) fn found(&self, class: &Class, image: Image) -> Found {
-        Found {
+    pub(super) fn found(&self, class: &Class, image: Image) -> LocatedImage {
+        LocatedImage {
             handle: self.handle_in(class, image.id),
             class: class.clone(),
             image,
@@ -71,19 +71,23 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] or [`Kind::WrongNode`].
-    pub(super) async fn find(&self, kind: ImageKind, reference: &Reference) -> Result<Found> {
+    pub(super) async fn find(
+        &self,
+        kind: ImageKind,
+        reference: &Reference,
+    ) -> Result<LocatedImage> {
         self.place(kind, reference)?.find().await
     }
 }
 
-impl Place {
+impl Location {
     /// The image in this place.
     ///
     /// # Errors
     /// [`Kind::NotFound`].
-    pub(super) async fn find(self) -> Result<Found> {
+    pub(super) async fn find(self) -> Result<LocatedImage> {
         match self.class.backend.get(self.id).await? {
-            Some(image) => Ok(Found {
+            Some(image) => Ok(LocatedImage {
                 handle: self.handle,
                 class: self.class,
                 image,
@@ -97,7 +101,7 @@ impl Place {
     }
 }
 
-impl Found {
+impl LocatedImage {
     /// The image, if it is as it should be.
     ///
     /// # Errors

@@ -49,13 +49,13 @@ pub use rollback::RollBack;
 pub use snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use stage::StageVolume;
 pub use stats::{Usage, VolumeStats};
-pub use target_path::{Emptied, Target};
+pub use target_path::{Target, TargetCleanup};
 pub use volume::{Condition, CreateVolume, Source, Volume};
 pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
 use crate::types::{ClassName, ImageId, NodeName};
-use locks::{Hold, Locks};
-use tasks::Changes;
+use locks::{LockMode, Locks};
+use tasks::Tasks;
 
 /// What the agent is told about itself.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ pub enum OnGroupDelete {
 pub struct Operations {
     settings: Settings,
     classes: Classes,
-    changes: Changes,
+    changes: Tasks,
     /// The volumes whose stats are being read.
     measuring: Locks,
     publishing: tokio::sync::Mutex<()>,
@@ -104,7 +104,7 @@ impl Operations {
     pub fn new(settings: Settings, classes: Classes) -> Arc<Self> {
         Arc::new(Self {
             settings,
-            changes: Changes::new(classes.iter().cloned().collect()),
+            changes: Tasks::new(classes.iter().cloned().collect()),
             classes,
             measuring: Locks::default(),
             publishing: tokio::sync::Mutex::default(),
@@ -144,7 +144,7 @@ impl Operations {
 
     /// Goes on with deletions that were interrupted.
     async fn end_deletions(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
-        for id in class.backend.leaving().await? {
+        for id in class.backend.deleting().await? {
             self.end_deletion(class, id);
         }
         Ok(())
@@ -185,9 +185,12 @@ impl Operations {
         tokio::spawn(async move {
             let delete = async move {
                 tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
-                class.backend.end_leaving(id).await
+                class.backend.end_deletion(id).await
             };
-            let ended = this.changes.run(vec![Hold::Exclusive(id)], delete).await;
+            let ended = this
+                .changes
+                .run(vec![LockMode::Exclusive(id)], delete)
+                .await;
             // Where somebody is at it, that is no news.
             if let Err(error) = ended
                 && error.kind() != crate::Kind::Busy

@@ -7,12 +7,12 @@ use std::{
 
 use super::{
     Operations,
-    devices::{At, Devices},
+    devices::{Devices, PathState},
     labels::Read,
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     stage::gone,
-    target_path::{self, Emptied, Target},
+    target_path::{self, Target, TargetCleanup},
     volume::check_capabilities,
 };
 use crate::{
@@ -92,7 +92,7 @@ impl Operations {
         let place = self
             .place(ImageKind::Volume, &request.volume)
             .map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -115,7 +115,7 @@ impl Operations {
         self: &Arc<Self>,
         volume: &Reference,
         target: Target,
-        emptied: Emptied,
+        emptied: TargetCleanup,
     ) -> Result<()> {
         self.unpublish(volume, (target, emptied), Staging::Before)
             .await
@@ -125,14 +125,14 @@ impl Operations {
     pub(super) async fn unpublish(
         self: &Arc<Self>,
         volume: &Reference,
-        (target, emptied): (Target, Emptied),
+        (target, emptied): (Target, TargetCleanup),
         staging: Staging,
     ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, volume) {
             Ok(place) => place,
             Err(error) => return gone(error, target.path).await,
         };
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 match (place.find().await, staging) {
@@ -156,7 +156,7 @@ impl Operations {
         size: SizeRange,
     ) -> Result<Size> {
         let place = self.place(ImageKind::Volume, volume).map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         let path = path.to_owned();
         self.changes
             .run(holds, async move {
@@ -179,7 +179,7 @@ impl Operations {
     }
 }
 
-impl Found {
+impl LocatedImage {
     /// The path, if this volume is staged or published there.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ impl Found {
     /// The same, as it was seen.
     ///
     /// # Errors
-    /// As those of [`Found::shown_at`].
+    /// As those of [`LocatedImage::shown_at`].
     pub(super) fn shown(
         &self,
         path: &str,
@@ -206,9 +206,9 @@ impl Found {
         };
         let path = AbsolutePath::parse("volume_path", path).map_err(|_| missing())?;
         match devices.at(table, &path) {
-            At::Ours(_) => Ok(path.to_path_buf()),
+            PathState::Ours(_) => Ok(path.to_path_buf()),
             // A raw volume shows nothing at its staging path.
-            At::Nothing if devices.first().is_some() && self.image_is_raw() => {
+            PathState::Nothing if devices.first().is_some() && self.image_is_raw() => {
                 Ok(path.to_path_buf())
             }
             _ => Err(missing()),
@@ -250,9 +250,9 @@ impl Found {
         }
         let target = request.target.clone();
         let form = if request.capability.is_block() {
-            Form::File
+            TargetContents::File
         } else {
-            Form::Directory(request.restrictions())
+            TargetContents::Directory(request.restrictions())
         };
         blocking(move || show(&source, &target, form, access)).await?;
         tracing::info!(volume.id = %self.handle, path = %request.target.path, "volume published");
@@ -270,11 +270,11 @@ impl Found {
         (devices, table): (&Devices, &MountTable),
     ) -> Result<bool> {
         let spot = request.target.find()?;
-        let at = spot.map_or(Ok(At::Nothing), |spot| devices.at_spot(&spot))?;
+        let at = spot.map_or(Ok(PathState::Nothing), |spot| devices.at_spot(&spot))?;
         let mount = match at {
-            At::Foreign(mount) => return Err(At::foreign("target_path", &mount)),
-            At::Nothing => return Ok(false),
-            At::Ours(mount) => mount,
+            PathState::Foreign(mount) => return Err(PathState::foreign("target_path", &mount)),
+            PathState::Nothing => return Ok(false),
+            PathState::Ours(mount) => mount,
         };
         let is_block = mount.fs_type == "devtmpfs";
         let wanted = request.capability.file_system();
@@ -336,7 +336,7 @@ impl Found {
             return refused(format!("is not staged at staging_target_path {staging}"));
         };
         if request.capability.is_block() {
-            if let At::Ours(mount) = devices.at(table, staging) {
+            if let PathState::Ours(mount) = devices.at(table, staging) {
                 return refused(format!(
                     "is staged as a file system at {}, not as a block device",
                     mount.target.display()
@@ -345,14 +345,14 @@ impl Found {
             return Ok((device.to_owned(), None));
         }
         match devices.at(table, staging) {
-            At::Ours(mount) if mount.fs_type != "devtmpfs" => {
+            PathState::Ours(mount) if mount.fs_type != "devtmpfs" => {
                 Ok((mount.target.clone(), Some(mount.target)))
             }
             _ => refused(format!("is not staged at staging_target_path {staging}")),
         }
     }
 
-    pub(super) async fn unpublish(&self, target: Target, emptied: Emptied) -> Result<()> {
+    pub(super) async fn unpublish(&self, target: Target, emptied: TargetCleanup) -> Result<()> {
         let path = target.path.clone();
         let unpublished = self.look(move |_, (devices, _)| {
             let taken = target.find().and_then(|spot| {
@@ -369,7 +369,7 @@ impl Found {
             }
             devices.free_unused()?;
             if let Some(spot) = spot
-                && emptied == Emptied::Removed
+                && emptied == TargetCleanup::Removed
             {
                 target_path::remove(&spot)?;
             }
@@ -384,7 +384,7 @@ impl Found {
 
 /// What a volume looks like at its target.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Form {
+pub(super) enum TargetContents {
     /// A mounted file system, and what it does not allow there.
     Directory(Restrictions),
     /// A block device.
@@ -392,28 +392,34 @@ pub(super) enum Form {
 }
 
 /// Makes `source` appear at `target`; whatever fails, a target that this made does not stay behind.
-pub(super) fn show(source: &Path, target: &Target, form: Form, access: Access) -> Result<()> {
+pub(super) fn show(
+    source: &Path,
+    target: &Target,
+    form: TargetContents,
+    access: Access,
+) -> Result<()> {
     let target = &target.make()?;
     fail::point("publish.found");
     let made = match form {
-        Form::File => target_path::make_file(target)?,
-        Form::Directory(_) => target_path::make_directory(target)?,
+        TargetContents::File => target_path::make_file(target)?,
+        TargetContents::Directory(_) => target_path::make_directory(target)?,
     };
     fail::point("publish.target");
     let shown = match (form, access) {
-        (Form::Directory(restrictions), _) => target.bind(source, access, restrictions),
-        (Form::File, Access::ReadWrite) => target.bind(source, access, Restrictions::NONE),
+        (TargetContents::Directory(restrictions), _) => target.bind(source, access, restrictions),
+        (TargetContents::File, Access::ReadWrite) => {
+            target.bind(source, access, Restrictions::NONE)
+        }
         // The mode of a mount does not bind the writers of a device node: only a device that refuses writes does.
-        (Form::File, Access::ReadOnly) => {
-            loop_device::attach(source, Access::ReadOnly).and_then(|view| {
+        (TargetContents::File, Access::ReadOnly) => loop_device::attach(source, Access::ReadOnly)
+            .and_then(|view| {
                 fail::point("publish.read-only-device");
                 let bound = target.bind(&view.path, Access::ReadWrite, Restrictions::NONE);
                 if bound.is_err() {
                     let _ = loop_device::detach(&view);
                 }
                 bound
-            })
-        }
+            }),
     };
     if shown.is_err() && made {
         let _ = target_path::remove(target);

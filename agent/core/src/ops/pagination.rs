@@ -1,6 +1,6 @@
 //! Lists in pages that stay right while objects come and go.
 
-use super::lookup::Found;
+use super::lookup::LocatedImage;
 use crate::{
     Error, Kind, Result,
     types::{ClassName, Handle, Key},
@@ -26,13 +26,13 @@ pub struct Listing<T> {
 
 /// Where an object stands in a list. All are of one node, and what names that as well would be too long for a token, which
 /// has 128 bytes (CSI, "Size Limits").
-type Place<'a> = (Key, &'a ClassName);
+type ListPosition<'a> = (Key, &'a ClassName);
 
-fn place(handle: &Handle) -> Place<'_> {
+fn place(handle: &Handle) -> ListPosition<'_> {
     (handle.key, &handle.class)
 }
 
-fn token((key, class): Place<'_>) -> String {
+fn token((key, class): ListPosition<'_>) -> String {
     format!("{class}/{key}")
 }
 
@@ -65,7 +65,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// [`Kind::StaleToken`].
-    pub(super) fn cut(&self, mut all: Vec<Found>) -> Result<Listing<Found>> {
+    pub(super) fn cut(&self, mut all: Vec<LocatedImage>) -> Result<Listing<LocatedImage>> {
         let after = self.after()?;
         all.sort_unstable_by(|a, b| place(&a.handle).cmp(&place(&b.handle)));
         if let Some((key, class)) = &after {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::{
     Operations,
-    lookup::Found,
-    node_publish::{Form, PublishVolume, Staging, show},
+    lookup::LocatedImage,
+    node_publish::{PublishVolume, Staging, TargetContents, show},
     stage::StageVolume,
-    target_path::{self, Emptied, Spot, Target},
+    target_path::{self, Target, TargetCleanup, TargetLocation},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -36,12 +36,12 @@ impl Operations {
         volume: &Reference,
         target: AbsolutePath,
     ) -> Result<()> {
-        self.unpublish(volume, (target.into(), Emptied::Left), Staging::Never)
+        self.unpublish(volume, (target.into(), TargetCleanup::Left), Staging::Never)
             .await
     }
 }
 
-impl Found {
+impl LocatedImage {
     pub(super) async fn publish_directly(
         &self,
         request: &PublishVolume,
@@ -67,7 +67,7 @@ impl Found {
     }
 
     async fn mount_at_target(&self, request: &PublishVolume, access: Access) -> Result<()> {
-        let target = Spot::of(&request.target.path);
+        let target = TargetLocation::of(&request.target.path);
         let made = blocking(move || target_path::make_directory(&target)).await?;
         fail::point("publish-directly.target");
         let stage = StageVolume {
@@ -77,7 +77,7 @@ impl Found {
         };
         let mounted = self.stage_mount(&stage, access).await;
         if mounted.is_err() && made {
-            let target = Spot::of(&request.target.path);
+            let target = TargetLocation::of(&request.target.path);
             let _ = blocking(move || target_path::remove(&target)).await;
         }
         mounted
@@ -94,7 +94,7 @@ impl Found {
             )
         })?;
         let target = request.target.clone();
-        let shown = blocking(move || show(&device, &target, Form::File, access)).await;
+        let shown = blocking(move || show(&device, &target, TargetContents::File, access)).await;
         if shown.is_err() {
             // What is still used was attached for somebody else before.
             let _ = self.class.backend.detach(self.image.id).await;
@@ -102,7 +102,11 @@ impl Found {
         shown
     }
 
-    pub(super) async fn unpublish_directly(&self, target: Target, emptied: Emptied) -> Result<()> {
+    pub(super) async fn unpublish_directly(
+        &self,
+        target: Target,
+        emptied: TargetCleanup,
+    ) -> Result<()> {
         self.unpublish(target, emptied).await?;
         fail::point("unpublish-directly.unmounted");
         let is_used = self.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));

@@ -5,8 +5,8 @@ use std::{path::PathBuf, sync::Arc};
 use super::{
     Operations,
     labels::Read,
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -24,7 +24,7 @@ pub struct Reclaimed {
 }
 
 /// What there is to be done for a volume.
-enum Way {
+enum ReclaimMethod {
     /// Nothing: nobody but its user knows which of its blocks are free, or they are its own in any case.
     None,
     /// It is mounted here.
@@ -57,7 +57,7 @@ impl Operations {
         path: Option<String>,
     ) -> Result<Reclaimed> {
         let place = self.place(ImageKind::Volume, volume).map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
@@ -72,13 +72,13 @@ impl Operations {
     }
 }
 
-impl Found {
-    async fn way_at(&self, path: &str) -> Result<Way> {
+impl LocatedImage {
+    async fn way_at(&self, path: &str) -> Result<ReclaimMethod> {
         let path = path.to_owned();
         self.look(move |found, (devices, table)| {
             let path = found.shown(&path, (devices, table))?;
             match table.at(&path) {
-                Some(mount) if mount.fs_type != "devtmpfs" => Ok(Way::Mounted(path)),
+                Some(mount) if mount.fs_type != "devtmpfs" => Ok(ReclaimMethod::Mounted(path)),
                 _ => Err(Error::new(
                     Kind::Precondition,
                     format!(
@@ -91,32 +91,32 @@ impl Found {
         .await
     }
 
-    async fn way_of_all(&self) -> Result<Way> {
+    async fn way_of_all(&self) -> Result<ReclaimMethod> {
         self.look(|found, (devices, table)| {
             let mut mounts = devices.mounts(table);
             let mounted = mounts.find(|mount| mount.fs_type != "devtmpfs");
             if let Some(mount) = mounted {
-                return Ok(Way::Mounted(mount.target.clone()));
+                return Ok(ReclaimMethod::Mounted(mount.target.clone()));
             }
             // What a raw user wrote is his, and what was never formatted has nothing.
             let is_used = devices.mounts(table).next().is_some();
             let is_new = found.image.is_unformatted() || found.image.is_format_running();
             if is_used || is_new || found.image.file_system().is_none() {
-                return Ok(Way::None);
+                return Ok(ReclaimMethod::None);
             }
-            Ok(Way::Unmounted)
+            Ok(ReclaimMethod::Unmounted)
         })
         .await
     }
 
-    async fn reclaim(&self, way: Way) -> Result<Reclaimed> {
+    async fn reclaim(&self, way: ReclaimMethod) -> Result<Reclaimed> {
         let backend = &self.class.backend;
         let before = backend.usage(self.image.id).await?;
         if backend.features().await?.takes_back {
             match way {
-                Way::None => {}
-                Way::Mounted(path) => blocking(move || trim::trim(&path)).await?,
-                Way::Unmounted => self.trim_unmounted().await?,
+                ReclaimMethod::None => {}
+                ReclaimMethod::Mounted(path) => blocking(move || trim::trim(&path)).await?,
+                ReclaimMethod::Unmounted => self.trim_unmounted().await?,
             }
         }
         let after = backend.usage(self.image.id).await?;

@@ -10,8 +10,8 @@ use super::{
     devices::Devices,
     group_snapshot::whole_holds,
     labels::{self, Read},
-    locks::Hold,
-    lookup::Found,
+    locks::LockMode,
+    lookup::LocatedImage,
     rollback::UNDECIDED,
 };
 use crate::{
@@ -38,13 +38,13 @@ impl Operations {
             if found.is_rolling() {
                 tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
                 let holds = Self::rollback_holds(&found);
-                self.when_free(holds, found, Found::is_rolling, Self::go_on_rolling);
+                self.when_free(holds, found, LocatedImage::is_rolling, Self::go_on_rolling);
             } else if found.image.label(labels::STATE).is_some() {
                 if !is_served && let Err(error) = self.release_members(&found).await {
                     tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
                 }
                 let holds = whole_holds(found.image.id, &found.members());
-                let is_left = |found: &Found| found.image.label(labels::STATE).is_some();
+                let is_left = |found: &LocatedImage| found.image.label(labels::STATE).is_some();
                 self.when_free(holds, found, is_left, Self::end_interrupted);
             }
         }
@@ -63,7 +63,7 @@ impl Operations {
         for image in class.backend.list(ImageKind::Volume).await? {
             let found = self.found(class, image);
             if found.readable().is_ok() && self.is_held_for_nothing(&found).await {
-                let holds = vec![Hold::Exclusive(found.image.id)];
+                let holds = vec![LockMode::Exclusive(found.image.id)];
                 self.when_free(holds, found, |_| true, Self::let_go);
             }
         }
@@ -71,7 +71,7 @@ impl Operations {
     }
 
     /// The group snapshots of a class. Those of a newer agent are its own to end.
-    async fn group_snapshots_of(&self, class: &Class) -> Result<Vec<Found>> {
+    async fn group_snapshots_of(&self, class: &Class) -> Result<Vec<LocatedImage>> {
         let images = class.backend.list(ImageKind::GroupSnapshot).await?;
         let found = images.into_iter().map(|image| self.found(class, image));
         Ok(found.filter(|found| found.readable().is_ok()).collect())
@@ -81,10 +81,10 @@ impl Operations {
     /// what is left; then nobody is held up to look for it.
     fn when_free<F>(
         self: &Arc<Self>,
-        holds: Vec<Hold>,
-        found: Found,
-        is_left: fn(&Found) -> bool,
-        work: impl Fn(Arc<Self>, Found) -> F + Send + Sync + Copy + 'static,
+        holds: Vec<LockMode>,
+        found: LocatedImage,
+        is_left: fn(&LocatedImage) -> bool,
+        work: impl Fn(Arc<Self>, LocatedImage) -> F + Send + Sync + Copy + 'static,
     ) where
         F: Future<Output = Result<()>> + Send + 'static,
     {
@@ -94,7 +94,7 @@ impl Operations {
                 let (these, known) = (Arc::clone(&this), found.clone());
                 let done = this.changes.run(holds.clone(), async move {
                     match known.class.backend.get(known.image.id).await? {
-                        Some(image) => work(these, Found { image, ..known }).await,
+                        Some(image) => work(these, LocatedImage { image, ..known }).await,
                         None => Ok(()),
                     }
                 });
@@ -103,7 +103,7 @@ impl Operations {
                         tokio::time::sleep(PAUSE).await;
                         let now = found.class.backend.get(found.image.id).await;
                         let is_over = now.is_ok_and(|now| {
-                            let now = now.map(|image| Found {
+                            let now = now.map(|image| LocatedImage {
                                 image,
                                 ..found.clone()
                             });
@@ -124,11 +124,11 @@ impl Operations {
         });
     }
 
-    async fn go_on_rolling(self: Arc<Self>, group: Found) -> Result<()> {
+    async fn go_on_rolling(self: Arc<Self>, group: LocatedImage) -> Result<()> {
         self.roll_forward(group).await.map(drop)
     }
 
-    async fn end_interrupted(self: Arc<Self>, group: Found) -> Result<()> {
+    async fn end_interrupted(self: Arc<Self>, group: LocatedImage) -> Result<()> {
         match group.image.label(labels::STATE) {
             None => return Ok(()),
             Some(UNDECIDED) if self.is_kept(&group).await => return Ok(()),
@@ -140,10 +140,10 @@ impl Operations {
     }
 
     /// Thaws what an agent had frozen that died with its guard.
-    async fn release_members(&self, group: &Found) -> Result<()> {
+    async fn release_members(&self, group: &LocatedImage) -> Result<()> {
         let volumes = self.volumes_of(group.members().iter()).await?;
         for found in volumes.iter() {
-            let thaw = |_: &Found, (devices, table): (&Devices, &MountTable)| {
+            let thaw = |_: &LocatedImage, (devices, table): (&Devices, &MountTable)| {
                 for mount in devices.mounts(table) {
                     // A raw volume is shown as a file, and has nothing to thaw.
                     if mount.target.is_dir() && freeze::thaw(&mount.target)? == freeze::Thaw::Thawed
@@ -158,7 +158,7 @@ impl Operations {
         Ok(())
     }
 
-    async fn let_go(self: Arc<Self>, volume: Found) -> Result<()> {
+    async fn let_go(self: Arc<Self>, volume: LocatedImage) -> Result<()> {
         self.free_if_held_for_nothing(&volume).await
     }
 }

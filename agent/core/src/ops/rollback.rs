@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use super::{
     Class, GroupSnapshot, Operations,
-    group_snapshot::{Taking, member_id, whole_holds},
+    group_snapshot::{GroupSnapshotPlan, member_id, whole_holds},
     labels::{self, Read},
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     volume_group::Member,
 };
 use crate::{
@@ -35,7 +35,7 @@ pub struct RollBack {
     pub keeps: bool,
 }
 
-impl Found {
+impl LocatedImage {
     /// Whether volumes are being rolled back to this group snapshot.
     pub(super) fn is_rolling(&self) -> bool {
         self.image.label(labels::ROLLING).is_some()
@@ -120,7 +120,7 @@ impl Operations {
         self.changes
             .run(holds, async move {
                 let image = group.class.backend.get(id).await?;
-                let group = image.map(|image| Found {
+                let group = image.map(|image| LocatedImage {
                     image,
                     ..group.clone()
                 });
@@ -144,14 +144,14 @@ impl Operations {
     }
 
     /// What a rollback needs, but for what one that has not begun is to keep.
-    pub(super) fn rollback_holds(group: &Found) -> Vec<Hold> {
+    pub(super) fn rollback_holds(group: &LocatedImage) -> Vec<LockMode> {
         let id = group.image.id;
         let volumes = group.members();
-        let mut holds = vec![Hold::Exclusive(id)];
+        let mut holds = vec![LockMode::Exclusive(id)];
         for volume in &volumes {
-            holds.push(Hold::Exclusive(volume.id()));
+            holds.push(LockMode::Exclusive(volume.id()));
             // Others may make volumes of it meanwhile.
-            holds.push(Hold::Shared(member_id(id, volume)));
+            holds.push(LockMode::Shared(member_id(id, volume)));
         }
         if let Some(name) = group.rolling_name() {
             holds.extend(whole_holds(kept_id(&name), &volumes));
@@ -159,14 +159,18 @@ impl Operations {
         holds
     }
 
-    async fn roll(&self, mut group: Found, request: RollBack) -> Result<Option<GroupSnapshot>> {
+    async fn roll(
+        &self,
+        mut group: LocatedImage,
+        request: RollBack,
+    ) -> Result<Option<GroupSnapshot>> {
         if group.is_rolling() {
             group = self.roll_forward(group).await?;
         }
         self.free_held_for_nothing(&group).await?;
         let kept = kept_id(&request.name);
         let known = self.named(&group.class, kept).await?;
-        let is_ours = |known: &Found| {
+        let is_ours = |known: &LocatedImage| {
             // A group snapshot that was deleted and taken anew is another one.
             known.image.label(labels::BEFORE) == Some(&group.place_word())
                 && known.image.created() >= group.image.created()
@@ -174,7 +178,7 @@ impl Operations {
         if group.image.label(labels::ROLLED) == Some(request.name.as_str()) {
             // What was deleted since is kept no longer.
             let is_seen =
-                |known: &Found| is_ours(known) && known.image.label(labels::STATE).is_none();
+                |known: &LocatedImage| is_ours(known) && known.image.label(labels::STATE).is_none();
             return self.shown(known.filter(is_seen)).await;
         }
         if let Some(known) = known {
@@ -213,14 +217,14 @@ impl Operations {
         match before {
             Some(before) => {
                 let kept = before.class.backend.get(before.image.id).await?;
-                self.shown(kept.map(|image| Found { image, ..before }))
+                self.shown(kept.map(|image| LocatedImage { image, ..before }))
                     .await
             }
             None => Ok(None),
         }
     }
 
-    async fn shown(&self, kept: Option<Found>) -> Result<Option<GroupSnapshot>> {
+    async fn shown(&self, kept: Option<LocatedImage>) -> Result<Option<GroupSnapshot>> {
         match kept {
             Some(kept) => self.group_snapshot(kept).await.map(Some),
             None => Ok(None),
@@ -228,7 +232,7 @@ impl Operations {
     }
 
     /// Refuses what cannot be rolled back, before anything is made.
-    async fn check_rollback(&self, group: &Found) -> Result<()> {
+    async fn check_rollback(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         let volumes = self.volumes_of(members.iter()).await?;
         volumes.check(self, &members)?;
@@ -249,7 +253,7 @@ impl Operations {
     }
 
     /// Asks each back end whether its volumes can get their bytes back.
-    async fn check_pairs(&self, group: &Found) -> Result<()> {
+    async fn check_pairs(&self, group: &LocatedImage) -> Result<()> {
         let mut parts: Vec<(Class, Vec<(ImageId, ImageId)>)> = Vec::new();
         for (member, snapshot) in self.pairs(group).await? {
             snapshot.healthy()?;
@@ -260,13 +264,13 @@ impl Operations {
             }
         }
         for (class, pairs) in parts {
-            class.backend.check_give_back(&pairs).await?;
+            class.backend.check_rollback(&pairs).await?;
         }
         Ok(())
     }
 
     /// The members of a group snapshot, each with its snapshot.
-    async fn pairs(&self, group: &Found) -> Result<Vec<(Member, Found)>> {
+    async fn pairs(&self, group: &LocatedImage) -> Result<Vec<(Member, LocatedImage)>> {
         let snapshots = self.snapshots_in(group).await?;
         let pairs = group.members().into_iter().zip(snapshots);
         pairs
@@ -287,9 +291,9 @@ impl Operations {
     }
 
     /// Keeps what the volumes hold now, out of sight until it is decided.
-    async fn keep_before(&self, group: &Found, name: &Name) -> Result<Found> {
+    async fn keep_before(&self, group: &LocatedImage, name: &Name) -> Result<LocatedImage> {
         let parameters = labels::json(&crate::types::Map::new())?;
-        self.take_together(Taking {
+        self.take_group_snapshot(GroupSnapshotPlan {
             class: group.class.clone(),
             id: kept_id(name),
             volumes: &group.members(),
@@ -304,7 +308,7 @@ impl Operations {
     }
 
     /// Takes the volumes out of use, and decides.
-    async fn decide(&self, group: &mut Found, name: &Name) -> Result<()> {
+    async fn decide(&self, group: &mut LocatedImage, name: &Name) -> Result<()> {
         // What is kept takes room, too.
         self.check_pairs(group).await?;
         let members = group.members();
@@ -322,7 +326,12 @@ impl Operations {
     }
 
     /// Undoes what was done before the decision; says what the caller hears.
-    async fn undo(&self, group: &Found, before: Option<Found>, error: Error) -> Error {
+    async fn undo(
+        &self,
+        group: &LocatedImage,
+        before: Option<LocatedImage>,
+        error: Error,
+    ) -> Error {
         let undone = async {
             // It may have been decided although it failed: then it is not undone.
             let now = group.class.backend.get(group.image.id).await?;
@@ -349,7 +358,7 @@ impl Operations {
     }
 
     /// Gives the volumes free.
-    async fn free(&self, group: &Found) -> Result<()> {
+    async fn free(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         let mark = LabelChange::remove(labels::ROLLS_TO);
         for found in self.volumes_of(members.iter()).await?.iter() {
@@ -362,7 +371,7 @@ impl Operations {
     }
 
     /// Gives those of its volumes free that a rollback which never began still holds.
-    async fn free_held_for_nothing(&self, group: &Found) -> Result<()> {
+    async fn free_held_for_nothing(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         for found in self.volumes_of(members.iter()).await?.iter() {
             self.free_if_held_for_nothing(found).await?;
@@ -371,7 +380,7 @@ impl Operations {
     }
 
     /// Gives a volume free that a rollback which never began still holds.
-    pub(super) async fn free_if_held_for_nothing(&self, volume: &Found) -> Result<()> {
+    pub(super) async fn free_if_held_for_nothing(&self, volume: &LocatedImage) -> Result<()> {
         if self.is_held_for_nothing(volume).await {
             tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
             let change = LabelChange::remove(labels::ROLLS_TO);
@@ -385,7 +394,7 @@ impl Operations {
     ///
     /// # Errors
     /// `HalfDone`: it goes on with the next call.
-    pub(super) async fn roll_forward(&self, group: Found) -> Result<Found> {
+    pub(super) async fn roll_forward(&self, group: LocatedImage) -> Result<LocatedImage> {
         let handle = group.handle.clone();
         self.roll_each(group).await.map_err(|error| {
             Error::new(
@@ -396,7 +405,7 @@ impl Operations {
         })
     }
 
-    async fn roll_each(&self, group: Found) -> Result<Found> {
+    async fn roll_each(&self, group: LocatedImage) -> Result<LocatedImage> {
         let Some(name) = group.rolling_name() else {
             return Ok(group);
         };
@@ -414,7 +423,7 @@ impl Operations {
                 Error::new(error.kind(), format!("volume {}", volume.handle)).because(error)
             };
             let (id, backend) = (volume.image.id, &volume.class.backend);
-            let given = backend.give_back(id, snapshot.image.id).await;
+            let given = backend.roll_back(id, snapshot.image.id).await;
             given.map_err(explain)?;
             fail::point("roll-back.member");
             let state = labels_of_moment(&snapshot, volume);
@@ -427,7 +436,7 @@ impl Operations {
         ended.remove.push(labels::ROLLING.to_owned());
         let image = group.class.backend.relabel(group.image.id, &ended).await?;
         fail::point("roll-back.ended");
-        let group = Found {
+        let group = LocatedImage {
             image: image.into_inner(),
             ..group
         };
@@ -437,7 +446,7 @@ impl Operations {
     }
 
     /// Lets what was kept be seen, now that it is decided.
-    async fn show_kept(&self, group: &Found, name: &Name) -> Result<()> {
+    async fn show_kept(&self, group: &LocatedImage, name: &Name) -> Result<()> {
         let kept = self.named(&group.class, kept_id(name)).await?;
         if let Some(kept) = kept
             && kept.image.label(labels::BEFORE) == Some(&group.place_word())
@@ -451,7 +460,7 @@ impl Operations {
     }
 
     /// Whether what a group snapshot keeps is that of a rollback which was decided.
-    pub(super) async fn is_kept(&self, kept: &Found) -> bool {
+    pub(super) async fn is_kept(&self, kept: &LocatedImage) -> bool {
         let Some(group) = self.named_by(kept.image.label(labels::BEFORE)).await else {
             return false;
         };
@@ -463,7 +472,7 @@ impl Operations {
     }
 
     /// Whether a volume is held for a rollback that is not running.
-    pub(super) async fn is_held_for_nothing(&self, volume: &Found) -> bool {
+    pub(super) async fn is_held_for_nothing(&self, volume: &LocatedImage) -> bool {
         let label = volume.image.label(labels::ROLLS_TO);
         if label.is_none() {
             return false;
@@ -476,7 +485,7 @@ impl Operations {
     }
 
     /// The group snapshot that a label names: none when it is not there, `Some(None)` when that cannot be told.
-    async fn named_by(&self, label: Option<&str>) -> Option<Option<Found>> {
+    async fn named_by(&self, label: Option<&str>) -> Option<Option<LocatedImage>> {
         let (class, key) = label?.split_once('/')?;
         let id = ImageId {
             kind: ImageKind::GroupSnapshot,
@@ -497,7 +506,7 @@ impl Operations {
     }
 }
 
-impl Found {
+impl LocatedImage {
     /// The name of the rollback to this group snapshot that runs.
     fn rolling_name(&self) -> Option<Name> {
         Name::parse("name", self.image.label(labels::ROLLING)?).ok()
@@ -505,7 +514,7 @@ impl Found {
 }
 
 /// What a volume says of itself when it has the bytes of a snapshot again.
-fn labels_of_moment(snapshot: &Found, volume: &Found) -> LabelChange {
+fn labels_of_moment(snapshot: &LocatedImage, volume: &LocatedImage) -> LabelChange {
     let mut change = LabelChange::default();
     for key in labels::OF_BYTES {
         match snapshot.image.label(key) {

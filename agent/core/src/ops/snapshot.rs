@@ -6,8 +6,8 @@ use super::{
     Listing, Operations, PageRequest,
     group_snapshot::Groups,
     labels::{self, Read},
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     parameters,
 };
 use crate::{
@@ -54,8 +54,8 @@ pub struct SnapshotFilter {
     pub of: Option<Reference>,
 }
 
-impl From<Found> for Snapshot {
-    fn from(found: Found) -> Self {
+impl From<LocatedImage> for Snapshot {
+    fn from(found: LocatedImage) -> Self {
         Self {
             of: found
                 .image
@@ -74,7 +74,7 @@ impl From<Found> for Snapshot {
 }
 
 /// What every snapshot of a volume says.
-pub(super) fn snapshot_labels(volume: &Found) -> Labels {
+pub(super) fn snapshot_labels(volume: &LocatedImage) -> Labels {
     let mut labels = Labels::from([
         (labels::CREATED.to_owned(), labels::now()),
         (labels::SNAPSHOT_OF.to_owned(), volume.handle.to_string()),
@@ -100,9 +100,9 @@ impl Operations {
             kind,
             key: Key::of(kind, &request.name),
         };
-        let mut holds = vec![Hold::Exclusive(id)];
+        let mut holds = vec![LockMode::Exclusive(id)];
         if let Some(handle) = request.of.handle() {
-            holds.push(Hold::Exclusive(ImageId {
+            holds.push(LockMode::Exclusive(ImageId {
                 kind: ImageKind::Volume,
                 key: handle.key,
             }));
@@ -154,7 +154,7 @@ impl Operations {
         fail::point("create-snapshot.made");
         let handle = self.handle_in(&volume.class, id);
         tracing::info!(snapshot.id = %handle, volume.id = %volume.handle, "snapshot created");
-        Ok(Found {
+        Ok(LocatedImage {
             handle,
             class: volume.class,
             image: made,
@@ -181,7 +181,7 @@ impl Operations {
             Err(error) if error.kind() == Kind::NotFound => return Ok(()),
             Err(error) => return Err(not_here(error)),
         };
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -189,7 +189,7 @@ impl Operations {
                     // What was begun and never finished nobody sees, but it takes room.
                     return place.class.backend.delete(place.id).await.map(drop);
                 };
-                let found = Found {
+                let found = LocatedImage {
                     handle: place.handle,
                     class: place.class,
                     image,
@@ -217,12 +217,12 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] or [`Kind::WrongNode`].
-    pub(super) async fn find_snapshot(&self, reference: &Reference) -> Result<Found> {
+    pub(super) async fn find_snapshot(&self, reference: &Reference) -> Result<LocatedImage> {
         self.find_shown(reference).await.map(|(found, _)| found)
     }
 
     /// The same, with the group snapshot that it is a member of.
-    async fn find_shown(&self, reference: &Reference) -> Result<(Found, Groups)> {
+    async fn find_shown(&self, reference: &Reference) -> Result<(LocatedImage, Groups)> {
         let found = self.find(ImageKind::Snapshot, reference).await?;
         let groups = self.groups_of(std::slice::from_ref(&found)).await?;
         if self.shows(&groups, &found).await? {
@@ -234,7 +234,7 @@ impl Operations {
     }
 
     /// Refuses to delete a member of a group snapshot alone.
-    async fn check_in_no_group_snapshot(&self, snapshot: &Found) -> Result<()> {
+    async fn check_in_no_group_snapshot(&self, snapshot: &LocatedImage) -> Result<()> {
         let groups = self.groups_of(std::slice::from_ref(snapshot)).await?;
         match groups.of(snapshot) {
             None => Ok(()),

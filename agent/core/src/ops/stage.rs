@@ -8,11 +8,11 @@ use std::{
 
 use super::{
     Operations,
-    devices::{At, Devices},
+    devices::{Devices, PathState},
     fs_group,
     labels::{self, Read},
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     volume::check_capabilities,
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     blocking, fail,
     host::{
         Access, FileSystem, Mount, MountOptions, MountTable, Probe,
-        format::{self, Ground},
+        format::{self, FormatTarget},
         grow, grow_unmounted, may_grow_mounted_ext4, mount, probe,
     },
     types::{AbsolutePath, AccessType, Capability, ImageKind, Reference},
@@ -66,7 +66,7 @@ impl Operations {
         let place = self
             .place(ImageKind::Volume, &request.volume)
             .map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -91,7 +91,7 @@ impl Operations {
     /// [`Kind::Precondition`] when the controller must publish it first, or published it otherwise.
     pub(super) fn permitted(
         &self,
-        found: &Found,
+        found: &LocatedImage,
         capability: &Capability,
         wanted: Access,
     ) -> Result<Access> {
@@ -135,7 +135,7 @@ impl Operations {
             Ok(place) => place,
             Err(error) => return gone(error, staging).await,
         };
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 match place.find().await {
@@ -186,11 +186,11 @@ fn check_staging(staging: &Path) -> Result<()> {
     }
 }
 
-impl Found {
+impl LocatedImage {
     pub(super) async fn stage_block(&self, staging: &Path) -> Result<()> {
         let staging = staging.to_owned();
         let at = self.look(move |_, (devices, table)| Ok(devices.at(table, &staging)));
-        if let At::Ours(mount) = at.await? {
+        if let PathState::Ours(mount) = at.await? {
             return Err(staged_otherwise(self, &mount.target));
         }
         // What a raw user writes is his: from now on this volume is never formatted.
@@ -221,7 +221,7 @@ impl Found {
             Ok((devices.at(table, &staging), is_used))
         });
         let (at, is_used) = before.await?;
-        if let At::Ours(mount) = &at
+        if let PathState::Ours(mount) = &at
             && file_system.is_some_and(|wanted| wanted.name() != mount.fs_type)
         {
             return Err(staged_otherwise(self, &mount.target));
@@ -245,8 +245,10 @@ impl Found {
             options = options.with_access(access);
         }
         match at {
-            At::Foreign(mount) => return Err(At::foreign("staging_target_path", &mount)),
-            At::Ours(mount) => {
+            PathState::Foreign(mount) => {
+                return Err(PathState::foreign("staging_target_path", &mount));
+            }
+            PathState::Ours(mount) => {
                 if mount.fs_type != kind.name()
                     || devices_access(&mount) != options.access()
                     || !options.restrictions().hold_at(&mount)
@@ -254,7 +256,7 @@ impl Found {
                     return Err(staged_otherwise(self, &mount.target));
                 }
             }
-            At::Nothing => {
+            PathState::Nothing => {
                 let mounted = self.attach_and_mount(&request.staging, kind, options).await;
                 mounted.map_err(|error| self.explain_raw(error, is_used, &request.staging))?;
             }
@@ -330,9 +332,9 @@ impl Found {
         };
         match found {
             // What an interrupted format of ours left has been seen by nobody.
-            _ if self.image.is_format_running() => self.format(device, kind, Ground::Debris).await,
+            _ if self.image.is_format_running() => self.format(device, kind, FormatTarget::Debris).await,
             Probe::Blank if self.image.is_unformatted() => {
-                self.format(device, kind, Ground::Untouched).await
+                self.format(device, kind, FormatTarget::Untouched).await
             }
             Probe::Blank if self.image.is_raw_alone() => refused(
                 "was made as a raw block device, without a file system; it is not formatted".to_owned(),
@@ -354,7 +356,7 @@ impl Found {
     }
 
     /// Formats a volume that nobody has ever used.
-    async fn format(&self, device: &Path, kind: FileSystem, ground: Ground) -> Result<()> {
+    async fn format(&self, device: &Path, kind: FileSystem, ground: FormatTarget) -> Result<()> {
         format::check_maker(kind).await?;
         let running = LabelChange::set(labels::FORMAT, "running");
         self.class.backend.relabel(self.image.id, &running).await?;
@@ -428,9 +430,11 @@ impl Found {
         (devices, table): (&Devices, &MountTable),
     ) -> Result<bool> {
         let ours = match devices.at(table, staging) {
-            At::Foreign(mount) => return Err(At::foreign("staging_target_path", &mount)),
-            At::Ours(_) => true,
-            At::Nothing => false,
+            PathState::Foreign(mount) => {
+                return Err(PathState::foreign("staging_target_path", &mount));
+            }
+            PathState::Ours(_) => true,
+            PathState::Nothing => false,
         };
         let own = mount::resolve(staging).unwrap_or_else(|_| staging.to_owned());
         match devices.mounts(table).find(|mount| mount.target != own) {
@@ -472,7 +476,7 @@ fn devices_access(mount: &Mount) -> Access {
     }
 }
 
-fn staged_otherwise(found: &Found, target: &Path) -> Error {
+fn staged_otherwise(found: &LocatedImage, target: &Path) -> Error {
     Error::new(
         Kind::Conflict,
         format!(

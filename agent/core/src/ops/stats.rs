@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use super::{
     Operations,
     devices::Devices,
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     volume::Condition,
 };
 use crate::{
@@ -55,7 +55,7 @@ impl Operations {
         let path = path.to_owned();
         // One that does not answer holds up one thread, however often it is asked.
         let turn = self.measuring.join(
-            vec![Hold::Exclusive(found.image.id)],
+            vec![LockMode::Exclusive(found.image.id)],
             Instant::now() + PATIENCE,
         );
         let turn = turn.await.map_err(|_| {
@@ -75,7 +75,7 @@ impl Operations {
     }
 }
 
-impl Found {
+impl LocatedImage {
     fn measure(
         &self,
         path: &str,

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Error, Kind, Result,
-    host::{Access, Mount, Place, Restrictions, mount},
+    host::{Access, Mount, PathBeneath, Restrictions, mount},
     types::{AbsolutePath, RootPath},
 };
 
@@ -30,11 +30,11 @@ impl From<AbsolutePath> for Target {
 
 /// A target, as it is reached now.
 #[derive(Debug)]
-pub(super) enum Spot {
+pub(super) enum TargetLocation {
     /// By its path, wherever links lead.
     Path(PathBuf),
     /// Beneath its root, and nowhere else.
-    Beneath(Place),
+    Beneath(PathBeneath),
 }
 
 impl Target {
@@ -42,10 +42,10 @@ impl Target {
     ///
     /// # Errors
     /// `Invalid` when a link leads elsewhere that must not.
-    pub(super) fn find(&self) -> Result<Option<Spot>> {
+    pub(super) fn find(&self) -> Result<Option<TargetLocation>> {
         match &self.root {
-            None => Ok(Some(Spot::of(&self.path))),
-            Some(root) => Ok(Place::find(root, &self.path)?.map(Spot::Beneath)),
+            None => Ok(Some(TargetLocation::of(&self.path))),
+            Some(root) => Ok(PathBeneath::find(root, &self.path)?.map(TargetLocation::Beneath)),
         }
     }
 
@@ -53,15 +53,15 @@ impl Target {
     ///
     /// # Errors
     /// As those of [`Target::find`].
-    pub(super) fn make(&self) -> Result<Spot> {
+    pub(super) fn make(&self) -> Result<TargetLocation> {
         match &self.root {
-            None => Ok(Spot::of(&self.path)),
-            Some(root) => Place::make(root, &self.path).map(Spot::Beneath),
+            None => Ok(TargetLocation::of(&self.path)),
+            Some(root) => PathBeneath::make(root, &self.path).map(TargetLocation::Beneath),
         }
     }
 }
 
-impl Spot {
+impl TargetLocation {
     /// The one of a path whose links are all followed.
     pub(super) fn of(path: &Path) -> Self {
         Self::Path(path.to_owned())
@@ -108,7 +108,7 @@ impl Spot {
 
 /// What becomes of a target when nothing is published there any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Emptied {
+pub enum TargetCleanup {
     /// It goes.
     Removed,
     /// It stays: the caller has made it.
@@ -117,7 +117,7 @@ pub enum Emptied {
 
 /// Makes the directory that a file system is to be published at, or finds it empty.
 /// Says whether it was made.
-pub(super) fn make_directory(target: &Spot) -> Result<bool> {
+pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
     match DirBuilder::new().mode(0o755).create(target.reached()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -139,7 +139,7 @@ pub(super) fn make_directory(target: &Spot) -> Result<bool> {
 
 /// Makes the file that a block device is to be published at, or finds it empty.
 /// Says whether it was made.
-pub(super) fn make_file(target: &Spot) -> Result<bool> {
+pub(super) fn make_file(target: &TargetLocation) -> Result<bool> {
     let made = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -160,7 +160,7 @@ pub(super) fn make_file(target: &Spot) -> Result<bool> {
 }
 
 /// Removes what a publication stood on. What has something in it is not ours and stays.
-pub(super) fn remove(target: &Spot) -> Result<()> {
+pub(super) fn remove(target: &TargetLocation) -> Result<()> {
     let metadata = match fs::symlink_metadata(target.reached()) {
         Ok(metadata) => metadata,
         Err(error)
@@ -197,21 +197,21 @@ pub(super) fn remove(target: &Spot) -> Result<()> {
     }
 }
 
-fn wrong(target: &Spot, what: &str) -> Error {
+fn wrong(target: &TargetLocation, what: &str) -> Error {
     Error::new(
         Kind::Precondition,
         format!("target_path {} {what}", target.shown().display()),
     )
 }
 
-fn failed(target: &Spot, error: io::Error) -> Error {
+fn failed(target: &TargetLocation, error: io::Error) -> Error {
     Error::io(
         format!("could not use target_path {}", target.shown().display()),
         error,
     )
 }
 
-fn parent(target: &Spot, error: io::Error) -> Error {
+fn parent(target: &TargetLocation, error: io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => wrong(target, "has no parent directory; make that first"),
         io::ErrorKind::NotADirectory => {
@@ -232,13 +232,13 @@ mod tests {
         fs::create_dir(&full).unwrap();
         fs::write(full.join("precious"), "x").unwrap();
         for error in [
-            make_directory(&Spot::of(&full)).unwrap_err(),
-            make_file(&Spot::of(&full)).unwrap_err(),
-            make_directory(&Spot::of(&full.join("precious"))).unwrap_err(),
-            make_file(&Spot::of(&full.join("precious"))).unwrap_err(),
-            remove(&Spot::of(&full)).unwrap_err(),
-            remove(&Spot::of(&full.join("precious"))).unwrap_err(),
-            make_directory(&Spot::of(&directory.path().join("no/parent"))).unwrap_err(),
+            make_directory(&TargetLocation::of(&full)).unwrap_err(),
+            make_file(&TargetLocation::of(&full)).unwrap_err(),
+            make_directory(&TargetLocation::of(&full.join("precious"))).unwrap_err(),
+            make_file(&TargetLocation::of(&full.join("precious"))).unwrap_err(),
+            remove(&TargetLocation::of(&full)).unwrap_err(),
+            remove(&TargetLocation::of(&full.join("precious"))).unwrap_err(),
+            make_directory(&TargetLocation::of(&directory.path().join("no/parent"))).unwrap_err(),
         ] {
             assert_eq!(error.kind(), Kind::Precondition, "{error}");
         }
@@ -249,13 +249,13 @@ mod tests {
     fn a_target_is_made_once_and_removed_once() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("target");
-        assert!(make_directory(&Spot::of(&target)).unwrap());
-        assert!(!make_directory(&Spot::of(&target)).unwrap());
-        remove(&Spot::of(&target)).unwrap();
-        remove(&Spot::of(&target)).unwrap();
-        assert!(make_file(&Spot::of(&target)).unwrap());
-        assert!(!make_file(&Spot::of(&target)).unwrap());
-        remove(&Spot::of(&target)).unwrap();
+        assert!(make_directory(&TargetLocation::of(&target)).unwrap());
+        assert!(!make_directory(&TargetLocation::of(&target)).unwrap());
+        remove(&TargetLocation::of(&target)).unwrap();
+        remove(&TargetLocation::of(&target)).unwrap();
+        assert!(make_file(&TargetLocation::of(&target)).unwrap());
+        assert!(!make_file(&TargetLocation::of(&target)).unwrap());
+        remove(&TargetLocation::of(&target)).unwrap();
         assert!(!target.exists());
     }
 }

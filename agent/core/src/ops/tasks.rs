@@ -7,7 +7,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{
     class::Class,
-    locks::{Guard, Hold, Locks},
+    locks::{LockGuard, LockMode, Locks},
 };
 use crate::{Error, Kind, Result, types::ImageId};
 
@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Runs changes: each in a task of its own that owns its locks.
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(super) struct Tasks {
     classes: Vec<Class>,
     locks: Locks,
     tasks: TaskTracker,
 }
 
-impl Changes {
+impl Tasks {
     /// Changes of what is in these classes.
     pub(super) fn new(classes: Vec<Class>) -> Self {
         Self {
@@ -39,7 +39,7 @@ impl Changes {
     /// [`Kind::Busy`] when an object is held, or when the agent is shutting down; else what `change` returns.
     pub(super) fn run<T, F>(
         &self,
-        holds: Vec<Hold>,
+        holds: Vec<LockMode>,
         change: F,
     ) -> impl Future<Output = Result<T>> + Send
     where
@@ -48,7 +48,7 @@ impl Changes {
     {
         // The futures of the callers stay small.
         let change = Box::pin(change);
-        let holding = |guard: Guard| async move {
+        let holding = |guard: LockGuard| async move {
             let result = change.await;
             drop(guard);
             result
@@ -59,8 +59,8 @@ impl Changes {
     /// The same for a change that lets go itself of what it needs no longer.
     pub(super) async fn run_holding<T, F>(
         &self,
-        holds: Vec<Hold>,
-        change: impl FnOnce(Guard) -> F + Send,
+        holds: Vec<LockMode>,
+        change: impl FnOnce(LockGuard) -> F + Send,
     ) -> Result<T>
     where
         T: Send + 'static,
@@ -73,8 +73,8 @@ impl Changes {
     /// The same for what may take long: a repeat waits a while for the first call to be done.
     pub(super) async fn join<T, F>(
         &self,
-        holds: Vec<Hold>,
-        change: impl FnOnce(Guard) -> F + Send,
+        holds: Vec<LockMode>,
+        change: impl FnOnce(LockGuard) -> F + Send,
     ) -> Result<T>
     where
         T: Send + 'static,

@@ -6,8 +6,8 @@ use super::{
     Class, Listing, Operations, PageRequest,
     capacity::minimum_size,
     labels::{self, Read},
-    locks::{Guard, Hold},
-    lookup::{Found, not_here},
+    locks::{LockGuard, LockMode},
+    lookup::{LocatedImage, not_here},
     mutable_parameters, parameters,
 };
 use crate::{
@@ -103,8 +103,8 @@ impl Source {
     }
 }
 
-impl From<Found> for Volume {
-    fn from(found: Found) -> Self {
+impl From<LocatedImage> for Volume {
+    fn from(found: LocatedImage) -> Self {
         Self {
             size: found.image.size,
             source: found.image.source(),
@@ -140,7 +140,7 @@ impl Operations {
             ));
         }
         let id = volume_id(&request.name);
-        let mut holds = vec![Hold::Exclusive(id)];
+        let mut holds = vec![LockMode::Exclusive(id)];
         if let Some(source) = &request.source
             && let (kind, reference) = source.split()
             && let Some(Handle { key, .. }) = reference.handle()
@@ -154,8 +154,8 @@ impl Operations {
             }
             holds.push(match kind {
                 // A volume is held still while it is copied, which only one can do at a time.
-                ImageKind::Volume => Hold::Exclusive(source),
-                _ => Hold::Shared(source),
+                ImageKind::Volume => LockMode::Exclusive(source),
+                _ => LockMode::Shared(source),
             });
         }
         let this = Arc::clone(self);
@@ -173,7 +173,7 @@ impl Operations {
         class: Class,
         id: ImageId,
         request: CreateVolume,
-        mut guard: Guard,
+        mut guard: LockGuard,
     ) -> Result<Volume> {
         // Before the source is looked at: it may be gone since, and a repeat must still find its volume.
         if let Some(found) = self.named(&class, id).await? {
@@ -207,7 +207,7 @@ impl Operations {
         }
         class.backend.finish(&spec).await?;
         tracing::info!(volume.id = %handle, volume.name = %request.name, bytes = image.size.bytes(), "volume created");
-        Ok(Found {
+        Ok(LocatedImage {
             handle,
             class,
             image,
@@ -230,7 +230,7 @@ impl Operations {
     }
 
     /// The image that has this key already, in whatever class.
-    pub(super) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<Found>> {
+    pub(super) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<LocatedImage>> {
         for class in self.classes.iter() {
             let image = match class.backend.get(id).await {
                 Ok(image) => image,
@@ -239,7 +239,7 @@ impl Operations {
                 Err(error) => return Err(error),
             };
             if let Some(image) = image {
-                return Ok(Some(Found {
+                return Ok(Some(LocatedImage {
                     handle: Handle {
                         node: self.settings().node.clone(),
                         class: class.name.clone(),
@@ -281,7 +281,7 @@ impl Operations {
             Err(error) if error.kind() == Kind::NotFound => return Ok(()),
             Err(error) => return Err(not_here(error)),
         };
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -319,11 +319,11 @@ impl Operations {
     }
 
     /// Every image of a kind. A class that cannot be read fails the whole list: a volume left out would look lost.
-    pub(super) async fn everything(&self, kind: ImageKind) -> Result<Vec<Found>> {
+    pub(super) async fn everything(&self, kind: ImageKind) -> Result<Vec<LocatedImage>> {
         let mut all = Vec::new();
         for class in self.classes.iter() {
             let images = class.backend.list(kind).await?;
-            all.extend(images.into_iter().map(|image| Found {
+            all.extend(images.into_iter().map(|image| LocatedImage {
                 handle: Handle {
                     node: self.settings().node.clone(),
                     class: class.name.clone(),
@@ -350,7 +350,7 @@ impl Operations {
             return Err(Error::invalid("capacity_range is missing"));
         }
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
@@ -381,7 +381,7 @@ impl Operations {
     ) -> Result<()> {
         mutable_parameters::check(&parameters)?;
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
-        let holds = vec![Hold::Exclusive(place.id)];
+        let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
@@ -414,7 +414,7 @@ impl Operations {
     }
 }
 
-impl Found {
+impl LocatedImage {
     /// Refuses a volume that may not be deleted now.
     ///
     /// # Errors
@@ -453,7 +453,7 @@ impl Found {
     /// Deletes a volume that is in no group, or whose group goes with it.
     ///
     /// # Errors
-    /// As those of [`Found::check_deletable`], `InUse` when it is attached or mounted.
+    /// As those of [`LocatedImage::check_deletable`], `InUse` when it is attached or mounted.
     pub(super) async fn delete_volume(&self) -> Result<()> {
         self.check_deletable()?;
         self.class.backend.delete(self.image.id).await?;

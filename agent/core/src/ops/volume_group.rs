@@ -8,8 +8,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::{
     Class, Condition, Listing, OnGroupDelete, Operations, PageRequest, Volume,
     labels::{self, Read},
-    locks::Hold,
-    lookup::{Found, not_here},
+    locks::LockMode,
+    lookup::{LocatedImage, not_here},
     parameters,
 };
 use crate::{
@@ -85,7 +85,7 @@ fn read(text: &str) -> Vec<Member> {
     words.filter_map(member).collect()
 }
 
-impl Found {
+impl LocatedImage {
     /// The members of a group, or the volumes that a group snapshot shows, by class and key.
     pub(super) fn members(&self) -> Vec<Member> {
         self.image
@@ -111,13 +111,13 @@ impl Found {
 
 /// Whether a volume that is in another group already is a wrong argument or a wrong state: the calls' texts differ.
 #[derive(Debug, Clone, Copy)]
-enum Joining {
+enum JoinRule {
     Create,
     Modify,
 }
 
 /// All volumes of some classes, read once for each class.
-pub(super) struct Volumes(BTreeMap<Member, Found>);
+pub(super) struct Volumes(BTreeMap<Member, LocatedImage>);
 
 impl Operations {
     /// Makes a group, or finds the one that an earlier call with this name made.
@@ -142,8 +142,8 @@ impl Operations {
             kind,
             key: Key::of(kind, &request.name),
         };
-        let mut holds = vec![Hold::Exclusive(id)];
-        holds.extend(members.iter().map(|member| Hold::Shared(member.id())));
+        let mut holds = vec![LockMode::Exclusive(id)];
+        holds.extend(members.iter().map(|member| LockMode::Shared(member.id())));
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -181,7 +181,7 @@ impl Operations {
         let _one_at_a_time = self.grouping.lock().await;
         let volumes = self.volumes_of(members.iter()).await?;
         volumes.check(self, &members)?;
-        self.check_joins(id, &members, Joining::Create).await?;
+        self.check_joins(id, &members, JoinRule::Create).await?;
         let spec = ImageSpec {
             id,
             size: Size::default(),
@@ -200,7 +200,7 @@ impl Operations {
         fail::point("create-group.made");
         let handle = self.handle_in(&class, id);
         tracing::info!(group.id = %handle, group.name = %request.name, members = members.len(), "group created");
-        let found = Found {
+        let found = LocatedImage {
             handle,
             class,
             image,
@@ -234,9 +234,9 @@ impl Operations {
             .cloned()
             .collect();
         let id = found.image.id;
-        let mut holds = vec![Hold::Exclusive(id)];
+        let mut holds = vec![LockMode::Exclusive(id)];
         // Nobody may delete one on its way in.
-        holds.extend(new.iter().map(|member| Hold::Shared(member.id())));
+        holds.extend(new.iter().map(|member| LockMode::Shared(member.id())));
         let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
@@ -249,7 +249,7 @@ impl Operations {
 
     async fn set_members(
         &self,
-        mut found: Found,
+        mut found: LocatedImage,
         new: Vec<Member>,
         wanted: Vec<Member>,
     ) -> Result<VolumeGroup> {
@@ -257,7 +257,7 @@ impl Operations {
         let _one_at_a_time = self.grouping.lock().await;
         let volumes = self.volumes_of(wanted.iter()).await?;
         volumes.check(self, &new)?;
-        self.check_joins(id, &new, Joining::Modify).await?;
+        self.check_joins(id, &new, JoinRule::Modify).await?;
         let change = LabelChange::set(labels::MEMBERS, write(&wanted));
         let changed = found.class.backend.relabel(id, &change).await?;
         fail::point("modify-group.changed");
@@ -282,9 +282,9 @@ impl Operations {
             Err(error) => return Err(error),
         };
         let before = found.members();
-        let mut holds = vec![Hold::Exclusive(found.image.id)];
+        let mut holds = vec![LockMode::Exclusive(found.image.id)];
         if self.settings().on_group_delete == OnGroupDelete::Cascade {
-            holds.extend(before.iter().map(|member| Hold::Exclusive(member.id())));
+            holds.extend(before.iter().map(|member| LockMode::Exclusive(member.id())));
         }
         let this = Arc::clone(self);
         self.changes
@@ -292,7 +292,7 @@ impl Operations {
                 let Some(image) = found.class.backend.get(found.image.id).await? else {
                     return Ok(());
                 };
-                let found = Found { image, ..found };
+                let found = LocatedImage { image, ..found };
                 found.readable()?;
                 found.check_members_are(&before)?;
                 this.let_members_go(&found).await?;
@@ -305,7 +305,7 @@ impl Operations {
     }
 
     /// Does with the members of a group that is about to go what the agent is set to.
-    async fn let_members_go(&self, group: &Found) -> Result<()> {
+    async fn let_members_go(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         match self.settings().on_group_delete {
             OnGroupDelete::Unlink => return Ok(()),
@@ -364,12 +364,16 @@ impl Operations {
     /// `StaleToken`.
     pub async fn list_volume_groups(&self, page: &PageRequest) -> Result<Listing<VolumeGroup>> {
         let page = page.cut(self.everything(ImageKind::Group).await?)?;
-        let members: Vec<Member> = page.entries.iter().flat_map(Found::members).collect();
+        let members: Vec<Member> = page
+            .entries
+            .iter()
+            .flat_map(LocatedImage::members)
+            .collect();
         let volumes = self.volumes_of(members.iter()).await?;
         Ok(page.map(|found| volumes.group(found)))
     }
 
-    async fn group(&self, found: Found) -> Result<VolumeGroup> {
+    async fn group(&self, found: LocatedImage) -> Result<VolumeGroup> {
         found.readable()?;
         let volumes = self.volumes_of(found.members().iter()).await?;
         Ok(volumes.group(found))
@@ -425,7 +429,7 @@ impl Operations {
             images.retain(|image| keys.binary_search(&image.id.key).is_ok());
             for image in images {
                 let handle = self.handle_in(class, image.id);
-                let found = Found {
+                let found = LocatedImage {
                     class: class.clone(),
                     image,
                     handle,
@@ -437,7 +441,7 @@ impl Operations {
     }
 
     /// Refuses volumes that are in another group than `joined`.
-    async fn check_joins(&self, joined: ImageId, new: &[Member], joining: Joining) -> Result<()> {
+    async fn check_joins(&self, joined: ImageId, new: &[Member], joining: JoinRule) -> Result<()> {
         if new.is_empty() {
             return Ok(());
         }
@@ -447,8 +451,8 @@ impl Operations {
             }
             if let Some(taken) = group.members().iter().find(|member| new.contains(member)) {
                 let kind = match joining {
-                    Joining::Create => Kind::Precondition,
-                    Joining::Modify => Kind::Invalid,
+                    JoinRule::Create => Kind::Precondition,
+                    JoinRule::Modify => Kind::Invalid,
                 };
                 return Err(Error::new(
                     kind,
@@ -467,7 +471,7 @@ impl Operations {
     }
 
     /// Refuses to delete a volume that is in a group.
-    pub(super) async fn check_in_no_group(&self, volume: &Found) -> Result<()> {
+    pub(super) async fn check_in_no_group(&self, volume: &LocatedImage) -> Result<()> {
         let member = Member::of(&volume.handle);
         for class in self.classes.iter() {
             let groups = match class.backend.list(ImageKind::Group).await {
@@ -479,7 +483,7 @@ impl Operations {
             for image in groups {
                 let handle = self.handle_in(class, image.id);
                 let name = image.label(labels::NAME).unwrap_or_default().to_owned();
-                let group = Found {
+                let group = LocatedImage {
                     handle,
                     class: class.clone(),
                     image,
@@ -517,17 +521,17 @@ impl Volumes {
     }
 
     /// One of them.
-    pub(super) fn get(&self, member: &Member) -> Option<&Found> {
+    pub(super) fn get(&self, member: &Member) -> Option<&LocatedImage> {
         self.0.get(member)
     }
 
     /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Found> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LocatedImage> {
         self.0.values()
     }
 
     /// A group with what there is of its volumes.
-    fn group(&self, group: Found) -> VolumeGroup {
+    fn group(&self, group: LocatedImage) -> VolumeGroup {
         let member = |member: Member| match self.0.get(&member) {
             Some(found) => Volume::from(found.clone()),
             None => Volume {

@@ -1,7 +1,7 @@
 //! `csi.v0.Node`: volumes staged and published on this node.
 
 use drumlin_core::{
-    ops::{Emptied, PublishVolume, StageVolume},
+    ops::{PublishVolume, StageVolume, TargetCleanup},
     types::{AbsolutePath, Reference, Topology},
 };
 use drumlin_proto::csi::v0;
@@ -87,7 +87,7 @@ impl v0::node_server::Node for Front {
             let target = AbsolutePath::parse("target_path", &request.target_path)?;
             csi_pre_v1::must_exist(&self.operations, &volume).await?;
             self.operations
-                .unpublish_volume(&volume, target.into(), Emptied::Left)
+                .unpublish_volume(&volume, target.into(), TargetCleanup::Left)
                 .await?;
             Ok(v0::NodeUnpublishVolumeResponse {})
         })

@@ -1,7 +1,7 @@
 //! `csi.v1.Node`: volumes staged, published, measured and grown on this node.
 
 use drumlin_core::{
-    ops::{Emptied, PublishVolume, StageVolume, Usage},
+    ops::{PublishVolume, StageVolume, TargetCleanup, Usage},
     types::{AbsolutePath, Reference, Topology},
 };
 use drumlin_proto::{
@@ -93,7 +93,7 @@ impl v1::node_server::Node for Front {
             let root = root.map(|root| convert::metadata_text(MOUNT_ROOT_METADATA, &root));
             let target = convert::target(&request.target_path, root.transpose()?.as_deref())?;
             self.operations
-                .unpublish_volume(&volume, target, Emptied::Removed)
+                .unpublish_volume(&volume, target, TargetCleanup::Removed)
                 .await?;
             Ok(v1::NodeUnpublishVolumeResponse {})
         })

@@ -21,7 +21,7 @@ use std::{
 
 use super::{
     Allocation, Inner,
-    layout::Passing,
+    layout::TemporaryPrefix,
     record::{self, Record},
 };
 use crate::{
@@ -42,7 +42,7 @@ impl Inner {
         if spec.origin == Origin::Blank && spec.id.kind != ImageKind::Snapshot {
             self.check_room(spec.size)?;
         }
-        let making = self.layout.passing(Passing::Making, spec.id);
+        let making = self.layout.passing(TemporaryPrefix::Making, spec.id);
         let made = self.fill(&making, spec).and_then(|()| {
             fail::point("directory.create.filled");
             let there = self.layout.directory(spec.id);
@@ -173,7 +173,7 @@ impl Inner {
     }
 
     fn write_record(&self, id: ImageId, record: &Record) -> Result<()> {
-        let passing = self.layout.passing(Passing::Record, id);
+        let passing = self.layout.passing(TemporaryPrefix::Record, id);
         let there = self.layout.record(id);
         let written = record.write(&passing).and_then(|()| {
             fail::point("directory.record.written");
@@ -198,7 +198,7 @@ impl Inner {
             self.detach(id)?;
         }
         fail::point("directory.delete.detached");
-        let deleting = self.layout.passing(Passing::Deleting, id);
+        let deleting = self.layout.passing(TemporaryPrefix::Deleting, id);
         record::remove(&deleting)?;
         let there = self.layout.directory(id);
         fs::rename(&there, &deleting)

@@ -16,7 +16,7 @@ use crate::{
     fail,
     host::{
         Access, MountTable, copy, loop_device,
-        quiesce::{Held, Member, Moment, SHORT, Step},
+        quiesce::{Member, QuiescePlan, QuiesceTarget, SHORT, Step},
     },
     types::{ImageId, Size},
 };
@@ -94,7 +94,7 @@ impl Inner {
     }
 
     /// Makes the images that the copies will be, and says what is left to be done.
-    pub(super) fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<Moment> {
+    pub(super) fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
         let must_copy = self.must_copy()?;
         let mut members = Vec::new();
         for spec in specs {
@@ -104,10 +104,10 @@ impl Inner {
             members.push(self.prepare_copy(spec, must_copy).map_err(explain)?);
             fail::point("directory.together.made");
         }
-        Ok(Moment {
+        Ok(QuiescePlan {
             members,
             limit: self.settings.longest_freeze.unwrap_or(SHORT),
-            ..Moment::default()
+            ..QuiescePlan::default()
         })
     }
 
@@ -131,7 +131,7 @@ impl Inner {
                 .map_err(|error| failed_sync(source, error))?;
             member.flushed.push(open(&mount_point, false)?);
             for list in [&mut member.settled, &mut member.held] {
-                list.push(Held::FileSystem(open(&mount_point, false)?));
+                list.push(QuiesceTarget::FileSystem(open(&mount_point, false)?));
             }
         }
         let step = if must_copy {

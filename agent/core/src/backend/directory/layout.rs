@@ -37,7 +37,7 @@ pub(super) struct Layout {
 
 /// What stands before the key in the name of something that an image is on its way to or from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Passing {
+pub(super) enum TemporaryPrefix {
     /// A directory that is being filled.
     Making,
     /// A directory that is being removed.
@@ -50,7 +50,7 @@ pub(super) enum Passing {
     Frozen,
 }
 
-impl Passing {
+impl TemporaryPrefix {
     const ALL: [Self; 5] = [
         Self::Making,
         Self::Deleting,
@@ -106,17 +106,20 @@ impl Layout {
     }
 
     /// A passing thing of one image.
-    pub(super) fn passing(&self, passing: Passing, id: ImageId) -> PathBuf {
+    pub(super) fn passing(&self, passing: TemporaryPrefix, id: ImageId) -> PathBuf {
         self.kind(id.kind)
             .join(format!("{}{}", passing.prefix(), id.key))
     }
 
     /// All passing things of a kind, as a process that was killed left them.
-    pub(super) fn all_passing(&self, kind: ImageKind) -> Result<Vec<(Passing, ImageId, PathBuf)>> {
+    pub(super) fn all_passing(
+        &self,
+        kind: ImageKind,
+    ) -> Result<Vec<(TemporaryPrefix, ImageId, PathBuf)>> {
         let mut found = Vec::new();
         self.each(kind, |name, path| {
             let Some(name) = name.to_str() else { return };
-            for passing in Passing::ALL {
+            for passing in TemporaryPrefix::ALL {
                 if let Some(key) = name.strip_prefix(passing.prefix()).and_then(Key::parse) {
                     found.push((passing, ImageId { kind, key }, path()));
                 }

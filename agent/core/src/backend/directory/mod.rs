@@ -35,16 +35,16 @@ use tokio::sync::Semaphore;
 
 use super::{
     Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange,
-    gate::Gate,
+    gate::TimedMutex,
 };
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
-    host::{Access, Disk, FileSystem, quiesce::Moment},
+    host::{Access, Disk, FileSystem, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 use layout::Layout;
 use open_lock::Opening;
-use watched::Watched;
+use watched::ListCache;
 
 /// Whether the blocks of a volume are reserved when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,9 +96,9 @@ struct Inner {
     settings: DirectorySettings,
     layout: Layout,
     opening: Opening,
-    looks: Gate,
+    looks: TimedMutex,
     threads: Arc<Semaphore>,
-    watched: Watched,
+    watched: ListCache,
 }
 
 /// So many threads work in one directory at a time: a disk that stalls leaves other classes theirs.
@@ -119,9 +119,9 @@ impl Directory {
             inner: Arc::new(Inner {
                 layout: Layout::new(&settings.path),
                 opening: Opening::default(),
-                looks: Gate::new(SLOW_TO_LOOK),
+                looks: TimedMutex::new(SLOW_TO_LOOK),
                 threads: Arc::new(Semaphore::new(THREADS)),
-                watched: Watched::default(),
+                watched: ListCache::default(),
                 settings,
             }),
         }
@@ -227,28 +227,28 @@ impl Backend for Directory {
         self.run(move |inner| inner.create(&spec)).await
     }
 
-    async fn check_together(&self, specs: &[ImageSpec]) -> Result<()> {
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
         let specs = specs.to_vec();
         self.run(move |inner| inner.check_copies(&specs)).await
     }
 
-    async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment> {
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
         let specs = specs.to_vec();
         self.run(move |inner| inner.prepare_copies(&specs)).await
     }
 
-    async fn keep_together(&self, specs: &[ImageSpec]) -> Result<()> {
+    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
         let specs = specs.to_vec();
         self.run(move |inner| inner.keep_copies(&specs)).await
     }
 
-    async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
         let pairs = pairs.to_vec();
-        self.run(move |inner| inner.check_give_back(&pairs)).await
+        self.run(move |inner| inner.check_rollback(&pairs)).await
     }
 
-    async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
-        self.run(move |inner| inner.give_back(id, from)).await
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        self.run(move |inner| inner.roll_back(id, from)).await
     }
 
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {

@@ -14,7 +14,7 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use super::{Inner, Missing, layout::Passing, record};
+use super::{Inner, Missing, layout::TemporaryPrefix, record};
 use crate::{
     Error, Kind, Result,
     host::{MountTable, freeze, loop_device},
@@ -101,9 +101,9 @@ impl Inner {
         for kind in ImageKind::ALL {
             for (passing, id, path) in self.layout.all_passing(kind)? {
                 match passing {
-                    Passing::Making | Passing::Deleting => record::remove(&path)?,
-                    Passing::Record | Passing::Image => unlink(&path)?,
-                    Passing::Frozen => {
+                    TemporaryPrefix::Making | TemporaryPrefix::Deleting => record::remove(&path)?,
+                    TemporaryPrefix::Record | TemporaryPrefix::Image => unlink(&path)?,
+                    TemporaryPrefix::Frozen => {
                         for device in loop_device::find(&self.layout.image(id))? {
                             for mount in MountTable::read()?.file_systems_of(&device.path)? {
                                 freeze::thaw(&mount.target)?;

@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{Allocation, Inner, layout::Passing, record};
+use super::{Allocation, Inner, layout::TemporaryPrefix, record};
 use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, Labels, Origin},
@@ -17,7 +17,7 @@ use crate::{
 
 impl Inner {
     /// Refuses what cannot be given back, or has no room beside what is there until then.
-    pub(super) fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+    pub(super) fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
         let must_copy = self.must_copy()?;
         let is_thick = self.settings.allocation == Allocation::Thick;
         let (mut taken, mut most) = (0_i128, 0_i128);
@@ -61,12 +61,12 @@ impl Inner {
     }
 
     /// Replaces the bytes of a volume by those of a snapshot, in one step.
-    pub(super) fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+    pub(super) fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
         let volume = self.layout.usable(id)?;
         self.layout.usable(from)?;
         // A device that stays would go on showing the old bytes.
         self.detach(id)?;
-        let passing = self.layout.passing(Passing::Image, id);
+        let passing = self.layout.passing(TemporaryPrefix::Image, id);
         let there = self.layout.image(id);
         let spec = ImageSpec {
             id,

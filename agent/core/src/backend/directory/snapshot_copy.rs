@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::{Allocation, Inner, layout::Passing};
+use super::{Allocation, Inner, layout::TemporaryPrefix};
 use crate::{
     Error, Kind, Result,
     backend::ImageSpec,
@@ -24,7 +24,7 @@ enum Stillness {
     /// Nobody can write.
     Nothing,
     /// Raw users can write. They cannot be held, so what they wrote in makes no copy; nor does what cannot be watched.
-    Watched(Result<WriteWatch>),
+    ListCache(Result<WriteWatch>),
     /// The file system is frozen, and a mark says so to the agent after a kill.
     Frozen {
         frozen: Option<Frozen>,
@@ -35,7 +35,7 @@ enum Stillness {
 impl Stillness {
     /// Fails when raw users may have written since it began.
     fn check(&self) -> io::Result<()> {
-        let Self::Watched(watch) = self else {
+        let Self::ListCache(watch) = self else {
             return Ok(());
         };
         let watch = watch.as_ref();
@@ -142,10 +142,10 @@ impl Inner {
             for device in &devices {
                 flush(&device.path)?;
             }
-            return Ok(Stillness::Watched(WriteWatch::begin(image, &devices)));
+            return Ok(Stillness::ListCache(WriteWatch::begin(image, &devices)));
         };
         // Read by the agent that starts after a kill; a power cut thaws everything, so nothing is synced.
-        let mark = self.layout.passing(Passing::Frozen, id);
+        let mark = self.layout.passing(TemporaryPrefix::Frozen, id);
         fs::write(&mark, b"")
             .map_err(|error| Error::io(format!("could not write {}", mark.display()), error))?;
         fail::point("directory.copy.marked");

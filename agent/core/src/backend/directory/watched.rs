@@ -73,7 +73,7 @@ const MOVED: AddWatchFlags = AddWatchFlags::IN_DELETE_SELF
 
 /// The lists of a directory class that were read last; none when nothing is known.
 #[derive(Debug, Default)]
-pub(super) struct Watched(Mutex<Option<Watches>>);
+pub(super) struct ListCache(Mutex<Option<Watches>>);
 
 #[derive(Debug)]
 struct Watches {
@@ -94,7 +94,7 @@ struct List {
     stale: BTreeSet<Key>,
 }
 
-impl Watched {
+impl ListCache {
     /// All images of a kind, by key; those are read that may have changed.
     pub(super) fn list(&self, layout: &Layout, kind: ImageKind) -> Result<Vec<Image>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -308,7 +308,7 @@ mod tests {
     struct Class {
         directory: tempfile::TempDir,
         layout: Layout,
-        watched: Watched,
+        watched: ListCache,
     }
 
     fn id(name: &str) -> ImageId {
@@ -325,7 +325,7 @@ mod tests {
             let class = Self {
                 directory,
                 layout,
-                watched: Watched::default(),
+                watched: ListCache::default(),
             };
             fs::create_dir(class.layout.kind(VOLUME)).unwrap();
             for name in ["a", "b", "c"] {

@@ -7,7 +7,7 @@ use super::{
     metadata::VolumeGroup,
     preflight::Dmeventd,
     system_dir,
-    unresponsive_disks::{self, Hiding},
+    unresponsive_disks::{self, DiskFilter},
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -56,7 +56,7 @@ type Placement = Box<dyn Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync>;
 pub(super) struct Command {
     name: String,
     settings: Vec<&'static str>,
-    hiding: Option<Hiding>,
+    hiding: Option<DiskFilter>,
     words: Vec<String>,
     is_done: Option<IsDone>,
     check: Option<Check>,
@@ -172,11 +172,11 @@ impl Command {
         let words = || self.words.iter().chain(&self.places);
         let length: usize = words().map(String::len).sum();
         let is_short = words().count() + COMMON < 60 && length < LONGEST;
-        is_short && !matches!(self.hiding, Some(Hiding::Only(_)))
+        is_short && !matches!(self.hiding, Some(DiskFilter::Only(_)))
     }
 
     /// The same, which does not read silent disks ([`unresponsive_disks::hiding`]).
-    pub(super) fn hiding(&mut self, hiding: Option<Hiding>) {
+    pub(super) fn hiding(&mut self, hiding: Option<DiskFilter>) {
         self.hiding = hiding;
     }
 
@@ -192,8 +192,8 @@ impl Command {
     /// All its words.
     fn all(&self) -> Vec<String> {
         let (setting, only) = match &self.hiding {
-            Some(Hiding::Setting(setting)) => (Some(setting.as_str()), None),
-            Some(Hiding::Only(disks)) => (None, Some(["--devices".to_owned(), disks.clone()])),
+            Some(DiskFilter::Setting(setting)) => (Some(setting.as_str()), None),
+            Some(DiskFilter::Only(disks)) => (None, Some(["--devices".to_owned(), disks.clone()])),
             None => (None, None),
         };
         let more: Vec<&str> = self.settings.iter().copied().chain(setting).collect();
@@ -271,8 +271,8 @@ fn is_noise(line: &str) -> bool {
 /// Runs a command of LVM's that only reports, as JSON.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
     let (setting, only) = match unresponsive_disks::hiding(&[]) {
-        Some(Hiding::Setting(setting)) => (Some(setting), None),
-        Some(Hiding::Only(disks)) => (None, Some(["--devices".to_owned(), disks])),
+        Some(DiskFilter::Setting(setting)) => (Some(setting), None),
+        Some(DiskFilter::Only(disks)) => (None, Some(["--devices".to_owned(), disks])),
         None => (None, None),
     };
     let more: Vec<&str> = [LOOKING].into_iter().chain(setting.as_deref()).collect();

@@ -15,9 +15,9 @@ use std::{
 };
 
 use super::{
-    Health, ImageSpec, Lvm, Ours, Thick, Volumes, Wipe,
+    Health, ImageSpec, Lvm, OwnVolume, Thick, Volumes, Wipe,
     command::Command,
-    in_flight::Hand,
+    in_flight::InFlightGuard,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     moment_of,
     tags::{self, Tags},
@@ -33,7 +33,12 @@ const NOTED: Duration = Duration::from_secs(30);
 
 impl Lvm {
     /// Whether an unfinished image is on its way to being what is asked for.
-    pub(super) fn can_go_on(&self, now: &VolumeGroup, found: &Ours<'_>, spec: &ImageSpec) -> bool {
+    pub(super) fn can_go_on(
+        &self,
+        now: &VolumeGroup,
+        found: &OwnVolume<'_>,
+        spec: &ImageSpec,
+    ) -> bool {
         let (is_same, has_source) = match (found.tags.source, spec.origin) {
             (None, Origin::Blank) => (true, true),
             (Some(source), Origin::CopyOf(origin)) => {
@@ -59,7 +64,7 @@ impl Lvm {
     pub(super) fn moment<'a>(
         &'a self,
         now: &'a VolumeGroup,
-        found: &Ours<'_>,
+        found: &OwnVolume<'_>,
     ) -> Result<(&'a LogicalVolume, u64)> {
         let own = now.volumes.get(&moment_of(found.tags.id));
         let source = found.tags.source;
@@ -100,7 +105,7 @@ impl Lvm {
     }
 
     /// Those that were begun and are not filled yet.
-    pub(super) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, Hand>> {
+    pub(super) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, InFlightGuard>> {
         self.unfilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,7 +161,7 @@ impl Lvm {
     async fn copy(
         &self,
         now: &VolumeGroup,
-        found: &Ours<'_>,
+        found: &OwnVolume<'_>,
         moment: &LogicalVolume,
         span: Range<u64>,
         until: Instant,
@@ -174,7 +179,7 @@ impl Lvm {
     }
 
     /// Notes how far it is.
-    async fn note(&self, found: &Ours<'_>, reached: u64) -> Result<()> {
+    async fn note(&self, found: &OwnVolume<'_>, reached: u64) -> Result<()> {
         let before = found.tags.copied.unwrap_or(0);
         if before == reached {
             return Ok(());
@@ -191,7 +196,7 @@ impl Lvm {
     async fn show(
         &self,
         now: &VolumeGroup,
-        found: &Ours<'_>,
+        found: &OwnVolume<'_>,
         spec: &ImageSpec,
         thick: &Thick,
     ) -> Result<()> {

@@ -45,7 +45,7 @@ impl Lvm {
                 return Ok(Change::Made(self.image(&now, &found)?));
             }
             match &self.settings.volumes {
-                Volumes::Thick(thick) if found.tags.is_leaving => {
+                Volumes::Thick(thick) if found.tags.is_deleting => {
                     self.end_removal(thick, spec.id).await?;
                 }
                 _ => self.discard(spec.id).await?,

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{
-    Layout, Lvm, NOTES, Ours, Thick,
+    Layout, Lvm, NOTES, OwnVolume, Thick,
     command::{Check, Command},
     create::exists,
     end_of,
@@ -38,7 +38,7 @@ pub(super) struct CleanEnd {
 }
 
 /// What one command adds to the end of a volume.
-pub(super) struct Piece {
+pub(super) struct EndExtents {
     /// How much longer the volume becomes, in extents; the rest, if nothing is said.
     extents: Option<u64>,
     /// Where they are, as `lvextend` takes it: `/dev/sda:10-19`, the last one included. Where LVM wants, if nothing is said.
@@ -53,13 +53,13 @@ const FOREIGN: u64 = 1;
 impl CleanEnd {
     /// By these extents and no others, after so many changes that we make ourselves. Since they are free we make so many
     /// changes before it.
-    pub(super) fn taken_after(self, own: u64) -> Vec<Piece> {
+    pub(super) fn taken_after(self, own: u64) -> Vec<EndExtents> {
         let freeing = 1;
         let latest = self.sequence + freeing + own + FOREIGN;
         let pieces = (latest..).zip(self.pieces);
         let piece = |(latest, (extents, places)): (u64, Places)| {
             let name = self.group.clone();
-            Piece {
+            EndExtents {
                 extents: Some(extents),
                 places,
                 check: Box::new(move |now| unless_changed(now.sequence <= latest, &name)),
@@ -92,7 +92,7 @@ impl Lvm {
     pub(super) async fn clean_end(
         &self,
         thick: &Thick,
-        found: &Ours<'_>,
+        found: &OwnVolume<'_>,
         bytes: u64,
     ) -> Result<CleanEnd> {
         let id = found.tags.id;
@@ -178,11 +178,11 @@ impl Lvm {
         thick: &Thick,
         volume: &LogicalVolume,
         bytes: u64,
-    ) -> Result<Vec<Piece>> {
+    ) -> Result<Vec<EndExtents>> {
         let Some(end) = MirrorEnd::of(&self.group, now, thick, volume, bytes) else {
             let (thick, layout) = (thick.clone(), thick.layout.of_plain());
             check_group_room(now, &thick, layout, bytes)?;
-            return Ok(vec![Piece {
+            return Ok(vec![EndExtents {
                 extents: None,
                 places: Vec::new(),
                 check: Box::new(move |now| check_group_room(now, &thick, layout, bytes)),
@@ -193,7 +193,7 @@ impl Lvm {
         for step in placement::by_disks(&rows) {
             let step = step.to_vec();
             let name = now.name.clone();
-            pieces.push(Piece {
+            pieces.push(EndExtents {
                 extents: Some(extents(&step)),
                 places: self.group.places(now, placement::by_parts(&step))?,
                 check: Box::new(move |now| unless_changed(placement::is_free(now, &step), &name)),
@@ -209,7 +209,7 @@ impl Lvm {
         volume: &LogicalVolume,
         to: Size,
         command: fn() -> Command,
-        pieces: Vec<Piece>,
+        pieces: Vec<EndExtents>,
     ) -> Result<Vec<Command>> {
         let (mut bytes, last) = (now.bytes(volume), pieces.len());
         let mut commands = Vec::new();

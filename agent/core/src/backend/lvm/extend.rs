@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::device_mapper::{Hold, Line, Mapped, SECTOR},
+    host::device_mapper::{Line, Mapped, SECTOR, SuspendMode},
     types::{ImageId, Size},
 };
 
@@ -216,7 +216,7 @@ impl Lvm {
                     ..line.clone()
                 };
                 mapper.load(&uuid, &[longer])?;
-                mapper.suspend(&uuid, Hold::Quick)?;
+                mapper.suspend(&uuid, SuspendMode::Quick)?;
             }
             mapper.resume(&uuid)
         })

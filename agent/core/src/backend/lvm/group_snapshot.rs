@@ -23,7 +23,7 @@ use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
         device_mapper::{DeviceMapper, Line, SECTOR},
-        quiesce::{Check, Held, Lock, Member, Moment, SHORT, Step},
+        quiesce::{Check, Lock, Member, QuiescePlan, QuiesceTarget, SHORT, Step},
         udev::Visibility,
     },
 };
@@ -66,7 +66,7 @@ impl Lvm {
     }
 
     /// Makes the copies, and says what is left to be done with them at their moment.
-    pub(super) async fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<Moment> {
+    pub(super) async fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
         for spec in specs {
             let made = self.prepare_copy(spec).await;
             let source = spec.source()?;
@@ -96,7 +96,7 @@ impl Lvm {
             Volumes::Thin(pool) => Some(self.room_check(&now, pool)?),
             Volumes::Thick(_) => None,
         };
-        Ok(Moment {
+        Ok(QuiescePlan {
             locks: vec![Lock::new(&self.group.name, move || {
                 let lock = locked.lock();
                 lock.map_err(|error| {
@@ -317,11 +317,11 @@ fn plan(
                 let directory = directory.try_clone();
                 let directory = directory
                     .map_err(|error| Error::io("could not hold a directory open", error))?;
-                held.push(Held::FileSystem(directory));
+                held.push(QuiesceTarget::FileSystem(directory));
             }
-            settled.push(Held::FileSystem(directory));
+            settled.push(QuiesceTarget::FileSystem(directory));
         }
-        held.push(Held::Device { uuid: device.uuid });
+        held.push(QuiesceTarget::Device { uuid: device.uuid });
     }
     Ok(Member {
         flushed,

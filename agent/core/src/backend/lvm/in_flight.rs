@@ -10,29 +10,29 @@ type Counts = Mutex<HashMap<String, usize>>;
 
 /// Volumes that are made, by name, and devices that are changed, by uuid.
 #[derive(Debug, Default)]
-pub(super) struct InHand(Arc<Counts>);
+pub(super) struct InFlight(Arc<Counts>);
 
 /// One of those, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Hand {
+pub(super) struct InFlightGuard {
     what: String,
     counts: Arc<Counts>,
 }
 
-impl InHand {
+impl InFlight {
     /// Takes something in hand.
-    pub(super) fn take(&self, what: impl Into<String>) -> Hand {
+    pub(super) fn take(&self, what: impl Into<String>) -> InFlightGuard {
         let what = what.into();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.clone()).or_default() += 1;
-        Hand {
+        InFlightGuard {
             what,
             counts: Arc::clone(&self.0),
         }
     }
 
     /// Takes something in hand that nobody has, or nothing.
-    pub(super) fn take_alone(&self, what: impl Into<String>) -> Option<Hand> {
+    pub(super) fn take_alone(&self, what: impl Into<String>) -> Option<InFlightGuard> {
         let what = what.into();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.contains_key(&what) {
@@ -40,7 +40,7 @@ impl InHand {
         }
         counts.insert(what.clone(), 1);
         drop(counts);
-        Some(Hand {
+        Some(InFlightGuard {
             what,
             counts: Arc::clone(&self.0),
         })
@@ -53,7 +53,7 @@ impl InHand {
     }
 }
 
-impl Drop for Hand {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = counts.get_mut(&self.what) {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_thing_is_in_hand_until_the_last_one_lets_go() {
-        let in_hand = InHand::default();
+        let in_hand = InFlight::default();
         let first = in_hand.take("a");
         let second = in_hand.take("a");
         assert!(in_hand.has("a") && !in_hand.has("b"));

@@ -2,7 +2,7 @@
 //! before; what would have to go past the layer is refused.
 
 use super::{
-    Health, Lvm, Ours,
+    Health, Lvm, OwnVolume,
     metadata::{LogicalVolume, VolumeGroup},
 };
 use crate::{Error, Kind, Result};
@@ -55,7 +55,7 @@ impl Lvm {
 
     /// Refuses to make a volume longer whose end cannot be wiped before it is seen: LVM gives the device of a layer its
     /// new length at once.
-    pub(super) fn check_no_layer(&self, now: &VolumeGroup, found: &Ours<'_>) -> Result<()> {
+    pub(super) fn check_no_layer(&self, now: &VolumeGroup, found: &OwnVolume<'_>) -> Result<()> {
         let Some(layer) = now.layer_of(found.volume) else {
             return Ok(());
         };

@@ -56,7 +56,7 @@ pub use self::settings::{
 };
 use self::{
     copy::Running,
-    in_flight::Hand,
+    in_flight::InFlightGuard,
     merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::Tags,
@@ -65,7 +65,9 @@ use self::{
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking,
-    host::{Access, DeviceNumber, MountTable, device_mapper::Mapped, holders, quiesce::Moment},
+    host::{
+        Access, DeviceNumber, MountTable, device_mapper::Mapped, holders, quiesce::QuiescePlan,
+    },
     types::{Handle, ImageId, ImageKind, Size, SizeRules},
 };
 
@@ -76,7 +78,7 @@ pub struct Lvm {
     group: Arc<Group>,
     running: Running,
     /// Volumes that were begun, and are not filled yet.
-    unfilled: Mutex<HashMap<ImageId, Hand>>,
+    unfilled: Mutex<HashMap<ImageId, InFlightGuard>>,
     /// What was to be taken over from other nodes is.
     adopted: OnceCell<()>,
     /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
@@ -89,7 +91,7 @@ pub struct Lvm {
 
 /// A volume of a class, and what its tags say.
 #[derive(Debug, Clone)]
-struct Ours<'a> {
+struct OwnVolume<'a> {
     volume: &'a LogicalVolume,
     tags: Tags,
 }
@@ -110,10 +112,10 @@ impl Lvm {
     }
 
     /// The volumes of this class, half-made ones too.
-    fn ours<'a>(&'a self, now: &'a VolumeGroup) -> impl Iterator<Item = Ours<'a>> {
+    fn ours<'a>(&'a self, now: &'a VolumeGroup) -> impl Iterator<Item = OwnVolume<'a>> {
         visible(now).filter_map(|volume| {
             let tags = self.tags_of(volume)?;
-            Some(Ours { volume, tags })
+            Some(OwnVolume { volume, tags })
         })
     }
 
@@ -126,14 +128,15 @@ impl Lvm {
     }
 
     /// The volume of an image. LVM's own tools may have made two of one; then the one with our name counts.
-    fn find<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Option<Ours<'a>> {
-        let mut found: Vec<Ours<'a>> = self.ours(now).filter(|ours| ours.tags.id == id).collect();
+    fn find<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Option<OwnVolume<'a>> {
+        let mut found: Vec<OwnVolume<'a>> =
+            self.ours(now).filter(|ours| ours.tags.id == id).collect();
         found.sort_by_key(|ours| (ours.tags.is_undone, ours.volume.name != name_of(id)));
         found.into_iter().next()
     }
 
     /// The volume of an image that may be changed.
-    fn finished<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<Ours<'a>> {
+    fn finished<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
         let found = self.find(now, id).filter(|ours| !ours.tags.is_undone);
         let found = found.ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
         match self.image(now, &found)?.health {
@@ -146,14 +149,14 @@ impl Lvm {
     }
 
     /// The same, if its bytes stay what they are: no snapshot is being merged into it.
-    fn settled<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<Ours<'a>> {
+    fn settled<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
         let found = self.finished(now, id)?;
         check_no_merge(now, found.volume)?;
         Ok(found)
     }
 
     /// What the callers of a back end see of a volume.
-    fn image(&self, now: &VolumeGroup, ours: &Ours<'_>) -> Result<Image> {
+    fn image(&self, now: &VolumeGroup, ours: &OwnVolume<'_>) -> Result<Image> {
         let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
             Health::Unreadable("its tags are of a newer agent; use that".to_owned())
@@ -235,7 +238,7 @@ impl Lvm {
         self.group.check_answers()?;
         self.group.ready(&self.settings.node).await?;
         self.adopt().await?;
-        self.look_for_forgotten().await;
+        self.find_orphan_thin_devices().await;
         Ok(())
     }
 
@@ -398,24 +401,24 @@ impl Backend for Lvm {
         self.fill(spec).await
     }
 
-    async fn check_together(&self, specs: &[ImageSpec]) -> Result<()> {
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
         self.check_copies(specs).await
     }
 
-    async fn prepare_together(&self, specs: &[ImageSpec]) -> Result<Moment> {
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
         self.prepare_copies(specs).await
     }
 
-    async fn keep_together(&self, specs: &[ImageSpec]) -> Result<()> {
+    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
         self.monitor_copies(specs).await
     }
 
-    async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
-        Self::check_give_back(self, pairs).await
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        Self::check_rollback(self, pairs).await
     }
 
-    async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
-        Self::give_back(self, id, from).await
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        Self::roll_back(self, id, from).await
     }
 
     fn progress(&self, id: ImageId) -> Option<String> {
@@ -481,7 +484,7 @@ impl Backend for Lvm {
         self.check_idle(&now, found.volume).await?;
         if found.tags.is_undone {
             match &self.settings.volumes {
-                Volumes::Thick(thick) if found.tags.is_leaving => {
+                Volumes::Thick(thick) if found.tags.is_deleting => {
                     self.end_removal(thick, id).await?;
                 }
                 _ => self.discard(id).await?,
@@ -498,12 +501,12 @@ impl Backend for Lvm {
         Ok(Change::Made(()))
     }
 
-    async fn leaving(&self) -> Result<Vec<ImageId>> {
+    async fn deleting(&self) -> Result<Vec<ImageId>> {
         let now = self.group.now().await?;
         Ok(self.left_behind(&now).map(|ours| ours.tags.id).collect())
     }
 
-    async fn end_leaving(&self, id: ImageId) -> Result<()> {
+    async fn end_deletion(&self, id: ImageId) -> Result<()> {
         match &self.settings.volumes {
             Volumes::Thick(thick) => self.end_removal(thick, id).await,
             Volumes::Thin(_) => Ok(()),

@@ -29,7 +29,7 @@ const FORGOTTEN: &str = "drumlin-forgotten";
 
 /// A device that no volume is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stray {
+struct OrphanThinDevice {
     /// Its number in the pool.
     device: u64,
     /// So much is in it.
@@ -38,7 +38,7 @@ struct Stray {
 
 impl Lvm {
     /// Looks for forgotten devices in the class's pool, once after each repair of the group, as soon as the pool is active.
-    pub(super) async fn look_for_forgotten(&self) {
+    pub(super) async fn find_orphan_thin_devices(&self) {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return;
         };
@@ -76,7 +76,7 @@ impl Lvm {
         let Some(strays) = strays else {
             return Ok(false);
         };
-        for Stray { device, bytes } in &strays {
+        for OrphanThinDevice { device, bytes } in &strays {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
@@ -84,7 +84,7 @@ impl Lvm {
                 "a device of the pool is forgotten: no volume is behind it"
             );
         }
-        let mut left: Vec<Stray> = strays;
+        let mut left: Vec<OrphanThinDevice> = strays;
         loop {
             let now = self.group.now().await?;
             let next = next_device(&now, pool);
@@ -93,7 +93,7 @@ impl Lvm {
             };
             self.adopt_stray(&now, pool, left.swap_remove(at)).await?;
         }
-        for Stray { device, .. } in left {
+        for OrphanThinDevice { device, .. } in left {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
@@ -104,7 +104,12 @@ impl Lvm {
     }
 
     /// Has LVM take a forgotten device for a new one, which nobody gets.
-    async fn adopt_stray(&self, now: &VolumeGroup, pool: &str, stray: Stray) -> Result<()> {
+    async fn adopt_stray(
+        &self,
+        now: &VolumeGroup,
+        pool: &str,
+        stray: OrphanThinDevice,
+    ) -> Result<()> {
         let bytes = stray.bytes.max(1).next_multiple_of(now.extent);
         let name = name_of(pool, stray.device);
         let command = Command::new("lvcreate")
@@ -166,7 +171,7 @@ impl Lvm {
 impl Group {
     /// The devices of a pool that no volume is behind; none when it cannot be looked for them now. Others change nothing
     /// meanwhile.
-    async fn strays(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<Stray>>> {
+    async fn strays(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<OrphanThinDevice>>> {
         /// Longer than it takes for a million devices.
         const PATIENCE: Duration = Duration::from_secs(30);
         let _turn = self.turn.lock().await;
@@ -288,13 +293,13 @@ fn name_of(pool: &str, device: u64) -> String {
 }
 
 /// Reads what `thin_ls` prints: a device and its sectors a line.
-fn parse(text: &str) -> Result<Vec<Stray>> {
+fn parse(text: &str) -> Result<Vec<OrphanThinDevice>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
         .map(|line| {
             let mut words = line.split_whitespace().map(str::parse::<u64>);
             match (words.next(), words.next(), words.next()) {
-                (Some(Ok(device)), Some(Ok(sectors)), None) => Ok(Stray {
+                (Some(Ok(device)), Some(Ok(sectors)), None) => Ok(OrphanThinDevice {
                     device,
                     bytes: sectors.saturating_mul(512),
                 }),
@@ -313,7 +318,7 @@ mod tests {
 
     #[test]
     fn what_thin_ls_prints_is_read() {
-        let stray = |device, bytes| Stray { device, bytes };
+        let stray = |device, bytes| OrphanThinDevice { device, bytes };
         let read = parse("   1       128\n  24         0\n\n").unwrap();
         assert_eq!(read, [stray(1, 64 << 10), stray(24, 0)]);
         assert_eq!(parse("").unwrap(), []);

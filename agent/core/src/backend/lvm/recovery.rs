@@ -25,7 +25,7 @@ use super::{
     moment_of, name_of,
     orphan_thin_devices::thin_volumes,
     preflight::locks,
-    remove::{holds_bytes, mark_leaving},
+    remove::{holds_bytes, mark_deleting},
     tags::Tags,
     volume_group::Group,
 };
@@ -96,7 +96,7 @@ impl Group {
             if Tags::read(&volume.tags).is_some_and(|tags| holds_bytes(volume, &tags)) {
                 // Its class knows whether it must be wiped first.
                 tracing::warn!(volume = %volume.name, group = %self.name, "marks a volume that was never finished for removal");
-                self.run(mark_leaving(self.path(&volume.name))).await?;
+                self.run(mark_deleting(self.path(&volume.name))).await?;
                 continue;
             }
             tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
@@ -164,7 +164,7 @@ impl Group {
     }
 
     /// Lets go of what is held and drops what is half-built; what LVM's programs must do then.
-    fn repair_devices(&self, before: &VolumeGroup, node: &NodeName) -> Result<Left> {
+    fn repair_devices(&self, before: &VolumeGroup, node: &NodeName) -> Result<PendingCommands> {
         // A program of LVM's that still runs may be in the middle of just this.
         let _lock = self.lock()?;
         let now = self.read_locked(before)?;
@@ -301,7 +301,7 @@ impl Group {
 
 /// What LVM's programs must do after the devices are let go.
 #[derive(Debug, Default)]
-struct Left {
+struct PendingCommands {
     /// Pools whose metadata is larger in the kernel than in the record, and how large, in bytes. The pool has taken the
     /// larger size, so there is no way back.
     grown: Vec<(String, u64)>,
@@ -311,7 +311,7 @@ struct Left {
     stale: Vec<String>,
 }
 
-impl Left {
+impl PendingCommands {
     fn is_nothing(&self) -> bool {
         self.grown.is_empty() && self.stale.is_empty() && self.doomed.is_empty()
     }
@@ -332,8 +332,8 @@ fn grown_metadata(now: &VolumeGroup, pool: &Pool, mapper: &DeviceMapper) -> Resu
 }
 
 /// Thick volumes and snapshots that LVM had begun to make or to remove.
-fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Result<Left> {
-    let mut left = Left::default();
+fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Result<PendingCommands> {
+    let mut left = PendingCommands::default();
     for volume in now.volumes.values().filter(|volume| volume.is_visible) {
         let live = mapper.find(&now.mapped_uuid(volume))?;
         let live = live.filter(|device| device.is_live);
@@ -351,15 +351,15 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
             is_seen && part.contains(NOTES)
         };
         let ours = Tags::read(&volume.tags).filter(|tags| tags.node == node.as_str());
-        let is_leaving = ours.as_ref().is_some_and(|tags| tags.is_leaving);
+        let is_deleting = ours.as_ref().is_some_and(|tags| tags.is_deleting);
         match &volume.kind {
             // It is split from its origin to be wiped, and its device must not be a snapshot's any more.
-            VolumeKind::Plain if is_leaving && shows("snapshot") => {
+            VolumeKind::Plain if is_deleting && shows("snapshot") => {
                 left.stale.push(volume.name.clone());
             }
             // A snapshot is born as a plain volume, and dies as one.
             VolumeKind::Plain
-                if !is_leaving
+                if !is_deleting
                     && ours
                         .as_ref()
                         .is_some_and(|tags| tags.id.kind == ImageKind::Snapshot) =>
@@ -382,7 +382,7 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
                     for snapshot in snapshots {
                         match Tags::read(&snapshot.tags) {
                             // Whoever wipes it splits it from its origin first.
-                            Some(tags) if tags.is_leaving => left.stale.push(volume.name.clone()),
+                            Some(tags) if tags.is_deleting => left.stale.push(volume.name.clone()),
                             Some(_) => left.doomed.push(snapshot.name.clone()),
                             None => {}
                         }
@@ -444,7 +444,7 @@ fn never_finished<'a>(
     now.volumes.values().filter(move |volume| {
         let tags = Tags::read(&volume.tags);
         // What is being removed is wiped first, by whoever removes it.
-        let is_unfinished = |tags: &Tags| tags.is_undone && !tags.is_leaving;
+        let is_unfinished = |tags: &Tags| tags.is_undone && !tags.is_deleting;
         let undone = tags.filter(|tags| is_unfinished(tags) && tags.node == node.as_str());
         volume.is_visible && undone.is_some_and(|tags| !goes_on(tags.id))
     })

@@ -5,7 +5,7 @@
 //! so from before that on; whoever finds it goes on.
 
 use super::{
-    Lvm, Ours, Thick, Wipe,
+    Lvm, OwnVolume, Thick, Wipe,
     command::Command,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
     tags::{self, Tags},
@@ -17,9 +17,9 @@ impl Lvm {
     pub(super) fn left_behind<'a>(
         &'a self,
         now: &'a VolumeGroup,
-    ) -> impl Iterator<Item = Ours<'a>> {
+    ) -> impl Iterator<Item = OwnVolume<'a>> {
         self.ours(now).filter(|ours| {
-            ours.tags.is_leaving && !self.group.in_hand.has(&removal_of(ours.volume))
+            ours.tags.is_deleting && !self.group.in_hand.has(&removal_of(ours.volume))
         })
     }
 
@@ -37,7 +37,7 @@ impl Lvm {
         &self,
         thick: &Thick,
         now: &VolumeGroup,
-        found: &Ours<'_>,
+        found: &OwnVolume<'_>,
     ) -> Result<()> {
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();
         if !snapshots.is_empty() {
@@ -77,8 +77,8 @@ impl Lvm {
             ));
         };
         let mut commands = Vec::new();
-        if !tags.is_leaving {
-            commands.push(self.mark_leaving(volume));
+        if !tags.is_deleting {
+            commands.push(self.mark_deleting(volume));
         }
         if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
             commands.push(self.split(volume));
@@ -108,12 +108,12 @@ impl Lvm {
         self.group.change(vec![self.removal(volume)]).await
     }
 
-    fn mark_leaving(&self, volume: &LogicalVolume) -> Command {
+    fn mark_deleting(&self, volume: &LogicalVolume) -> Command {
         let uuid = volume.uuid.clone();
-        mark_leaving(self.group.path(&volume.name)).done_when(move |now| {
+        mark_deleting(self.group.path(&volume.name)).done_when(move |now| {
             let found = now.volumes.values().find(|volume| volume.uuid == uuid);
             let tags = found.and_then(|volume| Tags::read(&volume.tags));
-            tags.is_some_and(|tags| tags.is_leaving)
+            tags.is_some_and(|tags| tags.is_deleting)
         })
     }
 
@@ -136,9 +136,9 @@ fn removal_of(volume: &LogicalVolume) -> String {
 }
 
 /// The command that marks a volume as one that is being removed.
-pub(super) fn mark_leaving(path: String) -> Command {
+pub(super) fn mark_deleting(path: String) -> Command {
     Command::new("lvchange")
-        .add_tags([tags::leaving()])
+        .add_tags([tags::deleting()])
         .words([path])
 }
 
@@ -148,7 +148,7 @@ pub(super) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
     match volume.kind {
         VolumeKind::Snapshot { .. } => true,
         VolumeKind::Plain | VolumeKind::Mirrored => {
-            !tags.is_undone || tags.is_leaving || tags.source.is_some()
+            !tags.is_undone || tags.is_deleting || tags.source.is_some()
         }
         _ => false,
     }

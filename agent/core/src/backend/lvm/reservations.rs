@@ -10,43 +10,43 @@ use super::metadata::VolumeGroup;
 
 /// How large a volume of a pool becomes, in bytes, and what was on its way before it.
 #[derive(Debug, Clone)]
-struct Wanted {
+struct Reserved {
     pool: String,
     bytes: u64,
     ahead: Vec<(String, u64)>,
 }
 
 /// What is on its way, by the volume's name.
-type All = Mutex<HashMap<String, Wanted>>;
+type All = Mutex<HashMap<String, Reserved>>;
 
 /// Sizes that volumes of a group are to have.
 #[derive(Debug, Default)]
-pub(super) struct Claims(Arc<All>);
+pub(super) struct Reservations(Arc<All>);
 
 /// One of those, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct Reservation {
     name: String,
     all: Arc<All>,
 }
 
-impl Claims {
+impl Reservations {
     /// Notes how large a volume is to be. To be asked for before the group is read that the room is looked for in: what
     /// was noted before is on its way, or in that group.
-    pub(super) fn claim(&self, pool: &str, name: String, bytes: u64) -> Claim {
+    pub(super) fn claim(&self, pool: &str, name: String, bytes: u64) -> Reservation {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let others = all
             .iter()
             .filter(|(_, wanted)| wanted.pool == pool)
             .map(|(name, wanted)| (name.clone(), wanted.bytes))
             .collect();
-        let wanted = Wanted {
+        let wanted = Reserved {
             pool: pool.to_owned(),
             bytes,
             ahead: others,
         };
         all.insert(name.clone(), wanted);
-        Claim {
+        Reservation {
             name,
             all: Arc::clone(&self.0),
         }
@@ -64,7 +64,7 @@ impl Claims {
     }
 }
 
-impl Drop for Claim {
+impl Drop for Reservation {
     fn drop(&mut self) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&self.name);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Lvm, Ours, Volumes, check_unused,
+    Lvm, OwnVolume, Volumes, check_unused,
     copy::What,
     is_mounted,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
@@ -31,7 +31,7 @@ const GLANCE: Duration = Duration::from_secs(1);
 
 impl Lvm {
     /// Refuses what cannot be given back, or what other snapshots have no room to keep when it is.
-    pub(super) async fn check_give_back(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+    pub(super) async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
         self.ready().await?;
         let now = self.group.now().await?;
         for (id, from) in pairs {
@@ -93,7 +93,7 @@ impl Lvm {
         now: &'a VolumeGroup,
         id: ImageId,
         from: ImageId,
-    ) -> Result<(Ours<'a>, Ours<'a>)> {
+    ) -> Result<(OwnVolume<'a>, OwnVolume<'a>)> {
         let volume = self.settled(now, id)?;
         let moment = self.finished(now, from)?;
         let is_its = match (&volume.volume.kind, &moment.volume.kind) {
@@ -103,7 +103,7 @@ impl Lvm {
             }
             _ => false,
         };
-        let size = |ours: &Ours<'_>| ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
+        let size = |ours: &OwnVolume<'_>| ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         if is_its && size(&moment) <= size(&volume) {
             return Ok((volume, moment));
         }
@@ -149,20 +149,20 @@ impl Lvm {
     }
 
     /// Gives a volume the bytes of a snapshot of it.
-    pub(super) async fn give_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+    pub(super) async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
         self.ready().await?;
         let now = self.group.now().await?;
         let (volume, moment) = self.pair(&now, id, from)?;
         match &self.settings.volumes {
             Volumes::Thin(_) => {
-                self.give_thin_back(&now, volume.volume, moment.volume)
+                self.roll_back_thin(&now, volume.volume, moment.volume)
                     .await
             }
-            Volumes::Thick(_) => self.give_thick_back(id, from).await,
+            Volumes::Thick(_) => self.roll_back_thick(id, from).await,
         }
     }
 
-    async fn give_thin_back(
+    async fn roll_back_thin(
         &self,
         now: &Arc<VolumeGroup>,
         volume: &LogicalVolume,
@@ -234,7 +234,7 @@ impl Lvm {
         Ok(())
     }
 
-    async fn give_thick_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+    async fn roll_back_thick(&self, id: ImageId, from: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let (volume, moment) = self.pair(&now, id, from)?;
         let origin = self.activate(&now, volume.volume).await?;
@@ -246,7 +246,7 @@ impl Lvm {
             .begin(id, What::RollingBack, now.bytes(volume.volume));
         blocking(move || {
             let store = store.node()?;
-            cow_store::give_back(&store, &snapshot, &origin, |at| {
+            cow_store::roll_back(&store, &snapshot, &origin, |at| {
                 fail::point("thick.give-back.step");
                 if progress.goes_on(at) {
                     return Ok(());

@@ -30,9 +30,9 @@ const TURNING: usize = 4;
 /// What shows whether the host's settings are still as they were: of the directory and of the files that LVM reads at its
 /// start the inode, the length, and the time of the last change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Seen([Option<(u64, u64, i64, i64)>; 3]);
+pub(super) struct SettingsStamp([Option<(u64, u64, i64, i64)>; 3]);
 
-impl Seen {
+impl SettingsStamp {
     /// As they are now.
     pub(super) fn now() -> Self {
         Self::of(Path::new(HOSTS))
@@ -203,18 +203,22 @@ mod tests {
         let (hosts, ours) = (scratch.path().join("etc"), scratch.path().join("run/a/lvm"));
         fs::create_dir_all(hosts.join("devices")).unwrap();
         fs::write(hosts.join("lvm.conf"), "# use_aio = 1\n").unwrap();
-        let before = Seen::of(&hosts);
+        let before = SettingsStamp::of(&hosts);
         assert!(make(&hosts, &ours).unwrap());
         let local = |text: &str| fs::read_to_string(ours.join(LOCAL)).unwrap().contains(text);
         assert!(local("global { use_aio = 0 }"));
         fs::write(hosts.join("devices/system.devices"), "x").unwrap();
         assert!(ours.join("devices/system.devices").exists());
-        assert_eq!(before, Seen::of(&hosts), "LVM looks for that itself");
+        assert_eq!(
+            before,
+            SettingsStamp::of(&hosts),
+            "LVM looks for that itself"
+        );
 
         // What comes later, and what changes.
         fs::write(hosts.join(LOCAL), "local { system_id = \"a\" }").unwrap();
         fs::write(hosts.join("lvm_tag.conf"), "").unwrap();
-        assert_ne!(before, Seen::of(&hosts));
+        assert_ne!(before, SettingsStamp::of(&hosts));
         assert!(make(&hosts, &ours).unwrap());
         assert!(local("system_id = \"a\"") && local("use_aio = 0"));
         assert!(ours.join("lvm_tag.conf").exists());

@@ -19,7 +19,7 @@ const NODE: &str = "node";
 const SCHEMA: &str = "schema";
 const SIZE: &str = "size";
 const UNDONE: &str = "undone";
-const LEAVING: &str = "leaving";
+const DELETING: &str = "leaving";
 const SOURCE: &str = "source";
 const COPIED: &str = "copied";
 const GROWING: &str = "growing";
@@ -48,7 +48,7 @@ pub(super) struct Tags {
     /// It is being made: nobody may see it yet.
     pub(super) is_undone: bool,
     /// It is being removed, and undone for that: its bytes may be gone in part.
-    pub(super) is_leaving: bool,
+    pub(super) is_deleting: bool,
     /// The image whose bytes it is being filled with.
     pub(super) source: Option<ImageId>,
     /// So many of those, in bytes, are there.
@@ -69,7 +69,7 @@ impl Tags {
             labels: Labels::new(),
             size: None,
             is_undone: false,
-            is_leaving: false,
+            is_deleting: false,
             source: None,
             copied: None,
             is_growing: false,
@@ -105,7 +105,7 @@ impl Tags {
                 (NODE, _) => read.node = value,
                 (SIZE, _) => read.size = value.parse().ok(),
                 (UNDONE, _) => read.is_undone = true,
-                (LEAVING, _) => (read.is_undone, read.is_leaving) = (true, true),
+                (DELETING, _) => (read.is_undone, read.is_deleting) = (true, true),
                 (SOURCE, _) => read.source = parse_id(&value),
                 (COPIED, _) => read.copied = value.parse().ok(),
                 (GROWING, _) => read.is_growing = true,
@@ -145,8 +145,8 @@ pub(super) fn undone() -> String {
 }
 
 /// The tag of an image that is being removed.
-pub(super) fn leaving() -> String {
-    tag(LEAVING, "yes")
+pub(super) fn deleting() -> String {
+    tag(DELETING, "yes")
 }
 
 /// The tag of what is filled with the bytes of another image.

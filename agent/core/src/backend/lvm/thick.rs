@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Capacity, Health, ImageSpec, Layout, Lvm, Ours, Thick, Wipe,
+    Capacity, Health, ImageSpec, Layout, Lvm, OwnVolume, Thick, Wipe,
     command::Command,
     create::exists,
     layers::check_snapshot_over,
@@ -162,7 +162,7 @@ impl Lvm {
         now: &VolumeGroup,
         thick: &Thick,
         spec: &ImageSpec,
-        source: &Ours<'_>,
+        source: &OwnVolume<'_>,
     ) -> Result<Vec<Command>> {
         let tags = Tags {
             is_undone: true,
@@ -179,7 +179,7 @@ impl Lvm {
         now: &VolumeGroup,
         thick: &Thick,
         spec: &ImageSpec,
-        source: &Ours<'_>,
+        source: &OwnVolume<'_>,
     ) -> Result<Command> {
         let tags = self.tags(spec);
         self.snapshot_with(now, thick, &name_of(spec.id), tags, source.volume)
@@ -237,7 +237,7 @@ impl Lvm {
         thick: &Thick,
         spec: &ImageSpec,
         size: Size,
-        source: &Ours<'_>,
+        source: &OwnVolume<'_>,
     ) -> Result<Vec<Command>> {
         let unfinished = Tags {
             is_undone: true,
@@ -293,7 +293,7 @@ impl Lvm {
         &self,
         now: &VolumeGroup,
         thick: &Thick,
-        found: &Ours<'_>,
+        found: &OwnVolume<'_>,
         to: Size,
     ) -> Result<Vec<Command>> {
         if thick.wipe != Wipe::None {
@@ -364,7 +364,7 @@ impl Lvm {
             .ours(&now)
             .filter(|ours| ours.tags.is_undone && ours.tags.source == Some(id))
             // Its removal has begun, and goes on without this one.
-            .filter(|ours| !ours.tags.is_leaving);
+            .filter(|ours| !ours.tags.is_deleting);
         for copy in copies.map(|ours| ours.tags.id) {
             if self.group.in_hand.has(&name_of(copy)) {
                 return Err(Error::new(
@@ -381,7 +381,7 @@ impl Lvm {
         };
         let left = now.snapshots_of(found.volume).filter(|snapshot| {
             let tags = self.tags_of(snapshot).filter(|tags| tags.is_undone);
-            let tags = tags.filter(|tags| !tags.is_leaving);
+            let tags = tags.filter(|tags| !tags.is_deleting);
             tags.is_some_and(|tags| {
                 let of = tags.id;
                 snapshot.name == moment_of(of) && !self.group.in_hand.has(&name_of(of))
@@ -402,9 +402,9 @@ impl Lvm {
         snapshots: &[&LogicalVolume],
     ) -> Result<()> {
         let is_ours = |snapshot: &&LogicalVolume| self.tags_of(snapshot).is_some();
-        let is_leaving =
-            |snapshot: &&LogicalVolume| self.tags_of(snapshot).is_some_and(|tags| tags.is_leaving);
-        if snapshots.iter().any(is_leaving) {
+        let is_deleting =
+            |snapshot: &&LogicalVolume| self.tags_of(snapshot).is_some_and(|tags| tags.is_deleting);
+        if snapshots.iter().any(is_deleting) {
             return Err(Error::new(
                 Kind::Busy,
                 format!(

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use super::{
-    Capacity, ImageSpec, Lvm, Ours, PoolGuard, ThinPool, Volumes,
+    Capacity, ImageSpec, Lvm, OwnVolume, PoolGuard, ThinPool, Volumes,
     command::Command,
     create::exists,
     metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
@@ -30,7 +30,11 @@ pub(super) struct PoolState {
 
 impl Lvm {
     /// What a volume takes of its pool or volume group, in bytes; none of one in a pool that is not active.
-    pub(super) async fn taken(&self, now: &VolumeGroup, ours: &Ours<'_>) -> Result<Option<u64>> {
+    pub(super) async fn taken(
+        &self,
+        now: &VolumeGroup,
+        ours: &OwnVolume<'_>,
+    ) -> Result<Option<u64>> {
         let VolumeKind::Thin { pool, .. } = &ours.volume.kind else {
             return Ok(Some(now.bytes(ours.volume)));
         };
@@ -371,7 +375,7 @@ impl Lvm {
         pool: &ThinPool,
         spec: &ImageSpec,
         size: Size,
-        source: &Ours<'_>,
+        source: &OwnVolume<'_>,
     ) -> Result<Vec<Command>> {
         let promised = match spec.id.kind {
             ImageKind::Volume => size.bytes(),

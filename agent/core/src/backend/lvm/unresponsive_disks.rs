@@ -28,7 +28,7 @@ const FRESH: Duration = Duration::from_secs(10);
 const STACK: usize = 128 << 10;
 
 /// The disks that were asked and have not answered, by their device number.
-static ASKED: Mutex<BTreeMap<u64, Asked>> = Mutex::new(BTreeMap::new());
+static ASKED: Mutex<BTreeMap<u64, PendingRead>> = Mutex::new(BTreeMap::new());
 /// One of them has answered.
 static ANSWERED: Condvar = Condvar::new();
 /// What the host's own `devices/filter` has between its brackets.
@@ -36,19 +36,19 @@ static HOSTS_FILTER: Mutex<String> = Mutex::new(String::new());
 
 /// A disk that has not answered yet.
 #[derive(Debug)]
-struct Asked {
+struct PendingRead {
     since: Instant,
     /// All names that it has in `/dev`, once it is known to be silent.
     names: BTreeSet<PathBuf>,
 }
 
-impl Asked {
+impl PendingRead {
     fn is_silent(&self) -> bool {
         self.since.elapsed() >= PATIENCE
     }
 }
 
-fn asked() -> MutexGuard<'static, BTreeMap<u64, Asked>> {
+fn asked() -> MutexGuard<'static, BTreeMap<u64, PendingRead>> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -70,7 +70,7 @@ pub(super) async fn look_for() {
 
 /// How a command of LVM's is kept from reading silent disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Hiding {
+pub(super) enum DiskFilter {
     /// By a setting that hides those.
     Setting(String),
     /// By the disks that it may read, with commas between: filters count for nothing where there is a devices file.
@@ -79,7 +79,7 @@ pub(super) enum Hiding {
 
 /// What hides the silent disks from LVM, except those of the group itself; none when all answer. Who looks for the disks
 /// of a group names none.
-pub(super) fn hiding(own: &[PathBuf]) -> Option<Hiding> {
+pub(super) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
     let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
     let hosts = HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner);
     let asked = asked();
@@ -90,14 +90,14 @@ pub(super) fn hiding(own: &[PathBuf]) -> Option<Hiding> {
         .collect();
     let setting = setting(silent.values().copied().flatten(), &hosts)?;
     let Some(mut listed) = system_dir::listed_disks() else {
-        return Some(Hiding::Setting(setting));
+        return Some(DiskFilter::Setting(setting));
     };
     if !own.is_empty() {
         own.clone_into(&mut listed);
     }
     listed.retain(|path| number(path).is_ok_and(|number| !silent.contains_key(&number)));
     let listed: Option<Vec<&str>> = listed.iter().map(|path| path.to_str()).collect();
-    Some(Hiding::Only(listed?.join(",")))
+    Some(DiskFilter::Only(listed?.join(",")))
 }
 
 /// The names of the silent disks, for people.
@@ -175,7 +175,7 @@ fn ask_all() -> Vec<PathBuf> {
 fn ask(disk: PathBuf, number: u64) {
     let names = BTreeSet::new();
     let since = Instant::now();
-    asked().insert(number, Asked { since, names });
+    asked().insert(number, PendingRead { since, names });
     let thread = std::thread::Builder::new().name("disk probe".to_owned());
     let started = thread.stack_size(STACK).spawn(move || {
         // An error is an answer, too.

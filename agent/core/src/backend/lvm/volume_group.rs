@@ -14,17 +14,17 @@ use tokio::sync::oneshot;
 
 use super::{
     command::{self, Command},
-    in_flight::InHand,
+    in_flight::InFlight,
     metadata::{Reader, VolumeGroup},
     physical_volumes::FoundDisks,
     preflight,
-    reservations::Claims,
-    system_dir::Seen,
+    reservations::Reservations,
+    system_dir::SettingsStamp,
     unresponsive_disks,
 };
 use crate::{
     Error, Kind, Result,
-    backend::gate::Gate,
+    backend::gate::TimedMutex,
     blocking, blocking_at_once,
     host::{device_mapper::DeviceMapper, session::Session},
     types::NodeName,
@@ -50,16 +50,16 @@ pub(super) struct Group {
     /// The size of an extent, once it is known.
     extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
-    looks: Gate,
-    pub(super) changes: Gate,
+    looks: TimedMutex,
+    pub(super) changes: TimedMutex,
     waiting: Mutex<Vec<Job>>,
     running: tokio::sync::Mutex<RunningLvm>,
     /// Held by whoever runs programs that change the group.
     pub(super) turn: tokio::sync::Mutex<()>,
     /// What room of its pools is promised to what is on its way.
-    pub(super) claims: Claims,
+    pub(super) claims: Reservations,
     /// What this process is in the middle of.
-    pub(super) in_hand: InHand,
+    pub(super) in_hand: InFlight,
     /// The node that this is, once it was repaired for it.
     pub(super) node: OnceLock<NodeName>,
     /// Nothing is left half-done, as far as is known.
@@ -76,7 +76,7 @@ struct RunningLvm {
     session: Option<Session>,
     uses: u64,
     /// The host's settings as they were when it was started.
-    seen: Option<Seen>,
+    seen: Option<SettingsStamp>,
 }
 
 /// What somebody wants changed, command after command.
@@ -89,7 +89,7 @@ struct Job {
 impl RunningLvm {
     /// The one that waits, or a new one.
     async fn take(&mut self) -> Result<Session> {
-        let seen = Some(blocking(|| Ok(Seen::now())).await?);
+        let seen = Some(blocking(|| Ok(SettingsStamp::now())).await?);
         if let Some(mut session) = self.session.take() {
             if session.is_running() && self.seen == seen {
                 return Ok(session);
@@ -117,13 +117,13 @@ impl Group {
             uuid: OnceLock::new(),
             extent: AtomicU64::new(0),
             mapper: OnceLock::new(),
-            looks: Gate::new(SLOW_TO_READ),
-            changes: Gate::new(SLOW_TO_CHANGE),
+            looks: TimedMutex::new(SLOW_TO_READ),
+            changes: TimedMutex::new(SLOW_TO_CHANGE),
             waiting: Mutex::new(Vec::new()),
             running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
-            claims: Claims::default(),
-            in_hand: InHand::default(),
+            claims: Reservations::default(),
+            in_hand: InFlight::default(),
             node: OnceLock::new(),
             is_repaired: AtomicBool::new(false),
             repairs: AtomicU64::new(0),

@@ -9,7 +9,7 @@ use std::{
 
 /// What those who hold writers wait for, and are waited for by.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct Barrier {
     /// The longest that it may be open.
     pub(super) limit: Duration,
     /// So many hold writers.
@@ -34,7 +34,7 @@ struct State {
     left: usize,
 }
 
-impl Window {
+impl Barrier {
     /// One for so many who hold writers.
     pub(super) fn new(limit: Duration, holders: usize) -> Self {
         Self {
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
     use std::thread;
 
-    fn window(limit: Duration, holders: usize) -> Window {
-        Window::new(limit, holders)
+    fn window(limit: Duration, holders: usize) -> Barrier {
+        Barrier::new(limit, holders)
     }
 
     fn late() -> Instant {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     /// What one does that holds writers.
-    fn hold(window: &Window, number: usize, is_held: bool) -> bool {
+    fn hold(window: &Barrier, number: usize, is_held: bool) -> bool {
         if !window.wait_to_settle(number) {
             return false;
         }

@@ -19,9 +19,9 @@ use std::{
 
 use nix::fcntl::Flock;
 
-use barrier::Window;
-pub use target::Held;
-pub use watchdog::{Guard, Watched, serve};
+use barrier::Barrier;
+pub use target::QuiesceTarget;
+pub use watchdog::{ThawWatchdog, WatchdogReport, serve};
 
 use super::{
     DirectBuffer,
@@ -104,9 +104,9 @@ pub struct Member {
     /// What is synced before anything is locked: a directory of each mounted file system, or a block device that is open.
     pub flushed: Vec<File>,
     /// The file systems that are settled just before.
-    pub settled: Vec<Held>,
+    pub settled: Vec<QuiesceTarget>,
     /// What keeps its writers waiting, in order.
-    pub held: Vec<Held>,
+    pub held: Vec<QuiesceTarget>,
     /// What is done while they still write.
     pub before: Vec<Step>,
     /// What is done while they wait.
@@ -143,7 +143,7 @@ impl fmt::Debug for Lock {
 
 /// A moment to be taken.
 #[derive(Default)]
-pub struct Moment {
+pub struct QuiescePlan {
     /// What is locked meanwhile.
     pub locks: Vec<Lock>,
     /// Looked at once they are.
@@ -154,7 +154,7 @@ pub struct Moment {
     pub limit: Duration,
 }
 
-impl fmt::Debug for Moment {
+impl fmt::Debug for QuiescePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Moment")
             .field("locks", &self.locks)
@@ -166,14 +166,14 @@ impl fmt::Debug for Moment {
 
 /// What a moment was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taken {
+pub struct PointInTime {
     /// When it was.
     pub at: SystemTime,
     /// So long writers waited.
     pub window: Duration,
 }
 
-impl Moment {
+impl QuiescePlan {
     /// Adds what another back end has for the same moment. Writers wait no longer than the strictest of them says.
     pub fn join(&mut self, other: Self) {
         self.limit = if self.members.is_empty() {
@@ -192,7 +192,7 @@ impl Moment {
     /// # Errors
     /// `Busy` when others do not let go of their locks, or it took too long; `HalfDone` when a writer could not be let go;
     /// else that of the step that failed, with the name of its image. What the steps did is not undone.
-    pub fn take(mut self, guard: Guard) -> Result<Taken> {
+    pub fn take(mut self, guard: ThawWatchdog) -> Result<PointInTime> {
         // In one order, whoever comes: two of these never wait for each other.
         self.locks.sort_by(|a, b| a.name.cmp(&b.name));
         self.locks.dedup_by(|a, b| a.name == b.name);
@@ -212,10 +212,10 @@ impl Moment {
     /// them there.
     fn take_locked(
         &self,
-        mut guard: Guard,
+        mut guard: ThawWatchdog,
         locks: &mut Vec<Flock<File>>,
         mapper: Option<&DeviceMapper>,
-    ) -> Result<Taken> {
+    ) -> Result<PointInTime> {
         for member in &self.members {
             member.run(&member.before, mapper)?;
         }
@@ -223,7 +223,7 @@ impl Moment {
         guard.arm(&self.watched(), locks)?;
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
-        let window = Window::new(self.limit, writers.len());
+        let window = Barrier::new(self.limit, writers.len());
         let (taken, released) = thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut result = Ok(());
@@ -278,7 +278,7 @@ impl Moment {
         if was_late? {
             return Err(too_long(self.limit));
         }
-        Ok(Taken { at, window })
+        Ok(PointInTime { at, window })
     }
 
     /// Takes devices away that were prepared and never started: LVM would find what they use in use, and could not remove
@@ -330,10 +330,11 @@ impl Moment {
     }
 
     /// What the guard lets go of, for each image.
-    fn watched(&self) -> Vec<Vec<&Held>> {
+    fn watched(&self) -> Vec<Vec<&QuiesceTarget>> {
         let all = self.members.iter();
         let all = all.map(|member| member.settled.iter().chain(&member.held).collect());
-        all.filter(|held: &Vec<&Held>| !held.is_empty()).collect()
+        all.filter(|held: &Vec<&QuiesceTarget>| !held.is_empty())
+            .collect()
     }
 
     fn mapper(&self) -> Result<Option<DeviceMapper>> {
@@ -344,8 +345,8 @@ impl Moment {
     /// Has all writers held at once, and makes the copies. When one could not be held, the thread that tried says why.
     fn at_once(
         &self,
-        window: &Window,
-        guard: &mut Guard,
+        window: &Barrier,
+        guard: &mut ThawWatchdog,
         mapper: Option<&DeviceMapper>,
     ) -> Result<SystemTime> {
         let at_once = SETTLED_AT_ONCE * thread::available_parallelism().map_or(1, NonZero::get);
@@ -373,7 +374,7 @@ impl Moment {
         Ok(at)
     }
 
-    fn make_copies(&self, mapper: Option<&DeviceMapper>, window: &Window) -> Result<()> {
+    fn make_copies(&self, mapper: Option<&DeviceMapper>, window: &Barrier) -> Result<()> {
         let mut is_first = true;
         for member in &self.members {
             if window.is_over() {
@@ -403,13 +404,13 @@ impl Member {
     fn hold_within(
         &self,
         number: usize,
-        window: &Window,
+        window: &Barrier,
         mapper: Option<&DeviceMapper>,
     ) -> (Result<()>, Result<()>) {
         if !window.wait_to_settle(number) {
             return (Ok(()), Ok(()));
         }
-        if let Err(error) = self.settled.iter().try_for_each(Held::settle) {
+        if let Err(error) = self.settled.iter().try_for_each(QuiesceTarget::settle) {
             window.tell(false);
             return (Err(self.explain(error)), Ok(()));
         }
@@ -452,7 +453,7 @@ impl Member {
         let steps = self.before.iter().chain(&self.within);
         let mut steps =
             steps.filter(|step| !matches!(step, Step::Share { .. } | Step::Copy { .. }));
-        steps.next().is_some() || self.held.iter().any(Held::is_device)
+        steps.next().is_some() || self.held.iter().any(QuiesceTarget::is_device)
     }
 
     fn run(&self, steps: &[Step], mapper: Option<&DeviceMapper>) -> Result<()> {
@@ -513,12 +514,12 @@ mod tests {
 
     #[test]
     fn the_strictest_of_several_classes_says_how_long_writers_wait() {
-        let mut all = Moment::default();
+        let mut all = QuiescePlan::default();
         for seconds in [30, 5, 60] {
-            all.join(Moment {
+            all.join(QuiescePlan {
                 members: vec![Member::default()],
                 limit: Duration::from_secs(seconds),
-                ..Moment::default()
+                ..QuiescePlan::default()
             });
         }
         assert_eq!(all.limit, Duration::from_secs(5));

@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, Kind, Result, fail,
     host::{
-        device_mapper::{DeviceMapper, Hold},
+        device_mapper::{DeviceMapper, SuspendMode},
         system,
     },
 };
 
 /// Something whose writers can be kept waiting.
 #[derive(Debug)]
-pub enum Held {
+pub enum QuiesceTarget {
     /// A device-mapper device; with it the file system that is mounted from it.
     Device {
         /// Its uuid.
@@ -29,19 +29,19 @@ pub enum Held {
 
 /// The same as it is told to another process, which gets the files beside it.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Told {
+pub(super) enum WireTarget {
     Device { uuid: String },
     FileSystem { file: usize },
 }
 
-impl Held {
+impl QuiesceTarget {
     /// How to tell it to a process that gets `files`.
-    pub(super) fn tell<'a>(&'a self, files: &mut Vec<BorrowedFd<'a>>) -> Told {
+    pub(super) fn tell<'a>(&'a self, files: &mut Vec<BorrowedFd<'a>>) -> WireTarget {
         match self {
-            Self::Device { uuid } => Told::Device { uuid: uuid.clone() },
+            Self::Device { uuid } => WireTarget::Device { uuid: uuid.clone() },
             Self::FileSystem(directory) => {
                 files.push(directory.as_fd());
-                Told::FileSystem {
+                WireTarget::FileSystem {
                     file: files.len() - 1,
                 }
             }
@@ -49,10 +49,10 @@ impl Held {
     }
 
     /// What was told by a process that sent `files`; each file is named once.
-    pub(super) fn of(told: Told, files: &mut [Option<File>]) -> Option<Self> {
+    pub(super) fn of(told: WireTarget, files: &mut [Option<File>]) -> Option<Self> {
         match told {
-            Told::Device { uuid } => Some(Self::Device { uuid }),
-            Told::FileSystem { file } => files.get_mut(file)?.take().map(Self::FileSystem),
+            WireTarget::Device { uuid } => Some(Self::Device { uuid }),
+            WireTarget::FileSystem { file } => files.get_mut(file)?.take().map(Self::FileSystem),
         }
     }
 
@@ -84,7 +84,7 @@ impl Held {
     /// Has writers wait, after what they wrote has reached the device.
     pub(super) fn hold(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
-            Self::Device { uuid } => super::open(mapper)?.suspend(uuid, Hold::Clean),
+            Self::Device { uuid } => super::open(mapper)?.suspend(uuid, SuspendMode::Clean),
             Self::FileSystem(directory) => match system::freeze(directory) {
                 Ok(()) => Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     GRACE,
-    target::{Held, Told},
+    target::{QuiesceTarget, WireTarget},
 };
 use crate::{
     Error, Kind, Result,
@@ -60,19 +60,19 @@ const LATE: u8 = b'l';
 #[derive(Debug, Serialize, Deserialize)]
 struct Plan {
     /// What is held of each image.
-    members: Vec<Vec<Told>>,
+    members: Vec<Vec<WireTarget>>,
     /// So many files come beside it, the locks last.
     files: usize,
 }
 
 /// The process, as the agent sees it. When this value is dropped it lets everybody go on, and ends.
 #[derive(Debug)]
-pub struct Guard {
+pub struct ThawWatchdog {
     stream: Option<UnixStream>,
     child: Child,
 }
 
-impl Guard {
+impl ThawWatchdog {
     /// Starts it: `program guard`, with a socket for its input.
     ///
     /// # Errors
@@ -111,7 +111,11 @@ impl Guard {
     ///
     /// # Errors
     /// `Busy` when it is gone: nobody may be held without it.
-    pub(super) fn arm(&mut self, members: &[Vec<&Held>], locks: &[Flock<File>]) -> Result<()> {
+    pub(super) fn arm(
+        &mut self,
+        members: &[Vec<&QuiesceTarget>],
+        locks: &[Flock<File>],
+    ) -> Result<()> {
         let mut files = Vec::new();
         let members = members
             .iter()
@@ -160,7 +164,7 @@ fn no_answer(error: io::Error) -> Error {
     Error::new(Kind::Busy, "the guard does not answer; ask again").because(error)
 }
 
-impl Drop for Guard {
+impl Drop for ThawWatchdog {
     fn drop(&mut self) {
         self.stream = None;
         let _ = self.child.wait();
@@ -214,7 +218,7 @@ fn receive_plan(stream: &mut UnixStream) -> io::Result<(Plan, Vec<Option<File>>)
 
 /// What the process has seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Watched {
+pub enum WatchdogReport {
     /// The agent has let everybody go on.
     Nothing,
     /// The agent has died while so many images were held; they are not any more.
@@ -236,7 +240,7 @@ struct Rounds {
 
 impl Releasers {
     /// Makes the threads: later there may be no memory for them.
-    fn start(members: Vec<Vec<Held>>, mapper: Option<DeviceMapper>) -> io::Result<Self> {
+    fn start(members: Vec<Vec<QuiesceTarget>>, mapper: Option<DeviceMapper>) -> io::Result<Self> {
         let state = Arc::<(Mutex<Rounds>, Condvar)>::default();
         let mapper = Arc::new(mapper);
         let count = members.len();
@@ -291,7 +295,7 @@ impl Releasers {
 ///
 /// # Errors
 /// When it cannot get ready; then nobody has been held.
-pub fn serve(input: OwnedFd) -> io::Result<Watched> {
+pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
     let mut stream = UnixStream::from(input);
     // What ends the agent with all that it has started must leave this one.
     let _ = setsid();
@@ -308,16 +312,20 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
     let (plan, mut files) = match receive_plan(&mut stream) {
         Ok(received) => received,
         // The agent found that it needs none.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Watched::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Ok(WatchdogReport::Nothing);
+        }
         Err(error) => return Err(error),
     };
     let mut members = Vec::new();
     for told in plan.members {
-        let held = told.into_iter().map(|told| Held::of(told, &mut files));
-        let held: Option<Vec<Held>> = held.collect();
+        let held = told
+            .into_iter()
+            .map(|told| QuiesceTarget::of(told, &mut files));
+        let held: Option<Vec<QuiesceTarget>> = held.collect();
         members.push(held.ok_or(io::ErrorKind::InvalidData)?);
     }
-    let has_device = members.iter().flatten().any(Held::is_device);
+    let has_device = members.iter().flatten().any(QuiesceTarget::is_device);
     let mapper = has_device.then(DeviceMapper::open).transpose();
     let mapper = mapper.map_err(|error| io::Error::other(error.chain()))?;
     let count = members.iter().filter(|held| !held.is_empty()).count();
@@ -332,7 +340,7 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
         // It can have died while it settled something.
         releasers.tell();
         releasers.wait();
-        return Ok(Watched::Nothing);
+        return Ok(WatchdogReport::Nothing);
     };
     let mut limit = Duration::from_millis(u64::from_ne_bytes(limit));
     let mut deadline = Instant::now() + limit;
@@ -355,7 +363,7 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
             Said::Done => {
                 let answer = if is_late { LATE } else { IN_TIME };
                 stream.write_all(&[answer])?;
-                return Ok(Watched::Nothing);
+                return Ok(WatchdogReport::Nothing);
             }
             Said::Goodbye => {
                 releasers.tell();
@@ -366,7 +374,7 @@ pub fn serve(input: OwnedFd) -> io::Result<Watched> {
                 releasers.wait();
                 // The locks, which are among the files, go with the process.
                 drop(files);
-                return Ok(Watched::Death(count));
+                return Ok(WatchdogReport::Death(count));
             }
         }
     }

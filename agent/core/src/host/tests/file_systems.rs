@@ -10,7 +10,7 @@ use crate::{
     Kind,
     host::{
         Access, Disk, FileSystem, Growth, MountOptions, Probe,
-        format::{Ground, make, new_uuid},
+        format::{FormatTarget, make, new_uuid},
         grow, grow_unmounted, is_untouched,
         loop_device::{attach, refresh_size},
         may_grow_mounted_ext4,
@@ -33,7 +33,9 @@ async fn every_file_system_can_be_made_at_its_smallest_and_mounted() {
         let image = scratch.image("image", bytes);
         assert!(is_untouched(&image).unwrap());
         let device = attach(&image, Access::ReadWrite).unwrap();
-        make(&device.path, kind, Ground::Untouched).await.unwrap();
+        make(&device.path, kind, FormatTarget::Untouched)
+            .await
+            .unwrap();
         assert!(!is_untouched(&image).unwrap());
         let Probe::Known(found) = probe(&device.path).unwrap() else {
             panic!("{kind} is not known");
@@ -53,7 +55,7 @@ async fn a_large_ext4_stays_sparse_and_leaves_the_kernel_nothing_to_do() {
     let scratch = Scratch::new();
     let image = scratch.image("image", 8 << 30);
     let device = attach(&image, Access::ReadWrite).unwrap();
-    make(&device.path, FileSystem::Ext4, Ground::Untouched)
+    make(&device.path, FileSystem::Ext4, FormatTarget::Untouched)
         .await
         .unwrap();
     let used = fs::metadata(&image).unwrap().blocks() * 512;
@@ -70,7 +72,9 @@ async fn too_small_is_out_of_range_and_says_what_would_do() {
     for (kind, bytes) in smallest() {
         let scratch = Scratch::new();
         let image = scratch.image("image", bytes - 4096);
-        let error = make(&image, kind, Ground::Untouched).await.unwrap_err();
+        let error = make(&image, kind, FormatTarget::Untouched)
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), Kind::OutOfRange);
         assert!(error.to_string().contains(&bytes.to_string()), "{error}");
         assert!(is_untouched(&image).unwrap());
@@ -86,17 +90,17 @@ async fn nothing_is_made_upon_data() {
         file.write_all_at(b"x", offset).unwrap();
         assert_eq!(probe(&image).unwrap(), Probe::Foreign("unknown data"));
         let before = fs::read(&image).unwrap();
-        let error = make(&image, FileSystem::Ext4, Ground::Untouched)
+        let error = make(&image, FileSystem::Ext4, FormatTarget::Untouched)
             .await
             .unwrap_err();
         assert_eq!(error.kind(), Kind::Precondition);
         assert_eq!(fs::read(&image).unwrap(), before);
         file.write_all_at(b"\0", offset).unwrap();
     }
-    make(&image, FileSystem::Ext4, Ground::Untouched)
+    make(&image, FileSystem::Ext4, FormatTarget::Untouched)
         .await
         .unwrap();
-    let error = make(&image, FileSystem::Ext4, Ground::Untouched)
+    let error = make(&image, FileSystem::Ext4, FormatTarget::Untouched)
         .await
         .unwrap_err();
     assert!(error.to_string().contains("holds ext4"), "{error}");
@@ -107,7 +111,7 @@ async fn debris_is_made_anew_but_what_others_own_is_not() {
     let scratch = Scratch::new();
     let image = scratch.image("image", 320 * MIB);
     for kind in FileSystem::ALL {
-        make(&image, kind, Ground::Debris).await.unwrap();
+        make(&image, kind, FormatTarget::Debris).await.unwrap();
         assert!(matches!(probe(&image).unwrap(), Probe::Known(found) if found.kind == kind));
         // Half of it, as a killed program leaves it.
         let file = File::options().write(true).open(&image).unwrap();
@@ -120,7 +124,7 @@ async fn debris_is_made_anew_but_what_others_own_is_not() {
         .unwrap()
         .write_all_at(b"LUKS\xba\xbe", 0)
         .unwrap();
-    let error = make(&image, FileSystem::Ext4, Ground::Debris)
+    let error = make(&image, FileSystem::Ext4, FormatTarget::Debris)
         .await
         .unwrap_err();
     assert!(error.to_string().contains("LUKS"), "{error}");
@@ -151,9 +155,9 @@ async fn a_killed_mkfs_is_done_again() {
             run_and_kill(kind.maker(), &arguments, Duration::from_millis(delay * 2));
             // As the caller does, who knows that nobody has used the volume.
             let ground = if is_untouched(&image).unwrap() {
-                Ground::Untouched
+                FormatTarget::Untouched
             } else {
-                Ground::Debris
+                FormatTarget::Debris
             };
             make(&image, kind, ground).await.unwrap();
             assert!(matches!(probe(&image).unwrap(), Probe::Known(found) if found.kind == kind));

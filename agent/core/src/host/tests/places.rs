@@ -12,7 +12,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use crate::{
     Kind,
     host::{
-        Access, FileSystem, MountTable, Place, Restrictions,
+        Access, FileSystem, MountTable, PathBeneath, Restrictions,
         mount::{bind, bind_beneath, unmount, unmount_one},
         testing::{Mounted, Scratch, run},
     },
@@ -33,23 +33,25 @@ fn tree() -> (Scratch, PathBuf, PathBuf) {
 #[test]
 fn only_what_no_link_leads_to_is_found() {
     let (scratch, root, _) = tree();
-    let found = Place::find(&root, &root.join("own/a/b")).unwrap().unwrap();
+    let found = PathBeneath::find(&root, &root.join("own/a/b"))
+        .unwrap()
+        .unwrap();
     assert_eq!(found.path(), root.join("own/a/b"));
     assert_eq!(fs::canonicalize(found.reached()).unwrap(), found.path());
     assert!(
-        Place::find(&root, &root.join("own/none/b"))
+        PathBeneath::find(&root, &root.join("own/none/b"))
             .unwrap()
             .is_none()
     );
     assert!(
-        Place::find(&root.join("none"), &root.join("none/b"))
+        PathBeneath::find(&root.join("none"), &root.join("none/b"))
             .unwrap()
             .is_none()
     );
     for (path, link) in [("out/a/b", "out"), ("inside/a", "inside")] {
         for place in [
-            Place::find(&root, &root.join(path)).map(|_| ()),
-            Place::make(&root, &root.join(path)).map(|_| ()),
+            PathBeneath::find(&root, &root.join(path)).map(|_| ()),
+            PathBeneath::make(&root, &root.join(path)).map(|_| ()),
         ] {
             let error = place.unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{error}");
@@ -57,14 +59,16 @@ fn only_what_no_link_leads_to_is_found() {
             assert!(error.to_string().contains(&link), "{error}");
         }
     }
-    let last = Place::find(&root, &root.join("out")).unwrap().unwrap();
+    let last = PathBeneath::find(&root, &root.join("out"))
+        .unwrap()
+        .unwrap();
     assert_eq!(last.mount().unwrap_err().kind(), Kind::Invalid);
     assert_eq!(last.open_bare().unwrap_err().kind(), Kind::Invalid);
-    let error = Place::find(&root, &root.join("file/x")).unwrap_err();
+    let error = PathBeneath::find(&root, &root.join("file/x")).unwrap_err();
     assert_eq!(error.kind(), Kind::Precondition, "{error}");
     for path in [root.clone(), scratch.path(), root.join("../outside/a/b")] {
         assert_eq!(
-            Place::find(&root, &path).unwrap_err().kind(),
+            PathBeneath::find(&root, &path).unwrap_err().kind(),
             Kind::Invalid,
             "{path:?}"
         );
@@ -73,7 +77,7 @@ fn only_what_no_link_leads_to_is_found() {
     let alias = scratch.path().join("alias");
     symlink(&root, &alias).unwrap();
     assert!(
-        Place::find(&alias, &alias.join("own/a/b"))
+        PathBeneath::find(&alias, &alias.join("own/a/b"))
             .unwrap()
             .is_some()
     );
@@ -82,12 +86,12 @@ fn only_what_no_link_leads_to_is_found() {
 #[test]
 fn what_is_missing_above_a_place_is_made() {
     let (_scratch, root, _) = tree();
-    let place = Place::make(&root, &root.join("new/deeper/last")).unwrap();
+    let place = PathBeneath::make(&root, &root.join("new/deeper/last")).unwrap();
     assert!(root.join("new/deeper").is_dir());
     assert!(!place.path().exists());
     assert!(place.mount().unwrap().is_none());
-    Place::make(&root, &root.join("new/deeper/last")).unwrap();
-    Place::make(&root.join("new/root"), &root.join("new/root/x")).unwrap();
+    PathBeneath::make(&root, &root.join("new/deeper/last")).unwrap();
+    PathBeneath::make(&root.join("new/root"), &root.join("new/root/x")).unwrap();
     assert!(root.join("new/root").is_dir());
 }
 
@@ -96,7 +100,7 @@ fn what_is_mounted_at_a_place_is_known_and_not_covered() {
     let (_scratch, root, _) = tree();
     let mounted = Mounted::new(FileSystem::Ext4, 8 << 20);
     let target = root.join("own/a/b");
-    let place = Place::find(&root, &target).unwrap().unwrap();
+    let place = PathBeneath::find(&root, &target).unwrap().unwrap();
     bind_beneath(mounted.path(), &place, Access::ReadOnly, Restrictions::NONE).unwrap();
     let mount = place.mount().unwrap().unwrap();
     assert_eq!(mount.target, target);
@@ -105,7 +109,7 @@ fn what_is_mounted_at_a_place_is_known_and_not_covered() {
     assert_eq!(error.unwrap_err().kind(), Kind::InUse);
     // A place in what is mounted there is one, too.
     assert!(
-        Place::find(&root, &target.join("lost+found"))
+        PathBeneath::find(&root, &target.join("lost+found"))
             .unwrap()
             .is_some()
     );
@@ -123,7 +127,9 @@ fn a_mount_that_cannot_be_as_asked_for_is_taken_away_again() {
     let mounted = Mounted::new(FileSystem::Ext4, 8 << 20);
     let read_only = scratch.directory("read-only");
     bind(mounted.path(), &read_only, Access::ReadOnly).unwrap();
-    let place = Place::find(&root, &root.join("own/a/b")).unwrap().unwrap();
+    let place = PathBeneath::find(&root, &root.join("own/a/b"))
+        .unwrap()
+        .unwrap();
     let refused = bind_beneath(&read_only, &place, Access::ReadWrite, Restrictions::NONE);
     assert_eq!(refused.unwrap_err().kind(), Kind::Precondition);
     assert!(place.mount().unwrap().is_none());
@@ -151,8 +157,8 @@ fn nothing_is_made_or_mounted_outside_while_links_are_swapped() {
             }
         });
         for turn in 0..3_000 {
-            let made = Place::make(&root, &root.join(format!("own/a/new-{turn}/x")));
-            let found = Place::find(&root, &root.join("own/a/b"));
+            let made = PathBeneath::make(&root, &root.join(format!("own/a/new-{turn}/x")));
+            let found = PathBeneath::find(&root, &root.join("own/a/b"));
             refused += usize::from(made.is_err());
             let Ok(Some(place)) = found else { continue };
             match bind_beneath(&source, &place, Access::ReadWrite, Restrictions::NONE) {

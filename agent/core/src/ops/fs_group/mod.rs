@@ -61,7 +61,7 @@ pub(super) fn give(root: &Path, group: u32) -> Result<()> {
 }
 
 /// A directory above the one that is open.
-struct Above {
+struct ParentDirectory {
     /// Its `st_dev` and `st_ino`.
     identity: (u64, u64),
     /// Where it is read on.
@@ -75,7 +75,7 @@ fn give_below(top: &File, group: u32) -> io::Result<()> {
     let mut entries = Entries::new();
     loop {
         let Some(entry) = entries.next(&at)? else {
-            let Some(Above { identity, place }) = above.pop() else {
+            let Some(ParentDirectory { identity, place }) = above.pop() else {
                 return Ok(());
             };
             at = read_in(&at, OsStr::new(".."))?;
@@ -91,7 +91,7 @@ fn give_below(top: &File, group: u32) -> io::Result<()> {
         let metadata = file.metadata()?;
         give_one(&file, &metadata, group)?;
         if metadata.is_dir() {
-            above.push(Above {
+            above.push(ParentDirectory {
                 identity: identity(&at)?,
                 place: entry.next,
             });

@@ -37,7 +37,7 @@ pub(super) struct Disk {
 
 /// Where a text is on a disk, and its sum: another one after every change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct TextLocation {
     area: u64,
     area_size: u64,
     offset: u64,
@@ -45,7 +45,7 @@ pub(super) struct Spot {
     sum: u32,
 }
 
-impl Spot {
+impl TextLocation {
     /// The largest text that fits beside another one, by LVM's own rule (`_vg_write_raw`).
     pub(super) fn largest(self) -> u64 {
         let head = u64::try_from(SECTOR).unwrap_or_default();
@@ -100,7 +100,7 @@ impl Disk {
     }
 
     /// Where the text is now; none on a disk that keeps no copy.
-    pub(super) fn spot(&self) -> io::Result<Option<Spot>> {
+    pub(super) fn spot(&self) -> io::Result<Option<TextLocation>> {
         for area in &self.areas {
             let head = read(&self.file, *area, BLOCK)?;
             if let Some(spot) = spot(&head, *area) {
@@ -111,7 +111,7 @@ impl Disk {
     }
 
     /// The text at a place; none when it has been written over since.
-    pub(super) fn text(&self, spot: Spot) -> io::Result<Option<String>> {
+    pub(super) fn text(&self, spot: TextLocation) -> io::Result<Option<String>> {
         let head = u64::try_from(SECTOR).unwrap_or_default();
         // The area is a ring behind its head.
         let first = spot.size.min(spot.area_size.saturating_sub(spot.offset));
@@ -151,10 +151,10 @@ fn areas(label: &[u8], mut at: usize) -> Option<Vec<u64>> {
     Some(areas)
 }
 
-fn spot(head: &[u8], area: u64) -> Option<Spot> {
+fn spot(head: &[u8], area: u64) -> Option<TextLocation> {
     (head.get(4..20)? == AREA_MAGIC && u32_at(head, 0)? == sum(head.get(4..SECTOR)?))
         .then_some(())?;
-    let spot = Spot {
+    let spot = TextLocation {
         area,
         area_size: u64_at(head, 32)?,
         offset: u64_at(head, 40)?,

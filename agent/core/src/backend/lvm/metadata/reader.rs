@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     VolumeGroup,
-    disk::{Disk, Spot},
+    disk::{Disk, TextLocation},
 };
 use crate::{Error, Kind, Result};
 
@@ -27,7 +27,7 @@ enum Seen {
     /// It keeps no copy of the text.
     NoText,
     /// It has a text.
-    Text(Spot),
+    Text(TextLocation),
 }
 
 impl Reader {
