@@ -32,15 +32,15 @@ const PREFIX: usize = 5;
 
 /// The room for requests that are on their way.
 #[derive(Debug, Clone)]
-pub(crate) struct Room(Arc<Semaphore>);
+pub(crate) struct RequestBudget(Arc<Semaphore>);
 
-impl Default for Room {
+impl Default for RequestBudget {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(ROOM)))
     }
 }
 
-impl Room {
+impl RequestBudget {
     /// Has a request keep to its limits while it arrives.
     pub(crate) fn limit(&self, request: Request<Body>) -> Request<Body> {
         request.map(|body| {
@@ -51,7 +51,7 @@ impl Room {
                 body,
                 deadline: Box::pin(sleep(TIME)),
                 room: PollSemaphore::new(Arc::clone(&self.0)),
-                place: Place::default(),
+                place: MessagePosition::default(),
                 permit: None,
                 waiting: None,
             })
@@ -64,7 +64,7 @@ struct Arriving {
     body: Body,
     deadline: Pin<Box<Sleep>>,
     room: PollSemaphore,
-    place: Place,
+    place: MessagePosition,
     /// The room that its message has.
     permit: Option<OwnedSemaphorePermit>,
     /// While it waits for so much of it, with what is to be handed on then.
@@ -73,14 +73,14 @@ struct Arriving {
 
 /// Where in its messages a request is.
 #[derive(Debug, Default)]
-struct Place {
+struct MessagePosition {
     /// What has come of a prefix.
     prefix: Vec<u8>,
     /// So many bytes of the message are to come.
     left: usize,
 }
 
-impl Place {
+impl MessagePosition {
     /// Goes on by these bytes; the length of the largest message that begins in them.
     fn pass(&mut self, mut bytes: &[u8]) -> Option<usize> {
         let mut largest = None;
@@ -180,7 +180,7 @@ mod tests {
         Request::new(Body::new(StreamBody::new(stream::iter(parts).chain(rest))))
     }
 
-    async fn arrives(room: &Room, request: Request<Body>) -> Result<usize, Status> {
+    async fn arrives(room: &RequestBudget, request: Request<Body>) -> Result<usize, Status> {
         let body = room.limit(request).into_body();
         Ok(body.collect().await?.to_bytes().len())
     }
@@ -189,7 +189,7 @@ mod tests {
     async fn what_does_not_arrive_is_unavailable_in_time() {
         let half = vec![message(10)[..7].to_vec()];
         let begun = tokio::time::Instant::now();
-        let failed = arrives(&Room::default(), request(half, true))
+        let failed = arrives(&RequestBudget::default(), request(half, true))
             .await
             .unwrap_err();
         assert_eq!(failed.code(), Code::Unavailable);
@@ -198,7 +198,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_ones_wait_for_each_other_and_small_ones_for_nobody() {
-        let room = Room::default();
+        let room = RequestBudget::default();
         let large = || vec![message(LARGEST)[..100].to_vec()];
         let held = tokio::spawn({
             let room = room.clone();
@@ -234,11 +234,11 @@ mod tests {
                 parts.push(part.to_vec());
                 rest = after;
             }
-            let mut place = Place::default();
+            let mut place = MessagePosition::default();
             let largest = parts.iter().filter_map(|part| place.pass(part)).max();
             prop_assert_eq!(largest, lengths.iter().copied().max());
             prop_assert_eq!((place.left, place.prefix.len()), (0, 0));
-            let room = Room::default();
+            let room = RequestBudget::default();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
             let arrived = runtime.unwrap().block_on(arrives(&room, request(parts, false)));
             prop_assert_eq!(arrived.unwrap(), bytes.len());

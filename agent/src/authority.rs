@@ -31,7 +31,7 @@ const CHUNK: usize = 8 << 10;
 
 /// A connection whose requests have a valid `:authority`.
 #[derive(Debug)]
-pub(crate) struct Mended {
+pub(crate) struct ValidAuthority {
     stream: UnixStream,
     frames: Frames,
     /// Read, and perhaps the beginning of a frame that must be seen whole.
@@ -40,7 +40,7 @@ pub(crate) struct Mended {
     ready: BytesMut,
 }
 
-impl Mended {
+impl ValidAuthority {
     pub(crate) fn new(stream: UnixStream) -> Self {
         Self {
             stream,
@@ -56,7 +56,7 @@ impl Mended {
     }
 }
 
-impl AsyncRead for Mended {
+impl AsyncRead for ValidAuthority {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -89,7 +89,7 @@ impl AsyncRead for Mended {
     }
 }
 
-impl AsyncWrite for Mended {
+impl AsyncWrite for ValidAuthority {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -119,7 +119,7 @@ impl AsyncWrite for Mended {
     }
 }
 
-impl Connected for Mended {
+impl Connected for ValidAuthority {
     type ConnectInfo = UdsConnectInfo;
 
     fn connect_info(&self) -> Self::ConnectInfo {

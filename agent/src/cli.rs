@@ -195,7 +195,7 @@ pub(crate) struct ClusterArguments {
         value_delimiter = ',',
         requires = "allow_host_mounts"
     )]
-    mount_allow: Vec<Risk>,
+    mount_allow: Vec<MountRisk>,
     /// Wait up to so many seconds, at random, before the API server is asked first: very many agents that start together
     /// come one after the other.
     #[arg(
@@ -211,14 +211,14 @@ pub(crate) struct ClusterArguments {
 
 /// What a file system that somebody else writes can bring onto a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Risk {
+enum MountRisk {
     /// Programs that run as who owns them, such as root (set-user-id, file capabilities).
     Suid,
     /// Nodes of the devices of this host.
     Dev,
 }
 
-impl Risk {
+impl MountRisk {
     /// The mount option that keeps it away.
     fn refusal(self) -> String {
         match self {
@@ -301,7 +301,7 @@ impl ClusterArguments {
             } else {
                 Vec::new()
             },
-            mount_options: Risk::value_variants()
+            mount_options: MountRisk::value_variants()
                 .iter()
                 .filter(|risk| !self.mount_allow.contains(risk))
                 .map(|risk| risk.refusal())

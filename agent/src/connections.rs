@@ -25,7 +25,7 @@ use tokio::{
 };
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-use crate::authority::Mended;
+use crate::authority::ValidAuthority;
 
 /// So many connections a socket has.
 const MOST: usize = 512;
@@ -42,20 +42,20 @@ const SAID: Duration = Duration::from_mins(1);
 
 /// The connections of a socket.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Connections(Arc<Mutex<Inside>>);
+pub(crate) struct Connections(Arc<Mutex<ConnectionTable>>);
 
 #[derive(Debug, Default)]
-struct Inside {
+struct ConnectionTable {
     next: u64,
     count: usize,
     /// Those over which nothing was asked yet, the oldest first.
-    silent: BTreeMap<u64, Arc<Place>>,
+    silent: BTreeMap<u64, Arc<SilentSlot>>,
     said: Option<Instant>,
 }
 
 /// What a connection has until it asks something.
 #[derive(Debug, Default)]
-struct Place {
+struct SilentSlot {
     is_taken: AtomicBool,
     waker: AtomicWaker,
 }
@@ -111,11 +111,11 @@ impl Connections {
         let number = inside.next;
         inside.next += 1;
         inside.count += 1;
-        let place = Arc::new(Place::default());
+        let place = Arc::new(SilentSlot::default());
         inside.silent.insert(number, Arc::clone(&place));
         drop(inside);
         Some(Connection {
-            stream: Mended::new(stream),
+            stream: ValidAuthority::new(stream),
             connections: self.clone(),
             number,
             silent: Some((place, Box::pin(sleep(SILENT)))),
@@ -124,12 +124,12 @@ impl Connections {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inside> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Inside {
+impl ConnectionTable {
     /// Whether nobody was told for a while.
     fn is_news(&mut self) -> bool {
         let is_news = self.said.is_none_or(|said| said.elapsed() >= SAID);
@@ -143,11 +143,11 @@ impl Inside {
 /// A connection within the limits.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: Mended,
+    stream: ValidAuthority,
     connections: Connections,
     number: u64,
     /// Until something is asked.
-    silent: Option<(Arc<Place>, Pin<Box<Sleep>>)>,
+    silent: Option<(Arc<SilentSlot>, Pin<Box<Sleep>>)>,
     /// Another one has its place.
     is_taken: bool,
     /// While its client does not read.

@@ -12,7 +12,7 @@ use tower::util::{MapRequestLayer, MapResponseLayer};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
-    arriving::Room,
+    arriving::RequestBudget,
     connections::Connections,
     quiet::Calls,
     rpc::{csi_v0, csi_v0_1, csi_v1, drumlin_v1, identity, reclaimspace, volumegroup},
@@ -44,7 +44,7 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let connections = Connections::of(listener);
-    let room = Room::default();
+    let room = RequestBudget::default();
     let calls = Calls::default();
     let noted = calls.clone();
     let serving = Server::builder()

@@ -9,8 +9,8 @@ use crate::{
     GroupSnapshot, GroupSnapshotSpec, Snapshot, SnapshotSpec, Volume, VolumeGroup, VolumeGroupSpec,
     VolumeSpec,
     names::{self, API_VERSION, GROUP},
-    validate::{self, Wrong},
-    yaml::{self, Place, Value, YamlError},
+    validate::{self, FieldError},
+    yaml::{self, Location, Value, YamlError},
 };
 
 /// More documents than this are no manifest of a person's.
@@ -93,7 +93,7 @@ impl Object {
     }
 
     /// What this object may not be, given what it was.
-    pub fn wrong_after(&self, old: &Self) -> Vec<Wrong> {
+    pub fn wrong_after(&self, old: &Self) -> Vec<FieldError> {
         match (old, self) {
             (Self::Volume(old), Self::Volume(new)) => validate::volume_update(&old.spec, &new.spec),
             (Self::Snapshot(old), Self::Snapshot(new)) => {
@@ -130,15 +130,15 @@ struct Origin {
 
 impl Origin {
     /// Where a field of the object stands.
-    fn place(&self, field: &str) -> Place {
+    fn place(&self, field: &str) -> Location {
         let mut path = self.within.clone();
         path.extend(field.split('.').map(str::to_owned));
-        self.below(Place::of(&self.text, &path))
+        self.below(Location::of(&self.text, &path))
     }
 
     /// A place within the text as one of the whole manifest.
-    fn below(&self, place: Place) -> Place {
-        Place {
+    fn below(&self, place: Location) -> Location {
+        Location {
             line: self.line + place.line - 1,
             ..place
         }
@@ -147,7 +147,7 @@ impl Origin {
 
 impl Document {
     /// Where a field such as `spec.mount.path` stands.
-    pub fn place_of(&self, field: &str) -> Place {
+    pub fn place_of(&self, field: &str) -> Location {
         self.origin.place(field)
     }
 }
@@ -320,7 +320,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn problem(&mut self, place: Place, object: Option<ObjectKey>, message: String) {
+    fn problem(&mut self, place: Location, object: Option<ObjectKey>, message: String) {
         self.problems.push(Problem {
             line: place.line,
             column: place.column,
@@ -335,7 +335,7 @@ impl Reader {
             column,
             message,
         } = error;
-        self.problem(origin.below(Place { line, column }), None, message);
+        self.problem(origin.below(Location { line, column }), None, message);
     }
 
     fn document(&mut self, origin: &Origin) {
@@ -347,7 +347,7 @@ impl Reader {
             return;
         }
         let foreign = self.manifest.foreign.len();
-        let top = Place::of(&origin.text, &[]).line;
+        let top = Location::of(&origin.text, &[]).line;
         self.value(parsed.value, origin, top);
         if self.manifest.foreign.len() > foreign {
             return;
@@ -363,11 +363,11 @@ impl Reader {
 
     /// An object, or a list of them, that begins on this line of its text.
     fn value(&mut self, value: Value, origin: &Origin, line: usize) {
-        let here = origin.below(Place { line, column: 1 });
+        let here = origin.below(Location { line, column: 1 });
         let mut head = Head::of(&value);
         let (api_version, kind) = (head.api_version, head.kind);
         if kind == "List" && (api_version == "v1" || api_version == API_VERSION) {
-            let lines = Place::lines_of_items(&origin.text);
+            let lines = Location::lines_of_items(&origin.text);
             for (index, item) in head.items.take().into_iter().flatten().enumerate() {
                 if self.problems.len() >= PROBLEMS {
                     return;
@@ -415,8 +415,8 @@ impl Reader {
         &mut self,
         value: Value,
         origin: &Origin,
-        here: Place,
-        make: impl FnOnce(ObjectMeta, S) -> Made,
+        here: Location,
+        make: impl FnOnce(ObjectMeta, S) -> CheckedObject,
     ) {
         let full: Full<S> = match yaml::from_part(value, &origin.text, &origin.within) {
             Ok(full) => full,
@@ -436,7 +436,7 @@ impl Reader {
         };
         let (object, more) = make(metadata, full.spec);
         wrong.extend(more);
-        for Wrong { field, message } in &wrong {
+        for FieldError { field, message } in &wrong {
             let message = format!("{field}: {message}");
             self.problem(origin.place(field), Some(object.key()), message);
         }
@@ -451,40 +451,40 @@ impl Reader {
 }
 
 /// A kind of object with a checked spec, and what is wrong with it.
-pub(crate) type Made = (Object, Vec<Wrong>);
+pub(crate) type CheckedObject = (Object, Vec<FieldError>);
 
-pub(crate) fn make_volume(metadata: ObjectMeta, spec: VolumeSpec) -> Made {
+pub(crate) fn make_volume(metadata: ObjectMeta, spec: VolumeSpec) -> CheckedObject {
     let wrong = validate::volume(&spec);
     let mut volume = Volume::new("", spec);
     volume.metadata = metadata;
     (Object::Volume(Box::new(volume)), wrong)
 }
 
-pub(crate) fn make_snapshot(metadata: ObjectMeta, spec: SnapshotSpec) -> Made {
+pub(crate) fn make_snapshot(metadata: ObjectMeta, spec: SnapshotSpec) -> CheckedObject {
     let wrong = validate::snapshot(&spec);
     let mut snapshot = Snapshot::new("", spec);
     snapshot.metadata = metadata;
     (Object::Snapshot(Box::new(snapshot)), wrong)
 }
 
-pub(crate) fn make_group(metadata: ObjectMeta, spec: VolumeGroupSpec) -> Made {
+pub(crate) fn make_group(metadata: ObjectMeta, spec: VolumeGroupSpec) -> CheckedObject {
     let wrong = validate::group(&spec);
     let mut group = VolumeGroup::new("", spec);
     group.metadata = metadata;
     (Object::Group(Box::new(group)), wrong)
 }
 
-pub(crate) fn make_group_snapshot(metadata: ObjectMeta, spec: GroupSnapshotSpec) -> Made {
+pub(crate) fn make_group_snapshot(metadata: ObjectMeta, spec: GroupSnapshotSpec) -> CheckedObject {
     let wrong = validate::group_snapshot(&spec);
     let mut snapshot = GroupSnapshot::new("", spec);
     snapshot.metadata = metadata;
     (Object::GroupSnapshot(Box::new(snapshot)), wrong)
 }
 
-fn check_metadata(metadata: &Metadata) -> Vec<Wrong> {
+fn check_metadata(metadata: &Metadata) -> Vec<FieldError> {
     let mut wrong = Vec::new();
     let mut refuse = |field: &str, message: &str| {
-        wrong.push(Wrong {
+        wrong.push(FieldError {
             field: field.to_owned(),
             message: message.to_owned(),
         });

@@ -5,8 +5,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::{
-    manifest::{Made, Object, make_group, make_group_snapshot, make_snapshot, make_volume},
-    validate::Wrong,
+    manifest::{
+        CheckedObject, Object, make_group, make_group_snapshot, make_snapshot, make_volume,
+    },
+    validate::FieldError,
 };
 
 impl Object {
@@ -14,7 +16,7 @@ impl Object {
     ///
     /// # Errors
     /// What is wrong with it, such as a field of a newer version.
-    pub fn served(kind: &str, metadata: ObjectMeta, spec: Value) -> Result<Self, Vec<Wrong>> {
+    pub fn served(kind: &str, metadata: ObjectMeta, spec: Value) -> Result<Self, Vec<FieldError>> {
         let (object, wrong) = match kind {
             "Volume" => made(metadata, spec, make_volume)?,
             "Snapshot" => made(metadata, spec, make_snapshot)?,
@@ -36,8 +38,8 @@ impl Object {
 fn made<S: DeserializeOwned>(
     metadata: ObjectMeta,
     spec: Value,
-    make: impl FnOnce(ObjectMeta, S) -> Made,
-) -> Result<Made, Vec<Wrong>> {
+    make: impl FnOnce(ObjectMeta, S) -> CheckedObject,
+) -> Result<CheckedObject, Vec<FieldError>> {
     let spec: S = serde_path_to_error::deserialize(spec).map_err(|error| {
         let path = error.path().to_string();
         let field = match path.as_str() {
@@ -49,8 +51,8 @@ fn made<S: DeserializeOwned>(
     Ok(make(metadata, spec))
 }
 
-fn wrong_at(field: String, message: String) -> Wrong {
-    Wrong { field, message }
+fn wrong_at(field: String, message: String) -> FieldError {
+    FieldError { field, message }
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::{
 
 /// What is wrong with a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wrong {
+pub struct FieldError {
     /// The path of the field, such as `spec.mount.path`.
     pub field: String,
     /// What is wrong with it, and what would be right.
@@ -18,12 +18,12 @@ pub struct Wrong {
 
 /// Collects what is wrong, each with its field.
 #[derive(Debug, Default)]
-struct Checks(Vec<Wrong>);
+struct Checks(Vec<FieldError>);
 
 impl Checks {
     fn that(&mut self, holds: bool, field: &str, message: impl Into<String>) {
         if !holds {
-            self.0.push(Wrong {
+            self.0.push(FieldError {
                 field: field.to_owned(),
                 message: message.into(),
             });
@@ -61,7 +61,7 @@ impl Checks {
 }
 
 /// What is wrong with a volume's spec, by itself.
-pub fn volume(spec: &VolumeSpec) -> Vec<Wrong> {
+pub fn volume(spec: &VolumeSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
     checks.that(
@@ -136,7 +136,7 @@ fn check_mount(checks: &mut Checks, mount: &VolumeMount) {
 }
 
 /// What is wrong with a snapshot's spec, by itself.
-pub fn snapshot(spec: &SnapshotSpec) -> Vec<Wrong> {
+pub fn snapshot(spec: &SnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
     let source = &spec.source;
@@ -155,7 +155,7 @@ pub fn snapshot(spec: &SnapshotSpec) -> Vec<Wrong> {
 }
 
 /// What is wrong with a group's spec, by itself.
-pub fn group(spec: &VolumeGroupSpec) -> Vec<Wrong> {
+pub fn group(spec: &VolumeGroupSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
     checks.that(
@@ -204,7 +204,7 @@ fn check_selector(checks: &mut Checks, selector: &Selector) {
 }
 
 /// What is wrong with a group snapshot's spec, by itself.
-pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<Wrong> {
+pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
     checks.name(Some(&spec.group_name), "spec.groupName");
@@ -213,7 +213,7 @@ pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<Wrong> {
 }
 
 /// What a group's spec may not become from what it was.
-pub fn group_update(old: &VolumeGroupSpec, new: &VolumeGroupSpec) -> Vec<Wrong> {
+pub fn group_update(old: &VolumeGroupSpec, new: &VolumeGroupSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(
@@ -225,7 +225,7 @@ pub fn group_update(old: &VolumeGroupSpec, new: &VolumeGroupSpec) -> Vec<Wrong> 
 }
 
 /// What a group snapshot's spec may not become from what it was.
-pub fn group_snapshot_update(old: &GroupSnapshotSpec, new: &GroupSnapshotSpec) -> Vec<Wrong> {
+pub fn group_snapshot_update(old: &GroupSnapshotSpec, new: &GroupSnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(
@@ -237,7 +237,7 @@ pub fn group_snapshot_update(old: &GroupSnapshotSpec, new: &GroupSnapshotSpec) -
 }
 
 /// What a volume's spec may not become from what it was.
-pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
+pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(
@@ -278,7 +278,7 @@ pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<Wrong> {
 }
 
 /// What a snapshot's spec may not become from what it was.
-pub fn snapshot_update(old: &SnapshotSpec, new: &SnapshotSpec) -> Vec<Wrong> {
+pub fn snapshot_update(old: &SnapshotSpec, new: &SnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(old.source == new.source, "spec.source", "cannot be changed");

@@ -95,18 +95,18 @@ impl Engine {
     }
 
     /// What there is: of our own agent by one list, in which no class hides another one; of any other by what CSI has.
-    async fn everything(&self, records: &[Record]) -> Everything {
+    async fn everything(&self, records: &[Record]) -> ObservedState {
         self.client.forget_inventory().await;
         match self.client.inventory().await {
-            Ok(inventory) if inventory.is_known() => return Everything::of(&inventory),
+            Ok(inventory) if inventory.is_known() => return ObservedState::of(&inventory),
             Err(failure) => {
                 known::<()>(Err(failure));
-                return Everything::default();
+                return ObservedState::default();
             }
             Ok(_) => {}
         }
         let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
-        Everything {
+        ObservedState {
             volumes: known(self.volumes().await),
             snapshots: known(self.snapshots().await),
             groups: if records.iter().any(is_group) {
@@ -124,7 +124,7 @@ impl Engine {
         self.reset(key);
     }
 
-    async fn volumes(&self) -> Result<HashMap<String, Looks>, Failure> {
+    async fn volumes(&self) -> Result<HashMap<String, ObservedVolume>, Failure> {
         let mut volumes = HashMap::new();
         let mut request = v1::ListVolumesRequest::default();
         loop {
@@ -137,7 +137,7 @@ impl Engine {
             volumes.extend(answer.entries.into_iter().filter_map(|entry| {
                 let volume = entry.volume?;
                 let condition = entry.status.and_then(|status| status.volume_condition);
-                let looks = Looks {
+                let looks = ObservedVolume {
                     bytes: volume.capacity_bytes,
                     problem: condition.and_then(abnormal),
                 };
@@ -215,8 +215,8 @@ impl Engine {
 
 /// What there is, as far as it could be asked.
 #[derive(Default)]
-struct Everything {
-    volumes: Option<HashMap<String, Looks>>,
+struct ObservedState {
+    volumes: Option<HashMap<String, ObservedVolume>>,
     snapshots: Option<HashSet<String>>,
     groups: Option<HashMap<String, HashSet<String>>>,
     /// The classes of which nothing is known.
@@ -224,16 +224,16 @@ struct Everything {
 }
 
 /// A volume as it is.
-struct Looks {
+struct ObservedVolume {
     bytes: i64,
     problem: Option<String>,
 }
 
-impl Everything {
+impl ObservedState {
     fn of(inventory: &Inventory) -> Self {
         let of_kind = |kind| inventory.iter().filter(move |object| object.kind() == kind);
         let volumes = of_kind(ObjectKind::Volume).map(|object| {
-            let looks = Looks {
+            let looks = ObservedVolume {
                 bytes: object.size_bytes,
                 problem: (!object.problem.is_empty()).then(|| object.problem.clone()),
             };
@@ -311,7 +311,7 @@ fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>
 }
 
 /// Whether a volume is not as its record has it.
-fn is_otherwise(record: &Record, found: Option<&Looks>) -> bool {
+fn is_otherwise(record: &Record, found: Option<&ObservedVolume>) -> bool {
     let Body::Volume { status, .. } = &record.body else {
         return false;
     };

@@ -55,7 +55,7 @@ pub struct Kept {
 }
 
 /// What is known on both sides.
-struct Both {
+struct BothSides {
     client: Client,
     inventory: std::sync::Arc<Inventory>,
     records: Vec<Record>,
@@ -63,7 +63,7 @@ struct Both {
     unreadable: Vec<String>,
 }
 
-impl Both {
+impl BothSides {
     async fn new(socket: &Path, state_dir: &Path) -> Result<Self, Error> {
         let (records, unreadable) = store::load(&state_dir.join(DIRECTORY))?;
         let client = Client::new(socket)?;
@@ -138,7 +138,7 @@ fn failed(failure: Failure) -> Error {
 /// # Errors
 /// When the agent does not answer, or the state cannot be read.
 pub async fn list(socket: &Path, state_dir: &Path, all: bool) -> Result<Kept, Error> {
-    let both = Both::new(socket, state_dir).await?;
+    let both = BothSides::new(socket, state_dir).await?;
     let holders: HashMap<&str, &Record> = both
         .records
         .iter()

@@ -45,19 +45,19 @@ impl Engine {
                 }
             }
             tokio::time::sleep(GATHER).await;
-            while self.doubt_unmounted().await == Look::Again {
+            while self.doubt_unmounted().await == MountScan::Again {
                 tokio::time::sleep(AGAIN).await;
             }
         }
     }
 
     /// Has the agent asked about each mount that is not in the table: it may have mounts that this process does not see.
-    async fn doubt_unmounted(&self) -> Look {
-        let mut look = Look::Done;
+    async fn doubt_unmounted(&self) -> MountScan {
+        let mut look = MountScan::Done;
         for (key, handle, path) in blocking(|| self.unseen()) {
             // Its own pass may be what has unmounted it.
             if self.shared.queue.is_running(&key) {
-                look = Look::Again;
+                look = MountScan::Again;
             } else if !self.shared.is_doubted(&key) {
                 // One that is paused or kept is looked at when it is neither any more.
                 self.verify_mount(&key, &handle, &path).await;
@@ -95,7 +95,7 @@ fn watched() -> io::Result<AsyncFd<File>> {
 
 /// Whether everything could be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
+enum MountScan {
     Done,
     Again,
 }

@@ -47,7 +47,7 @@ struct Inner {
     due: BTreeMap<(Instant, u64), ObjectKey>,
     /// What was due and has no worker yet, by namespace.
     ready: HashMap<Lane, BTreeMap<String, BTreeMap<u64, ObjectKey>>>,
-    places: HashMap<ObjectKey, Place>,
+    places: HashMap<ObjectKey, QueueEntry>,
     running: HashMap<ObjectKey, Lane>,
     /// The namespace that had its turn last.
     last: HashMap<Lane, String>,
@@ -56,7 +56,7 @@ struct Inner {
 
 /// Where a key waits.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum QueueEntry {
     Due(Instant, u64),
     Ready(Lane, u64),
 }
@@ -108,13 +108,13 @@ impl Queue {
 impl Inner {
     fn add(&mut self, key: &ObjectKey, time: Instant) {
         let number = match self.places.get(key).copied() {
-            Some(Place::Due(before, _)) if before <= time => return,
-            Some(Place::Due(before, number)) => {
+            Some(QueueEntry::Due(before, _)) if before <= time => return,
+            Some(QueueEntry::Due(before, number)) => {
                 self.due.remove(&(before, number));
                 None
             }
             // It keeps its turn, but may need other work by now.
-            Some(Place::Ready(lane, number)) => {
+            Some(QueueEntry::Ready(lane, number)) => {
                 self.take_from(lane, &key.namespace, Some(number));
                 Some(number)
             }
@@ -127,7 +127,8 @@ impl Inner {
             (time, self.next)
         };
         self.due.insert((time, number), key.clone());
-        self.places.insert(key.clone(), Place::Due(time, number));
+        self.places
+            .insert(key.clone(), QueueEntry::Due(time, number));
     }
 
     /// The next key; if there is none, when the next one is due.
@@ -172,7 +173,8 @@ impl Inner {
         for place in due {
             if let Some(key) = self.due.remove(&place) {
                 let lane = lane_of(&key);
-                self.places.insert(key.clone(), Place::Ready(lane, place.1));
+                self.places
+                    .insert(key.clone(), QueueEntry::Ready(lane, place.1));
                 let namespaces = self.ready.entry(lane).or_default();
                 let waiting = namespaces.entry(key.namespace.clone()).or_default();
                 waiting.insert(place.1, key);

@@ -22,7 +22,7 @@ const HOLDS: Duration = Duration::from_hours(1);
 
 /// The words that there are.
 #[derive(Debug, Clone)]
-pub(crate) struct Words {
+pub(crate) struct Requests {
     root: PathBuf,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Word {
     pub(crate) handle: String,
 }
 
-impl Words {
+impl Requests {
     /// Those below the agent's state directory.
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self {

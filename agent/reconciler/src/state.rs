@@ -22,7 +22,7 @@ use crate::{
     blocking::blocking,
     queue::{Lane, Queue},
     record::{Body, Record},
-    requests::Words,
+    requests::Requests,
     source::kubernetes::server::Server,
     store::Store,
 };
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     pub(crate) fail: fn(&str),
     pub(crate) queue: Queue,
     /// What administrators say of objects.
-    pub(crate) words: Words,
+    pub(crate) words: Requests,
     store: Store,
     records: Mutex<Records>,
     doubted: Mutex<HashSet<ObjectKey>>,
@@ -125,7 +125,7 @@ impl Shared {
         }
         Ok(Self {
             boot: boot(),
-            words: Words::new(&state_dir),
+            words: Requests::new(&state_dir),
             state_dir,
             fail,
             queue: Queue::default(),

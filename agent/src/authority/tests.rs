@@ -96,7 +96,7 @@ fn named(value: &str) -> Vec<u8> {
 /// What comes out when the bytes come in two parts.
 async fn through(bytes: &[u8], cut: usize) -> Vec<u8> {
     let (mut client, server) = UnixStream::pair().unwrap();
-    let mut server = Mended::new(server);
+    let mut server = ValidAuthority::new(server);
     let mut out = Vec::new();
     let (first, second) = bytes.split_at(cut);
     client.write_all(first).await.unwrap();

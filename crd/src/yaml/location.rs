@@ -9,7 +9,7 @@ use serde::{
 
 /// A line and a column, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The line.
     pub line: usize,
     /// The column, in characters.
@@ -19,7 +19,7 @@ pub struct Place {
 /// What the walk through the text ends with when it has arrived; its place is that of the field.
 const FOUND: &str = "\u{1}found";
 
-impl Place {
+impl Location {
     /// The place of the field with this path: of its key, and of an item of a list of what it begins with.
     ///
     /// Where there is no such field it is that of the nearest field above it, at last the beginning. It reads the text
@@ -74,27 +74,27 @@ enum Step<'a> {
     /// Go along this path.
     Into(&'a [String]),
     /// It is a key: stop when it is this one.
-    Key(&'a str, Arrival),
+    Key(&'a str, KeyMatch),
 }
 
 /// What it means to meet the key that was looked for.
 #[derive(Clone, Copy, PartialEq)]
-enum Arrival {
+enum KeyMatch {
     Here,
     Within,
 }
 
 /// What came of a step that did not end the walk.
 #[derive(PartialEq)]
-enum Passed {
+enum WalkResult {
     Match,
     Other,
 }
 
 impl<'de> DeserializeSeed<'de> for Step<'_> {
-    type Value = Passed;
+    type Value = WalkResult;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Passed, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<WalkResult, D::Error> {
         match self {
             Self::Key(..) => deserializer.deserialize_str(self),
             Self::Into(_) => deserializer.deserialize_any(self),
@@ -103,7 +103,7 @@ impl<'de> DeserializeSeed<'de> for Step<'_> {
 }
 
 impl<'de> Visitor<'de> for Step<'_> {
-    type Value = Passed;
+    type Value = WalkResult;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Any value ends the walk when the path is at its end, also one that is neither map nor list.
@@ -114,44 +114,44 @@ impl<'de> Visitor<'de> for Step<'_> {
         })
     }
 
-    fn visit_str<E: Error>(self, key: &str) -> Result<Passed, E> {
+    fn visit_str<E: Error>(self, key: &str) -> Result<WalkResult, E> {
         match self {
-            Self::Key(wanted, Arrival::Here) if key == wanted => Err(E::custom(FOUND)),
-            Self::Key(wanted, Arrival::Within) if key == wanted => Ok(Passed::Match),
-            Self::Key(..) => Ok(Passed::Other),
+            Self::Key(wanted, KeyMatch::Here) if key == wanted => Err(E::custom(FOUND)),
+            Self::Key(wanted, KeyMatch::Within) if key == wanted => Ok(WalkResult::Match),
+            Self::Key(..) => Ok(WalkResult::Other),
             Self::Into(_) => Err(E::invalid_type(serde::de::Unexpected::Str(key), &self)),
         }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Passed, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<WalkResult, A::Error> {
         let Self::Into([index, rest @ ..]) = self else {
             return Err(A::Error::custom(FOUND));
         };
         for _ in 0..index.parse().unwrap_or(usize::MAX) {
             if items.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(Passed::Other);
+                return Ok(WalkResult::Other);
             }
         }
         let inner = items.next_element_seed(Self::Into(rest))?;
-        Ok(inner.unwrap_or(Passed::Other))
+        Ok(inner.unwrap_or(WalkResult::Other))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Passed, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<WalkResult, A::Error> {
         let Self::Into([key, rest @ ..]) = self else {
             return Err(A::Error::custom(FOUND));
         };
         let arrival = if rest.is_empty() {
-            Arrival::Here
+            KeyMatch::Here
         } else {
-            Arrival::Within
+            KeyMatch::Within
         };
         while let Some(passed) = entries.next_key_seed(Self::Key(key, arrival))? {
-            if passed == Passed::Match {
+            if passed == WalkResult::Match {
                 return entries.next_value_seed(Self::Into(rest));
             }
             entries.next_value::<IgnoredAny>()?;
         }
-        Ok(Passed::Other)
+        Ok(WalkResult::Other)
     }
 }
 

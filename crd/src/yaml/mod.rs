@@ -15,7 +15,7 @@ use serde::{
 use serde_path_to_error::Segment;
 pub use serde_yaml::Value;
 
-pub use location::Place;
+pub use location::Location;
 use strict_value::{Node, Notes};
 
 /// Why a YAML text cannot be read: what, and where.
@@ -35,7 +35,7 @@ pub struct Parsed {
     /// The document; null where there is none.
     pub value: Value,
     /// Words without quotes that YAML 1.1, which kubectl reads, takes for a boolean or a number: `yes`, `010`.
-    pub ambiguous: Vec<(Place, String)>,
+    pub ambiguous: Vec<(Location, String)>,
 }
 
 /// Reads one document into a type that denies unknown fields.
@@ -60,7 +60,7 @@ pub fn parse(text: &str) -> Result<Parsed, YamlError> {
     let ambiguous = notes
         .ambiguous()
         .into_iter()
-        .map(|(offset, word)| (Place::of_offset(text, offset), word))
+        .map(|(offset, word)| (Location::of_offset(text, offset), word))
         .collect();
     Ok(Parsed { value, ambiguous })
 }
@@ -102,7 +102,7 @@ pub fn from_part<T: DeserializeOwned>(
         {
             path.push(unknown.to_owned());
         }
-        let place = Place::of(text, &[within, path.as_slice()].concat());
+        let place = Location::of(text, &[within, path.as_slice()].concat());
         YamlError {
             line: place.line,
             column: place.column,

@@ -194,7 +194,7 @@ fn an_alias_bomb_is_stopped_at_once() {
 fn the_place_of_a_field_is_found_however_it_is_written() {
     let place = |text: &str, path: &str| {
         let path: Vec<String> = path.split_terminator('.').map(str::to_owned).collect();
-        let Place { line, column } = Place::of(text, &path);
+        let Location { line, column } = Location::of(text, &path);
         (line, column)
     };
     let block = "# head\nspec:\n  text: |\n    mount:\n      path: 0\n  a:\n    path: 1\n  mount:\n    # why\n    path: 2\nlist:\n- name: x\n  path: 3\n- name: y\n  \"path\": 4\n";
@@ -215,6 +215,6 @@ proptest! {
     #[test]
     fn no_text_makes_it_panic(text in "[-a:{}\\[\\]&*!|>'\"%@#, \t\n0]{0,40}|.{0,40}") {
         let _ = read(&text);
-        let _ = Place::of(&text, &["a".to_owned(), "0".to_owned()]);
+        let _ = Location::of(&text, &["a".to_owned(), "0".to_owned()]);
     }
 }

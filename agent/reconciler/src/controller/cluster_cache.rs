@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::{
     ControllerSettings, debounce::Changed, lost_nodes::Missing, namespaced_store::Index,
-    pvc_resolver::ours, status_cache::Told, work::Work,
+    pvc_resolver::ours, status_cache::StatusCache, work::Work,
 };
 use crate::{
     record::Record,
@@ -43,14 +43,14 @@ const ROUND: Duration = Duration::from_secs(10);
 pub(super) struct View {
     pub(super) server: Server,
     pub(super) settings: Arc<ControllerSettings>,
-    pub(super) objects: HashMap<&'static str, Index<Seen>>,
-    pub(super) claims: Index<Claim>,
+    pub(super) objects: HashMap<&'static str, Index<CachedObject>>,
+    pub(super) claims: Index<CachedClaim>,
     pub(super) volumes: Index<Option<Bound>>,
     pub(super) nodes: Index<()>,
     /// The nodes that objects name and that are not there.
     pub(super) missing: HashMap<String, Missing>,
     /// What was told of each object.
-    pub(super) told: Told,
+    pub(super) told: StatusCache,
     /// What is looked at in the next round: what the server has refused, and what has no node.
     pub(super) again: BTreeSet<ObjectKey>,
     /// What is written, and what is still to be looked at.
@@ -61,7 +61,7 @@ pub(super) struct View {
 
 /// An object of ours.
 #[derive(Debug)]
-pub(super) struct Seen {
+pub(super) struct CachedObject {
     pub(super) uid: String,
     pub(super) generation: i64,
     pub(super) is_leaving: bool,
@@ -77,7 +77,7 @@ pub(super) struct Seen {
 
 /// A claim of a user.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct CachedClaim {
     pub(super) uid: String,
     pub(super) labels: std::collections::BTreeMap<String, String>,
     pub(super) volume: Option<String>,
@@ -97,9 +97,9 @@ pub(super) struct Bound {
 }
 
 /// What one of the watches says.
-pub(super) enum Said {
+pub(super) enum WatchEvent {
     Object(&'static str, Box<watcher::Event<DynamicObject>>),
-    Claim(Box<watcher::Event<PersistentVolumeClaim>>),
+    CachedClaim(Box<watcher::Event<PersistentVolumeClaim>>),
     Volume(Box<watcher::Event<PersistentVolume>>),
     Node(Box<watcher::Event<PartialObjectMeta<Node>>>),
     Failed(String),
@@ -118,7 +118,7 @@ impl View {
             volumes: Index::default(),
             nodes: Index::default(),
             missing: HashMap::new(),
-            told: Told::default(),
+            told: StatusCache::default(),
             again: BTreeSet::new(),
             work: Work::default(),
             homeless: HashMap::new(),
@@ -149,23 +149,31 @@ impl View {
         }
     }
 
-    fn watches(&self) -> SelectAll<BoxStream<'static, Said>> {
+    fn watches(&self) -> SelectAll<BoxStream<'static, WatchEvent>> {
         let mut all = SelectAll::new();
         let config = watcher::Config::default;
         for (kind, _) in KINDS {
             let events = watch(self.server.all(kind), config());
             let said = events.map(move |event| match event {
-                Ok(event) => Said::Object(kind, Box::new(event)),
-                Err(error) => Said::Failed(error.to_string()),
+                Ok(event) => WatchEvent::Object(kind, Box::new(event)),
+                Err(error) => WatchEvent::Failed(error.to_string()),
             });
             all.push(said.boxed());
         }
         let claims = watch(Api::all(self.server.client()), config());
-        all.push(claims.map(|event| heard(event, Said::Claim)).boxed());
+        all.push(
+            claims
+                .map(|event| heard(event, WatchEvent::CachedClaim))
+                .boxed(),
+        );
         let volumes = watch(Api::all(self.server.client()), config());
-        all.push(volumes.map(|event| heard(event, Said::Volume)).boxed());
+        all.push(
+            volumes
+                .map(|event| heard(event, WatchEvent::Volume))
+                .boxed(),
+        );
         let nodes = watch(Api::all(self.server.client()), config());
-        all.push(nodes.map(|event| heard(event, Said::Node)).boxed());
+        all.push(nodes.map(|event| heard(event, WatchEvent::Node)).boxed());
         all
     }
 
@@ -178,13 +186,14 @@ impl View {
     }
 
     /// Takes over what a watch says; the namespaces in which something may be another one by that.
-    pub(super) fn hear(&mut self, said: Said) -> Vec<String> {
+    pub(super) fn hear(&mut self, said: WatchEvent) -> Vec<String> {
         match said {
-            Said::Object(kind, event) => self.hear_object(kind, *event),
-            Said::Claim(event) => self
-                .claims
-                .follow(*event, |claim| &claim.metadata, read_claim),
-            Said::Volume(event) => {
+            WatchEvent::Object(kind, event) => self.hear_object(kind, *event),
+            WatchEvent::CachedClaim(event) => {
+                self.claims
+                    .follow(*event, |claim| &claim.metadata, read_claim)
+            }
+            WatchEvent::Volume(event) => {
                 let event = *event;
                 let driver = self.settings.driver.clone();
                 let mut about = BTreeSet::new();
@@ -210,7 +219,7 @@ impl View {
                 }
                 about.into_iter().collect()
             }
-            Said::Node(event) => {
+            WatchEvent::Node(event) => {
                 // One that goes again has to be missed again.
                 if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = &*event {
                     self.missing.remove(&node.name_any());
@@ -218,7 +227,7 @@ impl View {
                 self.nodes.follow(*event, |node| &node.metadata, drop);
                 Vec::new()
             }
-            Said::Failed(why) => {
+            WatchEvent::Failed(why) => {
                 tracing::warn!(error = %why, "watch of the API server failed");
                 Vec::new()
             }
@@ -244,7 +253,7 @@ impl View {
         let about = index.follow(
             event,
             |object| &object.metadata,
-            |object| Seen::of(kind, &object),
+            |object| CachedObject::of(kind, &object),
         );
         if is_list {
             // Of what went while nobody watched only the list says so.
@@ -255,14 +264,14 @@ impl View {
     }
 
     /// An object of ours.
-    pub(super) fn seen(&self, key: &ObjectKey) -> Option<&Seen> {
+    pub(super) fn seen(&self, key: &ObjectKey) -> Option<&CachedObject> {
         self.objects
             .get(key.kind.as_str())?
             .get(&key.namespace, &key.name)
     }
 }
 
-impl Seen {
+impl CachedObject {
     fn of(kind: &str, object: &DynamicObject) -> Self {
         let metadata = &object.metadata;
         let spec = object.data.get("spec").cloned().unwrap_or_default();
@@ -293,9 +302,9 @@ impl Seen {
     }
 }
 
-fn read_claim(claim: PersistentVolumeClaim) -> Claim {
+fn read_claim(claim: PersistentVolumeClaim) -> CachedClaim {
     let phase = claim.status.and_then(|status| status.phase);
-    Claim {
+    CachedClaim {
         uid: claim.metadata.uid.unwrap_or_default(),
         is_bound: phase.as_deref() == Some("Bound"),
         is_leaving: claim.metadata.deletion_timestamp.is_some(),
@@ -319,10 +328,10 @@ fn read_volume(driver: &str, volume: &PersistentVolume) -> Option<Bound> {
 
 fn heard<K>(
     event: watcher::Result<watcher::Event<K>>,
-    said: fn(Box<watcher::Event<K>>) -> Said,
-) -> Said {
+    said: fn(Box<watcher::Event<K>>) -> WatchEvent,
+) -> WatchEvent {
     match event {
         Ok(event) => said(Box::new(event)),
-        Err(error) => Said::Failed(error.to_string()),
+        Err(error) => WatchEvent::Failed(error.to_string()),
     }
 }

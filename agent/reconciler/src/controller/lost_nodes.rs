@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     cluster_cache::View,
     pvc_resolver::findings,
-    work::{Job, Matter},
+    work::{Aspect, Job},
 };
 
 /// A node that is not there.
@@ -42,7 +42,7 @@ impl View {
                 told: HashSet::new(),
             });
             for key in objects.into_values() {
-                self.is_due(Matter::Node, key);
+                self.is_due(Aspect::Node, key);
             }
         }
         self.begin();

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{ControllerSettings, lease};
-use crate::source::kubernetes::server::{Refusal, Server, Told};
+use crate::source::kubernetes::server::{EventNote, Refusal, Server};
 
 /// What the policies refuse the controller by name. There is no such object.
 const PROBE: &str = "drumlin-policy-probe";
@@ -41,7 +41,7 @@ struct Policy {
 
 /// What is known of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Standing {
+enum PolicyStatus {
     InForce,
     Absent,
     Unknown,
@@ -72,7 +72,7 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
         let mut found = ask(server, &policies).await;
         let is_trouble = |(policy, found): (&Policy, &Result<bool, Refusal>)| {
             let standing = standing(found);
-            standing != Standing::InForce && known.get(policy.name) != Some(&standing)
+            standing != PolicyStatus::InForce && known.get(policy.name) != Some(&standing)
         };
         if policies.iter().zip(&found).any(is_trouble) {
             sleep(MOMENT).await;
@@ -86,7 +86,7 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
                 policy.tell(server, settings, standing, before).await;
             }
         }
-        let is_well = known.values().all(|one| *one == Standing::InForce);
+        let is_well = known.values().all(|one| *one == PolicyStatus::InForce);
         sleep(if is_well { ROUND } else { SOON }).await;
     }
 }
@@ -132,16 +132,16 @@ async fn ask(server: &Server, policies: &[Policy]) -> Vec<Result<bool, Refusal>>
     future::join_all(asked).await
 }
 
-fn standing(found: &Result<bool, Refusal>) -> Standing {
+fn standing(found: &Result<bool, Refusal>) -> PolicyStatus {
     match found {
-        Ok(true) => Standing::InForce,
-        Ok(false) => Standing::Absent,
-        Err(_) => Standing::Unknown,
+        Ok(true) => PolicyStatus::InForce,
+        Ok(false) => PolicyStatus::Absent,
+        Err(_) => PolicyStatus::Unknown,
     }
 }
 
 impl Policy {
-    fn say(&self, found: &Result<bool, Refusal>, before: Option<Standing>) {
+    fn say(&self, found: &Result<bool, Refusal>, before: Option<PolicyStatus>) {
         let policy = self.name;
         match found {
             Ok(true) if before.is_none() => tracing::info!(policy, "policy is in force"),
@@ -158,19 +158,19 @@ impl Policy {
         &self,
         server: &Server,
         settings: &ControllerSettings,
-        standing: Standing,
-        before: Option<Standing>,
+        standing: PolicyStatus,
+        before: Option<PolicyStatus>,
     ) {
         let (name, risk) = (self.name, self.risk);
         let told = match standing {
-            Standing::Absent => Told {
+            PolicyStatus::Absent => EventNote {
                 is_trouble: true,
                 reason: "PolicyNotInForce".to_owned(),
                 message: format!(
                     "ValidatingAdmissionPolicy {name} is not in force: {risk}; apply it and its binding"
                 ),
             },
-            Standing::InForce if before == Some(Standing::Absent) => Told {
+            PolicyStatus::InForce if before == Some(PolicyStatus::Absent) => EventNote {
                 is_trouble: false,
                 reason: "PolicyInForce".to_owned(),
                 message: format!("ValidatingAdmissionPolicy {name} is in force again"),

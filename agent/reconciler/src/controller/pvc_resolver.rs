@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    cluster_cache::{Bound, Claim, View},
-    work::{Job, Matter},
+    cluster_cache::{Bound, CachedClaim, View},
+    work::{Aspect, Job},
 };
 use crate::record::{Body, Record, State, Verdict, judge};
 
@@ -28,7 +28,7 @@ const UNSET: &str = "NodeUnset";
 const HOMELESS: Duration = Duration::from_secs(15);
 
 /// Where an object belongs.
-enum Place {
+enum ClaimPlacement {
     /// It has a node, or may be about to have one.
     Open,
     /// What it is made of is there.
@@ -51,7 +51,7 @@ impl View {
             })
             .collect();
         for key in keys {
-            self.is_due(Matter::Claims, key);
+            self.is_due(Aspect::Claims, key);
         }
         self.begin();
     }
@@ -71,7 +71,7 @@ impl View {
         let mut conditions = told.map_or_else(|| seen.said.clone(), ours);
         match &place {
             // From what was said before: a condition keeps its time while it holds.
-            Place::Nowhere(verdict) => judge(&mut conditions, verdict, seen.generation),
+            ClaimPlacement::Nowhere(verdict) => judge(&mut conditions, verdict, seen.generation),
             _ => conditions.clear(),
         }
         let status = status(&candidates, &conditions, seen.generation);
@@ -89,7 +89,7 @@ impl View {
         };
         let claims = candidates.iter().filter(is_news).map(with_uid).collect();
         let node = match place {
-            Place::On(node) => Some(node),
+            ClaimPlacement::On(node) => Some(node),
             _ => None,
         };
         if is_known && node.is_none() {
@@ -106,27 +106,29 @@ impl View {
     /// Looks again at what the server has refused: nothing else may change that would have it looked at.
     pub(super) fn look_again(&mut self) {
         for key in std::mem::take(&mut self.again) {
-            self.is_due(Matter::Claims, key);
+            self.is_due(Aspect::Claims, key);
         }
         self.begin();
     }
 
     /// Where an object belongs that names no node.
-    fn place(&self, uid: &str, record: &Record, candidates: &[Candidate]) -> Place {
+    fn place(&self, uid: &str, record: &Record, candidates: &[Candidate]) -> ClaimPlacement {
         if record.node().is_some() {
-            return Place::Open;
+            return ClaimPlacement::Open;
         }
         let mut nodes = self.nodes_of(record, candidates).into_iter();
         match (nodes.next(), nodes.next()) {
-            (Some(one), None) => Place::On(one),
-            (Some(one), Some(other)) => Place::Nowhere(Verdict {
+            (Some(one), None) => ClaimPlacement::On(one),
+            (Some(one), Some(other)) => ClaimPlacement::Nowhere(Verdict {
                 state: State::Stalled,
                 reason: APART,
                 message: format!("its members are on {one} and {other}; a group is on one node"),
             }),
             _ => match self.homeless.get(uid) {
-                Some(since) if since.elapsed() >= HOMELESS => Place::Nowhere(homeless(record)),
-                _ => Place::Open,
+                Some(since) if since.elapsed() >= HOMELESS => {
+                    ClaimPlacement::Nowhere(homeless(record))
+                }
+                _ => ClaimPlacement::Open,
             },
         }
     }
@@ -246,7 +248,7 @@ impl View {
 impl Bound {
     /// Whether no other claim has it. A claim may name any volume, and one that is kept still names its last claim: one of
     /// the same name that is made later is another tenant's.
-    fn may_be_of(&self, namespace: &str, name: &str, claim: &Claim) -> bool {
+    fn may_be_of(&self, namespace: &str, name: &str, claim: &CachedClaim) -> bool {
         let is_its_own = |uid: &String| *uid == claim.uid;
         self.namespace == namespace
             && self.claim == name

@@ -7,9 +7,9 @@ use serde_json::Value;
 
 /// The last status of each object, with the id of the object.
 #[derive(Debug, Default)]
-pub(super) struct Told(HashMap<ObjectKey, (String, Value)>);
+pub(super) struct StatusCache(HashMap<ObjectKey, (String, Value)>);
 
-impl Told {
+impl StatusCache {
     /// What was told of this very object: of another one that had its name something else was.
     pub(super) fn of(&self, key: &ObjectKey, uid: &str) -> Option<&Value> {
         let told = self.0.get(key).filter(|(own, _)| own == uid);

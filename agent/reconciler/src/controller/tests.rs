@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     ControllerSettings,
-    cluster_cache::{Said, View},
+    cluster_cache::{View, WatchEvent},
 };
 use crate::source::kubernetes::{
     fake_api_server::{Answer, Asked, Fake},
@@ -54,13 +54,13 @@ fn snapshot(uid: &str) -> Event<DynamicObject> {
 }
 
 fn see(view: &mut View, kind: &'static str, event: Event<DynamicObject>) {
-    view.hear(Said::Object(kind, Box::new(event)));
+    view.hear(WatchEvent::Object(kind, Box::new(event)));
 }
 
 /// What changes of the node of an object: it is there, or not any more.
 fn see_node(view: &mut View, event: fn(PartialObjectMeta<Node>) -> Event<PartialObjectMeta<Node>>) {
     let node = serde_json::from_value(json!({"metadata": {"name": "node-a"}})).unwrap();
-    view.hear(Said::Node(Box::new(event(node))));
+    view.hear(WatchEvent::Node(Box::new(event(node))));
 }
 
 /// What it was asked to change since it was looked at last.
@@ -110,7 +110,7 @@ fn claim(view: &mut View, name: &str, uid: &str, phase: &str) {
         "status": {"phase": phase},
     }))
     .unwrap();
-    view.hear(Said::Claim(Box::new(Event::Apply(claim))));
+    view.hear(WatchEvent::CachedClaim(Box::new(Event::Apply(claim))));
 }
 
 /// The volume behind it, on a node.
@@ -123,7 +123,7 @@ fn volume(view: &mut View, name: &str, uid: Option<&str>, node: &str) {
         },
     }))
     .unwrap();
-    view.hear(Said::Volume(Box::new(Event::Apply(volume))));
+    view.hear(WatchEvent::Volume(Box::new(Event::Apply(volume))));
 }
 
 #[tokio::test]

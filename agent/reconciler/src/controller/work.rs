@@ -12,14 +12,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::cluster_cache::View;
-use crate::source::kubernetes::server::{Refusal, Server, Speaker};
+use crate::source::kubernetes::server::{FieldManager, Refusal, Server};
 
 /// So many objects are written at once: one that the server is slow about holds up no other.
 const AT_ONCE: usize = 16;
 
 /// What is looked at of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Matter {
+pub(super) enum Aspect {
     /// Which claims it means, and where it belongs.
     Claims,
     /// Whether its node is there.
@@ -29,7 +29,7 @@ pub(super) enum Matter {
 /// The objects that are to be looked at, and those that are written.
 #[derive(Default)]
 pub(super) struct Work {
-    due: BTreeSet<(Matter, ObjectKey)>,
+    due: BTreeSet<(Aspect, ObjectKey)>,
     /// The objects that are written: none of them is looked at again before that has ended.
     busy: HashSet<ObjectKey>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
@@ -67,7 +67,7 @@ pub(super) struct Done {
 
 impl View {
     /// An object is to be looked at.
-    pub(super) fn is_due(&mut self, matter: Matter, key: ObjectKey) {
+    pub(super) fn is_due(&mut self, matter: Aspect, key: ObjectKey) {
         self.work.due.insert((matter, key));
     }
 
@@ -81,8 +81,8 @@ impl View {
             };
             self.work.due.remove(&(matter, key.clone()));
             let job = match matter {
-                Matter::Claims => self.about_claims(&key),
-                Matter::Node => self.about_node(&key),
+                Aspect::Claims => self.about_claims(&key),
+                Aspect::Node => self.about_node(&key),
             };
             let Some((uid, job)) = job else { continue };
             self.work.busy.insert(key.clone());
@@ -171,7 +171,7 @@ impl Job {
 impl Done {
     /// Writes a status; says whether it did.
     async fn tell(&mut self, server: &Server, status: Value) -> bool {
-        let by = Speaker::Controller;
+        let by = FieldManager::Controller;
         let written = server.write_status(&self.key, &self.uid, &status, by).await;
         match written {
             Ok(()) => {
@@ -187,7 +187,7 @@ impl Done {
     }
 
     async fn give(&mut self, server: &Server, node: &str) {
-        let by = Speaker::Controller;
+        let by = FieldManager::Controller;
         let Err(refusal) = server.claim(&self.key, &self.uid, node, by).await else {
             return;
         };

@@ -11,18 +11,18 @@ use drumlin_proto::{
     volumegroup::{DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
 };
 
-use super::{Both, failed, kind, size, whose};
+use super::{BothSides, failed, kind, size, whose};
 use crate::{
     Error,
     client::{PATIENCE, call},
     kinds::moment,
     record::Record,
-    requests::{Word, Words},
+    requests::{Requests, Word},
 };
 
 /// Something that is to be deleted.
 pub struct Deletion {
-    both: Both,
+    both: BothSides,
     object: InventoryObject,
     /// The record of the object that it was, whose manifest is away.
     orphan: Option<Record>,
@@ -43,7 +43,7 @@ impl Deletion {
     /// # Errors
     /// When an object asks for it, it is not there, or the agent does not answer.
     pub async fn of(socket: &Path, state_dir: &Path, handle: &str) -> Result<Self, Error> {
-        let both = Both::new(socket, state_dir).await?;
+        let both = BothSides::new(socket, state_dir).await?;
         let object = both.find(handle)?.clone();
         both.check_all_is_known()?;
         if let Some(holder) = both.live(handle) {
@@ -150,7 +150,7 @@ impl Deletion {
         match &self.orphan {
             None => Ok(()),
             // Its record goes, too.
-            Some(orphan) => Words::new(&self.state_dir).say(&Word {
+            Some(orphan) => Requests::new(&self.state_dir).say(&Word {
                 key: orphan.key(),
                 handle: id,
             }),

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, path::Path};
 use drumlin_crd::{ObjectKey, names};
 use drumlin_proto::drumlin::v1::SetOwnerRequest;
 
-use super::{Both, failed, is_live, kind};
+use super::{BothSides, failed, is_live, kind};
 use crate::{
     Error,
     record::Record,
-    requests::{Word, Words},
+    requests::{Requests, Word},
     store::{self, DIRECTORY},
 };
 
@@ -23,7 +23,7 @@ pub async fn adopt(
     handle: &str,
     (namespace, name): (&str, &str),
 ) -> Result<ObjectKey, Error> {
-    let both = Both::new(socket, state_dir).await?;
+    let both = BothSides::new(socket, state_dir).await?;
     let object = both.find(handle)?;
     let key = ObjectKey {
         kind: kind(object).to_owned(),
@@ -61,7 +61,7 @@ pub async fn adopt(
         owner: BTreeMap::from(owner),
     };
     both.client.set_owner(request).await.map_err(failed)?;
-    Words::new(state_dir).say(&Word {
+    Requests::new(state_dir).say(&Word {
         key: key.clone(),
         handle: handle.to_owned(),
     })?;
@@ -91,7 +91,7 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
     let Some(handle) = record.handle() else {
         return Err(Error::Kept(format!("{key}: there is nothing of it yet")));
     };
-    Words::new(state_dir).say(&Word {
+    Requests::new(state_dir).say(&Word {
         key: key.clone(),
         handle: handle.to_owned(),
     })?;

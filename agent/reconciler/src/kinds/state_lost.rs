@@ -16,7 +16,7 @@ use crate::{
 const CHANGES: u32 = 3;
 
 /// Whether an object may have what was made for one of its name.
-enum Standing {
+enum Ownership {
     /// It is its own.
     Own,
     /// It is none of its business.
@@ -67,11 +67,11 @@ impl Pass<'_> {
         let mut own = Vec::new();
         for object in inventory.named(&self.record.key()) {
             match self.standing(object) {
-                Standing::Own => own.push(object),
-                Standing::Taken(reason, message) if !self.record.is_absent() => {
+                Ownership::Own => own.push(object),
+                Ownership::Taken(reason, message) if !self.record.is_absent() => {
                     return Err(stalled(reason, message));
                 }
-                Standing::Taken(..) | Standing::Nothing => {}
+                Ownership::Taken(..) | Ownership::Nothing => {}
             }
         }
         match own.as_slice() {
@@ -113,25 +113,25 @@ impl Pass<'_> {
         }
     }
 
-    fn standing(&self, object: &InventoryObject) -> Standing {
+    fn standing(&self, object: &InventoryObject) -> Ownership {
         let key = self.record.key();
         let tenant = self.record.served().map(|served| &*served.namespace_uid);
         let is_released = label(object, names::RELEASED).is_some();
         let is_moment = matches!(&*key.kind, "Snapshot" | "GroupSnapshot");
         // The same name means the same volume again; another moment is another one.
         if is_released && (is_moment || self.record.is_absent()) {
-            return Standing::Nothing;
+            return Ownership::Nothing;
         }
         let id = &object.object_id;
         match label(object, names::OWNER) {
             // An administrator has given it to this name.
-            None => Standing::Own,
+            None => Ownership::Own,
             Some(side) if side != self.side() => {
                 let (reason, whose) = match side {
                     names::OF_DIRECTORY => ("OwnedByDirectory", "a file of this node"),
                     _ => ("OwnedByCluster", "an object of an API server"),
                 };
-                Standing::Taken(
+                Ownership::Taken(
                     reason,
                     format!(
                         "{id} under its name was made for {whose}; {}",
@@ -139,8 +139,8 @@ impl Pass<'_> {
                     ),
                 )
             }
-            Some(_) if label(object, names::TENANT) == tenant => Standing::Own,
-            Some(_) => Standing::Taken(
+            Some(_) if label(object, names::TENANT) == tenant => Ownership::Own,
+            Some(_) => Ownership::Taken(
                 retained(&key.kind),
                 format!(
                     "{id} under its name is of a former namespace {}; {}",
@@ -161,7 +161,7 @@ impl Pass<'_> {
 
     /// Who may write an object of an API server may not have what is another one's by that: its policy says who may.
     async fn check_adoption(&self, object: &InventoryObject) -> Result<(), Halt> {
-        if self.record.served().is_none() || matches!(self.standing(object), Standing::Own) {
+        if self.record.served().is_none() || matches!(self.standing(object), Ownership::Own) {
             return Ok(());
         }
         let pending = |why: String| waiting("GuardPending", why);

@@ -10,7 +10,7 @@ use std::{
 use drumlin_crd::{Document, ObjectKey, Problem};
 
 use super::{
-    file::{Found, Reader, Reading},
+    file::{ReadFile, Reader, Reading},
     open_for_write::OpenFiles,
     trust::Trust,
 };
@@ -22,7 +22,7 @@ pub(crate) struct Directory {
     trust: Trust,
     /// The device that the directory was on when it could be read first; another one is another directory.
     device: Option<u64>,
-    known: HashMap<String, Found>,
+    known: HashMap<String, ReadFile>,
 }
 
 /// What a look at the directory found.

@@ -60,13 +60,13 @@ pub(super) enum Reading {
 
 /// A file that was read.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Found {
+pub(super) struct ReadFile {
     pub(super) identity: Identity,
     pub(super) hash: [u8; 32],
     pub(super) reading: Reading,
 }
 
-impl Found {
+impl ReadFile {
     /// Whether the file at `path` is still what was read, so that it need not be read again.
     pub(super) fn is_as_it_was(&self, path: &Path) -> bool {
         !matches!(self.reading, Reading::Later(_))
@@ -85,7 +85,7 @@ impl Reader<'_> {
     /// Reads the file at `path`; none when it is gone, as files are for a moment while an editor saves.
     ///
     /// `known` is what was read before: an unchanged content is not parsed again.
-    pub(super) fn look(&mut self, path: &Path, known: Option<&Found>) -> Option<Found> {
+    pub(super) fn look(&mut self, path: &Path, known: Option<&ReadFile>) -> Option<ReadFile> {
         match self.try_look(path, known) {
             Ok(found) => Some(found),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -97,7 +97,7 @@ impl Reader<'_> {
         }
     }
 
-    fn try_look(&mut self, path: &Path, known: Option<&Found>) -> io::Result<Found> {
+    fn try_look(&mut self, path: &Path, known: Option<&ReadFile>) -> io::Result<ReadFile> {
         let file = OpenOptions::new()
             .read(true)
             // A pipe of this name would be waited for without end.
@@ -116,7 +116,7 @@ impl Reader<'_> {
             }
             _ => Instant::now(),
         };
-        let later = Found {
+        let later = ReadFile {
             identity,
             hash: known.map_or([0; 32], |known| known.hash),
             reading: Reading::Later(since),
@@ -134,7 +134,7 @@ impl Reader<'_> {
             && known.hash == hash
             && !matches!(known.reading, Reading::Later(_))
         {
-            return Ok(Found {
+            return Ok(ReadFile {
                 identity,
                 ..known.clone()
             });
@@ -146,7 +146,7 @@ impl Reader<'_> {
             },
             Err(_) => return Ok(refusal(identity, "is not UTF-8 text".to_owned())),
         };
-        Ok(Found {
+        Ok(ReadFile {
             identity,
             hash,
             reading,
@@ -183,8 +183,8 @@ impl Reader<'_> {
 }
 
 /// What a file says that is refused as it is.
-fn refusal(identity: Identity, message: String) -> Found {
-    Found {
+fn refusal(identity: Identity, message: String) -> ReadFile {
+    ReadFile {
         identity,
         hash: [0; 32],
         reading: Reading::Invalid(vec![Problem {

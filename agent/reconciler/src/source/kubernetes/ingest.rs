@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     AGAIN,
     server::{Refusal, Server},
-    status_writer::{Mirror, refusal},
+    status_writer::{StatusWriter, refusal},
 };
 use crate::{
     Error,
@@ -32,7 +32,7 @@ const SLOWER: Duration = Duration::from_secs(10);
 pub(crate) struct Catalog<'a> {
     engine: &'a Engine,
     server: &'a Server,
-    mirror: &'a Mirror,
+    mirror: &'a StatusWriter,
     node: String,
     /// The version of each object that was taken over last: a cache may be behind.
     seen: HashMap<ObjectKey, u64>,
@@ -51,7 +51,7 @@ pub(crate) struct Catalog<'a> {
 }
 
 /// Whether an object may have the record of its name.
-enum Standing {
+enum Ownership {
     /// There is none, or it is of nothing any more.
     Free,
     /// It is its own.
@@ -66,7 +66,7 @@ impl<'a> Catalog<'a> {
     pub(crate) fn new(
         engine: &'a Engine,
         server: &'a Server,
-        mirror: &'a Mirror,
+        mirror: &'a StatusWriter,
         node: String,
     ) -> Self {
         Self {
@@ -276,11 +276,11 @@ impl<'a> Catalog<'a> {
             }
         };
         let standing = match standing(&parsed, before.as_ref(), &served) {
-            Standing::Held(verdict) => self.held(&parsed, before.as_ref(), verdict).await,
+            Ownership::Held(verdict) => self.held(&parsed, before.as_ref(), verdict).await,
             other => other,
         };
         match standing {
-            Standing::Taken(verdict) | Standing::Held(verdict) => {
+            Ownership::Taken(verdict) | Ownership::Held(verdict) => {
                 if served.is_leaving && served.is_guarded {
                     // What there is under its name is not its own, and stays.
                     self.mirror.release(&key);
@@ -288,7 +288,7 @@ impl<'a> Catalog<'a> {
                 self.refuse(key, object, generation, &verdict);
                 return Ok(());
             }
-            Standing::Own => {
+            Ownership::Own => {
                 let is_new = self
                     .engine
                     .shared
@@ -308,7 +308,7 @@ impl<'a> Catalog<'a> {
                     self.engine.shared.wake_groups(&key);
                 }
             }
-            Standing::Free => {
+            Ownership::Free => {
                 if let Some(before) = before.filter(Record::is_begun) {
                     tracing::warn!(object = %key, left = %before.status(), "object was made again; what there was of the former one is kept, and nothing here knows of it any more");
                 }
@@ -340,29 +340,29 @@ impl<'a> Catalog<'a> {
         object: &Object,
         before: Option<&Record>,
         verdict: Verdict,
-    ) -> Standing {
+    ) -> Ownership {
         let Some(before) = before else {
-            return Standing::Held(verdict);
+            return Ownership::Held(verdict);
         };
         let (key, handle) = (before.key(), before.handle());
         if !self.engine.shared.words.allow(&key, handle) {
             if handle.is_none() || object.annotation(names::ADOPT) != handle {
-                return Standing::Held(verdict);
+                return Ownership::Held(verdict);
             }
             match self.ask(self.server.guards_adoption(&key)).await {
                 Ok(true) => {}
-                Ok(false) => return Standing::Held(unguarded()),
+                Ok(false) => return Ownership::Held(unguarded()),
                 Err(why) => {
                     let message = format!(
                         "whether its annotation is an administrator's could not be asked: {why}"
                     );
-                    return Standing::Held(refusal("GuardPending", message));
+                    return Ownership::Held(refusal("GuardPending", message));
                 }
             }
         }
         match object.wrong_after(&before.object()).first() {
-            None => Standing::Own,
-            Some(wrong) => Standing::Taken(refusal(
+            None => Ownership::Own,
+            Some(wrong) => Ownership::Taken(refusal(
                 "InvalidArgument",
                 format!(
                     "what is kept of it differs: {}: {}",
@@ -482,14 +482,14 @@ impl<'a> Catalog<'a> {
     }
 }
 
-fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing {
+fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership {
     let Some(before) = before else {
-        return Standing::Free;
+        return Ownership::Free;
     };
     let is_same = |was: &Served| was.uid == now.uid;
     if now.is_leaving && !before.served().is_some_and(is_same) {
         // It takes nothing of anybody's with it.
-        return Standing::Taken(refusal(
+        return Ownership::Taken(refusal(
             "OwnedByAnother",
             "what there is under its name is another object's, and is kept".to_owned(),
         ));
@@ -497,11 +497,11 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
     let Some(was) = before.served() else {
         let is_orphan = before.drumlin.orphan_since.is_some();
         if before.is_nothing() && (is_orphan || before.is_absent()) {
-            return Standing::Free;
+            return Ownership::Free;
         }
         if is_orphan {
             // A file that is away may come back: that it is says nothing of whose this is.
-            return Standing::Held(refusal(
+            return Ownership::Held(refusal(
                 "OwnedByDirectory",
                 format!(
                     "{} is kept of {} on this node, which is away; {}",
@@ -511,7 +511,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
                 ),
             ));
         }
-        return Standing::Taken(refusal(
+        return Ownership::Taken(refusal(
             "OwnedByDirectory",
             format!(
                 "is in {}:{} on this node; take it out of there first",
@@ -520,13 +520,13 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
         ));
     };
     if was.uid == now.uid {
-        return Standing::Own;
+        return Ownership::Own;
     }
     if before.is_nothing() {
-        return Standing::Free;
+        return Ownership::Free;
     }
     if was.namespace_uid != now.namespace_uid {
-        return Standing::Held(refusal(
+        return Ownership::Held(refusal(
             retained(&before.kind),
             format!(
                 "{} under this name is kept of a former namespace of that name; {}",
@@ -539,8 +539,8 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
         // The same name means the same again; a moment is another one.
         Object::Volume(_) | Object::Group(_) => {
             match object.wrong_after(&before.object()).first() {
-                None => Standing::Own,
-                Some(wrong) => Standing::Taken(refusal(
+                None => Ownership::Own,
+                Some(wrong) => Ownership::Taken(refusal(
                     "InvalidArgument",
                     format!(
                         "what is kept of it differs: {}: {}",
@@ -549,7 +549,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Standing 
                 )),
             }
         }
-        Object::Snapshot(_) | Object::GroupSnapshot(_) => Standing::Free,
+        Object::Snapshot(_) | Object::GroupSnapshot(_) => Ownership::Free,
     }
 }
 

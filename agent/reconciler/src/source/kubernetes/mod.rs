@@ -30,9 +30,9 @@ use crate::{
     state::Shared,
 };
 use ingest::Catalog;
-use node_assignment::Claims;
+use node_assignment::NodeAssignment;
 use server::{KINDS, Server};
-use status_writer::Mirror;
+use status_writer::StatusWriter;
 use watch::watch;
 
 /// How often that is tried again which the server or the disk has refused.
@@ -49,7 +49,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
     };
     let node = agent.node.clone();
     let shared = &engine.shared;
-    let mirror = Mirror::new(Arc::clone(shared), server.clone(), node.clone());
+    let mirror = StatusWriter::new(Arc::clone(shared), server.clone(), node.clone());
     let mirror = Arc::new(mirror);
     let mirroring = Arc::clone(&mirror).run(listen(shared));
     let mut own = watches(&server, &format!("spec.nodeName={node}"));
@@ -74,7 +74,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
         if cluster.leaves_claims {
             return;
         }
-        let claims = Claims::new(Arc::clone(shared), server.clone(), node.clone());
+        let claims = NodeAssignment::new(Arc::clone(shared), server.clone(), node.clone());
         let mut unclaimed = watches(&server, "spec.nodeName=");
         let hearing = async {
             while let Some((kind, event)) = unclaimed.next().await {

@@ -13,7 +13,7 @@ use tokio::{sync::mpsc, time::Instant};
 use super::{
     AGAIN,
     ingest::key_of,
-    server::{Server, Speaker},
+    server::{FieldManager, Server},
 };
 use crate::{
     queue::{Lane, Queue},
@@ -25,16 +25,16 @@ use crate::{
 const AT_ONCE: usize = 4;
 
 /// The objects of no node, as far as this one could have them.
-pub(crate) struct Claims {
+pub(crate) struct NodeAssignment {
     shared: Arc<Shared>,
     server: Server,
     node: String,
-    waiting: Mutex<HashMap<ObjectKey, Unclaimed>>,
+    waiting: Mutex<HashMap<ObjectKey, UnassignedObject>>,
     queue: Queue,
 }
 
 /// What decides about an object that names no node. There may be very many of them, with a lot beside that, on every node.
-struct Unclaimed {
+struct UnassignedObject {
     uid: String,
     /// What it is made of, by name.
     sources: Vec<ObjectKey>,
@@ -42,7 +42,7 @@ struct Unclaimed {
     group: Option<Box<Record>>,
 }
 
-impl Unclaimed {
+impl UnassignedObject {
     /// What is to be remembered of an object; nothing of what no agent can claim.
     fn of(kind: &str, object: &DynamicObject) -> Option<Self> {
         let metadata = &object.metadata;
@@ -68,7 +68,7 @@ impl Unclaimed {
     }
 }
 
-impl Claims {
+impl NodeAssignment {
     pub(crate) fn new(shared: Arc<Shared>, server: Server, node: String) -> Self {
         Self {
             shared,
@@ -103,7 +103,7 @@ impl Claims {
             Event::InitDone => {}
             Event::Apply(object) | Event::InitApply(object) => {
                 let key = key_of(kind, &object);
-                let Some(unclaimed) = Unclaimed::of(kind, &object) else {
+                let Some(unclaimed) = UnassignedObject::of(kind, &object) else {
                     lock(&self.waiting).remove(&key);
                     return;
                 };
@@ -134,7 +134,7 @@ impl Claims {
         let Some(uid) = self.found(key) else {
             return;
         };
-        let by = Speaker::Agent;
+        let by = FieldManager::Agent;
         match self.server.claim(key, &uid, &self.node, by).await {
             Ok(()) => {
                 tracing::info!(object = %key, "claimed: its source is here");
@@ -218,7 +218,7 @@ mod tests {
     async fn of_objects_that_name_no_node_only_what_decides_is_held() {
         let state = tempfile::tempdir().unwrap();
         let server = Server::known_by(Fake::willing().client());
-        let claims = Claims::new(shared(state.path()), server, "node-a".to_owned());
+        let claims = NodeAssignment::new(shared(state.path()), server, "node-a".to_owned());
         let before = resident();
         // 200 MB of them.
         for number in 0..1000 {
@@ -238,7 +238,7 @@ mod tests {
         let fake = Fake::willing();
         fake.follow(|asked| asked.path.ends_with("/slow").then_some(Answer::Hangs));
         let server = Server::known_by(fake.client());
-        let claims = Claims::new(shared, server, "node-a".to_owned());
+        let claims = NodeAssignment::new(shared, server, "node-a".to_owned());
         for name in ["slow", "other"] {
             claims.follow("Snapshot", Event::Apply(large(name)));
         }

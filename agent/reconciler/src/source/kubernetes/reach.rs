@@ -30,12 +30,12 @@ const OF_THE_POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 type Contents = BTreeMap<PathBuf, Option<[u8; 32]>>;
 
 /// A client that is made anew when the files have changed that it was made from.
-struct Reach {
+struct ReloadingClient {
     kubeconfig: Option<PathBuf>,
-    made: Mutex<Made>,
+    made: Mutex<BuiltClient>,
 }
 
-struct Made {
+struct BuiltClient {
     client: Client,
     from: Contents,
     /// When it was looked whether the files are still the same; never where a request has failed since.
@@ -50,7 +50,7 @@ pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Error> {
     let made = make(kubeconfig).await;
     let made = made.map_err(|error| Error::Cluster(format!("no API server: {error}")))?;
     let namespace = made.client.default_namespace().to_owned();
-    let reach = Arc::new(Reach {
+    let reach = Arc::new(ReloadingClient {
         kubeconfig: kubeconfig.map(Path::to_owned),
         made: Mutex::new(made),
     });
@@ -62,7 +62,7 @@ pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Error> {
     Ok(client.with_layer(&watch_rate_limit::layer()).build())
 }
 
-impl Reach {
+impl ReloadingClient {
     async fn send(&self, request: Request<Body>) -> kube::Result<Response<Body>> {
         let answer = self.client().await.send(request).await;
         if answer.is_err() {
@@ -102,7 +102,7 @@ impl Reach {
     }
 }
 
-async fn make(kubeconfig: Option<&Path>) -> Result<Made, String> {
+async fn make(kubeconfig: Option<&Path>) -> Result<BuiltClient, String> {
     // Before they are used: what changes while they are is seen at the next look.
     let from = blocking(|| contents(files(kubeconfig)));
     let mut config = match kubeconfig {
@@ -118,7 +118,7 @@ async fn make(kubeconfig: Option<&Path>) -> Result<Made, String> {
     // Every request is tried again by who needs it: what retries below would sleep for minutes, and hear nothing.
     config.default_retry = false;
     let client = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
-    Ok(Made {
+    Ok(BuiltClient {
         client: client.build(),
         from,
         looked: Some(Instant::now()),

@@ -75,7 +75,7 @@ impl From<kube::Error> for Refusal {
 
 /// Who says something: the server keeps apart what each has said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Speaker {
+pub(crate) enum FieldManager {
     /// The agent of a node.
     Agent,
     /// The controller of the cluster.
@@ -222,13 +222,13 @@ impl Server {
         key: &ObjectKey,
         uid: &str,
         node: &str,
-        by: Speaker,
+        by: FieldManager,
     ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(&mut body, "", "spec", json!({ "nodeName": node }));
         let how = PatchParams::apply(match by {
-            Speaker::Agent => CLAIM,
-            Speaker::Controller => CONTROLLER,
+            FieldManager::Agent => CLAIM,
+            FieldManager::Controller => CONTROLLER,
         });
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
@@ -241,13 +241,13 @@ impl Server {
         key: &ObjectKey,
         uid: &str,
         status: &Value,
-        by: Speaker,
+        by: FieldManager,
     ) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(&mut body, "", "status", status.clone());
         let how = PatchParams::apply(match by {
-            Speaker::Agent => AGENT,
-            Speaker::Controller => CONTROLLER,
+            FieldManager::Agent => AGENT,
+            FieldManager::Controller => CONTROLLER,
         });
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
@@ -285,7 +285,7 @@ impl Server {
         key: &ObjectKey,
         uid: &str,
         node: &str,
-        told: Told,
+        told: EventNote,
     ) -> Result<(), Refusal> {
         let event = told.event("Reconcile");
         let object = ObjectReference {
@@ -304,7 +304,7 @@ impl Server {
         &self,
         (namespace, name): (&str, &str),
         identity: &str,
-        told: Told,
+        told: EventNote,
     ) -> Result<(), Refusal> {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
         let lease = answer(leases.get(name)).await?.object_ref(&());
@@ -386,13 +386,13 @@ async fn refused<T>(
 
 /// What an event says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct EventNote {
     pub(crate) is_trouble: bool,
     pub(crate) reason: String,
     pub(crate) message: String,
 }
 
-impl Told {
+impl EventNote {
     fn event(self, action: &str) -> Event {
         Event {
             type_: if self.is_trouble {

@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde_json::Value;
 use tokio::{sync::mpsc, time::Instant};
 
-use super::server::{Refusal, Server, Speaker, Told};
+use super::server::{EventNote, FieldManager, Refusal, Server};
 use crate::{
     api_object::Served,
     queue::{Lane, Queue},
@@ -33,17 +33,17 @@ const RATE: f64 = 5.0;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
 /// What the server has of each object, and what is still to be told.
-pub(crate) struct Mirror {
+pub(crate) struct StatusWriter {
     shared: Arc<Shared>,
     server: Server,
     node: String,
     queue: Queue,
-    known: Mutex<HashMap<ObjectKey, Known>>,
+    known: Mutex<HashMap<ObjectKey, ServerStatus>>,
 }
 
 /// What the server has of an object.
 #[derive(Debug, Clone, Default)]
-struct Known {
+struct ServerStatus {
     uid: String,
     status: Value,
     written: Option<Instant>,
@@ -54,7 +54,7 @@ struct Known {
     is_released: bool,
 }
 
-impl Mirror {
+impl StatusWriter {
     pub(crate) fn new(shared: Arc<Shared>, server: Server, node: String) -> Self {
         Self {
             shared,
@@ -70,7 +70,7 @@ impl Mirror {
         let mut known = lock(&self.known);
         let now = known.entry(key.clone()).or_default();
         if now.uid != uid {
-            *now = Known::default();
+            *now = ServerStatus::default();
             uid.clone_into(&mut now.uid);
         }
         now.status = status;
@@ -184,7 +184,7 @@ impl Mirror {
         }
         let written = self
             .server
-            .write_status(key, &known.uid, &status, Speaker::Agent)
+            .write_status(key, &known.uid, &status, FieldManager::Agent)
             .await;
         if written.is_ok() {
             (self.shared.fail)("mirror.told");
@@ -201,7 +201,7 @@ impl Mirror {
     }
 
     /// An event, where an operator would say that something happened.
-    async fn tell(&self, key: &ObjectKey, before: &Known, status: &Value) {
+    async fn tell(&self, key: &ObjectKey, before: &ServerStatus, status: &Value) {
         let (was, is) = (ready(&before.status), ready(status));
         let seen = |ready: &Option<Condition>| {
             let ready = ready.as_ref();
@@ -213,7 +213,7 @@ impl Mirror {
         let Some(is) = is else {
             return;
         };
-        let told = Told {
+        let told = EventNote {
             is_trouble: condition(status, "Stalled").is_some(),
             reason: is.reason,
             message: is.message,
@@ -326,7 +326,7 @@ mod tests {
         let fake = Fake::willing();
         fake.follow(|asked| asked.path.contains("/slow").then_some(Answer::Hangs));
         let server = Server::known_by(fake.client());
-        let mirror = Mirror::new(Arc::clone(&shared), server, "node-a".to_owned());
+        let mirror = StatusWriter::new(Arc::clone(&shared), server, "node-a".to_owned());
         for name in ["slow", "other"] {
             let metadata = serde_json::from_value(json!({"name": name, "namespace": "db"}));
             let spec = json!({"nodeName": "node-a", "capacity": "1Gi"});

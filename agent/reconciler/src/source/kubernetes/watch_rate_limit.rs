@@ -24,9 +24,9 @@ type Request = tonic::codegen::http::Request<Body>;
 
 /// When each watch was begun last.
 #[derive(Debug, Default)]
-struct Turns(Mutex<HashMap<String, Instant>>);
+struct WatchTimes(Mutex<HashMap<String, Instant>>);
 
-impl Turns {
+impl WatchTimes {
     /// The turn of a request: now, unless it begins a watch that was begun a moment ago.
     fn of(&self, request: &Request) -> Instant {
         let now = Instant::now();
@@ -55,9 +55,9 @@ fn watched(request: &Request) -> Option<String> {
 }
 
 /// Keeps the watches of a client to their pace.
-pub(super) fn layer<S>() -> impl Layer<S, Service = Paced<S>> {
-    let turns = Arc::new(Turns::default());
-    layer_fn(move |inner| Paced {
+pub(super) fn layer<S>() -> impl Layer<S, Service = RateLimited<S>> {
+    let turns = Arc::new(WatchTimes::default());
+    layer_fn(move |inner| RateLimited {
         inner,
         turns: Arc::clone(&turns),
     })
@@ -65,12 +65,12 @@ pub(super) fn layer<S>() -> impl Layer<S, Service = Paced<S>> {
 
 /// A client whose watches wait for their turn.
 #[derive(Debug)]
-pub(super) struct Paced<S> {
+pub(super) struct RateLimited<S> {
     inner: S,
-    turns: Arc<Turns>,
+    turns: Arc<WatchTimes>,
 }
 
-impl<S> Service<Request> for Paced<S>
+impl<S> Service<Request> for RateLimited<S>
 where
     S: Service<Request, Future: Send + 'static>,
 {
@@ -105,7 +105,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_watch_waits_for_its_turn_and_nothing_else_does() {
-        let turns = Turns::default();
+        let turns = WatchTimes::default();
         let one = "/apis/drumlin.dev/v1alpha1/volumes?watch=true&fieldSelector=a&resourceVersion=";
         let begun = Instant::now();
         assert_eq!(turns.of(&asks(&format!("{one}1"))), begun);
@@ -129,7 +129,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn watches_that_are_broken_off_at_once_are_begun_again_one_after_the_other() {
         let watch = asks("/apis/drumlin.dev/v1alpha1/volumes?watch=true&fieldSelector=a");
-        let clients: Vec<Turns> = (0..8).map(|_| Turns::default()).collect();
+        let clients: Vec<WatchTimes> = (0..8).map(|_| WatchTimes::default()).collect();
         for client in &clients {
             client.of(&watch);
         }

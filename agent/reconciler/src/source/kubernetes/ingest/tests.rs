@@ -95,7 +95,7 @@ async fn what_a_list_lacks_is_gone_only_when_the_server_says_so_of_it_alone() {
     let fake = Fake::willing();
     let there = volume("1", 1, 20, &json!({}));
     let server = server(&fake, Some(&there));
-    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+    let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
     let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
     list(&mut catalog, &[]).await;
     assert!(!is_orphan(&engine), "the server has it");
@@ -122,7 +122,7 @@ async fn an_object_that_is_older_than_what_is_known_is_read_anew() {
         let engine = engine(&directory, "2", 5);
         let fake = Fake::willing();
         let server = server(&fake, Some(&now));
-        let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+        let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
         let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
         let event = Event::Apply(now.clone());
         catalog.follow("Volume", event).await;
@@ -145,7 +145,7 @@ async fn the_end_of_a_former_object_is_not_that_of_the_one_that_has_its_name() {
     let fake = Fake::willing();
     let now = volume("2", 1, 20, &json!({}));
     let server = server(&fake, Some(&now));
-    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+    let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
     let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
     let former = volume("1", 1, 10, &json!({}));
     catalog.follow("Volume", Event::Delete(former)).await;
@@ -162,7 +162,7 @@ async fn what_is_seen_for_the_first_time_without_our_guard_is_read_anew() {
     let fake = Fake::willing();
     let now = volume("2", 1, 20, &json!({}));
     let server = server(&fake, Some(&now));
-    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+    let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
     let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
     let mut stale = volume("2", 1, 10, &json!({}));
     stale.metadata.finalizers = None;
@@ -206,7 +206,7 @@ async fn nothing_is_destroyed_before_the_server_has_said_again_that_it_shall_be(
         engine
             .shared
             .follow_cluster(server.clone(), crate::state::HostMounts::default());
-        let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+        let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
         let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
         list(&mut catalog, &[&known]).await;
         has(&fake, now.as_ref());
@@ -239,7 +239,7 @@ async fn a_question_that_is_not_answered_holds_up_what_else_is_said_for_a_moment
     let fake = Fake::willing();
     fake.follow(|asked| asked.path.contains("/namespaces/").then_some(Answer::Hangs));
     let server = Server::known_by(fake.client());
-    let mirror = Mirror::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
+    let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
     let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
     let begun = Instant::now();
     for number in 0..10 {
