@@ -233,7 +233,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         }
         // On disk before anything is called: that is the guard.
         shared.put(&record)?;
-        (shared.fail)("catalog.guarded");
+        (shared.fail)("ingest.guarded");
         engine.reset(&key);
         shared.wake_groups(&key);
         return Ok(true);
@@ -248,7 +248,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         shared.doubt(&key);
     }
     if is_new {
-        (shared.fail)("catalog.followed");
+        (shared.fail)("ingest.followed");
         shared.words.forget(&key);
         engine.reset(&key);
         shared.wake_groups(&key);

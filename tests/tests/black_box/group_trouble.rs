@@ -202,7 +202,7 @@ async fn a_copy_that_fails_in_the_window_is_named_and_nothing_is_left() {
     if !is_over_lvm() || Volumes::asked() != Volumes::Thin {
         return;
     }
-    let load = load_until("moment.armed", "stop").await;
+    let load = load_until("quiesce.armed", "stop").await;
     let group = load.agent.scratch.group().unwrap();
     let before = State::of(load.agent.scratch.path());
     let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));

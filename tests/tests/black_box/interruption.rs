@@ -293,7 +293,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     let is_own = |point: &str| {
         rollback_kills::is_own(point)
             || unstaged_kills::is_own(point)
-            || point.starts_with("beneath.")
+            || point.starts_with("mount-root.")
             || point.starts_with("adopting.")
     };
     points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));

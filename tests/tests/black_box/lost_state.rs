@@ -210,7 +210,7 @@ async fn a_volume_that_was_released_is_found_and_a_released_moment_is_not_taken_
 
 #[tokio::test]
 async fn killed_while_it_finds_what_there_was_it_finds_it_all_the_same() {
-    for point in ["former.recorded", "set-owner.written", "owner.told"] {
+    for point in ["state-lost.recorded", "set-owner.written", "owner.set"] {
         let mut host = Host::start().await;
         let taken = snapshot("s", "a");
         host.write("v.yaml", &[small("a"), taken.clone()]);

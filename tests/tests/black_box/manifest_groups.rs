@@ -494,14 +494,14 @@ async fn a_group_that_a_kill_has_kept_from_hearing_of_its_volumes_hears_of_them_
     host.write("g.yaml", &[by_labels]);
     host.write("v.yaml", &[a.clone(), b.clone()]);
     host.until("g", &["True", "2 of 2"]).await;
-    host.restart(Some("catalog.followed")).await;
+    host.restart(Some("ingest.followed")).await;
     host.write("v.yaml", &[annotated(&a, "drumlin.dev/state: absent"), b]);
     host.agent.wait_until_killed().await;
     host.restart(None).await;
     host.until("a", &["Deleted"]).await;
     host.until("g", &["True", "1 of 1"]).await;
     assert_eq!(host.inside().await, ["b"]);
-    host.restart(Some("catalog.followed")).await;
+    host.restart(Some("ingest.followed")).await;
     host.write(
         "v.yaml",
         &[annotated(&a, "drumlin.dev/state: absent"), small("b")],

@@ -33,7 +33,7 @@ fn points_of(steps: &str) -> Vec<String> {
     let calls = ["fail::point(\"", "fail::point(\n"];
     let found = points("agent/core/src", &calls).into_iter();
     let is_meant = |point: &String| {
-        (point.starts_with("beneath.") || point.starts_with(steps))
+        (point.starts_with("mount-root.") || point.starts_with(steps))
             && !point.ends_with("read-only-device")
     };
     found.filter(is_meant).collect()

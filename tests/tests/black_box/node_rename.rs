@@ -115,7 +115,7 @@ async fn what_was_made_under_another_name_is_refused_until_somebody_says_so_and_
             "directory.record.written",
             "directory.record.renamed",
             "adopting.relabelled",
-            "renamed.recorded",
+            "node-rename.recorded",
         ]
     };
     for point in points {

@@ -39,7 +39,7 @@ fn own_points() -> Vec<String> {
 
 /// Whether a point is met in a rollback only.
 pub(crate) fn is_own(point: &str) -> bool {
-    point.starts_with("roll-back.") || point.contains(".give-back.")
+    point.starts_with("rollback.") || point.contains(".rollback.")
 }
 
 #[tokio::test]
@@ -47,7 +47,7 @@ async fn killed_at_each_step_it_is_all_or_nothing_and_the_repeat_ends_it() {
     for (turn, point) in own_points().into_iter().enumerate() {
         // Sometimes nobody repeats it, and what is kept is not wanted. The lab is slow, and has one of them for a point.
         let both = [(true, false), (false, true)];
-        let kept_alone = ["roll-back.kept", "roll-back.shown"].contains(&point.as_str());
+        let kept_alone = ["rollback.kept", "rollback.shown"].contains(&point.as_str());
         let these = match (is_over_lvm(), kept_alone) {
             (false, _) => &both[..],
             (true, true) => &both[..1],
@@ -193,7 +193,7 @@ async fn until_it_has_ended_nobody_uses_its_volumes() {
     let one = take(&pair.agent, "one", &pair.ids()).await;
     pair.write("two").await;
     let fail = Options {
-        environment: vec![("DRUMLIN_FAIL".to_owned(), "roll-back.member".to_owned())],
+        environment: vec![("DRUMLIN_FAIL".to_owned(), "rollback.member".to_owned())],
         ..pair.agent.options().clone()
     };
     pair.agent.kill();

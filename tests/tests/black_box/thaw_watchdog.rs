@@ -140,10 +140,10 @@ async fn restart(load: &mut Load) {
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
     for point in [
-        "moment.first-held",
-        "moment.held",
-        "moment.first-copied",
-        "moment.copied",
+        "quiesce.first-held",
+        "quiesce.held",
+        "quiesce.first-copied",
+        "quiesce.copied",
     ] {
         let mut load = load_until(point, "kill").await;
         let call = begin_until_held(&load);
@@ -167,7 +167,7 @@ async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undone() {
-    let mut load = load_until("moment.held", "stop").await;
+    let mut load = load_until("quiesce.held", "stop").await;
     let call = begin(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
     all_go_on(&load);
@@ -181,7 +181,7 @@ async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undon
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_guard_an_agent_lets_writers_go_on_itself_and_makes_nothing() {
-    let load = load_until("moment.held", "stop").await;
+    let load = load_until("quiesce.held", "stop").await;
     let call = begin(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
     kill(guard_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
@@ -194,7 +194,7 @@ async fn without_its_guard_an_agent_lets_writers_go_on_itself_and_makes_nothing(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
-    let mut load = load_until("moment.first-copied", "stop").await;
+    let mut load = load_until("quiesce.first-copied", "stop").await;
     let call = begin_until_held(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
     // The guard first: it would see the end of the other one.

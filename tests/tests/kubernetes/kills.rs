@@ -6,8 +6,8 @@ use crate::node::{Node, manifest, volume};
 
 /// Between which steps it is killed: those that only objects of a server have, and those of each kind.
 const MADE: [&str; 17] = [
-    "catalog.guarded",
-    "guard.added",
+    "ingest.guarded",
+    "finalizer.added",
     "volume.create.intended",
     "volume.create.called",
     "volume.create.recorded",
@@ -22,7 +22,7 @@ const MADE: [&str; 17] = [
     "group-snapshot.create.intended",
     "group-snapshot.create.called",
     "group-snapshot.create.recorded",
-    "mirror.told",
+    "status.told",
 ];
 const TAKEN: [&str; 9] = [
     "volume.delete.called",
@@ -33,7 +33,7 @@ const TAKEN: [&str; 9] = [
     "snapshot.delete.called",
     "snapshot.destroyed",
     "group-snapshot.destroyed",
-    "mirror.let-go",
+    "status.let-go",
 ];
 
 /// What is made and taken down.

@@ -148,7 +148,7 @@ async fn who_looks_at_a_volume_is_waited_for_before_it_is_rolled_back() {
     pair.write("one").await;
     let taken = take(&pair.agent, "before", &pair.ids()).await;
     pair.write("two").await;
-    stop_at(&mut pair.agent, "lvm.give-back.locked").await;
+    stop_at(&mut pair.agent, "lvm.rollback.locked").await;
     let mut own = pair.agent.own();
     let request = rollback::request("back", &taken);
     let call = tokio::spawn(async move { own.rollback_volume_group_snapshot(request).await });

@@ -422,7 +422,7 @@ async fn nothing_is_left_of_a_copy_and_of_what_held_its_moment() {
         let mut agent = thick(64, "snapshotSize: 100%").await;
         let id = volume(&agent, "v", 16, &raw()).await;
         write_all(&agent, &id, b'D');
-        stop_at(&mut agent, "thick.fill.filled").await;
+        stop_at(&mut agent, "thick.copy.filled").await;
         let mut controller = agent.controller();
         let request = CreateVolumeRequest {
             volume_content_source: from_volume(&id),

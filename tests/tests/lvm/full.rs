@@ -429,7 +429,7 @@ async fn a_snapshot_whose_store_has_overflowed_is_of_no_use_and_harms_nobody() {
 #[tokio::test]
 async fn a_copy_whose_moment_is_lost_while_it_is_made_ends_with_a_clear_error() {
     let mut agent = thick(800, "snapshotSize: 1%").await;
-    stop_at(&mut agent, "thick.fill.step").await;
+    stop_at(&mut agent, "thick.copy.step").await;
     let id = volume(&agent, "v", 400, &raw()).await;
     let source = File::options()
         .write(true)

@@ -333,7 +333,7 @@ async fn locks_are_where_the_host_has_them() {
     let mut agent = Agent::start().await;
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    stop_at(&mut agent, "moment.prepared").await;
+    stop_at(&mut agent, "quiesce.prepared").await;
     let mut groups = agent.group_controller();
     let request = together("g", &[id.clone()]);
     let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });

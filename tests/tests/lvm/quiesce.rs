@@ -153,7 +153,7 @@ async fn has_writers_wait_for_as_long_as_its_class_says(mut agent: Agent) {
     for name in ["a", "b"] {
         ids.push(volume(&agent, name, 16, &raw()).await);
     }
-    stop_at(&mut agent, "moment.held").await;
+    stop_at(&mut agent, "quiesce.held").await;
     let load = Load::over_raw(agent, &ids).await;
     let (mut groups, request) = (load.agent.group_controller(), together("g", &ids));
     let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });

@@ -136,7 +136,7 @@ async fn interrupted(agent: &mut Agent, request: CreateVolumeRequest) -> String 
 #[tokio::test]
 async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
     let (mut agent, source) = with_source().await;
-    stop_at(&mut agent, "thick.fill.step").await;
+    stop_at(&mut agent, "thick.copy.step").await;
     let mut controller = agent.controller();
     let request = clone_of(&source);
     let call = tokio::spawn(async move { controller.create_volume(request).await });

@@ -23,19 +23,19 @@ use tempfile::TempDir;
 /// Where the agent stops while it takes or deletes a group snapshot, each at one of the first few times that it comes there.
 /// The first ones are within the time in which writers are held.
 const STOPS: [&str; 14] = [
-    "moment.held:2",
+    "quiesce.held:2",
     "create-group-snapshot.kept:2",
-    "moment.first-copied:3",
+    "quiesce.first-copied:3",
     "create-group-snapshot.taken:1",
-    "moment.copied:2",
-    "moment.released:3",
-    "moment.first-held:2",
+    "quiesce.copied:2",
+    "quiesce.released:3",
+    "quiesce.first-held:2",
     "create-group-snapshot.prepared:3",
-    "lvm.together.made:6",
+    "lvm.group-snapshot.made:6",
     "create-group-snapshot.complete:2",
-    "moment.armed:1",
+    "quiesce.armed:1",
     "create-group-snapshot.begun:2",
-    "moment.prepared:2",
+    "quiesce.prepared:2",
     "end-group-snapshot.member:2",
 ];
 

@@ -179,7 +179,7 @@ pub fn bind_beneath(
         descriptor::mount_id(&mount)
     };
     let id = attach().map_err(|error| bind_error(error, &source, place.path()))?;
-    fail::point("beneath.attached");
+    fail::point("mount-root.attached");
     let refused = match place.mount_from_root() {
         Ok(Some(mount)) if mount.id == id => {
             let found = judge(true, mount.read_only, access);

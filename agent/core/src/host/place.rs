@@ -80,7 +80,7 @@ impl PathBeneath {
                 root.display()
             )));
         };
-        fail::point("beneath.root");
+        fail::point("mount-root.root");
         let (mut parent, mut so_far) = (top, root.to_owned());
         for name in above {
             so_far.push(name);
@@ -88,7 +88,7 @@ impl PathBeneath {
                 return Ok(None);
             };
             parent = next;
-            fail::point("beneath.entered");
+            fail::point("mount-root.entered");
         }
         Ok(Some(Self {
             root: root.to_owned(),
@@ -199,7 +199,7 @@ fn enter(
             Ok(next) => return Ok(Some(next)),
             Err(Errno::ENOENT) if missing == Missing::Left => return Ok(None),
             Err(Errno::ENOENT) => match mkdirat(parent, name, Mode::from_bits_truncate(0o755)) {
-                Ok(()) => fail::point("beneath.made"),
+                Ok(()) => fail::point("mount-root.made"),
                 Err(Errno::EEXIST) => {}
                 Err(errno) => return Err(failed(so_far, errno.into())),
             },

@@ -202,13 +202,13 @@ impl Operations {
             }
         }
         self.check_rollback(&group).await?;
-        fail::point("roll-back.checked");
+        fail::point("rollback.checked");
         let before = if request.keeps {
             Some(self.keep_before(&group, &request.name).await?)
         } else {
             None
         };
-        fail::point("roll-back.kept");
+        fail::point("rollback.kept");
         if let Err(error) = self.decide(&mut group, &request.name).await {
             return Err(self.undo(&group, before, error).await);
         }
@@ -316,12 +316,12 @@ impl Operations {
         let mark = LabelChange::set(labels::ROLLS_TO, group.place_word());
         for found in volumes.iter() {
             found.class.backend.relabel(found.image.id, &mark).await?;
-            fail::point("roll-back.marked");
+            fail::point("rollback.marked");
         }
         let decision = LabelChange::set(labels::ROLLING, name.as_str());
         let decided = group.class.backend.relabel(group.image.id, &decision);
         group.image = decided.await?.into_inner();
-        fail::point("roll-back.decided");
+        fail::point("rollback.decided");
         Ok(())
     }
 
@@ -364,7 +364,7 @@ impl Operations {
         for found in self.volumes_of(members.iter()).await?.iter() {
             if found.rolls_to(group) {
                 found.class.backend.relabel(found.image.id, &mark).await?;
-                fail::point("roll-back.freed");
+                fail::point("rollback.freed");
             }
         }
         Ok(())
@@ -425,17 +425,17 @@ impl Operations {
             let (id, backend) = (volume.image.id, &volume.class.backend);
             let given = backend.roll_back(id, snapshot.image.id).await;
             given.map_err(explain)?;
-            fail::point("roll-back.member");
+            fail::point("rollback.member");
             let state = labels_of_moment(&snapshot, volume);
             if state.apply(&volume.image.labels).is_some() {
                 backend.relabel(id, &state).await.map_err(explain)?;
-                fail::point("roll-back.relabelled");
+                fail::point("rollback.relabelled");
             }
         }
         let mut ended = LabelChange::set(labels::ROLLED, name.as_str());
         ended.remove.push(labels::ROLLING.to_owned());
         let image = group.class.backend.relabel(group.image.id, &ended).await?;
-        fail::point("roll-back.ended");
+        fail::point("rollback.ended");
         let group = LocatedImage {
             image: image.into_inner(),
             ..group
@@ -454,7 +454,7 @@ impl Operations {
         {
             let show = LabelChange::remove(labels::STATE);
             kept.class.backend.relabel(kept.image.id, &show).await?;
-            fail::point("roll-back.shown");
+            fail::point("rollback.shown");
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ impl Pass<'_> {
         let guarded = cluster.guard(&key, &served.uid).await;
         guarded
             .map_err(|refusal| pending(format!("its finalizer could not be added: {refusal}")))?;
-        self.point("guard.added");
+        self.point("finalizer.added");
         self.shared.edit(&key, |record| {
             let is_same = record.drumlin.incarnation == self.record.drumlin.incarnation;
             if is_same {

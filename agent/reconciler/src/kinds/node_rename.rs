@@ -31,7 +31,7 @@ impl Pass<'_> {
         }
         self.find_renamed().await?;
         self.record = serde_json::from_value(now).map_err(|error| unwritten(&error))?;
-        self.save("renamed.recorded")?;
+        self.save("node-rename.recorded")?;
         self.shared.wake_waiting();
         self.shared.wake_groups(&self.record.key());
         let former: Vec<String> = former.into_iter().collect();

@@ -223,7 +223,7 @@ impl Pass<'_> {
         self.is_doubted = true;
         self.record.is_found();
         self.record.drumlin.untold = true;
-        self.save("former.recorded")?;
+        self.save("state-lost.recorded")?;
         self.shared.words.forget(&self.record.key());
         tracing::info!(object = %self.record.key(), handle = %object.object_id, "what there was of the object is its own again");
         self.tell_owner().await
@@ -244,7 +244,7 @@ impl Pass<'_> {
         }
         self.set_owner(self.owner()).await?;
         self.record.drumlin.untold = false;
-        self.save("owner.told")
+        self.save("owner.set")
     }
 
     /// Has the agent know that the object has let go of it.

@@ -175,7 +175,7 @@ async fn insist(request: CreateVolumeGroupSnapshotRequest) -> VolumeGroupSnapsho
 /// With `all` its guard is killed with it, and only the next start can let writers go on.
 async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &str) {
     let former = main_pid();
-    restart_until("moment.held").await;
+    restart_until("quiesce.held").await;
     writer.goes_on(20);
     let killed = main_pid();
     assert_ne!(killed, former);

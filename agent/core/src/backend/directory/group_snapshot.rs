@@ -102,7 +102,7 @@ impl Inner {
             let explain =
                 |error: Error| Error::new(error.kind(), source.to_string()).because(error);
             members.push(self.prepare_copy(spec, must_copy).map_err(explain)?);
-            fail::point("directory.together.made");
+            fail::point("directory.group-snapshot.made");
         }
         Ok(QuiescePlan {
             members,
@@ -154,7 +154,7 @@ impl Inner {
             let image = File::open(self.layout.image(spec.id));
             let kept = image.and_then(|image| image.sync_all());
             kept.map_err(|error| failed_sync(spec.id, error))?;
-            fail::point("directory.together.kept");
+            fail::point("directory.group-snapshot.kept");
         }
         Ok(())
     }

@@ -75,14 +75,14 @@ impl Inner {
             origin: Origin::CopyOf(from),
         };
         let given = self.fill_passing(&passing, &spec).and_then(|()| {
-            fail::point("directory.give-back.filled");
+            fail::point("directory.rollback.filled");
             fs::rename(&passing, &there).map_err(|error| failed(&there, error))
         });
         if let Err(error) = given {
             let _ = fs::remove_file(&passing);
             return Err(error);
         }
-        fail::point("directory.give-back.renamed");
+        fail::point("directory.rollback.renamed");
         record::sync_directory(&self.layout.directory(id))
     }
 

@@ -144,7 +144,7 @@ impl Lvm {
                     at >= end
                 }
                 _ => {
-                    fail::point("thick.fill.filled");
+                    fail::point("thick.copy.filled");
                     return self.show(&now, &found, spec, thick).await;
                 }
             };
@@ -171,7 +171,7 @@ impl Lvm {
         let progress = self.running.begin(found.tags.id, What::Copying, span.end);
         blocking(move || {
             block_copy::copy(&source, &target, span, &mut |at| {
-                fail::point("thick.fill.step");
+                fail::point("thick.copy.step");
                 progress.tell(at, until)
             })
         })

@@ -71,7 +71,7 @@ impl Lvm {
             let made = self.prepare_copy(spec).await;
             let source = spec.source()?;
             made.map_err(|error| Error::new(error.kind(), source.to_string()).because(error))?;
-            fail::point("lvm.together.made");
+            fail::point("lvm.group-snapshot.made");
         }
         let now = self.group.now().await?;
         let pair = |spec: &ImageSpec| {

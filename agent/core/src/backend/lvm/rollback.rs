@@ -209,21 +209,21 @@ impl Lvm {
                 ));
             }
             let mapper = group.mapper()?;
-            fail::point("lvm.give-back.locked");
+            fail::point("lvm.rollback.locked");
             // Again: udevd probes a device that was closed after a write, at any time after the first check.
             wait_until_unused(mapper, &uuid)?;
             if mapper.find(&uuid)?.is_some() {
                 mapper.remove(&uuid)?;
             }
-            fail::point("lvm.give-back.unmapped");
+            fail::point("lvm.rollback.unmapped");
             match mapper.message(&pool, &delete) {
                 // An interruption came between the two.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 other => other?,
             }
-            fail::point("lvm.give-back.deleted");
+            fail::point("lvm.rollback.deleted");
             mapper.message(&pool, &create)?;
-            fail::point("lvm.give-back.made");
+            fail::point("lvm.rollback.made");
             Ok(())
         })
         .await?;
@@ -247,7 +247,7 @@ impl Lvm {
         blocking(move || {
             let store = store.node()?;
             cow_store::roll_back(&store, &snapshot, &origin, |at| {
-                fail::point("thick.give-back.step");
+                fail::point("thick.rollback.step");
                 if progress.goes_on(at) {
                     return Ok(());
                 }

@@ -219,7 +219,7 @@ impl QuiescePlan {
         for member in &self.members {
             member.run(&member.before, mapper)?;
         }
-        fail::point("moment.prepared");
+        fail::point("quiesce.prepared");
         guard.arm(&self.watched(), locks)?;
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
@@ -264,7 +264,7 @@ impl QuiescePlan {
             }
             (result, released)
         });
-        fail::point("moment.released");
+        fail::point("quiesce.released");
         if let Err(error) = released {
             // The end of the guard's socket has it try, too.
             drop(guard);
@@ -310,7 +310,7 @@ impl QuiescePlan {
         let mut rounds = 0;
         loop {
             flush::flush(&targets, self.limit).map_err(|error| self.explain(error))?;
-            fail::point("moment.flushed");
+            fail::point("quiesce.flushed");
             let begun = Instant::now();
             let locks = self.locks.iter().map(|lock| (lock.take)());
             let locks: Vec<Flock<File>> = locks.collect::<Result<_>>()?;
@@ -359,9 +359,9 @@ impl QuiescePlan {
             }
         }
         guard.watch(self.limit)?;
-        fail::point("moment.armed");
+        fail::point("quiesce.armed");
         let is_held = window.begin();
-        fail::point("moment.held");
+        fail::point("quiesce.held");
         let at = SystemTime::now();
         if is_held {
             self.make_copies(mapper, window)?;
@@ -370,7 +370,7 @@ impl QuiescePlan {
             // Some may have gone on before the last copy was made.
             return Err(too_long(self.limit));
         }
-        fail::point("moment.copied");
+        fail::point("quiesce.copied");
         Ok(at)
     }
 
@@ -382,7 +382,7 @@ impl QuiescePlan {
             }
             member.run(&member.within, mapper)?;
             if std::mem::take(&mut is_first) {
-                fail::point("moment.first-copied");
+                fail::point("quiesce.first-copied");
             }
         }
         Ok(())
@@ -431,7 +431,7 @@ impl Member {
             }
             done += 1;
             if window.is_first() {
-                fail::point("moment.first-held");
+                fail::point("quiesce.first-held");
             }
         }
         if holding.is_ok() && window.is_over() {

@@ -70,7 +70,7 @@ impl QuiesceTarget {
         };
         match system::freeze(directory) {
             Ok(()) => {
-                fail::point("moment.settling");
+                fail::point("quiesce.settling");
                 self.release(None)
             }
             // Somebody else has frozen it, who thaws it, too; or it cannot be.

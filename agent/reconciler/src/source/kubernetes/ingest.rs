@@ -320,7 +320,7 @@ impl<'a> Catalog<'a> {
                     record.recall(&status);
                 }
                 self.engine.shared.put(&record)?;
-                (self.engine.shared.fail)("catalog.guarded");
+                (self.engine.shared.fail)("ingest.guarded");
                 if is_forgotten {
                     self.engine.shared.doubt(&key);
                 }

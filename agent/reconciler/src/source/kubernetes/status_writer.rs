@@ -157,7 +157,7 @@ impl StatusWriter {
         };
         if known.is_released || served.is_some_and(is_over) {
             let gone = self.server.let_go(key, &known.uid).await;
-            (self.shared.fail)("mirror.let-go");
+            (self.shared.fail)("status.let-go");
             self.note(key, &known.uid, gone);
             return true;
         }
@@ -187,7 +187,7 @@ impl StatusWriter {
             .write_status(key, &known.uid, &status, FieldManager::Agent)
             .await;
         if written.is_ok() {
-            (self.shared.fail)("mirror.told");
+            (self.shared.fail)("status.told");
             if let Some(now) = lock(&self.known).get_mut(key)
                 && now.uid == known.uid
             {
