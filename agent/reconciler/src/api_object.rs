@@ -23,16 +23,16 @@ pub(crate) struct Served {
     pub(crate) namespace_uid: String,
     /// Whether our finalizer is on it.
     #[serde(default)]
-    pub(crate) is_guarded: bool,
+    pub(crate) has_finalizer: bool,
     /// Whether it is being deleted.
     #[serde(default)]
-    pub(crate) is_leaving: bool,
+    pub(crate) is_deleting: bool,
     /// Whether its kind is being deleted and not it alone: then nothing is destroyed.
     #[serde(default)]
     pub(crate) is_kept: bool,
     /// Whether it was begun by an agent whose state is lost: what there may be of it is found by its name.
     #[serde(default)]
-    pub(crate) is_forgotten: bool,
+    pub(crate) is_state_lost: bool,
     /// The claims that it means, as the controller has found them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) candidates: Vec<Candidate>,
@@ -55,7 +55,7 @@ impl Record {
     pub(crate) fn follow_server(&mut self, object: &Object, served: Served) -> bool {
         let metadata = object.metadata();
         let served = Served {
-            is_forgotten: self.served().is_some_and(|before| before.is_forgotten),
+            is_state_lost: self.served().is_some_and(|before| before.is_state_lost),
             ..served
         };
         let is_same = self.says(object, (CLUSTER, 0))
@@ -67,7 +67,7 @@ impl Record {
         // What was judged of another one of the name says nothing of this one.
         if self.served().is_none_or(|before| before.uid != served.uid) {
             self.unsettle();
-            self.drumlin.untold = true;
+            self.drumlin.owner_unset = true;
         }
         self.body.take_spec(Body::of(object));
         self.metadata.annotations.clone_from(&metadata.annotations);
@@ -144,41 +144,41 @@ impl Record {
         };
         self.unsettle();
         if let Some(served) = &mut self.drumlin.served {
-            served.is_forgotten = !is_known;
+            served.is_state_lost = !is_known;
         }
     }
 
     /// Whether there may be something of it that nothing here knows of.
-    pub(crate) fn is_forgotten(&self) -> bool {
-        self.served().is_some_and(|served| served.is_forgotten)
+    pub(crate) fn is_state_lost(&self) -> bool {
+        self.served().is_some_and(|served| served.is_state_lost)
     }
 
     /// What there is of it is known by now.
     pub(crate) fn is_found(&mut self) {
         if let Some(served) = &mut self.drumlin.served {
-            served.is_forgotten = false;
+            served.is_state_lost = false;
         }
     }
 
     /// Whether there is something of it that the server might forget.
-    pub(crate) fn lacks_guard(&self) -> bool {
-        let is_open = |served: &Served| !served.is_guarded && !served.is_leaving;
+    pub(crate) fn lacks_finalizer(&self) -> bool {
+        let is_open = |served: &Served| !served.has_finalizer && !served.is_deleting;
         self.served().is_some_and(is_open) && self.is_begun()
     }
 
     /// Takes over what the server says by now; what was forgotten is found by a pass, and stays so.
     pub(crate) fn take_over_served(&mut self, now: Option<Served>) {
-        let is_forgotten = self.is_forgotten();
+        let is_state_lost = self.is_state_lost();
         self.drumlin.served = now.map(|served| Served {
-            is_forgotten,
+            is_state_lost,
             ..served
         });
     }
 
     /// Our finalizer is on it.
-    pub(crate) fn is_guarded_now(&mut self) {
+    pub(crate) fn has_finalizer_now(&mut self) {
         if let Some(served) = &mut self.drumlin.served {
-            served.is_guarded = true;
+            served.has_finalizer = true;
         }
     }
 }

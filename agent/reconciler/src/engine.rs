@@ -234,7 +234,7 @@ impl Engine {
             Err(stalled("NotThisNode", message))
         } else if let Err(halt) = pass.follow_node().await {
             Err(halt)
-        } else if let Err(halt) = pass.keep_guard().await {
+        } else if let Err(halt) = pass.keep_finalizer().await {
             Err(halt)
         } else if let Err(halt) = pass.confirm_end().await {
             Err(halt)
@@ -301,7 +301,7 @@ impl Engine {
                     // An administrator may have given it away, or deleted it, at the agent.
                     (State::Stalled, reason) if is_held(reason) => Some(DEPENDENCY),
                     // The server comes back by itself, and sooner than what a person has to look at.
-                    (_, "GuardPending" | "DeletionPending") => {
+                    (_, "FinalizerPending" | "DeletionPending") => {
                         Some(self.pause(&key, Code::Unavailable).1)
                     }
                     (State::Stalled, _) => None,

@@ -233,7 +233,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         }
         // On disk before anything is called: that is the guard.
         shared.put(&record)?;
-        (shared.fail)("ingest.guarded");
+        (shared.fail)("ingest.finalizer-added");
         engine.reset(&key);
         shared.wake_groups(&key);
         return Ok(true);

@@ -73,7 +73,7 @@ pub(crate) struct Book {
     pub(crate) destroyed: bool,
     /// The agent knows it as another one's, or as nobody's any more.
     #[serde(default)]
-    pub(crate) untold: bool,
+    pub(crate) owner_unset: bool,
     /// The volumes that this group was told to have, by id: those that others have put into it are not among them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) applied: Vec<String>,
@@ -151,7 +151,7 @@ impl Record {
                 grow_file_system: false,
                 lost: false,
                 destroyed: false,
-                untold: false,
+                owner_unset: false,
                 applied: Vec::new(),
                 served: None,
             },
@@ -222,7 +222,7 @@ impl Record {
         self.drumlin.orphan_since = None;
         if self.drumlin.served.take().is_some() {
             self.unsettle();
-            self.drumlin.untold = true;
+            self.drumlin.owner_unset = true;
         }
         file.clone_into(&mut self.drumlin.file);
         self.drumlin.line = line;
@@ -326,7 +326,7 @@ impl Record {
 
     /// Whether there may be something of it at the agent: if not, it can go without a trace.
     pub(crate) fn is_begun(&self) -> bool {
-        self.is_forgotten() || self.is_begun_here()
+        self.is_state_lost() || self.is_begun_here()
     }
 
     /// The same, as far as it is known here.
@@ -368,7 +368,7 @@ impl Record {
     /// Whether it shall be destroyed, by its deletion policy.
     pub(crate) fn is_absent(&self) -> bool {
         self.annotation(names::STATE) == Some("absent")
-            || self.served().is_some_and(|served| served.is_leaving)
+            || self.served().is_some_and(|served| served.is_deleting)
     }
 
     /// Whether what `state: absent` asks for is done: what was released only, and shall be deleted since, is not.
@@ -546,4 +546,55 @@ pub(crate) fn after(pause: Duration) -> String {
 fn incarnation() -> String {
     let now = Timestamp::now().as_nanosecond();
     format!("{now:x}-{:x}", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// It is in the state directories of hosts: a change here is a new version.
+    #[test]
+    fn the_fields_of_a_record_are_these() {
+        let drumlin = json!({
+            "version": VERSION,
+            "file": "a.yaml",
+            "line": 3,
+            "incarnation": "0b0c8a50",
+            "orphanSince": "2026-11-25T01:00:00Z",
+            "create": {
+                "bytes": 16_777_216,
+                "fsType": "ext4",
+                "mountFlags": ["noatime"],
+                "snapshot": "n/c/1",
+                "volume": "n/c/2",
+                "parameters": {"class": "fast"},
+            },
+            "mounted": {"path": "/srv/a", "readOnly": false},
+            "confined": {"root": "/srv", "options": ["nosuid"]},
+            "boot": "b1",
+            "growFileSystem": true,
+            "lost": false,
+            "destroyed": false,
+            "ownerUnset": true,
+            "applied": ["n/c/1"],
+            "served": {
+                "uid": "u",
+                "namespaceUid": "v",
+                "hasFinalizer": true,
+                "isDeleting": false,
+                "isKept": false,
+                "isStateLost": false,
+            },
+        });
+        let text = json!({
+            "apiVersion": names::API_VERSION,
+            "kind": "Volume",
+            "metadata": {"name": "a"},
+            "spec": {"capacity": "16Mi"},
+            "drumlin": drumlin.clone(),
+        });
+        let record: Record = serde_json::from_value(text).unwrap();
+        assert_eq!(serde_json::to_value(record).unwrap()["drumlin"], drumlin);
+    }
 }

@@ -155,10 +155,10 @@ impl Shared {
     /// The server has said which objects of a kind there are: those that are leaving may be taken down.
     pub(crate) fn has_listed(&self, kind: &str) {
         lock(&self.listed).insert(kind.to_owned());
-        let is_leaving = |record: &Record| {
-            record.kind == kind && record.served().is_some_and(|served| served.is_leaving)
+        let is_deleting = |record: &Record| {
+            record.kind == kind && record.served().is_some_and(|served| served.is_deleting)
         };
-        for key in self.keys_of(is_leaving) {
+        for key in self.keys_of(is_deleting) {
             self.queue.add(&key, Instant::now());
         }
     }
@@ -416,12 +416,12 @@ impl Shared {
             return false;
         }
         // Whether it is to go still is known when the server has been heard.
-        let is_leaving = record.served().is_some_and(|served| served.is_leaving);
-        if is_leaving && !lock(&self.listed).contains(&record.kind) {
+        let is_deleting = record.served().is_some_and(|served| served.is_deleting);
+        if is_deleting && !lock(&self.listed).contains(&record.kind) {
             return false;
         }
         !record.is_settled()
-            || record.lacks_guard()
+            || record.lacks_finalizer()
             || self.is_unproven(record)
             || self.is_held_otherwise(record)
             || lock(&self.doubted).contains(&record.key())

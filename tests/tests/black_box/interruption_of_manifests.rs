@@ -303,7 +303,8 @@ fn points_of(groups: bool) -> Vec<String> {
     let calls = [".save(\"", ".point(\"", ".fail)(\""];
     let points = points("agent/reconciler/src", &calls).into_iter();
     // Some only objects of an API server come to: see its tests.
-    let is_served = |point: &String| point.starts_with("finalizer.") || point.starts_with("status.");
+    let is_served =
+        |point: &String| point.starts_with("finalizer.") || point.starts_with("status.");
     // And some only those whose record is lost, or whose node has another name.
     let seldom = ["former.", "owner.", "renamed."];
     let is_lost = |point: &String| seldom.iter().any(|one| point.starts_with(one));

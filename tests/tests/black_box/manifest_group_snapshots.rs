@@ -153,7 +153,7 @@ async fn a_member_that_comes_in_the_same_breath_is_in_the_snapshot() {
 
 #[tokio::test]
 async fn killed_after_the_guard_it_goes_on() {
-    let host = Host::killed_at("ingest.guarded", |host| {
+    let host = Host::killed_at("ingest.finalizer-added", |host| {
         assert!(host.object("GroupSnapshot", "s")["status"]["members"].is_null());
     })
     .await;

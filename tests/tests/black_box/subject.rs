@@ -144,5 +144,5 @@ fn ending_at(points: &[String]) -> Vec<(String, String)> {
 fn is_being_removed(root: &Path) -> bool {
     let group = root.file_name().unwrap_or_default().to_string_lossy();
     let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", &group]);
-    tags.contains("drumlin.leaving")
+    tags.contains("drumlin.deleting")
 }

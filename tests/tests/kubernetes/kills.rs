@@ -6,7 +6,7 @@ use crate::node::{Node, manifest, volume};
 
 /// Between which steps it is killed: those that only objects of a server have, and those of each kind.
 const MADE: [&str; 17] = [
-    "ingest.guarded",
+    "ingest.finalizer-added",
     "finalizer.added",
     "volume.create.intended",
     "volume.create.called",

@@ -229,7 +229,7 @@ async fn what_was_half_made_on_the_other_node_is_ended_here() {
     let id = volume(&agent, "v", 16, &raw()).await;
     let key = id.rsplit('/').next().unwrap();
     let path = format!("{group}/dl-v-{key}");
-    lvm("lvchange", &["--addtag", "drumlin.undone=yes", &path]);
+    lvm("lvchange", &["--addtag", "drumlin.incomplete=yes", &path]);
     as_node(&mut agent, "node-b", "thin", ", adoptNode: node-a").await;
     assert_eq!(volumes(&agent).await, []);
     assert!(!lvm("lvs", &["--noheadings", "-o", "name", &group]).contains(key));

@@ -236,11 +236,11 @@ async fn only_the_new_one_is_empty(agent: &Agent, device: u64) {
         2,
         "what is set aside is nobody's"
     );
-    let aside = format!("{}/dl-forgotten-pool-{device}", group(agent));
+    let aside = format!("{}/dl-orphan-pool-{device}", group(agent));
     lvm("lvchange", &["-ay", "-K", &aside]);
     let kept = fs::read(format!("/dev/{aside}")).unwrap();
     assert!(kept.iter().take(1 << 20).all(|byte| *byte == b'S'));
-    assert!(agent.log().contains("dl-forgotten-pool"), "{}", agent.log());
+    assert!(agent.log().contains("dl-orphan-pool"), "{}", agent.log());
 }
 
 #[tokio::test]
@@ -269,7 +269,7 @@ async fn forgotten_devices_are_found_and_set_aside_at_the_start() {
     run("dmsetup", &reserve);
     agent.restart().await;
     ok(agent.identity().probe(ProbeRequest {}).await);
-    let wanted = format!("dl-forgotten-pool-{device}");
+    let wanted = format!("dl-orphan-pool-{device}");
     let names = || lvm("lvs", &["--noheadings", "-o", "lv_name", &group(&agent)]);
     eventually(names, |names| names.contains(&wanted)).await;
     let log = agent.log();
@@ -300,7 +300,7 @@ async fn what_was_not_quite_set_aside_is_at_the_next_start() {
     let path = format!("{}/{}", group(&agent), name_of(&id));
     let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", &path]);
     let tags = tags.trim().split(',').flat_map(|tag| ["--deltag", tag]);
-    let words = ["--addtag", "drumlin-forgotten", &path];
+    let words = ["--addtag", "drumlin-orphan", &path];
     lvm(
         "lvchange",
         &words.into_iter().chain(tags).collect::<Vec<_>>(),

@@ -283,7 +283,7 @@ async fn a_deletion_that_was_interrupted_is_ended_by_the_next_start() {
         .await
         .unwrap_err();
     let there = || lvm("lvs", &["--noheadings", "-o", "lv_tags", &group]);
-    assert!(there().contains("drumlin.leaving"), "{}", there());
+    assert!(there().contains("drumlin.deleting"), "{}", there());
     agent.restart_with(options()).await;
     // Its bytes may be gone already.
     let list = agent

@@ -23,9 +23,9 @@ use crate::{
 };
 
 /// The value of [`labels::STATE`] while it is being made.
-const MAKING: &str = "making";
+const INCOMPLETE: &str = "incomplete";
 /// The same while it is being deleted.
-const DELETING: &str = "leaving";
+const DELETING: &str = "deleting";
 
 /// The program that watches over held writers: this one.
 const PROGRAM: &str = "/proc/self/exe";
@@ -234,7 +234,7 @@ impl Operations {
                 labels::MEMBERS.to_owned(),
                 super::volume_group::write(volumes),
             ),
-            (labels::STATE.to_owned(), MAKING.to_owned()),
+            (labels::STATE.to_owned(), INCOMPLETE.to_owned()),
         ]);
         let spec = ImageSpec {
             id,

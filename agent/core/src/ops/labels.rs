@@ -35,15 +35,15 @@ pub(super) const PUBLISHED: &str = "published";
 pub(super) const MEMBERS: &str = "members";
 /// The group snapshot that a snapshot is a member of: `<class>/<key>`.
 pub(super) const GROUP: &str = "group";
-/// `making` on a group snapshot until it is whole, `undecided` while it is kept for a rollback that may not begin,
+/// `incomplete` on a group snapshot until all of it is there, `undecided` while it is kept for a rollback that may not begin,
 /// `deleting` while it is deleted.
 pub(super) const STATE: &str = "state";
 /// The name of the rollback to a group snapshot that runs.
-pub(super) const ROLLING: &str = "rolling";
+pub(super) const ROLLBACK: &str = "rollback";
 /// The name of the last rollback to a group snapshot that ended.
-pub(super) const ROLLED: &str = "rolled";
+pub(super) const LAST_ROLLBACK: &str = "last-rollback";
 /// The group snapshot that a volume is being rolled back to, or is about to be: `<class>/<key>`.
-pub(super) const ROLLS_TO: &str = "rolls-to";
+pub(super) const ROLLBACK_TO: &str = "rollback-to";
 /// On what is kept for a rollback, the group snapshot that it was to: `<class>/<key>`.
 pub(super) const BEFORE: &str = "before";
 /// `true` while it may not be deleted.
@@ -202,4 +202,56 @@ pub(super) fn time(moment: SystemTime) -> String {
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value)
         .map_err(|error| Error::new(Kind::Bug, "could not write a label").because(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They are on the disks of hosts, and change no more.
+    #[test]
+    fn the_keys_are_these() {
+        assert_eq!(
+            [
+                NAME,
+                CREATED,
+                PARAMETERS,
+                SOURCE,
+                SNAPSHOT_OF,
+                FILE_SYSTEM,
+                FORMAT,
+                IDENTITY,
+                PUBLISHED,
+                MEMBERS,
+                GROUP,
+                STATE,
+                ROLLBACK,
+                LAST_ROLLBACK,
+                ROLLBACK_TO,
+                BEFORE,
+                PROTECTED,
+                USER,
+            ],
+            [
+                "name",
+                "created",
+                "parameters",
+                "source",
+                "of",
+                "fs",
+                "format",
+                "identity",
+                "published",
+                "members",
+                "group",
+                "state",
+                "rollback",
+                "last-rollback",
+                "rollback-to",
+                "before",
+                "protected",
+                "label.",
+            ]
+        );
+    }
 }

@@ -38,7 +38,7 @@ pub struct RollBack {
 impl LocatedImage {
     /// Whether volumes are being rolled back to this group snapshot.
     pub(super) fn is_rolling(&self) -> bool {
-        self.image.label(labels::ROLLING).is_some()
+        self.image.label(labels::ROLLBACK).is_some()
     }
 
     /// Refuses a group snapshot that volumes are being rolled back to.
@@ -57,7 +57,7 @@ impl LocatedImage {
 
     /// Refuses a volume that is on its way back to a group snapshot.
     pub(super) fn check_not_on_its_way(&self) -> Result<()> {
-        match self.image.label(labels::ROLLS_TO) {
+        match self.image.label(labels::ROLLBACK_TO) {
             None => Ok(()),
             Some(group) => Err(Error::new(
                 Kind::Busy,
@@ -71,7 +71,7 @@ impl LocatedImage {
 
     /// Whether this volume is on its way back to a group snapshot.
     pub(super) fn rolls_to(&self, group: &Self) -> bool {
-        self.image.label(labels::ROLLS_TO) == Some(&group.place_word())
+        self.image.label(labels::ROLLBACK_TO) == Some(&group.place_word())
     }
 
     /// How the labels of others name this group snapshot.
@@ -175,7 +175,7 @@ impl Operations {
             known.image.label(labels::BEFORE) == Some(&group.place_word())
                 && known.image.created() >= group.image.created()
         };
-        if group.image.label(labels::ROLLED) == Some(request.name.as_str()) {
+        if group.image.label(labels::LAST_ROLLBACK) == Some(request.name.as_str()) {
             // What was deleted since is kept no longer.
             let is_seen =
                 |known: &LocatedImage| is_ours(known) && known.image.label(labels::STATE).is_none();
@@ -313,12 +313,12 @@ impl Operations {
         self.check_pairs(group).await?;
         let members = group.members();
         let volumes = self.volumes_of(members.iter()).await?;
-        let mark = LabelChange::set(labels::ROLLS_TO, group.place_word());
+        let mark = LabelChange::set(labels::ROLLBACK_TO, group.place_word());
         for found in volumes.iter() {
             found.class.backend.relabel(found.image.id, &mark).await?;
             fail::point("rollback.marked");
         }
-        let decision = LabelChange::set(labels::ROLLING, name.as_str());
+        let decision = LabelChange::set(labels::ROLLBACK, name.as_str());
         let decided = group.class.backend.relabel(group.image.id, &decision);
         group.image = decided.await?.into_inner();
         fail::point("rollback.decided");
@@ -335,7 +335,7 @@ impl Operations {
         let undone = async {
             // It may have been decided although it failed: then it is not undone.
             let now = group.class.backend.get(group.image.id).await?;
-            if now.is_none_or(|now| now.label(labels::ROLLING).is_some()) {
+            if now.is_none_or(|now| now.label(labels::ROLLBACK).is_some()) {
                 return Err(Error::new(Kind::HalfDone, "it may have begun"));
             }
             self.free(group).await?;
@@ -360,7 +360,7 @@ impl Operations {
     /// Gives the volumes free.
     async fn free(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
-        let mark = LabelChange::remove(labels::ROLLS_TO);
+        let mark = LabelChange::remove(labels::ROLLBACK_TO);
         for found in self.volumes_of(members.iter()).await?.iter() {
             if found.rolls_to(group) {
                 found.class.backend.relabel(found.image.id, &mark).await?;
@@ -383,7 +383,7 @@ impl Operations {
     pub(super) async fn free_if_held_for_nothing(&self, volume: &LocatedImage) -> Result<()> {
         if self.is_held_for_nothing(volume).await {
             tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
-            let change = LabelChange::remove(labels::ROLLS_TO);
+            let change = LabelChange::remove(labels::ROLLBACK_TO);
             let id = volume.image.id;
             volume.class.backend.relabel(id, &change).await?;
         }
@@ -432,8 +432,8 @@ impl Operations {
                 fail::point("rollback.relabelled");
             }
         }
-        let mut ended = LabelChange::set(labels::ROLLED, name.as_str());
-        ended.remove.push(labels::ROLLING.to_owned());
+        let mut ended = LabelChange::set(labels::LAST_ROLLBACK, name.as_str());
+        ended.remove.push(labels::ROLLBACK.to_owned());
         let image = group.class.backend.relabel(group.image.id, &ended).await?;
         fail::point("rollback.ended");
         let group = LocatedImage {
@@ -467,13 +467,14 @@ impl Operations {
         // Whatever cannot be read may have been decided.
         group.is_none_or(|group| {
             let name = kept.image.label(labels::NAME);
-            group.image.label(labels::ROLLING) == name || group.image.label(labels::ROLLED) == name
+            group.image.label(labels::ROLLBACK) == name
+                || group.image.label(labels::LAST_ROLLBACK) == name
         })
     }
 
     /// Whether a volume is held for a rollback that is not running.
     pub(super) async fn is_held_for_nothing(&self, volume: &LocatedImage) -> bool {
-        let label = volume.image.label(labels::ROLLS_TO);
+        let label = volume.image.label(labels::ROLLBACK_TO);
         if label.is_none() {
             return false;
         }
@@ -509,7 +510,7 @@ impl Operations {
 impl LocatedImage {
     /// The name of the rollback to this group snapshot that runs.
     fn rolling_name(&self) -> Option<Name> {
-        Name::parse("name", self.image.label(labels::ROLLING)?).ok()
+        Name::parse("name", self.image.label(labels::ROLLBACK)?).ok()
     }
 }
 

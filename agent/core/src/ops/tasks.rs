@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 pub(super) struct Tasks {
     classes: Vec<Class>,
     locks: Locks,
-    tasks: TaskTracker,
+    tracker: TaskTracker,
 }
 
 impl Tasks {
@@ -29,7 +29,7 @@ impl Tasks {
         Self {
             classes,
             locks: Locks::default(),
-            tasks: TaskTracker::new(),
+            tracker: TaskTracker::new(),
         }
     }
 
@@ -100,10 +100,10 @@ impl Tasks {
         &self,
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        if self.tasks.is_closed() {
+        if self.tracker.is_closed() {
             return Err(Error::new(Kind::HalfDone, "the agent is shutting down"));
         }
-        match self.tasks.spawn(change).await {
+        match self.tracker.spawn(change).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(cause) => panic::resume_unwind(cause),
@@ -114,10 +114,10 @@ impl Tasks {
 
     /// Takes no new changes and waits for the running ones; those that take long end where they can go on.
     pub(super) async fn shut_down(&self) {
-        self.tasks.close();
+        self.tracker.close();
         for class in &self.classes {
             class.backend.stop();
         }
-        self.tasks.wait().await;
+        self.tracker.wait().await;
     }
 }

@@ -64,8 +64,8 @@ pub(super) struct View {
 pub(super) struct CachedObject {
     pub(super) uid: String,
     pub(super) generation: i64,
-    pub(super) is_leaving: bool,
-    pub(super) is_guarded: bool,
+    pub(super) is_deleting: bool,
+    pub(super) has_finalizer: bool,
     /// Whether it says that its node is gone.
     pub(super) is_lost: bool,
     /// What of its conditions a controller has said while it had no node.
@@ -83,7 +83,7 @@ pub(super) struct CachedClaim {
     pub(super) volume: Option<String>,
     /// Whether Kubernetes says that it is bound: the last that it writes of the two.
     pub(super) is_bound: bool,
-    pub(super) is_leaving: bool,
+    pub(super) is_deleting: bool,
 }
 
 /// A persistent volume of ours.
@@ -283,8 +283,8 @@ impl CachedObject {
         Self {
             uid: metadata.uid.clone().unwrap_or_default(),
             generation: metadata.generation.unwrap_or(1),
-            is_leaving: metadata.deletion_timestamp.is_some(),
-            is_guarded: finalizers.any(|one| one == names::FINALIZER),
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            has_finalizer: finalizers.any(|one| one == names::FINALIZER),
             is_lost: conditions.any(|condition| {
                 condition
                     .get("reason")
@@ -307,7 +307,7 @@ fn read_claim(claim: PersistentVolumeClaim) -> CachedClaim {
     CachedClaim {
         uid: claim.metadata.uid.unwrap_or_default(),
         is_bound: phase.as_deref() == Some("Bound"),
-        is_leaving: claim.metadata.deletion_timestamp.is_some(),
+        is_deleting: claim.metadata.deletion_timestamp.is_some(),
         labels: claim.metadata.labels.unwrap_or_default(),
         volume: claim.spec.and_then(|spec| spec.volume_name),
     }

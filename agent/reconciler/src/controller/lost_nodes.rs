@@ -76,7 +76,7 @@ impl View {
         let record = seen.record.as_ref();
         let abandoned = record.and_then(|record| record.annotation(names::ABANDON));
         // Nobody is left to take it down, and somebody says so.
-        if seen.is_leaving && seen.is_guarded && abandoned == Some(&node) {
+        if seen.is_deleting && seen.has_finalizer && abandoned == Some(&node) {
             return Some((seen.uid.clone(), Job::LetGo { node }));
         }
         let is_lost = missing.since.elapsed() >= self.settings.node_grace;

@@ -61,7 +61,7 @@ impl View {
         let seen = self.seen(key)?;
         let record = seen.record.as_ref()?;
         // What says that its node is gone says so until its agent is back, who has to say something else first.
-        if seen.is_leaving || seen.is_lost {
+        if seen.is_deleting || seen.is_lost {
             return None;
         }
         let candidates = self.candidates(record);
@@ -139,7 +139,7 @@ impl View {
         for (kind, index) in &self.objects {
             for (namespace, name, seen) in index.all() {
                 let is_one = seen.record.as_ref().is_some_and(|one| one.node().is_none());
-                if !is_one || seen.is_leaving {
+                if !is_one || seen.is_deleting {
                     continue;
                 }
                 let since = self.homeless.get(&seen.uid).copied();
@@ -190,7 +190,7 @@ impl View {
 
     fn candidate(&self, namespace: &str, name: String) -> Option<Candidate> {
         let claim = self.claims.get(namespace, &name)?;
-        if claim.is_leaving {
+        if claim.is_deleting {
             return None;
         }
         let handle = match &claim.volume {

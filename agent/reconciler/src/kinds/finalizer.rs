@@ -8,40 +8,39 @@ use crate::{api_object::Served, record::Record, source::kubernetes::ingest::ours
 
 impl Pass<'_> {
     /// Has the server keep the object: before the first call that changes something.
-    pub(super) async fn guard(&mut self) -> Result<(), Halt> {
+    pub(super) async fn add_finalizer(&mut self) -> Result<(), Halt> {
         let Some(served) = self.record.served() else {
             return Ok(());
         };
         // What is leaving takes no more guards.
-        if served.is_guarded || served.is_leaving {
+        if served.has_finalizer || served.is_deleting {
             return Ok(());
         }
-        let pending = |why: String| waiting("GuardPending", why);
+        let pending = |why: String| waiting("FinalizerPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
                 "comes from an API server, and none is followed".to_owned(),
             ));
         };
         let key = self.record.key();
-        let guarded = cluster.guard(&key, &served.uid).await;
-        guarded
-            .map_err(|refusal| pending(format!("its finalizer could not be added: {refusal}")))?;
+        let added = cluster.add_finalizer(&key, &served.uid).await;
+        added.map_err(|refusal| pending(format!("its finalizer could not be added: {refusal}")))?;
         self.point("finalizer.added");
         self.shared.edit(&key, |record| {
             let is_same = record.drumlin.incarnation == self.record.drumlin.incarnation;
             if is_same {
-                record.is_guarded_now();
+                record.has_finalizer_now();
             }
             is_same
         })?;
-        self.record.is_guarded_now();
+        self.record.has_finalizer_now();
         Ok(())
     }
 
     /// Somebody may have taken the guard away while there is something to be kept.
-    pub(crate) async fn keep_guard(&mut self) -> Result<(), Halt> {
-        if self.record.lacks_guard() {
-            return self.guard().await;
+    pub(crate) async fn keep_finalizer(&mut self) -> Result<(), Halt> {
+        if self.record.lacks_finalizer() {
+            return self.add_finalizer().await;
         }
         Ok(())
     }
@@ -83,12 +82,12 @@ fn is_to_end(known: &Record, served: &Served, now: &DynamicObject) -> bool {
     }
     let spec = now.data.get("spec").cloned().unwrap_or_default();
     let served = Served {
-        is_leaving: now.metadata.deletion_timestamp.is_some(),
+        is_deleting: now.metadata.deletion_timestamp.is_some(),
         ..served.clone()
     };
     // What a newer version is needed to read leaves as it was when it could be read.
     let Ok(parsed) = Object::served(&known.kind, ours(&now.metadata), spec) else {
-        return served.is_leaving;
+        return served.is_deleting;
     };
     let now = Record::of_server(&parsed, served);
     now.is_absent() && !now.is_paused() && now.deletion_policy() == known.deletion_policy()

@@ -123,7 +123,7 @@ impl Pass<'_> {
         let key = self.record.key();
         let name = names::csi_name("dvg", &key.kind, (&key.namespace, &key.name), None);
         if self.group_parts().1.csi_name.is_none() {
-            self.guard().await?;
+            self.add_finalizer().await?;
             self.group_status_mut().csi_name = Some(name.clone());
             self.save("group.create.intended")?;
         }

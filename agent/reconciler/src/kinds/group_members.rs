@@ -182,11 +182,11 @@ impl Pass<'_> {
         };
         let leaving = self.volumes_on_their_way_out();
         let mut inside = status.members.iter();
-        let is_leaving = inside.any(|member| {
+        let is_deleting = inside.any(|member| {
             let handle = member.volume_handle.as_ref();
             handle.is_some_and(|handle| leaving.contains(handle))
         });
-        is_leaving || !self.has_wanted_members(group)
+        is_deleting || !self.has_wanted_members(group)
     }
 
     /// Where nothing is known of what was applied (the state is lost), what is in the group and wanted is ours: a rival that

@@ -123,7 +123,7 @@ impl Pass<'_> {
             for member in &members {
                 self.check_looked(&member.volume_handle).await?;
             }
-            self.guard().await?;
+            self.add_finalizer().await?;
             let status = self.together_mut();
             status.members = members;
             status.csi_name = Some(name.clone());

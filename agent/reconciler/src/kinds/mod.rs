@@ -15,7 +15,7 @@ pub(crate) mod volume;
 
 pub(crate) use host_mount::Confined;
 pub(crate) use snapshot::moment;
-pub(crate) use state_lost::{is_held, retained, unguarded};
+pub(crate) use state_lost::{is_held, retained, without_policy};
 
 use std::collections::BTreeMap;
 

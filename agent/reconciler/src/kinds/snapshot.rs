@@ -150,7 +150,7 @@ impl Pass<'_> {
         });
         if self.snapshot_status().source_volume_handle.is_none() {
             self.check_looked(&source_volume_id).await?;
-            self.guard().await?;
+            self.add_finalizer().await?;
             let status = self.snapshot_status_mut();
             status.source_volume_handle = Some(source_volume_id.clone());
             status.csi_name = Some(name.clone());

@@ -164,15 +164,15 @@ impl Pass<'_> {
         if self.record.served().is_none() || matches!(self.standing(object), Ownership::Own) {
             return Ok(());
         }
-        let pending = |why: String| waiting("GuardPending", why);
+        let pending = |why: String| waiting("FinalizerPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
                 "comes from an API server, and none is followed".to_owned(),
             ));
         };
-        match cluster.guards_adoption(&self.record.key()).await {
+        match cluster.restricts_adoption(&self.record.key()).await {
             Ok(true) => Ok(()),
-            Ok(false) => Err(Halt::Waiting(unguarded())),
+            Ok(false) => Err(Halt::Waiting(without_policy())),
             Err(refusal) => Err(pending(format!(
                 "whether its annotation is an administrator's could not be asked: {refusal}"
             ))),
@@ -186,7 +186,7 @@ impl Pass<'_> {
         inventory: &Inventory,
     ) -> Result<(), Halt> {
         self.check_adoption(object).await?;
-        self.guard().await?;
+        self.add_finalizer().await?;
         let (id, name) = (Some(object.object_id.clone()), Some(object.name.clone()));
         let size = size(object.size_bytes);
         let created = object.creation_time.as_ref().and_then(moment);
@@ -222,7 +222,7 @@ impl Pass<'_> {
         }
         self.is_doubted = true;
         self.record.is_found();
-        self.record.drumlin.untold = true;
+        self.record.drumlin.owner_unset = true;
         self.save("state-lost.recorded")?;
         self.shared.words.forget(&self.record.key());
         tracing::info!(object = %self.record.key(), handle = %object.object_id, "what there was of the object is its own again");
@@ -239,11 +239,11 @@ impl Pass<'_> {
 
     /// Has the agent know whose it is, where that is another one than it was.
     async fn tell_owner(&mut self) -> Result<(), Halt> {
-        if !self.record.drumlin.untold {
+        if !self.record.drumlin.owner_unset {
             return Ok(());
         }
         self.set_owner(self.owner()).await?;
-        self.record.drumlin.untold = false;
+        self.record.drumlin.owner_unset = false;
         self.save("owner.set")
     }
 
@@ -258,7 +258,7 @@ impl Pass<'_> {
         self.set_owner(owner).await?;
         // Who has its name next must find it, and the list may be older than it is.
         self.client.forget_inventory().await;
-        self.record.drumlin.untold = true;
+        self.record.drumlin.owner_unset = true;
         Ok(())
     }
 
@@ -321,7 +321,7 @@ fn unseen(class: &str, why: &str) -> Halt {
 }
 
 /// Why an annotation is not obeyed that anybody may write.
-pub(crate) fn unguarded() -> Verdict {
+pub(crate) fn without_policy() -> Verdict {
     Verdict {
         state: State::Stalled,
         reason: "AdoptionUnguarded",

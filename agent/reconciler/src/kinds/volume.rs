@@ -142,7 +142,7 @@ impl Pass<'_> {
         } else {
             let intent = self.intend()?;
             self.check_class().await?;
-            self.guard().await?;
+            self.add_finalizer().await?;
             self.record.drumlin.create = Some(intent.clone());
             self.status_mut().csi_name = Some(name.clone());
             self.save("volume.create.intended")?;

@@ -37,7 +37,7 @@ pub(crate) async fn run(file: &str) {
     agent.controller().delete_volume(delete(&id)).await.unwrap();
 
     let tags = || lvm("lvs", &["--noheadings", "-o", "lv_tags", GROUP]);
-    let is_over = |tags: &String| !tags.contains("drumlin.leaving");
+    let is_over = |tags: &String| !tags.contains("drumlin.deleting");
     // Deletions that were interrupted are ended by and by.
     eventually(tags, is_over).await;
     let known = journal::read(file);
@@ -163,7 +163,7 @@ fn check_one(name: &str, id: &str, size: i64, known: &Known) {
 /// Nothing undone, nothing held, and no device in the pool that the group does not know.
 pub(crate) fn check_group() {
     let tags = lvm("lvs", &["--noheadings", "-o", "lv_tags", GROUP]);
-    assert!(!tags.contains("drumlin.undone"), "{tags}");
+    assert!(!tags.contains("drumlin.incomplete"), "{tags}");
     assert_devices_work(GROUP);
     if Volumes::asked() != Volumes::Thin {
         return;

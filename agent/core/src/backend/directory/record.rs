@@ -193,6 +193,20 @@ mod tests {
         }
     }
 
+    /// It is on the disks of hosts: a change here is a new version.
+    #[test]
+    fn the_text_of_a_record_is_this() {
+        let labels = Labels::from([("name".to_owned(), "a b".to_owned())]);
+        let record = Record::new(Size::try_from(5_u64 << 20).unwrap(), labels);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("record.json");
+        record.write(&path).unwrap();
+        assert_eq!(
+            fs::read_to_string(path).unwrap(),
+            "{\"version\":1,\"size\":5242880,\"labels\":{\"name\":\"a b\"}}\n"
+        );
+    }
+
     #[test]
     fn a_long_record_is_read_whole() {
         let labels = Labels::from([("long".to_owned(), "x".repeat(100_000))]);

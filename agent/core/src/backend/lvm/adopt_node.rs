@@ -70,7 +70,7 @@ impl Lvm {
             return Vec::new();
         };
         let here = &self.settings.node;
-        let finished = self.ours(now).filter(|ours| !ours.tags.is_undone);
+        let finished = self.ours(now).filter(|ours| !ours.tags.is_incomplete);
         let taken: HashSet<ImageId> = finished.map(|ours| ours.tags.id).collect();
         let mut found = Vec::new();
         for volume in visible(now) {
@@ -83,7 +83,7 @@ impl Lvm {
             };
             let why_not = if before.is_newer {
                 Some("its tags are of a newer agent")
-            } else if taken.contains(&before.id) && !before.is_undone {
+            } else if taken.contains(&before.id) && !before.is_incomplete {
                 Some("this node has one of that id")
             } else {
                 None

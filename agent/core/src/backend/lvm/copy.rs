@@ -113,7 +113,7 @@ impl Lvm {
         let wipe = thick.wipe;
         let now = self.group.now().await?;
         let mut at = match self.find(&now, spec.id) {
-            Some(found) if found.tags.is_undone => found.tags.copied.unwrap_or(0),
+            Some(found) if found.tags.is_incomplete => found.tags.copied.unwrap_or(0),
             _ => return Ok(()),
         };
         loop {

@@ -38,7 +38,7 @@ impl Lvm {
     async fn make_in_hand(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let mut now = self.group.now().await?;
         if let Some(found) = self.find(&now, spec.id) {
-            if !found.tags.is_undone {
+            if !found.tags.is_incomplete {
                 return Ok(Change::Already(self.image(&now, &found)?));
             }
             if self.can_go_on(&now, &found, spec) {

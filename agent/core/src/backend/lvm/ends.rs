@@ -100,7 +100,7 @@ impl Lvm {
         let now = self.group.now().await?;
         check_disks(&now, thick)?;
         let tags = Tags {
-            is_undone: true,
+            is_incomplete: true,
             ..Tags::new(
                 id,
                 self.settings.class.as_str(),

@@ -84,7 +84,7 @@ pub struct Lvm {
     /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
     has_pool: OnceCell<()>,
     /// The repair of the group after which its pool was looked through for forgotten devices.
-    looked_for_forgotten: tokio::sync::Mutex<u64>,
+    looked_for_orphans: tokio::sync::Mutex<u64>,
     /// It was said that the pool becomes full.
     is_warned: AtomicBool,
 }
@@ -106,7 +106,7 @@ impl Lvm {
             unfilled: Mutex::default(),
             adopted: OnceCell::new(),
             has_pool: OnceCell::new(),
-            looked_for_forgotten: tokio::sync::Mutex::default(),
+            looked_for_orphans: tokio::sync::Mutex::default(),
             is_warned: AtomicBool::new(false),
         }
     }
@@ -131,13 +131,13 @@ impl Lvm {
     fn find<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Option<OwnVolume<'a>> {
         let mut found: Vec<OwnVolume<'a>> =
             self.ours(now).filter(|ours| ours.tags.id == id).collect();
-        found.sort_by_key(|ours| (ours.tags.is_undone, ours.volume.name != name_of(id)));
+        found.sort_by_key(|ours| (ours.tags.is_incomplete, ours.volume.name != name_of(id)));
         found.into_iter().next()
     }
 
     /// The volume of an image that may be changed.
     fn finished<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
-        let found = self.find(now, id).filter(|ours| !ours.tags.is_undone);
+        let found = self.find(now, id).filter(|ours| !ours.tags.is_incomplete);
         let found = found.ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
         match self.image(now, &found)?.health {
             Health::Unreadable(why) => Err(Error::new(
@@ -368,7 +368,7 @@ impl Backend for Lvm {
         let now = self.group.now().await?;
         let danger = self.danger(&now).await;
         self.ours(&now)
-            .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_undone)
+            .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_incomplete)
             .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_deref())))
             .collect()
     }
@@ -379,7 +379,7 @@ impl Backend for Lvm {
             return self.get_record(id).await;
         }
         let now = self.group.now().await?;
-        let found = self.find(&now, id).filter(|ours| !ours.tags.is_undone);
+        let found = self.find(&now, id).filter(|ours| !ours.tags.is_incomplete);
         let Some(found) = found else { return Ok(None) };
         let danger = self.danger(&now).await;
         let image = self.image(&now, &found)?;
@@ -482,7 +482,7 @@ impl Backend for Lvm {
         };
         check_no_merge(&now, found.volume)?;
         self.check_idle(&now, found.volume).await?;
-        if found.tags.is_undone {
+        if found.tags.is_incomplete {
             match &self.settings.volumes {
                 Volumes::Thick(thick) if found.tags.is_deleting => {
                     self.end_removal(thick, id).await?;

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The tag of a volume that is set aside.
-const FORGOTTEN: &str = "drumlin-forgotten";
+const ORPHAN: &str = "drumlin-orphan";
 
 /// A device that no volume is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Lvm {
             return;
         };
         let round = self.group.repairs.load(Ordering::Acquire);
-        let mut looked = self.looked_for_forgotten.lock().await;
+        let mut looked = self.looked_for_orphans.lock().await;
         if *looked == round {
             return;
         }
@@ -115,7 +115,7 @@ impl Lvm {
         let command = Command::new("lvcreate")
             .words(["-an".to_owned(), "-V".to_owned(), format!("{bytes}b")])
             .words(["-T".to_owned(), self.group.path(pool)])
-            .words(["-n", &name, "--addtag", FORGOTTEN])
+            .words(["-n", &name, "--addtag", ORPHAN])
             .done_when(exists(name.clone()));
         self.group.change(vec![command]).await?;
         self.tell(&name);
@@ -133,7 +133,7 @@ impl Lvm {
         let (uuid, name) = (volume.uuid.clone(), name_of(pool, device));
         let ours = volume.tags.iter().filter(|tag| tag.starts_with(OURS));
         let disown = Command::new("lvchange")
-            .add_tags([FORGOTTEN.to_owned()])
+            .add_tags([ORPHAN.to_owned()])
             .words(ours.flat_map(|tag| ["--deltag", tag.as_str()]))
             .words([&path])
             .done_when(move |now| {
@@ -284,12 +284,12 @@ fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
 
 /// Whether a volume is a forgotten device that was set aside.
 pub(super) fn is_set_aside(volume: &LogicalVolume) -> bool {
-    volume.tags.iter().any(|tag| tag == FORGOTTEN)
+    volume.tags.iter().any(|tag| tag == ORPHAN)
 }
 
 /// The name of a volume that is set aside.
 fn name_of(pool: &str, device: u64) -> String {
-    format!("dl-forgotten-{pool}-{device}")
+    format!("dl-orphan-{pool}-{device}")
 }
 
 /// Reads what `thin_ls` prints: a device and its sectors a line.

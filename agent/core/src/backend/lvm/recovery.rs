@@ -143,7 +143,7 @@ impl Group {
         if !now.volumes.contains_key(&name) {
             let mut tags = Tags::new(id, "", node.as_str());
             // It goes by itself, whatever ends us in between.
-            tags.is_undone = true;
+            tags.is_incomplete = true;
             let snapshot = Command::new("lvcreate")
                 .words(["-s".to_owned(), self.path(&volume.name)])
                 .words(["-n", &name])
@@ -410,11 +410,11 @@ fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
     pools.filter_map(|(pool, settings)| {
         let mut volumes = thin_volumes(now, &pool.name).map(|(volume, _)| volume);
         volumes.find(|volume| {
-            let is_undone = Tags::read(&volume.tags).is_some_and(|tags| tags.is_undone);
+            let is_incomplete = Tags::read(&volume.tags).is_some_and(|tags| tags.is_incomplete);
             let is_new = Message::Create(volume.name.clone());
             // LVM makes no snapshot of these.
             let is_merging = volume.merges_into.is_some() || now.merged_into(volume).is_some();
-            !is_undone && !is_merging && !settings.messages.contains(&is_new)
+            !is_incomplete && !is_merging && !settings.messages.contains(&is_new)
         })
     })
 }
@@ -429,7 +429,8 @@ fn never_finished<'a>(
         let target = now.volumes.get(&name_of(id));
         let tags = target.and_then(|target| Tags::read(&target.tags));
         // What had hardly begun begins anew; who asked for it may never come back.
-        let has_begun = |tags: &Tags| tags.is_undone && tags.copied.is_some_and(|bytes| bytes > 0);
+        let has_begun =
+            |tags: &Tags| tags.is_incomplete && tags.copied.is_some_and(|bytes| bytes > 0);
         let Some(tags) = tags.filter(has_begun) else {
             return false;
         };
@@ -444,9 +445,9 @@ fn never_finished<'a>(
     now.volumes.values().filter(move |volume| {
         let tags = Tags::read(&volume.tags);
         // What is being removed is wiped first, by whoever removes it.
-        let is_unfinished = |tags: &Tags| tags.is_undone && !tags.is_deleting;
-        let undone = tags.filter(|tags| is_unfinished(tags) && tags.node == node.as_str());
-        volume.is_visible && undone.is_some_and(|tags| !goes_on(tags.id))
+        let is_unfinished = |tags: &Tags| tags.is_incomplete && !tags.is_deleting;
+        let incomplete = tags.filter(|tags| is_unfinished(tags) && tags.node == node.as_str());
+        volume.is_visible && incomplete.is_some_and(|tags| !goes_on(tags.id))
     })
 }
 

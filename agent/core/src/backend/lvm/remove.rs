@@ -148,7 +148,7 @@ pub(super) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
     match volume.kind {
         VolumeKind::Snapshot { .. } => true,
         VolumeKind::Plain | VolumeKind::Mirrored => {
-            !tags.is_undone || tags.is_deleting || tags.source.is_some()
+            !tags.is_incomplete || tags.is_deleting || tags.source.is_some()
         }
         _ => false,
     }

@@ -18,8 +18,8 @@ const CLASS: &str = "class";
 const NODE: &str = "node";
 const SCHEMA: &str = "schema";
 const SIZE: &str = "size";
-const UNDONE: &str = "undone";
-const DELETING: &str = "leaving";
+const INCOMPLETE: &str = "incomplete";
+const DELETING: &str = "deleting";
 const SOURCE: &str = "source";
 const COPIED: &str = "copied";
 const GROWING: &str = "growing";
@@ -46,7 +46,7 @@ pub(super) struct Tags {
     /// What it shows, in bytes, where that is not its length.
     pub(super) size: Option<u64>,
     /// It is being made: nobody may see it yet.
-    pub(super) is_undone: bool,
+    pub(super) is_incomplete: bool,
     /// It is being removed, and undone for that: its bytes may be gone in part.
     pub(super) is_deleting: bool,
     /// The image whose bytes it is being filled with.
@@ -68,7 +68,7 @@ impl Tags {
             node: node.to_owned(),
             labels: Labels::new(),
             size: None,
-            is_undone: false,
+            is_incomplete: false,
             is_deleting: false,
             source: None,
             copied: None,
@@ -104,8 +104,8 @@ impl Tags {
                 (CLASS, _) => read.class = value,
                 (NODE, _) => read.node = value,
                 (SIZE, _) => read.size = value.parse().ok(),
-                (UNDONE, _) => read.is_undone = true,
-                (DELETING, _) => (read.is_undone, read.is_deleting) = (true, true),
+                (INCOMPLETE, _) => read.is_incomplete = true,
+                (DELETING, _) => (read.is_incomplete, read.is_deleting) = (true, true),
                 (SOURCE, _) => read.source = parse_id(&value),
                 (COPIED, _) => read.copied = value.parse().ok(),
                 (GROWING, _) => read.is_growing = true,
@@ -125,7 +125,7 @@ impl Tags {
             tag(NODE, &self.node),
         ];
         tags.extend(self.size.map(|bytes| tag(SIZE, &bytes.to_string())));
-        tags.extend(self.is_undone.then(undone));
+        tags.extend(self.is_incomplete.then(incomplete));
         tags.extend(self.source.map(source));
         tags.extend(self.copied.map(copied));
         tags.extend(self.is_growing.then(growing));
@@ -140,8 +140,8 @@ pub(super) fn label(key: &str, value: &str) -> String {
 }
 
 /// The tag of what is being made.
-pub(super) fn undone() -> String {
-    tag(UNDONE, "yes")
+pub(super) fn incomplete() -> String {
+    tag(INCOMPLETE, "yes")
 }
 
 /// The tag of an image that is being removed.
@@ -224,7 +224,7 @@ mod tests {
         Tags {
             labels,
             size: Some(5 << 20),
-            is_undone: true,
+            is_incomplete: true,
             source: Some(id),
             copied: Some(1 << 40),
             is_growing: true,
@@ -243,6 +243,35 @@ mod tests {
             }
             prop_assert_eq!(Tags::read(&written), Some(tags));
         }
+    }
+
+    /// They are on the disks of hosts: a change here is a new schema.
+    #[test]
+    fn the_tags_of_a_volume_are_these() {
+        let labels = Labels::from([("name".to_owned(), "a b".to_owned())]);
+        let id = "snapshot:0b0c8a50-6e0c-5b52-9f3e-0a7a7f3ab001";
+        let mut all = Tags::new(parse_id(id).unwrap(), "fast", "node-a");
+        (all.labels, all.size, all.copied) = (labels, Some(5 << 20), Some(4096));
+        (all.is_incomplete, all.is_growing) = (true, true);
+        all.source = parse_id("volume:0b0c8a50-6e0c-5b52-9f3e-0a7a7f3ab002");
+        let mut written = all.write();
+        written.push(deleting());
+        assert_eq!(
+            written,
+            [
+                "drumlin.schema=1",
+                "drumlin.id=snapshot:0b0c8a50-6e0c-5b52-9f3e-0a7a7f3ab001",
+                "drumlin.class=fast",
+                "drumlin.node=node-a",
+                "drumlin.size=5242880",
+                "drumlin.incomplete=yes",
+                "drumlin.source=volume:0b0c8a50-6e0c-5b52-9f3e-0a7a7f3ab002",
+                "drumlin.copied=4096",
+                "drumlin.growing=yes",
+                "drumlin.l.name=a+20b",
+                "drumlin.deleting=yes",
+            ]
+        );
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl Lvm {
     ) -> Result<Vec<Command>> {
         let is_filled = thick.wipe != Wipe::None;
         let tags = Tags {
-            is_undone: true,
+            is_incomplete: true,
             copied: is_filled.then_some(0),
             ..self.tags(spec)
         };
@@ -165,7 +165,7 @@ impl Lvm {
         source: &OwnVolume<'_>,
     ) -> Result<Vec<Command>> {
         let tags = Tags {
-            is_undone: true,
+            is_incomplete: true,
             ..self.tags(spec)
         };
         let name = name_of(spec.id);
@@ -226,7 +226,7 @@ impl Lvm {
     /// The command that takes away the mark of what LVM has made.
     fn unmark(&self, name: &str) -> Command {
         Command::new("lvchange")
-            .words(["--deltag", &tags::undone(), &self.group.path(name)])
+            .words(["--deltag", &tags::incomplete(), &self.group.path(name)])
             .done_when(is_shown(name.to_owned()))
     }
 
@@ -240,7 +240,7 @@ impl Lvm {
         source: &OwnVolume<'_>,
     ) -> Result<Vec<Command>> {
         let unfinished = Tags {
-            is_undone: true,
+            is_incomplete: true,
             ..self.tags(spec)
         };
         let mut commands = Vec::new();
@@ -362,7 +362,7 @@ impl Lvm {
         let now = self.group.now().await?;
         let copies = self
             .ours(&now)
-            .filter(|ours| ours.tags.is_undone && ours.tags.source == Some(id))
+            .filter(|ours| ours.tags.is_incomplete && ours.tags.source == Some(id))
             // Its removal has begun, and goes on without this one.
             .filter(|ours| !ours.tags.is_deleting);
         for copy in copies.map(|ours| ours.tags.id) {
@@ -380,7 +380,7 @@ impl Lvm {
             return Ok(());
         };
         let left = now.snapshots_of(found.volume).filter(|snapshot| {
-            let tags = self.tags_of(snapshot).filter(|tags| tags.is_undone);
+            let tags = self.tags_of(snapshot).filter(|tags| tags.is_incomplete);
             let tags = tags.filter(|tags| !tags.is_deleting);
             tags.is_some_and(|tags| {
                 let of = tags.id;
@@ -464,6 +464,6 @@ pub(super) fn is_shown(name: String) -> impl Fn(&VolumeGroup) -> bool {
             .volumes
             .get(&name)
             .and_then(|volume| Tags::read(&volume.tags));
-        tags.is_some_and(|tags| !tags.is_undone)
+        tags.is_some_and(|tags| !tags.is_incomplete)
     }
 }

@@ -277,7 +277,7 @@ impl Lvm {
         self.check_pool_room(now, pool, size.bytes(), ahead).await?;
         let mut tags = self.tags(spec);
         // Nobody sees it before it was looked at, whatever ends us in between.
-        tags.is_undone = true;
+        tags.is_incomplete = true;
         let create = || {
             Command::new("lvcreate")
                 .words(["-V".to_owned(), format!("{}b", size.bytes())])
@@ -343,11 +343,11 @@ impl Lvm {
         let name = name.to_owned();
         Command::new("lvchange")
             .words(option)
-            .words(["--deltag", &tags::undone(), &path])
+            .words(["--deltag", &tags::incomplete(), &path])
             .done_when(move |now| {
                 let volume = now.volumes.get(&name);
                 let tags = volume.and_then(|volume| Tags::read(&volume.tags));
-                tags.is_some_and(|tags| !tags.is_undone)
+                tags.is_some_and(|tags| !tags.is_incomplete)
             })
     }
 
@@ -388,7 +388,7 @@ impl Lvm {
         let path = self.group.path(&name);
         let is_larger = size.bytes() > now.bytes(source.volume);
         let mut tags = self.tags(spec);
-        tags.is_undone = is_larger;
+        tags.is_incomplete = is_larger;
         let mut create = Command::new("lvcreate")
             .words(["-s".to_owned(), self.group.path(&source.volume.name)])
             .words(["-n", &name])

@@ -19,7 +19,7 @@ use crate::{
     Error,
     api_object::Served,
     engine::Engine,
-    kinds::{retained, unguarded},
+    kinds::{retained, without_policy},
     record::{Record, Verdict, now},
 };
 
@@ -195,9 +195,9 @@ impl<'a> Catalog<'a> {
             let is_same = Some(&known.uid) == metadata.uid.as_ref();
             Some(!is_same || metadata.generation < record.metadata.generation)
         };
-        let is_guarded = || is_guarded(metadata);
+        let has_finalizer = || has_finalizer(metadata);
         is_older
-            || (self.engine.shared.with(key, may_be).flatten()).unwrap_or_else(|| !is_guarded())
+            || (self.engine.shared.with(key, may_be).flatten()).unwrap_or_else(|| !has_finalizer())
     }
 
     fn gone_or_later(&mut self, key: &ObjectKey) {
@@ -281,7 +281,7 @@ impl<'a> Catalog<'a> {
         };
         match standing {
             Ownership::Taken(verdict) | Ownership::Held(verdict) => {
-                if served.is_leaving && served.is_guarded {
+                if served.is_deleting && served.has_finalizer {
                     // What there is under its name is not its own, and stays.
                     self.mirror.release(&key);
                 }
@@ -313,15 +313,15 @@ impl<'a> Catalog<'a> {
                     tracing::warn!(object = %key, left = %before.status(), "object was made again; what there was of the former one is kept, and nothing here knows of it any more");
                 }
                 // A guard that no record is about was put there by an agent that has lost its state since.
-                let is_forgotten = served.is_guarded;
-                served.is_forgotten = is_forgotten;
+                let is_state_lost = served.has_finalizer;
+                served.is_state_lost = is_state_lost;
                 let mut record = Record::of_server(&parsed, served);
-                if is_forgotten {
+                if is_state_lost {
                     record.recall(&status);
                 }
                 self.engine.shared.put(&record)?;
-                (self.engine.shared.fail)("ingest.guarded");
-                if is_forgotten {
+                (self.engine.shared.fail)("ingest.finalizer-added");
+                if is_state_lost {
                     self.engine.shared.doubt(&key);
                 }
                 self.engine.reset(&key);
@@ -349,14 +349,14 @@ impl<'a> Catalog<'a> {
             if handle.is_none() || object.annotation(names::ADOPT) != handle {
                 return Ownership::Held(verdict);
             }
-            match self.ask(self.server.guards_adoption(&key)).await {
+            match self.ask(self.server.restricts_adoption(&key)).await {
                 Ok(true) => {}
-                Ok(false) => return Ownership::Held(unguarded()),
+                Ok(false) => return Ownership::Held(without_policy()),
                 Err(why) => {
                     let message = format!(
                         "whether its annotation is an administrator's could not be asked: {why}"
                     );
-                    return Ownership::Held(refusal("GuardPending", message));
+                    return Ownership::Held(refusal("FinalizerPending", message));
                 }
             }
         }
@@ -405,10 +405,10 @@ impl<'a> Catalog<'a> {
                 }
             },
         };
-        let is_leaving = metadata.deletion_timestamp.is_some();
-        let is_kept = match known.filter(|known| known.is_leaving) {
+        let is_deleting = metadata.deletion_timestamp.is_some();
+        let is_kept = match known.filter(|known| known.is_deleting) {
             Some(known) => known.is_kept,
-            None if !is_leaving => false,
+            None if !is_deleting => false,
             // Nothing is destroyed on a guess.
             None => match self.ask(self.server.is_kind_leaving(&key.kind)).await {
                 Ok(is_kept) => is_kept,
@@ -422,10 +422,10 @@ impl<'a> Catalog<'a> {
         Some(Served {
             uid,
             namespace_uid,
-            is_guarded: is_guarded(metadata),
-            is_leaving,
+            has_finalizer: has_finalizer(metadata),
+            is_deleting,
             is_kept,
-            is_forgotten: false,
+            is_state_lost: false,
             candidates: candidates(object),
         })
     }
@@ -487,7 +487,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
         return Ownership::Free;
     };
     let is_same = |was: &Served| was.uid == now.uid;
-    if now.is_leaving && !before.served().is_some_and(is_same) {
+    if now.is_deleting && !before.served().is_some_and(is_same) {
         // It takes nothing of anybody's with it.
         return Ownership::Taken(refusal(
             "OwnedByAnother",
@@ -589,7 +589,7 @@ fn version(object: &DynamicObject) -> Option<u64> {
     object.metadata.resource_version.as_ref()?.parse().ok()
 }
 
-fn is_guarded(metadata: &ObjectMeta) -> bool {
+fn has_finalizer(metadata: &ObjectMeta) -> bool {
     let mut finalizers = metadata.finalizers.iter().flatten();
     finalizers.any(|one| one == names::FINALIZER)
 }

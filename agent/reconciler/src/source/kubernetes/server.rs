@@ -154,7 +154,7 @@ impl Server {
     }
 
     /// Has the server keep an object until [`Server::let_go`]. Finalizers are a set to an apply: those of others stay.
-    pub(crate) async fn guard(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+    pub(crate) async fn add_finalizer(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(
             &mut body,
@@ -165,8 +165,8 @@ impl Server {
         let how = PatchParams::apply(AGENT).force();
         let objects = self.beside(key);
         let patch = Patch::Apply(&body);
-        let guarded = self.unless_silent(objects.patch(&key.name, &how, &patch));
-        guarded.await.map(drop)
+        let added = self.unless_silent(objects.patch(&key.name, &how, &patch));
+        added.await.map(drop)
     }
 
     /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
@@ -354,7 +354,7 @@ impl Server {
 
     /// Whether a policy keeps it to administrators which objects have what was another one's: whether this agent, which is
     /// none, is kept from asking for that.
-    pub(crate) async fn guards_adoption(&self, key: &ObjectKey) -> Result<bool, Refusal> {
+    pub(crate) async fn restricts_adoption(&self, key: &ObjectKey) -> Result<bool, Refusal> {
         let how = PatchParams {
             dry_run: true,
             ..PatchParams::default()

@@ -150,8 +150,8 @@ impl StatusWriter {
         let served = record.as_ref().and_then(Record::served);
         let is_over = |served: &Served| {
             served.uid == known.uid
-                && served.is_leaving
-                && served.is_guarded
+                && served.is_deleting
+                && served.has_finalizer
                 // Not what was released only, and is to be deleted since.
                 && record.as_ref().is_some_and(Record::is_destroyed)
         };

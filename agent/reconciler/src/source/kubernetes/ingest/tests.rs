@@ -25,7 +25,7 @@ fn engine(directory: &TempDir, uid: &str, generation: i64) -> Engine {
     let parsed = Object::served("Volume", ours(&object.metadata), spec).unwrap();
     let served = Served {
         uid: uid.to_owned(),
-        is_guarded: true,
+        has_finalizer: true,
         ..Served::default()
     };
     let mut record = Record::of_server(&parsed, served);
@@ -155,7 +155,7 @@ async fn the_end_of_a_former_object_is_not_that_of_the_one_that_has_its_name() {
 }
 
 #[tokio::test]
-async fn what_is_seen_for_the_first_time_without_our_guard_is_read_anew() {
+async fn what_is_seen_for_the_first_time_without_our_finalizer_is_read_anew() {
     let directory = tempfile::tempdir().unwrap();
     let engine = engine(&directory, "2", 1);
     engine.shared.forget(&key()).unwrap();
@@ -168,8 +168,8 @@ async fn what_is_seen_for_the_first_time_without_our_guard_is_read_anew() {
     stale.metadata.finalizers = None;
     list(&mut catalog, &[&stale]).await;
     // An agent that has lost its state has begun it.
-    let is_forgotten = engine.shared.with(&key(), Record::is_forgotten);
-    assert_eq!(is_forgotten, Some(true));
+    let is_state_lost = engine.shared.with(&key(), Record::is_state_lost);
+    assert_eq!(is_state_lost, Some(true));
 }
 
 #[tokio::test]
