@@ -11,6 +11,10 @@ check:
 fmt:
     cargo fmt --all
 
+# The tests whose names contain FILTER, over thin, linear, raid1, directory or kubernetes: just over thin interruption::
+over KIND FILTER:
+    tests/run --over {{KIND}} {{FILTER}}
+
 # Every test there is, as root.
 test *ARGS:
     tests/run {{ARGS}}
