@@ -3,7 +3,7 @@
 //! - [`types`]: checked newtypes; what has passed them is not checked again.
 //! - [`ops`]: the rules of volumes, snapshots and nodes, once for all back ends and callers.
 //! - [`backend`]: the trait that stores images, and its implementations.
-//! - [`host`]: programs, loop devices, file systems and mounts of this machine.
+//! - [`host`]: the crate for programs, block devices, file systems and mounts of this machine.
 //! - [`fail`]: named points where a test build can be stopped.
 //!
 //! **Invariant:** this crate names no protobuf type, no gRPC code and no Kubernetes type.
@@ -19,14 +19,10 @@
 )]
 
 pub mod backend;
-mod blocking;
-mod error;
-pub mod fail;
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod host;
 pub mod ops;
 pub mod types;
 
-pub(crate) use blocking::{blocking, blocking_at_once};
-pub use error::{Error, Kind, Result};
+pub use drumlin_host::{self as host, Error, Kind, Result, fail};
+pub(crate) use drumlin_host::{blocking, blocking_at_once};

@@ -176,6 +176,13 @@ pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
     images.find(|image| image.exists()).unwrap()
 }
 
+/// The fail points of the agent, by their names.
+pub(crate) fn agent_points() -> BTreeSet<String> {
+    let sources = ["agent/core/src", "agent/host/src"];
+    let calls = ["fail::point(\"", "fail::point(\n"];
+    sources.iter().flat_map(|one| points(one, &calls)).collect()
+}
+
 /// The names of the points in the sources below `directory`, each behind one of `calls`.
 pub(crate) fn points(directory: &str, calls: &[&str]) -> BTreeSet<String> {
     fn collect(directory: &Path, calls: &[&str], found: &mut BTreeSet<String>) {

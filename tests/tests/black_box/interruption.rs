@@ -33,7 +33,7 @@ use drumlin_tests::{
 };
 
 use crate::{
-    helpers::{detach, paths, points},
+    helpers::{agent_points, detach, paths},
     rollback_kills,
     subject::Subject,
     unstaged_kills,
@@ -281,7 +281,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
         let states = life(&mut subject, &capability, mebibytes).await;
         wanted.push((capability, mebibytes, states));
     }
-    let mut points = points("agent/core/src", &["fail::point(\"", "fail::point(\n"]);
+    let mut points = agent_points();
     assert!(points.len() > 30, "{points:?}");
     let others: &[&str] = match Volumes::asked() {
         _ if !is_over_lvm() => &["lvm.", "thick."],

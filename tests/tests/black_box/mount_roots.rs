@@ -21,7 +21,7 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::{Code, Request, Status, metadata::MetadataValue};
 
-use crate::helpers::{ok, points, refused, text, volume};
+use crate::helpers::{agent_points, ok, refused, text, volume};
 
 const NOTHING: [&str; 0] = [];
 
@@ -30,8 +30,7 @@ type File = (PathBuf, u64, u32, u64);
 
 /// The points between the steps of a publication beneath a root, or of its end.
 fn points_of(steps: &str) -> Vec<String> {
-    let calls = ["fail::point(\"", "fail::point(\n"];
-    let found = points("agent/core/src", &calls).into_iter();
+    let found = agent_points().into_iter();
     let is_meant = |point: &String| {
         (point.starts_with("mount-root.") || point.starts_with(steps))
             && !point.ends_with("read-only-device")

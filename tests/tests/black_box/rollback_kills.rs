@@ -19,13 +19,13 @@ use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take},
-    helpers::{bytes_of, mount, ok, paths, points, refused, unbind_all, unmount, volume},
+    helpers::{agent_points, bytes_of, mount, ok, paths, refused, unbind_all, unmount, volume},
     rollback::{Pair, ask, request},
 };
 
 /// The points of a rollback that calls over this storage come to.
 fn own_points() -> Vec<String> {
-    let mut points = points("agent/core/src", &["fail::point(\"", "fail::point(\n"]);
+    let mut points = agent_points();
     points.retain(|point| is_own(point));
     assert!(points.len() > 10, "{points:?}");
     let other: &[&str] = match Volumes::asked() {

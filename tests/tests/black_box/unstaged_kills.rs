@@ -5,7 +5,7 @@ use drumlin_tests::{agent::Agent, state::State};
 
 use crate::{
     dialect::{Use, capability_v1, node_v0_1, publish_v0_1, reclaim_controller, unpublish_v0_1},
-    helpers::{detach, paths, points},
+    helpers::{agent_points, detach, paths},
     subject::Subject,
 };
 use drumlin_tests::requests::{create, delete};
@@ -76,7 +76,7 @@ async fn killed_at_each_step_without_staging_it_ends_where_an_uninterrupted_run_
         let states = life(&mut Subject::start(None).await, how).await;
         wanted.push((how, states));
     }
-    let mut points = points("agent/core/src", &["fail::point(\"", "fail::point(\n"]);
+    let mut points = agent_points();
     points.retain(|point| is_own(point));
     assert!(points.len() >= 5, "{points:?}");
     for point in points {

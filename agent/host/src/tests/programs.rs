@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Kind, host::exec::Program};
+use crate::{Kind, exec::Program};
 
 #[tokio::test]
 async fn the_environment_is_empty_but_for_path_and_locale() {

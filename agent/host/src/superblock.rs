@@ -56,7 +56,7 @@ pub(super) fn early(head: &[u8]) -> Option<Probe> {
 }
 
 /// Reads both ends of a device; both are as long as wanted, or the whole device.
-pub(crate) fn probe(head: &[u8], tail: &[u8]) -> Probe {
+pub fn probe(head: &[u8], tail: &[u8]) -> Probe {
     if let Some(found) = early(head) {
         return found;
     }

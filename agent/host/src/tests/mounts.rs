@@ -3,15 +3,12 @@
 use std::{fs, fs::File, path::Path};
 
 use crate::{
-    Kind,
-    host::{
-        Access, FileSystem, MountOptions, MountTable, Outcome,
-        copy::{Reflink, reflink},
-        freeze::{Frozen, Thaw, thaw},
-        loop_device::attach,
-        mount::{bind, mount_device, unmount},
-        testing::{Mounted, Scratch, run},
-    },
+    Access, FileSystem, Kind, MountOptions, MountTable, Outcome,
+    copy::{Reflink, reflink},
+    freeze::{Frozen, Thaw, thaw},
+    loop_device::attach,
+    mount::{bind, mount_device, unmount},
+    testing::{Mounted, Scratch, run},
 };
 
 const MIB: u64 = 1 << 20;
@@ -128,7 +125,7 @@ fn a_part_of_a_mount_is_not_the_whole_of_it() {
 fn a_bind_of_a_read_only_mount_cannot_be_writable() {
     let scratch = Scratch::new();
     let image = scratch.image("image", 8 * MIB);
-    crate::host::testing::format(FileSystem::Ext4, &image);
+    crate::testing::format(FileSystem::Ext4, &image);
     let device = attach(&image, Access::ReadOnly).unwrap();
     let staging = scratch.directory("staging");
     let target = scratch.directory("target");
@@ -161,10 +158,10 @@ fn a_block_device_is_shown_at_a_file() {
     );
     let error = bind(&other.path, &target, Access::ReadWrite).unwrap_err();
     assert_eq!(error.kind(), Kind::InUse);
-    let number = crate::host::DeviceNumber::of_block_device(&target).unwrap();
+    let number = crate::DeviceNumber::of_block_device(&target).unwrap();
     assert_eq!(
         number,
-        crate::host::DeviceNumber::of_block_device(&device.path).unwrap()
+        crate::DeviceNumber::of_block_device(&device.path).unwrap()
     );
     let table = MountTable::read().unwrap();
     let shown = table

@@ -35,10 +35,7 @@ use super::{
     GRACE,
     target::{QuiesceTarget, WireTarget},
 };
-use crate::{
-    Error, Kind, Result,
-    host::{device_mapper::DeviceMapper, system},
-};
+use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system};
 
 /// So many files go in one message (the kernel takes 253).
 const FILES: usize = 200;

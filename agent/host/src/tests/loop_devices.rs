@@ -3,12 +3,9 @@
 use std::{fs, fs::File, os::unix::fs::FileExt, thread};
 
 use crate::{
-    Kind,
-    host::{
-        Access, FileSystem,
-        loop_device::{at, attach, detach, find, list, refresh_size},
-        testing::{Mounted, Scratch, format, run},
-    },
+    Access, FileSystem, Kind,
+    loop_device::{at, attach, detach, find, list, refresh_size},
+    testing::{Mounted, Scratch, format, run},
 };
 
 const MIB: u64 = 1 << 20;

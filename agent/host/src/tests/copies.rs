@@ -10,12 +10,9 @@ use std::{
 use proptest::prelude::*;
 
 use crate::{
-    Kind,
-    host::{
-        FileSystem,
-        copy::{full_copy, preallocate, sparse_copy, supports_reflink},
-        testing::{Mounted, Scratch, run},
-    },
+    FileSystem, Kind,
+    copy::{full_copy, preallocate, sparse_copy, supports_reflink},
+    testing::{Mounted, Scratch, run},
 };
 
 const MIB: u64 = 1 << 20;

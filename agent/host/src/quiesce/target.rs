@@ -8,11 +8,9 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, Kind, Result, fail,
-    host::{
-        device_mapper::{DeviceMapper, SuspendMode},
-        system,
-    },
+    Error, Kind, Result,
+    device_mapper::{DeviceMapper, SuspendMode},
+    fail, system,
 };
 
 /// Something whose writers can be kept waiting.

@@ -9,7 +9,7 @@ use std::{
 
 /// Bytes that begin where direct reads and writes want them.
 #[derive(Debug)]
-pub(crate) struct DirectBuffer {
+pub struct DirectBuffer {
     memory: Vec<u8>,
     skip: usize,
     length: usize,
@@ -17,10 +17,10 @@ pub(crate) struct DirectBuffer {
 
 impl DirectBuffer {
     /// Direct reads and writes begin and end at multiples of this, in memory and on the disk.
-    pub(crate) const BLOCK: usize = 4096;
+    pub const BLOCK: usize = 4096;
 
     /// So many bytes, all zero.
-    pub(crate) fn new(length: usize) -> Self {
+    pub fn new(length: usize) -> Self {
         let memory = vec![0; length + Self::BLOCK];
         let skip = memory.as_ptr().align_offset(Self::BLOCK).min(Self::BLOCK);
         Self {
@@ -30,19 +30,21 @@ impl DirectBuffer {
         }
     }
 
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
         let all = self.skip..self.skip + self.length;
         self.memory.get(all).unwrap_or_default()
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// The bytes, to be changed.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         let all = self.skip..self.skip + self.length;
         self.memory.get_mut(all).unwrap_or_default()
     }
 }
 
 /// Opens a device so.
-pub(crate) fn open_direct(path: &Path, writable: bool) -> io::Result<File> {
+pub fn open_direct(path: &Path, writable: bool) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(writable)

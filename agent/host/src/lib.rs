@@ -1,16 +1,29 @@
-//! Programs, loop devices, file systems and mounts of this machine.
+//! Programs, block devices, file systems and mounts of a Linux host.
 //!
 //! Everything here blocks, and is called where that is allowed; only [`exec`] and [`session`] wait asynchronously.
 //! Nothing here remembers anything: what the kernel says is asked for each time.
 
+#![cfg_attr(
+    any(test, feature = "testing"),
+    allow(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        reason = "tests fail by panicking"
+    )
+)]
+
 mod access;
 pub mod block_copy;
+mod blocking;
 pub mod copy;
 pub mod cow_store;
-pub(crate) mod descriptor;
+pub mod descriptor;
 pub mod device_mapper;
 mod direct_io;
+mod error;
 pub mod exec;
+pub mod fail;
 mod filesystem;
 pub mod flush;
 pub mod format;
@@ -30,15 +43,17 @@ pub mod session;
 pub mod statfs;
 mod superblock;
 mod system;
-#[cfg(test)]
-pub(crate) mod testing;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod trim;
 pub mod udev;
 pub mod udev_cookies;
 mod write_watch;
 
 pub use access::Access;
-pub(crate) use direct_io::{DirectBuffer, open_direct};
+pub use blocking::{blocking, blocking_at_once};
+pub use direct_io::{DirectBuffer, open_direct};
+pub use error::{Error, Kind, Result};
 pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;
 pub use loop_device::LoopDevice;
@@ -48,7 +63,7 @@ pub use mount_table::{DeviceNumber, Mount, MountTable};
 pub use place::PathBeneath;
 pub use resize_fs::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use statfs::Disk;
-pub(crate) use superblock::probe as probe_bytes;
+pub use superblock::probe as probe_bytes;
 pub use superblock::{Probe, Superblock};
 pub use write_watch::WriteWatch;
 

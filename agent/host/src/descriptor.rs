@@ -22,7 +22,7 @@ use super::system;
 const ENTRIES_BYTES: usize = 8 << 10;
 
 /// Opens what has the name in an open directory, itself: a link is not followed.
-pub(crate) fn open_in(
+pub fn open_in(
     directory: impl AsFd,
     name: &OsStr,
     flags: OFlag,
@@ -40,13 +40,13 @@ pub(crate) fn open_in(
 }
 
 /// A path by which this process alone reaches what a descriptor has open.
-pub(crate) fn path_of(descriptor: impl AsFd) -> PathBuf {
+pub fn path_of(descriptor: impl AsFd) -> PathBuf {
     let number = descriptor.as_fd().as_raw_fd();
     PathBuf::from(format!("/proc/self/fd/{number}"))
 }
 
 /// The id of the mount that what a descriptor has open is on.
-pub(crate) fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
+pub fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
     let number = descriptor.as_fd().as_raw_fd();
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
     let mut lines = text.lines();
@@ -56,23 +56,27 @@ pub(crate) fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
 
 /// A name in a directory.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub struct Entry {
     /// The name.
-    pub(crate) name: OsString,
+    pub name: OsString,
     /// Where the directory is read on behind it, also by another descriptor of it.
-    pub(crate) next: i64,
+    pub next: i64,
 }
 
 /// The names in an open directory, read from where its descriptor is.
 #[derive(Debug)]
-pub(crate) struct Entries {
+pub struct Entries {
     buffer: Vec<u8>,
     unread: std::ops::Range<usize>,
 }
 
 impl Entries {
     /// None are read yet.
-    pub(crate) fn new() -> Self {
+    #[expect(
+        clippy::new_without_default,
+        reason = "it takes memory, which the caller shall see"
+    )]
+    pub fn new() -> Self {
         Self {
             buffer: vec![0; ENTRIES_BYTES],
             unread: 0..0,
@@ -80,14 +84,14 @@ impl Entries {
     }
 
     /// Goes to another directory, to where an entry of it says, or to its begin (0).
-    pub(crate) fn turn_to(&mut self, directory: impl AsFd, place: i64) -> io::Result<()> {
+    pub fn turn_to(&mut self, directory: impl AsFd, place: i64) -> io::Result<()> {
         self.unread = 0..0;
         lseek(directory, place, Whence::SeekSet)?;
         Ok(())
     }
 
     /// The next one but `.` and `..`, if there is one.
-    pub(crate) fn next(&mut self, directory: impl AsFd) -> io::Result<Option<Entry>> {
+    pub fn next(&mut self, directory: impl AsFd) -> io::Result<Option<Entry>> {
         loop {
             if self.unread.is_empty() {
                 let filled = system::read_entries(&directory, &mut self.buffer)?;

@@ -10,12 +10,9 @@ use std::{
 use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 
 use crate::{
-    Kind,
-    host::{
-        Access, FileSystem, MountTable, PathBeneath, Restrictions,
-        mount::{bind, bind_beneath, unmount, unmount_one},
-        testing::{Mounted, Scratch, run},
-    },
+    Access, FileSystem, Kind, MountTable, PathBeneath, Restrictions,
+    mount::{bind, bind_beneath, unmount, unmount_one},
+    testing::{Mounted, Scratch, run},
 };
 
 /// A root with links in it, and what they lead to.

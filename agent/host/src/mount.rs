@@ -23,7 +23,7 @@ use super::{
 use crate::{Error, Kind, Result, fail};
 
 /// More mounts than this at one place were not made by us, and not by accident.
-pub(crate) const DEEPEST_STACK: usize = 64;
+pub const DEEPEST_STACK: usize = 64;
 
 /// So long a mount that nobody uses may be looked at, and so often it is tried again.
 const GLANCE: Duration = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::host::MountTable;
+use crate::MountTable;
 
 #[test]
 fn two_thousand_mounts_are_read_in_no_time() {

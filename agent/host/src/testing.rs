@@ -13,12 +13,14 @@ use super::{Access, FileSystem, LoopDevice, MountOptions, MountTable, loop_devic
 
 /// A temporary directory whose mounts are taken away before it is.
 #[derive(Debug)]
-pub(crate) struct Scratch {
+pub struct Scratch {
     directory: TempDir,
 }
 
 impl Scratch {
-    pub(crate) fn new() -> Self {
+    /// A new one.
+    #[expect(clippy::new_without_default, reason = "it makes a directory")]
+    pub fn new() -> Self {
         let directory = tempfile::Builder::new()
             .prefix("drumlin-test-")
             .tempdir()
@@ -26,19 +28,20 @@ impl Scratch {
         Self { directory }
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
+    /// Its path, without links.
+    pub fn path(&self) -> PathBuf {
         fs::canonicalize(self.directory.path()).unwrap()
     }
 
     /// A sparse file of `bytes` bytes.
-    pub(crate) fn image(&self, name: &str, bytes: u64) -> PathBuf {
+    pub fn image(&self, name: &str, bytes: u64) -> PathBuf {
         let path = self.path().join(name);
         File::create(&path).unwrap().set_len(bytes).unwrap();
         path
     }
 
     /// An empty directory.
-    pub(crate) fn directory(&self, name: &str) -> PathBuf {
+    pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(&path).unwrap();
         path
@@ -89,7 +92,7 @@ fn report(command: &str, error: &crate::Error) {
     clippy::disallowed_methods,
     reason = "tests compare with what programs say, and make what they look at"
 )]
-pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
+pub fn run(program: &str, arguments: &[&str]) -> String {
     let output = std::process::Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -105,7 +108,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     clippy::disallowed_methods,
     reason = "tests make what an interruption leaves"
 )]
-pub(crate) fn run_and_kill(program: &str, arguments: &[&str], delay: Duration) {
+pub fn run_and_kill(program: &str, arguments: &[&str], delay: Duration) {
     let mut child = std::process::Command::new(program)
         .args(arguments)
         .stdin(Stdio::null())
@@ -121,16 +124,20 @@ pub(crate) fn run_and_kill(program: &str, arguments: &[&str], delay: Duration) {
 
 /// A mounted file system on a loop device, all in a temporary directory.
 #[derive(Debug)]
-pub(crate) struct Mounted {
-    pub(crate) scratch: Scratch,
-    pub(crate) device: LoopDevice,
-    pub(crate) image: PathBuf,
-    pub(crate) target: PathBuf,
+pub struct Mounted {
+    /// The directory that all of it is in.
+    pub scratch: Scratch,
+    /// The loop device.
+    pub device: LoopDevice,
+    /// The file behind it.
+    pub image: PathBuf,
+    /// Where it is mounted.
+    pub target: PathBuf,
 }
 
 impl Mounted {
     /// A new file system of `kind` of `bytes` bytes; xfs and btrfs have reflinks.
-    pub(crate) fn new(kind: FileSystem, bytes: u64) -> Self {
+    pub fn new(kind: FileSystem, bytes: u64) -> Self {
         let scratch = Scratch::new();
         let image = scratch.image("image", bytes);
         format(kind, &image);
@@ -146,13 +153,13 @@ impl Mounted {
     }
 
     /// Where it is mounted.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.target
     }
 }
 
 /// Makes a file system with the program that people use.
-pub(crate) fn format(kind: FileSystem, image: &Path) {
+pub fn format(kind: FileSystem, image: &Path) {
     let image = image.to_str().unwrap();
     match kind {
         FileSystem::Ext4 => run("mkfs.ext4", &["-q", "-F", image]),

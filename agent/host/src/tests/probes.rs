@@ -2,7 +2,7 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-use crate::host::{
+use crate::{
     Probe, probe,
     testing::{Scratch, run},
 };

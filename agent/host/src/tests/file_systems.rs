@@ -7,17 +7,14 @@ use std::{
 };
 
 use crate::{
-    Kind,
-    host::{
-        Access, Disk, FileSystem, Growth, MountOptions, Probe,
-        format::{FormatTarget, make, new_uuid},
-        grow, grow_unmounted, is_untouched,
-        loop_device::{attach, refresh_size},
-        may_grow_mounted_ext4,
-        mount::{mount_device, unmount},
-        probe,
-        testing::{Mounted, Scratch, run, run_and_kill},
-    },
+    Access, Disk, FileSystem, Growth, Kind, MountOptions, Probe,
+    format::{FormatTarget, make, new_uuid},
+    grow, grow_unmounted, is_untouched,
+    loop_device::{attach, refresh_size},
+    may_grow_mounted_ext4,
+    mount::{mount_device, unmount},
+    probe,
+    testing::{Mounted, Scratch, run, run_and_kill},
 };
 
 const MIB: u64 = 1 << 20;
@@ -276,7 +273,7 @@ async fn a_btrfs_copy_gets_an_id_of_its_own_and_is_mounted_beside_its_source() {
     let kind = FileSystem::Btrfs;
     let mounted = Mounted::new(kind, 128 * MIB);
     fs::write(mounted.path().join("file"), "hello").unwrap();
-    let frozen = crate::host::Frozen::freeze(mounted.path()).unwrap();
+    let frozen = crate::Frozen::freeze(mounted.path()).unwrap();
     let copy = mounted.scratch.path().join("copy");
     fs::copy(&mounted.image, &copy).unwrap();
     frozen.thaw().unwrap();

@@ -13,7 +13,7 @@ const MOST: usize = 384;
 static FREE: Semaphore = Semaphore::const_new(MOST);
 
 /// Runs `work` on a thread where blocking is allowed. Once begun it runs to its end, whatever becomes of the caller.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     blocking_within(&FREE, work).await
@@ -21,7 +21,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
 
 /// The same for work that must not wait for others, such as what a Probe does. There is little of it at a time: the
 /// caller sees to that.
-pub(crate) async fn blocking_at_once<T: Send + 'static>(
+pub async fn blocking_at_once<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {

@@ -71,7 +71,7 @@ pub(crate) fn mount_in_use(target: &Path) -> Error {
 }
 
 /// The mounts, devices and processes that use the block device `device`, each named for people.
-pub(crate) fn users_of_device(device: &Path) -> Vec<String> {
+pub fn users_of_device(device: &Path) -> Vec<String> {
     let mut users = lasting_users_of_device(device);
     users.extend(of_device(device).iter().map(describe));
     users
@@ -105,7 +105,7 @@ pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
 }
 
 /// The error for a block device that cannot be taken away.
-pub(crate) fn device_in_use(device: &Path, users: &[String]) -> Error {
+pub fn device_in_use(device: &Path, users: &[String]) -> Error {
     in_use(&format!("device {}", device.display()), users)
 }
 
