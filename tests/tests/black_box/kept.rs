@@ -223,11 +223,11 @@ async fn a_group_snapshot_is_deleted_with_its_members_and_a_group_without() {
     assert_eq!(host.counts().await, (3, 0));
 }
 
-/// The commands of README's page on what is kept.
-fn words_of_readme() -> Vec<String> {
-    let readme = fs::read_to_string(workspace().join("README.md")).unwrap();
-    let page = readme.split("## What is kept").nth(1).unwrap();
-    let block = page.split("```").nth(1).unwrap();
+/// The commands of the section "Retained data" in the page on manifests.
+fn documented_commands() -> Vec<String> {
+    let page = fs::read_to_string(workspace().join("docs/src/manifests.md")).unwrap();
+    let section = page.split("## Retained data").nth(1).unwrap();
+    let block = section.split("```").nth(1).unwrap();
     let lines = block.lines().filter_map(|line| line.split('#').next());
     let lines = lines
         .map(str::trim)
@@ -236,7 +236,7 @@ fn words_of_readme() -> Vec<String> {
 }
 
 #[tokio::test]
-async fn readmes_own_words_bring_retained_data_back() {
+async fn documented_commands_bring_retained_data_back() {
     let mut host = Host::start().await;
     let within = |name: &str, at: &str| {
         let mount = format!("mount: {{path: {}}}", host.path(at));
@@ -253,7 +253,7 @@ async fn readmes_own_words_bring_retained_data_back() {
     host.until("old", &["Released"]).await;
     host.write("v.yaml", &[small("other")]);
     host.until("doomed", &["Orphan"]).await;
-    let words = words_of_readme();
+    let words = documented_commands();
     let run = |words: &str, handle: &str, more: &[&str]| {
         let words = words.replace("HANDLE", handle);
         let words: Vec<&str> = words.split_whitespace().skip(1).collect();

@@ -1,4 +1,4 @@
-//! The conformance table says what is so: its tests exist, its totals are those of the README.
+//! The conformance table says what is so: its tests exist, its totals are those of the page on compatibility.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "tests fail by panicking")]
 
 use std::{collections::BTreeSet, fs};
@@ -47,12 +47,12 @@ fn what_is_shown_everywhere_is_in_the_tests_over_logical_volumes() {
 }
 
 #[test]
-fn the_readme_has_the_totals() {
-    let readme = file("README.md");
-    assert!(readme.contains(Totals::HEAD));
+fn the_page_on_compatibility_has_the_totals() {
+    let page = file("docs/src/compatibility.md");
+    assert!(page.contains(Totals::HEAD));
     for text in texts() {
         let line = Totals::of(&text).to_string();
-        assert!(readme.contains(&line), "it lacks {line}");
+        assert!(page.contains(&line), "it lacks {line}");
     }
 }
 
@@ -85,16 +85,32 @@ fn every_call_that_is_served_has_its_codes_written_down() {
 }
 
 #[test]
-fn the_readme_tells_what_the_texts_want_documented() {
-    let readme = file("README.md");
-    for (what, part) in [
-        ("which secrets are wanted", "No call needs a secret"),
-        ("what Probe looks at", "Probe looks at every class"),
-        ("which topologies there are", "Topologies have one key"),
-        ("capabilities beyond CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"),
-        ("what it sees of the host", "/run/lock/lvm"),
-        ("how much memory it takes", "resident memory"),
+fn the_documents_have_what_the_specifications_want_documented() {
+    for (what, page, part) in [
+        (
+            "which secrets are wanted",
+            "compatibility",
+            "No call needs a secret",
+        ),
+        (
+            "what Probe looks at",
+            "compatibility",
+            "Probe looks at every class",
+        ),
+        (
+            "which topologies there are",
+            "compatibility",
+            "Topologies have one key",
+        ),
+        (
+            "capabilities beyond CAP_SYS_ADMIN",
+            "compatibility",
+            "CAP_SYS_RESOURCE",
+        ),
+        ("what it sees of the host", "lvm", "/run/lock/lvm"),
+        ("how much memory it takes", "performance", "resident memory"),
     ] {
-        assert!(readme.contains(part), "{what}: {part}");
+        let text = file(&format!("docs/src/{page}.md"));
+        assert!(text.contains(part), "{page}: {what}: {part}");
     }
 }

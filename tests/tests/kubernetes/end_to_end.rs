@@ -122,7 +122,7 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     stack.needed_no_more_rights();
 }
 
-/// README's page: claims that are a group, a moment of it, and volumes of that moment that pods can use.
+/// The page on Kubernetes: claims that are a group, a group snapshot of it, and volumes of that which pods can use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_of_claims_is_restored_as_the_example_says() {
     let stack = Stack::start().await;

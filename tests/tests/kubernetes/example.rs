@@ -1,4 +1,4 @@
-//! The example of README's page on Kubernetes.
+//! The example of the page on manifests (under kubectl).
 
 use drumlin_tests::{
     agent::{Agent, Options},
