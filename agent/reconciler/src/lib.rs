@@ -1,14 +1,14 @@
 //! Converges manifests by calling a CSI socket.
 //!
 //! - [`source`]: where manifests come from: a directory of YAML, the objects of an API server.
-//! - [`catalog`]: from what manifests say to records that are worked on.
-//! - [`store`], [`record`], [`served`]: what is remembered of each object, on disk.
+//! - [`ingest`]: from what manifests say to records that are worked on.
+//! - [`store`], [`record`], [`api_object`], [`state`]: the record of each object, on disk and in memory.
 //! - [`engine`], [`queue`], [`backoff`]: which object is looked at when, and what a failure leads to.
 //! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
 //! - [`controller`]: what is a cluster's and no node's.
 //! - [`inventory`]: what the agent has, and for whom.
-//! - [`verify`], [`mounts`]: whether what was made is still there.
-//! - [`words`]: what an administrator says beside the manifests.
+//! - [`drift`], [`mount_watch`]: whether what was made is still there.
+//! - [`requests`]: what an administrator says beside the manifests.
 //! - [`status`]: what the operator is shown.
 //! - [`kept`]: what no object asks for, and what an administrator does with it.
 //! - [`restore`]: the manifests that restore a snapshot.

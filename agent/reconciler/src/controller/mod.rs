@@ -1,7 +1,7 @@
 //! The controller, one for a cluster: what no agent can know of its own node alone.
 //!
-//! - [`claims`]: what the claims of users are bound to, told to the groups and snapshots that mean them.
-//! - [`nodes`]: which objects are of nodes that are gone.
+//! - [`pvc_resolver`]: what the claims of users are bound to, told to the groups and snapshots that mean them.
+//! - [`lost_nodes`]: which objects are of nodes that are gone.
 //! - [`work`]: what is asked of the server about several objects at once.
 //! - [`policies`]: whether the policies are in force that keep agents to their own nodes.
 //! - [`lease`]: which of several controllers works.
