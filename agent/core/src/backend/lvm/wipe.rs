@@ -1,6 +1,6 @@
 //! Bytes of former volumes: gone before anybody sees them.
 //!
-//! A new volume is wiped before it is shown (see [`super::filling`]), and the end of one that grows before it is the
+//! A new volume is wiped before it is shown (see [`super::copy`]), and the end of one that grows before it is the
 //! volume's (see [`super::ends`]).
 
 use std::{
