@@ -78,6 +78,18 @@ pub(crate) enum Command {
         /// The shell.
         shell: Shell,
     },
+    /// Explain a reason of a condition, a gRPC code or an error message: what it means and what to do.
+    #[command(after_help = "Example:\n  drumlin explain MembersPending")]
+    Explain {
+        /// A reason (`MembersPending`), a gRPC code (`FAILED_PRECONDITION`), or a message or a part of one.
+        what: String,
+    },
+    /// Write the man pages of all commands into a directory.
+    #[command(after_help = "Example:\n  drumlin man /usr/local/share/man/man1")]
+    Man {
+        /// The directory, which must exist.
+        directory: PathBuf,
+    },
 }
 
 /// How to log.

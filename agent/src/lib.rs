@@ -82,6 +82,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Crds => commands::crds::run(),
         Command::Guard => anyhow::bail!("the guard runs without this"),
         Command::Completions { shell } => commands::completions::run(shell),
+        Command::Explain { what } => commands::explain::run(&what)?,
+        Command::Man { directory } => commands::manual::run(&directory)?,
     }
     Ok(ExitCode::SUCCESS)
 }

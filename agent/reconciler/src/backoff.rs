@@ -18,6 +18,11 @@ pub(crate) struct Rule {
     pub(crate) reason: &'static str,
 }
 
+/// The reason of an object whose call failed with a code.
+pub fn reason_of(code: Code) -> &'static str {
+    rule(code).reason
+}
+
 /// The rule for a code.
 pub(crate) fn rule(code: Code) -> Rule {
     let rule = |first, longest, state, reason| Rule {

@@ -48,6 +48,7 @@ mod state;
 pub mod status;
 mod store;
 
+pub use backoff::reason_of;
 pub use source::directory::is_manifest;
 
 use std::{

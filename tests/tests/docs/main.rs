@@ -1,0 +1,136 @@
+//! The documents: short where they should be, linked, and complete beside the code; and its words.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests fail by panicking"
+)]
+
+mod links;
+mod words;
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use drumlin_tests::programs::workspace;
+
+/// All files below a folder of the workspace whose names end so.
+fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
+    fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                collect(&path, ending, found);
+            } else if path.to_string_lossy().ends_with(ending) {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    collect(&workspace().join(folder), ending, &mut found);
+    found.sort();
+    found
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(workspace().join(path)).unwrap()
+}
+
+/// What stands in quotes behind one of `calls` in the sources below `folders`.
+fn quoted_behind(folders: &[&str], calls: &[&str]) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for path in folders.iter().flat_map(|folder| files(folder, ".rs")) {
+        let source = read(path);
+        for call in calls {
+            for rest in source.split(call).skip(1) {
+                let rest = rest.trim_start();
+                let name = rest
+                    .strip_prefix('"')
+                    .and_then(|rest| rest.split('"').next());
+                found.extend(name.map(str::to_owned));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_readme_is_read_in_a_few_minutes() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= 150, "{lines} lines");
+}
+
+#[test]
+fn the_summary_lists_every_page() {
+    let home = workspace().join("docs/src");
+    let summary = read("docs/src/SUMMARY.md");
+    for page in files("docs/src", ".md") {
+        let name = page.strip_prefix(&home).unwrap().to_str().unwrap();
+        let is_listed = summary.contains(&format!("]({name})"));
+        assert!(name == "SUMMARY.md" || is_listed, "{name}");
+    }
+}
+
+#[test]
+fn every_reason_of_a_condition_is_explained() {
+    let calls = [
+        "waiting(",
+        "stalled(",
+        "ready(",
+        "reason: ",
+        "State::Reconciling, ",
+        "State::Stalled, ",
+    ];
+    let reasons = quoted_behind(&["agent/reconciler/src"], &calls);
+    let is_reason = |word: &&String| {
+        word.starts_with(|first: char| first.is_ascii_uppercase())
+            && word.chars().all(|letter| letter.is_ascii_alphabetic())
+    };
+    let conditions = read("docs/src/conditions.md");
+    let reasons: Vec<&String> = reasons.iter().filter(is_reason).collect();
+    assert!(reasons.len() > 20, "{reasons:?}");
+    for reason in reasons {
+        let is_explained = conditions.contains(&format!("\n### {reason}\n"));
+        assert!(
+            is_explained,
+            "{reason} has no heading in docs/src/conditions.md"
+        );
+    }
+}
+
+#[test]
+fn what_a_kill_leaves_is_said_for_every_step() {
+    let agents = quoted_behind(&["agent/core/src", "agent/host/src"], &["fail::point("]);
+    let calls = [".save(", ".point(", ".fail)("];
+    let reconcilers = quoted_behind(&["agent/reconciler/src"], &calls);
+    let points: Vec<_> = agents
+        .union(&reconcilers)
+        .filter(|name| name.contains('.'))
+        .collect();
+    assert!(points.len() > 100, "{points:?}");
+    let page = read("docs/src/interruptions.md");
+    for point in points {
+        let is_there = page.contains(&format!("`{point}`"));
+        assert!(is_there, "{point} is not in docs/src/interruptions.md");
+    }
+}
+
+#[test]
+fn every_variable_of_the_tests_is_documented() {
+    let page = read("docs/src/testing.md");
+    let mut names = quoted_behind(
+        &["tests/src", "tests/tests"],
+        &["number(", "var(", "var_os("],
+    );
+    names.retain(|name| name.starts_with("DRUMLIN_") || name == "POWER_CUTS");
+    assert!(names.len() > 5, "{names:?}");
+    for name in names {
+        assert!(
+            page.contains(&format!("`{name}")),
+            "{name} is not in docs/src/testing.md"
+        );
+    }
+}
