@@ -151,7 +151,7 @@ pub(crate) async fn call<T>(
             rpc,
             code: Code::DeadlineExceeded,
             message: format!(
-                "no answer within {} s; it goes on, and is asked again",
+                "no answer within {} s; the operation continues, and the call is retried",
                 patience.as_secs()
             ),
             cause: Cause::Deadline,

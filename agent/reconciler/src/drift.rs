@@ -202,7 +202,7 @@ impl Engine {
         let answer = node.node_get_volume_stats(request);
         match call("NodeGetVolumeStats", PATIENCE, answer).await {
             Err(failure) if failure.code == Code::NotFound => {
-                tracing::warn!(object = %key, "mount is gone");
+                tracing::warn!(object = %key, "mount missing");
                 self.doubt(key);
                 true
             }
@@ -295,7 +295,7 @@ fn known<T>(answer: Result<T, Failure>) -> Option<T> {
     match answer {
         Ok(found) => Some(found),
         Err(failure) => {
-            tracing::debug!(rpc.code = ?failure.code, error = %failure.message, "could not look whether all is there");
+            tracing::debug!(rpc.code = ?failure.code, error = %failure.message, "drift check failed");
             None
         }
     }

@@ -228,7 +228,7 @@ impl Engine {
         let result = if is_elsewhere {
             // This host was renamed, or its state was carried to another: what was begun is not forgotten.
             let message = format!(
-                "was begun here, but this node is {node}; if it was renamed, set spec.nodeName to {node}",
+                "object was created on this agent under another node name, and this node is {node}; if the node was renamed, set spec.nodeName to {node}",
                 node = agent.node
             );
             Err(stalled("NotThisNode", message))
@@ -417,8 +417,11 @@ fn log(key: &ObjectKey, verdict: &Verdict, code: Code) {
         State::Ready => {
             tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is ready");
         }
+        State::Gone if *reason == "Released" => {
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object released");
+        }
         State::Gone => {
-            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is gone");
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object deleted");
         }
         State::Reconciling => {
             tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is waiting");

@@ -37,7 +37,7 @@ impl Catalog {
                     .as_ref()
                     .is_none_or(|shown| shown.unavailable.as_ref() != Some(&why))
                 {
-                    tracing::warn!(source = directory, error = %why, "manifests cannot be read; nothing follows from that");
+                    tracing::warn!(source = directory, error = %why, "manifests cannot be read; no object is changed");
                 }
                 state.unavailable = Some(why);
                 // What was wrong with the files before is still what is known of them.
@@ -53,7 +53,7 @@ impl Catalog {
                         .as_ref()
                         .is_none_or(|shown| shown.problems.get(file) != Some(problems));
                     if is_new && let Some(first) = problems.first() {
-                        tracing::warn!(file, error = %first, problems = problems.len(), "manifest is invalid; what it said before still holds");
+                        tracing::warn!(file, error = %first, problems = problems.len(), "manifest is invalid; its last valid version still applies");
                     }
                 }
                 state.problems = problems;
@@ -72,9 +72,7 @@ impl Catalog {
 fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
     match scan {
         Scan::Read(content) if content.files == 0 && engine.shared.has_anything() => {
-            Scan::Unavailable(format!(
-                "{directory} is empty, though there are objects from it"
-            ))
+            Scan::Unavailable(format!("{directory} is empty, but objects from it exist"))
         }
         other => other,
     }
@@ -131,7 +129,7 @@ fn take_over(
         })?;
         if is_new {
             engine.shared.wake_groups(&key);
-            tracing::warn!(object = %key, "object is in no manifest any more; it is kept as it is");
+            tracing::warn!(object = %key, "manifest removed; object retained as an orphan");
         }
     }
     Ok((problems, elsewhere))
@@ -151,7 +149,7 @@ fn anothers(engine: &Engine, record: &Record, document: &Document) -> Option<Str
     record.served()?;
     if record.drumlin.orphan_since.is_none() {
         return Some(
-            "is an object of the API server on this node; delete it there, or take it out of here"
+            "an object of this name comes from the API server on this node; delete it there, or remove it from this file"
                 .to_owned(),
         );
     }
@@ -161,8 +159,8 @@ fn anothers(engine: &Engine, record: &Record, document: &Document) -> Option<Str
         return None;
     }
     Some(format!(
-        "{} is kept of an object of the API server that is away; to have it here, run `drumlin handover {} {}/{}`",
-        handle.unwrap_or("what was begun"),
+        "{} is retained from an API server object that no longer exists; to adopt it, run `drumlin handover {} {}/{}`",
+        handle.unwrap_or("an incomplete resource"),
         key.kind,
         key.namespace,
         key.name

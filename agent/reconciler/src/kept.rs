@@ -92,8 +92,7 @@ impl BothSides {
 
     fn find(&self, handle: &str) -> Result<&InventoryObject, Error> {
         self.inventory.get(handle).ok_or_else(|| {
-            let mut why =
-                format!("{handle} is not there; `drumlin kept --all` shows what there is");
+            let mut why = format!("{handle}: not found; `drumlin kept --all` lists all resources");
             for class in self.inventory.classes_unreadable() {
                 let _ = write!(why, "\n{class}");
             }
@@ -106,7 +105,7 @@ impl BothSides {
         match self.unreadable.first() {
             None => Ok(()),
             Some(one) => Err(Error::Kept(format!(
-                "whose it is cannot be told: a state file cannot be read: {one}"
+                "could not determine the owner: a state file cannot be read: {one}"
             ))),
         }
     }
@@ -257,7 +256,7 @@ impl Kept {
         }));
         let mut text = String::new();
         if self.objects.is_empty() {
-            text.push_str("nothing is kept that no object asks for\n");
+            text.push_str("no orphan, released or untracked resources\n");
         } else {
             align(&mut text, &lines);
         }

@@ -85,7 +85,7 @@ pub enum Error {
     #[error("{0}")]
     Endpoint(String),
     /// An object was made again while the former one of its name was worked on.
-    #[error("{0} was made again meanwhile")]
+    #[error("{0} was recreated while it was reconciled")]
     Replaced(String),
     /// It is not known where the API server is.
     #[error("{0}")]
@@ -267,12 +267,15 @@ impl Files {
             let looked = if let Ok(looked) = timeout(SLOW, &mut looking).await {
                 looked
             } else {
-                let why = format!("a look at {shown} has taken more than {} s", SLOW.as_secs());
+                let why = format!("reading {shown} has taken more than {} s", SLOW.as_secs());
                 apply(&mut catalog, Scan::Unavailable(why));
                 looking.await
             };
             let Ok((files, scan)) = looked else {
-                tracing::error!(source = shown, "look at the manifests has ended in a panic");
+                tracing::error!(
+                    source = shown,
+                    "reading the manifests panicked; manifests are no longer followed"
+                );
                 return;
             };
             self = files;

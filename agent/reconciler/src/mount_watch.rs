@@ -32,7 +32,7 @@ impl Engine {
         let table = match table {
             Ok(table) => table,
             Err(error) => {
-                tracing::warn!(error = %error, "mounts cannot be watched; they are looked at every ten minutes");
+                tracing::warn!(error = %error, "mount table cannot be watched; checking mounts every ten minutes");
                 return;
             }
         };
@@ -40,7 +40,7 @@ impl Engine {
             match table.ready(Interest::PRIORITY).await {
                 Ok(mut ready) => ready.clear_ready(),
                 Err(error) => {
-                    tracing::warn!(error = %error, "mounts are not watched any more; they are looked at every ten minutes");
+                    tracing::warn!(error = %error, "mount table watch failed; checking mounts every ten minutes");
                     return;
                 }
             }

@@ -137,7 +137,7 @@ impl Engine {
         match self.shared.forget(&word.key) {
             Ok(()) => {
                 self.shared.words.forget(&word.key);
-                tracing::info!(object = %word.key, handle = %word.handle, "what was kept of the object is deleted");
+                tracing::info!(object = %word.key, handle = %word.handle, "record of a deleted orphan removed");
             }
             Err(error) => {
                 tracing::error!(object = %word.key, error = %error, "state could not be written");

@@ -25,13 +25,13 @@ pub fn manifests(state_dir: &Path, key: &ObjectKey, suffix: &str) -> Result<Stri
     let (records, unreadable) = store::load(&root)?;
     let here = store::path(&root, key)?;
     if let Some(one) = unreadable.iter().find(|one| one.path == here) {
-        let why = format!("{key}: its state cannot be read: {}", one.why);
+        let why = format!("{key}: could not read its state file: {}", one.why);
         return Err(Error::Restore(why));
     }
     let record = records.iter().find(|record| record.key() == *key);
     let record = record.ok_or_else(|| {
         Error::Restore(format!(
-            "{key}: there is none; `drumlin status` shows what there is"
+            "{key}: not found; `drumlin status` lists all objects"
         ))
     })?;
     let restore = Restore {
@@ -74,7 +74,7 @@ impl Restore<'_> {
         let is_ready = match &self.record.body {
             Body::Snapshot { status, .. } => status.ready_to_use,
             Body::GroupSnapshot { status, .. } => status.ready_to_use,
-            _ => return Err(Error::Restore(format!("{key}: is no snapshot"))),
+            _ => return Err(Error::Restore(format!("{key}: is not a snapshot"))),
         };
         if is_ready && !self.record.is_absent() {
             return Ok(());
@@ -145,9 +145,9 @@ impl Restore<'_> {
 
     fn text(&self, moment: Option<&String>, documents: &[String]) -> String {
         format!(
-            "# From {} of {}. Nothing is applied yet: check it, and put it among the manifests.\n{}",
+            "# From {} of {}. Nothing is applied yet: check it, and add it to the manifests.\n{}",
             self.record.key(),
-            moment.map_or("an unknown moment", String::as_str),
+            moment.map_or("an unknown time", String::as_str),
             documents.join("---\n")
         )
     }
@@ -197,7 +197,7 @@ impl Restore<'_> {
         let mut volume = if let Some((record, spec)) = before {
             self.like(&mut text, record, spec)
         } else {
-            text += "# No manifest is about that any more: check class, fsType and volumeMode.\n";
+            text += "# The volume has no manifest any more: check class, fsType and volumeMode.\n";
             blank(names::class_of(kept.handle).map(str::to_owned))
         };
         volume.metadata.name = Some(name.to_owned());
@@ -228,7 +228,7 @@ impl Restore<'_> {
         if let Some(mount) = volume.spec.mount.take() {
             let _ = writeln!(
                 text,
-                "# Not mounted, for {old} is at {}: give it a mount of its own, or that one when {old} has left it.",
+                "# Not mounted, because {old} is mounted at {}: set another path, or this one after {old} is unmounted.",
                 mount.path
             );
         }
@@ -261,13 +261,13 @@ impl Restore<'_> {
         let name = format!("{old}{}", self.suffix);
         if !names::is_subdomain(&name) {
             return Err(Error::Restore(format!(
-                "--suffix {:?}: {name:?} cannot be a name",
+                "--suffix {:?}: {name:?} is not a valid name",
                 self.suffix
             )));
         }
         if self.sibling(kind, &name).is_some() {
             return Err(Error::Restore(format!(
-                "{kind} {name} is there already; choose another --suffix"
+                "{kind} {name} already exists; choose another --suffix"
             )));
         }
         Ok(name)
@@ -312,6 +312,6 @@ fn blank(device_class: Option<String>) -> Volume {
 
 fn yaml<T: Serialize>(object: &T) -> Result<String, Error> {
     let value = serde_json::to_value(object)
-        .map_err(|error| Error::Restore(format!("could not write a manifest: {error}")))?;
+        .map_err(|error| Error::Restore(format!("could not serialize a manifest: {error}")))?;
     Ok(to_yaml(&value))
 }

@@ -117,7 +117,7 @@ impl Shared {
     pub(crate) fn new(store: Store, state_dir: PathBuf, fail: fn(&str)) -> Result<Self, Error> {
         let (loaded, unreadable) = store.load()?;
         for one in unreadable {
-            tracing::error!(path = %one.path.display(), error = %one.why, "state of an object cannot be read; it is left alone");
+            tracing::error!(path = %one.path.display(), error = %one.why, "state file cannot be read; its object is ignored");
         }
         let mut records = Records::default();
         for record in loaded {

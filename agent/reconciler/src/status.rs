@@ -165,7 +165,7 @@ fn row(record: &Record) -> Row {
             .map_or("Pending", |ready| ready.reason.as_str())
             .to_owned(),
         message: ready
-            .map_or("not looked at yet", |ready| ready.message.as_str())
+            .map_or("not reconciled yet", |ready| ready.message.as_str())
             .to_owned(),
         file: record.drumlin.file.clone(),
         orphan_since: record.drumlin.orphan_since.clone(),
@@ -186,7 +186,7 @@ fn row(record: &Record) -> Row {
     if let Some(since) = &record.drumlin.orphan_since {
         "Orphan".clone_into(&mut row.reason);
         row.message = format!(
-            "in no manifest since {since}; kept as it is (was in {})",
+            "in no manifest since {since}; retained (last in {})",
             row.file
         );
     }
@@ -244,7 +244,7 @@ impl StatusTable {
             align(&mut text, &lines);
         }
         if let Some(why) = &self.unavailable {
-            let _ = writeln!(text, "SourceUnavailable: {why}; nothing follows from that");
+            let _ = writeln!(text, "SourceUnavailable: {why}; no object is changed");
         }
         for FileProblem { file, problem } in &self.problems {
             let object = problem
@@ -262,7 +262,7 @@ impl StatusTable {
             let _ = writeln!(text, "UNREADABLE {one}");
         }
         if self.elsewhere > 0 {
-            let _ = writeln!(text, "{} objects are other nodes'", self.elsewhere);
+            let _ = writeln!(text, "{} objects belong to other nodes", self.elsewhere);
         }
         text
     }

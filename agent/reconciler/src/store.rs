@@ -89,7 +89,7 @@ impl Store {
             Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
                 Error::State(match errno {
                     Errno::EWOULDBLOCK => format!(
-                        "{} is used by another reconciler, pid {}; stop that first",
+                        "{} is locked by another reconciler, pid {}; stop that one first",
                         root.display(),
                         holder.trim()
                     ),
@@ -108,7 +108,7 @@ impl Store {
         if is_new {
             write(
                 &store.root.join(NEW),
-                &"nobody has seen all that there is yet",
+                &"not every class was readable since this state directory was created",
             )?;
         }
         Ok(store)
@@ -194,7 +194,7 @@ fn read(path: &Path) -> Result<Record, String> {
     let version: Version = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if version.drumlin.version != VERSION {
         return Err(format!(
-            "has version {}, this reconciler knows {VERSION}; it is left alone",
+            "has format version {}, but this reconciler supports {VERSION}; file ignored",
             version.drumlin.version
         ));
     }
@@ -228,7 +228,7 @@ pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
     let is_kind = key.kind.bytes().all(|byte| byte.is_ascii_alphabetic()) && !key.kind.is_empty();
     if !is_kind || !names::is_label(&key.namespace) || !names::is_subdomain(&key.name) {
         return Err(Error::State(format!(
-            "{key} cannot be the name of a state file"
+            "{key} is not a valid name for a state file"
         )));
     }
     let directory = root.join("objects").join(&key.kind).join(&key.namespace);

@@ -54,7 +54,7 @@ impl Lease {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(lease = NAME, namespace = self.namespace, error = %error, "lease could not be looked at");
+                    tracing::warn!(lease = NAME, namespace = self.namespace, error = %error, "lease could not be acquired");
                 }
             }
             sleep(ROUND).await;

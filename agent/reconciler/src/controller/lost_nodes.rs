@@ -88,7 +88,7 @@ impl View {
             status: "Unknown".to_owned(),
             reason: "NodeLost".to_owned(),
             message: format!(
-                "node {node} is gone; bring it back, or delete the object with the annotation {}: {node}",
+                "node {node} no longer exists; restore the node, or delete the object with the annotation {}: {node}",
                 names::ABANDON
             ),
             last_transition_time: Time(Timestamp::now()),

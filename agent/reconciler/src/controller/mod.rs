@@ -78,7 +78,10 @@ impl Controller {
         let leading = async {
             loop {
                 lease.acquire().await;
-                tracing::info!(identity = settings.identity, "controller leads");
+                tracing::info!(
+                    identity = settings.identity,
+                    "lease acquired; controller leads"
+                );
                 let mut view = View::new(server.clone(), Arc::clone(&settings));
                 tokio::select! {
                     () = lease.keep() => {

@@ -1,6 +1,6 @@
 //! Whether the policies are in force that keep agents and provisioners to what is of their own nodes.
 //!
-//! Without them, who has the token of one node's agent can have the data of all nodes destroyed: what its change asks for is
+//! Without them, a stolen token of one node's agent can destroy the data of all nodes: what its change asks for is
 //! carried out by the agents of those nodes, who cannot see by whom it was made. A manifest that was applied is no proof: a
 //! binding may lack, or the server may have no policies. So a dry run is tried that they must refuse.
 
@@ -53,7 +53,7 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
         match server.account().await {
             Ok(account) => break account,
             Err(refusal) => {
-                tracing::debug!(error = %refusal, "the API server does not say who this is");
+                tracing::debug!(error = %refusal, "own account could not be determined");
                 sleep(SOON).await;
             }
         }
@@ -62,7 +62,7 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
         // The policies know it by its account, and leave all others alone.
         tracing::info!(
             account,
-            "policies cannot be tried by another account than the controller's"
+            "policies not checked, because this account is not the controller's"
         );
         return std::future::pending().await;
     }
@@ -97,7 +97,7 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
     [
         Policy {
             name: "drumlin-agent-own-node",
-            risk: "who has the token of one node's agent can have the data of all nodes destroyed",
+            risk: "a stolen token of one node's agent can destroy the data of all nodes",
             objects: server.of(&settings.namespace, "Volume"),
             probe: json!({
                 "apiVersion": names::API_VERSION,
@@ -108,7 +108,7 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
         },
         Policy {
             name: "drumlin-provisioner-own-volumes",
-            risk: "who has the token of one node's provisioner can delete the volumes of all claims",
+            risk: "a stolen token of one node's provisioner can delete the volumes of all claims",
             objects: Api::all_with(server.client(), &volumes),
             probe: json!({
                 "apiVersion": "v1",
@@ -148,7 +148,7 @@ impl Policy {
             Ok(true) => tracing::info!(policy, "policy is in force again"),
             Ok(false) => tracing::error!(policy, risk = self.risk, "policy is not in force"),
             Err(refusal) => {
-                tracing::warn!(policy, error = %refusal, "whether a policy is in force could not be tried");
+                tracing::warn!(policy, error = %refusal, "policy check failed");
             }
         }
     }
@@ -179,7 +179,7 @@ impl Policy {
         };
         let lease = (settings.namespace.as_str(), lease::NAME);
         if let Err(refusal) = server.tell_of_lease(lease, &settings.identity, told).await {
-            tracing::debug!(policy = name, error = %refusal, "event could not be told");
+            tracing::debug!(policy = name, error = %refusal, "event could not be published");
         }
     }
 }

@@ -122,7 +122,9 @@ impl View {
             (Some(one), Some(other)) => ClaimPlacement::Nowhere(Verdict {
                 state: State::Stalled,
                 reason: APART,
-                message: format!("its members are on {one} and {other}; a group is on one node"),
+                message: format!(
+                    "members are on {one} and {other}; all members of a group must be on one node"
+                ),
             }),
             _ => match self.homeless.get(uid) {
                 Some(since) if since.elapsed() >= HOMELESS => {
@@ -295,7 +297,7 @@ fn homeless(record: &Record) -> Verdict {
     }
     let is_of_nothing = matches!(&record.body, Body::Volume { spec, .. } if spec.source.is_none());
     let message = if is_of_nothing {
-        "names no node; set spec.nodeName to the one that shall have it".to_owned()
+        "spec.nodeName is not set; set it to the node that shall hold the volume".to_owned()
     } else {
         let sources = if sources.is_empty() {
             String::new()
@@ -303,7 +305,7 @@ fn homeless(record: &Record) -> Verdict {
             format!(" ({})", sources.join(", "))
         };
         format!(
-            "names no node, and no node has what it is made of{sources}; apply that, or set spec.nodeName"
+            "spec.nodeName is not set, and no node has the source{sources}; create the source, or set spec.nodeName"
         )
     };
     Verdict {

@@ -180,7 +180,7 @@ impl Done {
             }
             Err(Refusal::Gone) => self.is_gone = true,
             Err(Refusal::Other(why)) => {
-                tracing::warn!(object = %self.key, error = %why, "API server could not be told");
+                tracing::warn!(object = %self.key, error = %why, "API server update failed");
             }
         }
         false
@@ -191,7 +191,7 @@ impl Done {
         let Err(refusal) = server.claim(&self.key, &self.uid, node, by).await else {
             return;
         };
-        tracing::debug!(object = %self.key, error = %refusal, "could not be given a node");
+        tracing::debug!(object = %self.key, error = %refusal, "node assignment failed");
         // Somebody else's node is seen once it is there.
         self.is_again = matches!(refusal, Refusal::Other(_));
     }
@@ -206,10 +206,10 @@ impl Done {
         let gone = server.let_go_if(&self.key, &self.uid, is_abandoned).await;
         match gone {
             Ok(()) => {
-                tracing::warn!(object = %self.key, node, "object of an abandoned node is let go");
+                tracing::warn!(object = %self.key, node, "finalizer removed from object of abandoned node");
             }
             Err(refusal) => {
-                tracing::warn!(object = %self.key, error = %refusal, "object could not be let go");
+                tracing::warn!(object = %self.key, error = %refusal, "finalizer of object of abandoned node could not be removed");
             }
         }
     }
@@ -226,7 +226,7 @@ async fn are_current(
         .map(async |(name, known)| {
             let found = server.claim_uid(namespace, &name).await;
             let found = found.inspect_err(|refusal| {
-                tracing::warn!(namespace, claim = name, error = %refusal, "claim could not be looked up");
+                tracing::warn!(namespace, claim = name, error = %refusal, "claim could not be read");
             });
             found.is_ok_and(|uid| known == Some(uid))
         })

@@ -48,7 +48,7 @@ impl Deletion {
         both.check_all_is_known()?;
         if let Some(holder) = both.live(handle) {
             return Err(Error::Kept(format!(
-                "{handle} is {}, whose manifest is in {}; to destroy it, annotate that with drumlin.dev/state: absent, with deletionPolicy: Delete",
+                "{handle} belongs to {}, whose manifest is in {}; to destroy it, annotate that manifest with drumlin.dev/state: absent and set deletionPolicy: Delete",
                 holder.key(),
                 holder.drumlin.file
             )));
@@ -72,7 +72,7 @@ impl Deletion {
         if self.object.kind() == ObjectKind::VolumeGroup {
             let _ = writeln!(
                 text,
-                "  its {} volumes stay, in no group",
+                "  its {} volumes are retained, without a group",
                 self.object.volume_ids.len()
             );
         }
@@ -83,14 +83,14 @@ impl Deletion {
         let made = object.creation_time.as_ref().and_then(moment);
         let whose = match whose(object).as_str() {
             "" => String::new(),
-            owner => format!(", of {owner}"),
+            owner => format!(", owned by {owner}"),
         };
         format!(
-            "{} {}: {}{whose}, of {}\n",
+            "{} {}: {}{whose}, created {}\n",
             kind(object),
             object.object_id,
             match size(object, &self.both.inventory).as_str() {
-                "" => "no bytes of its own",
+                "" => "no data of its own",
                 size => size,
             },
             made.unwrap_or_default(),
@@ -143,7 +143,9 @@ impl Deletion {
             }
             ObjectKind::VolumeGroup => self.delete_group(&id).await,
             ObjectKind::Unknown => {
-                return Err(Error::Kept(format!("{id}: it is not known what it is")));
+                return Err(Error::Kept(format!(
+                    "{id}: the agent reports an unknown kind of object"
+                )));
             }
         };
         deleted.map_err(failed)?;

@@ -36,7 +36,7 @@ pub async fn adopt(
         && holder.key() != key
     {
         return Err(Error::Kept(format!(
-            "{handle} is {}, whose manifest is in {}; take it out of there first",
+            "{handle} belongs to {}, whose manifest is in {}; remove the object from there first",
             holder.key(),
             holder.drumlin.file
         )));
@@ -46,7 +46,7 @@ pub async fn adopt(
     if let Some(has) = own.and_then(Record::handle)
         && has != handle
     {
-        return Err(Error::Kept(format!("{key} has {has} already")));
+        return Err(Error::Kept(format!("{key} already has {has}")));
     }
     // Of nobody in particular, so that whichever side asks for the name has it.
     let owner = [
@@ -79,17 +79,19 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
     let record = records.iter().find(|record| record.key() == *key);
     let record = record.ok_or_else(|| {
         Error::Kept(format!(
-            "{key}: nothing is known of it here; `drumlin kept` shows what there is, and `drumlin adopt` gives it to an object"
+            "{key}: no record of it on this node; `drumlin kept` lists retained resources, and `drumlin adopt` assigns one to an object"
         ))
     })?;
     if record.drumlin.orphan_since.is_none() {
         return Err(Error::Kept(format!(
-            "{key} is in {}; take it out of there first, without having it deleted",
+            "{key} is still in {}; remove the object from there first, without deleting its data",
             record.drumlin.file
         )));
     }
     let Some(handle) = record.handle() else {
-        return Err(Error::Kept(format!("{key}: there is nothing of it yet")));
+        return Err(Error::Kept(format!(
+            "{key}: nothing was created for it yet"
+        )));
     };
     Requests::new(state_dir).say(&Word {
         key: key.clone(),
@@ -103,7 +105,7 @@ fn check_names(key: &ObjectKey) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Kept(format!(
-        "{}/{} is no NAMESPACE/NAME",
+        "{}/{} is not a valid NAMESPACE/NAME",
         key.namespace, key.name
     )))
 }

@@ -40,12 +40,13 @@ impl Pass<'_> {
             DeletionPolicy::Delete => {
                 ("Deleted", "deleted; its manifest can be removed".to_owned())
             }
-            DeletionPolicy::Retain if self.handle().is_empty() => {
-                ("Released", "there was nothing yet".to_owned())
-            }
+            DeletionPolicy::Retain if self.handle().is_empty() => (
+                "Released",
+                "released before a volume was created".to_owned(),
+            ),
             DeletionPolicy::Retain => (
                 "Released",
-                format!("unmounted; volume {} is kept", self.handle()),
+                format!("unmounted; volume {} is retained", self.handle()),
             ),
         };
         Ok(Verdict {

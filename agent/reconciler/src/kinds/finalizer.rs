@@ -19,12 +19,12 @@ impl Pass<'_> {
         let pending = |why: String| waiting("FinalizerPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
-                "comes from an API server, and none is followed".to_owned(),
+                "object comes from an API server, but this agent does not follow one".to_owned(),
             ));
         };
         let key = self.record.key();
         let added = cluster.add_finalizer(&key, &served.uid).await;
-        added.map_err(|refusal| pending(format!("its finalizer could not be added: {refusal}")))?;
+        added.map_err(|refusal| pending(format!("could not add the finalizer: {refusal}")))?;
         self.point("finalizer.added");
         self.shared.edit(&key, |record| {
             let is_same = record.drumlin.incarnation == self.record.drumlin.incarnation;
@@ -57,20 +57,21 @@ impl Pass<'_> {
         let pending = |why: String| waiting("DeletionPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
-                "comes from an API server, and none is followed".to_owned(),
+                "object comes from an API server, but this agent does not follow one".to_owned(),
             ));
         };
         let found = cluster.find(&self.record.key()).await;
         let found = found.map_err(|refusal| {
             pending(format!(
-                "whether it is to go still could not be asked: {refusal}"
+                "could not confirm the deletion with the API server: {refusal}"
             ))
         })?;
         if found.is_some_and(|now| is_to_end(&self.record, served, &now)) {
             return Ok(());
         }
         Err(pending(
-            "the API server says otherwise by now; that is waited for".to_owned(),
+            "the API server no longer requests this deletion; waiting for the updated object"
+                .to_owned(),
         ))
     }
 }

@@ -72,7 +72,7 @@ impl Pass<'_> {
         Err(stalled(
             "Unsupported",
             format!(
-                "spec.members.{index}.kind: {} {}: a bare host has no claims; use kind Volume ({}:{})",
+                "spec.members.{index}.kind: {} {}: PersistentVolumeClaims exist only in a cluster; use kind Volume ({}:{})",
                 claim.kind, claim.name, book.file, book.line
             ),
         ))
@@ -90,7 +90,7 @@ impl Pass<'_> {
         Err(stalled(
             "TooManyMembers",
             format!(
-                "means more than {} volumes and claims, which is as many as a group can have; narrow spec.selector",
+                "group selects more than {} volumes and claims, the maximum for a group; narrow spec.selector",
                 names::MOST_MEMBERS
             ),
         ))
@@ -107,7 +107,7 @@ impl Pass<'_> {
             Some(member) if self.record.served().is_none() => Err(waiting(
                 "MembersPending",
                 format!(
-                    "{} {}: it was made under another name of this node",
+                    "{} {}: its handle has another name of this node; waiting for it to be updated",
                     member.kind, member.name
                 ),
             )),
@@ -148,7 +148,7 @@ impl Pass<'_> {
         let Some(group) = answer.volume_group else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolumeGroup answered without a group".to_owned(),
+                "CreateVolumeGroup returned no group".to_owned(),
             ));
         };
         self.group_status_mut().group_handle = Some(group.volume_group_id);
@@ -185,7 +185,7 @@ impl Pass<'_> {
         group.ok_or_else(|| {
             waiting(
                 "Creating",
-                "the group was made and is gone again".to_owned(),
+                "group was created and no longer exists; creating it again".to_owned(),
             )
         })
     }
@@ -259,7 +259,10 @@ impl Pass<'_> {
         }
         Err(waiting(
             "DeletionBlocked",
-            format!("{} volumes have not left it", emptied.volumes.len()),
+            format!(
+                "{} volumes are still members of the group",
+                emptied.volumes.len()
+            ),
         ))
     }
 

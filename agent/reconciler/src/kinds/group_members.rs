@@ -79,14 +79,14 @@ impl Pass<'_> {
         };
         let mut candidates = group.candidates().iter();
         let Some(candidate) = candidates.find(|candidate| candidate.name == name) else {
-            let message = "no controller has found it".to_owned();
+            let message = "claim does not exist, or no controller has resolved it".to_owned();
             return member(state::NOT_FOUND, message);
         };
         let (Some(handle), Some(node)) = (&candidate.volume_handle, &candidate.node_name) else {
-            return member(state::PENDING, "it is not bound yet".to_owned());
+            return member(state::PENDING, "claim is not bound yet".to_owned());
         };
         if *node != self.agent.node {
-            return member(state::OTHER_NODE, format!("it is on {node}"));
+            return member(state::OTHER_NODE, format!("is on node {node}"));
         }
         let has = |group: &&Record| {
             let mut candidates = group.candidates().iter();
@@ -94,7 +94,7 @@ impl Pass<'_> {
         };
         let mut rivals = rivals.iter().filter(has);
         if let Some(first) = rivals.find(|rival| comes_first(rival, group, Some(handle))) {
-            let message = format!("{} wants it, too, and comes first", first.key());
+            let message = format!("{} also selects it and takes precedence", first.key());
             return member(state::CONFLICT, message);
         }
         MemberStatus {
@@ -127,7 +127,7 @@ impl Pass<'_> {
             state: state.to_owned(),
             message,
         };
-        let elsewhere = |node: &str| member(state::OTHER_NODE, format!("it is on {node}"), None);
+        let elsewhere = |node: &str| member(state::OTHER_NODE, format!("is on node {node}"), None);
         let Some(volume) = self.sibling("Volume", name) else {
             let key = ObjectKey {
                 kind: "Volume".to_owned(),
@@ -138,7 +138,7 @@ impl Pass<'_> {
                 Some(node) => elsewhere(&node),
                 None => member(
                     state::NOT_FOUND,
-                    "no manifest is called so".to_owned(),
+                    "no manifest has this name".to_owned(),
                     None,
                 ),
             };
@@ -147,7 +147,7 @@ impl Pass<'_> {
             return elsewhere(node);
         }
         if volume.is_absent() {
-            return member(state::PENDING, "it is being destroyed".to_owned(), None);
+            return member(state::PENDING, "volume is being deleted".to_owned(), None);
         }
         let handle = match &volume.body {
             Body::Volume { status, .. } => status.volume_handle.as_ref(),
@@ -155,12 +155,12 @@ impl Pass<'_> {
         };
         let mut rivals = rivals.iter().filter(|rival| rival.wants(&volume));
         if let Some(first) = rivals.find(|rival| comes_first(rival, group, handle)) {
-            let message = format!("{} wants it, too, and comes first", first.key());
+            let message = format!("{} also selects it and takes precedence", first.key());
             return member(state::CONFLICT, message, None);
         }
         match handle {
             Some(handle) => member(state::JOINED, String::new(), Some(handle.clone())),
-            None => member(state::PENDING, "it is not made yet".to_owned(), None),
+            None => member(state::PENDING, "volume is not created yet".to_owned(), None),
         }
     }
 
@@ -309,7 +309,7 @@ impl Pass<'_> {
                 name: self.name_of(id),
                 volume_handle: Some(id.clone()),
                 state: state::FOREIGN.to_owned(),
-                message: "others have put it into the group, where it stays".to_owned(),
+                message: "added by another caller; it stays in the group".to_owned(),
             })
             .collect();
         let desired = u32::try_from(members.len()).unwrap_or(u32::MAX);
@@ -347,7 +347,7 @@ impl Pass<'_> {
                 }
             });
             if let Err(error) = told {
-                tracing::warn!(object = %key, error = %error, "its group is not written");
+                tracing::warn!(object = %key, error = %error, "group name of the volume could not be written");
             }
         }
     }
@@ -389,19 +389,19 @@ impl Pass<'_> {
             return Err(waiting(
                 "MembersPending",
                 format!(
-                    "{} members, spec.minMembers is {}",
+                    "{} members joined, but spec.minMembers is {}",
                     status.member_count, spec.min_members
                 ),
             ));
         }
         let joined = format!(
-            "{} of {} members",
+            "{} of {} members joined",
             count(state::JOINED),
             status.desired_count
         );
         let message = match count(state::FOREIGN) {
             0 => joined,
-            foreign => format!("{joined}, and {foreign} that others have put into it"),
+            foreign => format!("{joined}, and {foreign} added by other callers"),
         };
         Ok(ready("AllMembersJoined", message))
     }

@@ -41,7 +41,7 @@ impl Pass<'_> {
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
-                "the group snapshot was there and is gone, or a member of it; its moment cannot be had again".to_owned(),
+                "group snapshot or a member of it was created and no longer exists; its point in time cannot be recreated".to_owned(),
             ));
         }
         if !self.together().1.ready_to_use {
@@ -79,21 +79,21 @@ impl Pass<'_> {
         let missing = |what: &str| {
             waiting(
                 "DependencyNotFound",
-                format!("waits for group {name}, which {what}"),
+                format!("waiting for group {name}, which {what}"),
             )
         };
         let group = self
             .sibling("VolumeGroup", name)
-            .ok_or_else(|| missing("is not there"))?;
+            .ok_or_else(|| missing("does not exist"))?;
         if !group.is_ready() || !group.is_settled() {
             return Err(missing("is not ready"));
         }
         // It may not have been looked at since a volume got its label, or was made.
         if !self.has_wanted_members(&group) {
-            return Err(missing("is about to get other members"));
+            return Err(missing("has a membership change pending"));
         }
         let Body::Group { status, .. } = &group.body else {
-            return Err(missing("is not there"));
+            return Err(missing("does not exist"));
         };
         let members = status.members.iter().filter_map(|member| {
             Some(MemberSnapshot {
@@ -159,7 +159,7 @@ impl Pass<'_> {
         let Some(taken) = answer.group_snapshot else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolumeGroupSnapshot answered without a group snapshot".to_owned(),
+                "CreateVolumeGroupSnapshot returned no group snapshot".to_owned(),
             ));
         };
         let sources = taken.snapshots.iter();
@@ -173,8 +173,7 @@ impl Pass<'_> {
         if !is_asked_for {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolumeGroupSnapshot answered with other volumes than it was asked for"
-                    .to_owned(),
+                "CreateVolumeGroupSnapshot returned other volumes than requested".to_owned(),
             ));
         }
         self.tell_group();
@@ -183,7 +182,7 @@ impl Pass<'_> {
         }
         Err(waiting(
             "Creating",
-            "the agent has taken the group snapshot, which is not ready yet".to_owned(),
+            "group snapshot created, but not ready yet".to_owned(),
         ))
     }
 
@@ -217,7 +216,7 @@ impl Pass<'_> {
             let has = has.filter_map(|member| member.volume_handle.as_ref());
             let shown = status.members.iter().map(|member| &member.volume_handle);
             if has.collect::<BTreeSet<_>>() != shown.collect() {
-                tracing::info!(object = %self.record.key(), reason = "MembershipChangedDuringSnapshot", "the group has other members than its snapshot shows");
+                tracing::info!(object = %self.record.key(), reason = "MembershipChangedDuringSnapshot", "group membership changed during the snapshot");
             }
         }
         let Some(time) = status.creation_time.clone() else {
@@ -236,7 +235,7 @@ impl Pass<'_> {
                 _ => false,
             });
         if let Err(error) = told {
-            tracing::warn!(object = %group.key(), error = %error, "time of its snapshot not written");
+            tracing::warn!(object = %group.key(), error = %error, "last snapshot time of the group could not be written");
         }
     }
 
@@ -381,7 +380,7 @@ pub(super) fn member<'a>(
     let mut members = status.members.iter().filter(is_meant);
     match (members.next(), members.next()) {
         (Some(one), Some(other)) => Err(format!(
-            "a {} and a {} are called {}; say which is meant with memberKind",
+            "a {} and a {} are both named {}; choose one with memberKind",
             one.kind, other.kind, source.member
         )),
         (found, _) => Ok(found),

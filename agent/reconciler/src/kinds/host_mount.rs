@@ -83,7 +83,7 @@ impl Pass<'_> {
 /// The root that a path is below, as it is spelled or as links make it; or why nothing is mounted there.
 fn root_of(path: &str, roots: &[PathBuf]) -> Result<String, String> {
     if roots.is_empty() {
-        return Err("spec.mount: this agent mounts nothing on its host for objects of an API server; start it with --allow-host-mounts".to_owned());
+        return Err("spec.mount: this agent does not mount volumes of API server objects on its host; start it with --allow-host-mounts to permit that".to_owned());
     }
     let spelled = roots
         .iter()
@@ -97,7 +97,7 @@ fn root_of(path: &str, roots: &[PathBuf]) -> Result<String, String> {
             .map(|root| root.display().to_string())
             .collect();
         return Err(format!(
-            "spec.mount.path: {path} is not below {}, where alone this agent mounts for objects of an API server (--mount-roots)",
+            "spec.mount.path: {path} is not below {}, the only directories where this agent mounts volumes of API server objects (--mount-roots)",
             roots.join(" or ")
         ));
     };
@@ -105,7 +105,7 @@ fn root_of(path: &str, roots: &[PathBuf]) -> Result<String, String> {
     let mut below = below.take_while(|part| *part != root);
     if let Some(link) = below.find(|part| part.is_symlink()) {
         return Err(format!(
-            "spec.mount.path: {path} goes through the symbolic link {}, and below {} none is followed (--mount-roots)",
+            "spec.mount.path: {path} passes through the symbolic link {}, which is not allowed below {} (--mount-roots)",
             link.display(),
             root.display()
         ));

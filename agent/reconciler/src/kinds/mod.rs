@@ -153,7 +153,10 @@ pub(crate) fn ready(reason: &'static str, message: String) -> Verdict {
 pub(crate) fn gone(policy: DeletionPolicy) -> Verdict {
     let (reason, message) = match policy {
         DeletionPolicy::Delete => ("Deleted", "deleted; its manifest can be removed"),
-        DeletionPolicy::Retain => ("Released", "kept; its manifest can be removed"),
+        DeletionPolicy::Retain => (
+            "Released",
+            "released, data retained; its manifest can be removed",
+        ),
     };
     Verdict {
         state: State::Gone,

@@ -265,7 +265,7 @@ fn make_directory(path: &Path) -> Result<(), Halt> {
     match blocking(|| fs::create_dir_all(path)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(waiting(
             "MountPending",
-            format!("could not make directory {}: {error}", path.display()),
+            format!("could not create directory {}: {error}", path.display()),
         )),
         _ => Ok(()),
     }

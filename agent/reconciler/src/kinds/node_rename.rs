@@ -35,7 +35,7 @@ impl Pass<'_> {
         self.shared.wake_waiting();
         self.shared.wake_groups(&self.record.key());
         let former: Vec<String> = former.into_iter().collect();
-        tracing::info!(object = %self.record.key(), from = former.join(", "), node = %here, "what was made under another name of this node is found again");
+        tracing::info!(object = %self.record.key(), from = former.join(", "), node = %here, "handles updated to the new node name");
         Ok(())
     }
 
@@ -59,7 +59,7 @@ impl Pass<'_> {
         Err(stalled(
             "NotThisNode",
             format!(
-                "{handle} was made on node {node}, and nothing of it is in class {class} of this node, {here}; if its disk is here, set `adoptNode: {node}` in that class, or start the agent with `--adopt-node {node}`"
+                "{handle} was created on node {node} and was not found in class {class} of this node, {here}; if its disk is attached to this node, set `adoptNode: {node}` in that class, or start the agent with `--adopt-node {node}`"
             ),
         ))
     }
@@ -94,7 +94,9 @@ fn renamed(text: &str, here: &str) -> Option<String> {
 }
 
 fn unwritten(error: &serde_json::Error) -> Error {
-    Error::State(format!("a record could not be renamed: {error}"))
+    Error::State(format!(
+        "could not rewrite the node name in a state record: {error}"
+    ))
 }
 
 #[cfg(test)]

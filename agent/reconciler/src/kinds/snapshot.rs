@@ -33,7 +33,8 @@ impl Pass<'_> {
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
-                "the snapshot was there and is gone; its moment cannot be had again".to_owned(),
+                "snapshot was created and no longer exists; its point in time cannot be recreated"
+                    .to_owned(),
             ));
         }
         if !self.snapshot_status().ready_to_use {
@@ -47,7 +48,7 @@ impl Pass<'_> {
         Ok(ready(
             "SnapshotReady",
             format!(
-                "{size} of {}",
+                "{size}, taken at {}",
                 status.creation_time.clone().unwrap_or_default()
             ),
         ))
@@ -80,7 +81,7 @@ impl Pass<'_> {
             None if self.record.served().is_some() => self.claimed_volume(),
             None => Err(stalled(
                 "Unsupported",
-                "spec.source.persistentVolumeClaimName: a bare host has no claims; use volumeName"
+                "spec.source.persistentVolumeClaimName: PersistentVolumeClaims exist only in a cluster; use volumeName"
                     .to_owned(),
             )),
         }
@@ -93,7 +94,7 @@ impl Pass<'_> {
         handle.ok_or_else(|| {
             waiting(
                 "DependencyNotFound",
-                "waits for its claim, which is not bound, or which no controller has looked at"
+                "waiting for its claim, which is not bound or was not resolved by a controller"
                     .to_owned(),
             )
         })
@@ -133,7 +134,7 @@ impl Pass<'_> {
         match restores.iter().find(is_running) {
             Some(restore) => Err(waiting(
                 "DeletionBlocked",
-                format!("{} is being made from it", restore.key()),
+                format!("{} is being created from it", restore.key()),
             )),
             None => Ok(()),
         }
@@ -185,7 +186,7 @@ impl Pass<'_> {
         let Some(snapshot) = answer.snapshot else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateSnapshot answered without a snapshot".to_owned(),
+                "CreateSnapshot returned no snapshot".to_owned(),
             ));
         };
         let status = self.snapshot_status_mut();
@@ -198,7 +199,7 @@ impl Pass<'_> {
         if !self.snapshot_status().ready_to_use {
             return Err(waiting(
                 "Creating",
-                "the agent has taken the snapshot, which is not ready yet".to_owned(),
+                "snapshot created, but not ready yet".to_owned(),
             ));
         }
         Ok(())

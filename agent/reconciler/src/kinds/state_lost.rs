@@ -49,7 +49,7 @@ impl Pass<'_> {
         }
         Err(waiting(
             "Reconciling",
-            "what there is of it is being changed".to_owned(),
+            "resources found for this object changed while they were read; retrying".to_owned(),
         ))
     }
 
@@ -83,7 +83,7 @@ impl Pass<'_> {
                 Err(stalled(
                     "Ambiguous",
                     format!(
-                        "there is more than one of it: {}; say which with the annotation {}",
+                        "more than one resource matches this object: {}; select one with the annotation {}",
                         ids.join(", "),
                         names::ADOPT
                     ),
@@ -101,14 +101,14 @@ impl Pass<'_> {
         };
         let key = self.record.key();
         let Some(object) = inventory.get(handle) else {
-            return wrong("is not there".to_owned());
+            return wrong("does not exist".to_owned());
         };
         if object.kind() != kind_of(&key.kind) {
-            return wrong(format!("is no {}", key.kind));
+            return wrong(format!("is not a {}", key.kind));
         }
         let has = |record: &Record| record.handle() == Some(handle) && record.key() != key;
         match self.shared.keys_of(has).first() {
-            Some(other) => wrong(format!("is {other}")),
+            Some(other) => wrong(format!("belongs to {other}")),
             None => Ok(object.clone()),
         }
     }
@@ -128,13 +128,13 @@ impl Pass<'_> {
             None => Ownership::Own,
             Some(side) if side != self.side() => {
                 let (reason, whose) = match side {
-                    names::OF_DIRECTORY => ("OwnedByDirectory", "a file of this node"),
+                    names::OF_DIRECTORY => ("OwnedByDirectory", "a manifest file of this node"),
                     _ => ("OwnedByCluster", "an object of an API server"),
                 };
                 Ownership::Taken(
                     reason,
                     format!(
-                        "{id} under its name was made for {whose}; {}",
+                        "{id} has the name of this object but belongs to {whose}; {}",
                         ways(id, &key)
                     ),
                 )
@@ -143,7 +143,7 @@ impl Pass<'_> {
             Some(_) => Ownership::Taken(
                 retained(&key.kind),
                 format!(
-                    "{id} under its name is of a former namespace {}; {}",
+                    "{id} has the name of this object but belongs to a deleted namespace {}; {}",
                     key.namespace,
                     ways(id, &key)
                 ),
@@ -167,14 +167,14 @@ impl Pass<'_> {
         let pending = |why: String| waiting("FinalizerPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
-                "comes from an API server, and none is followed".to_owned(),
+                "object comes from an API server, but this agent does not follow one".to_owned(),
             ));
         };
         match cluster.restricts_adoption(&self.record.key()).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Halt::Waiting(without_policy())),
             Err(refusal) => Err(pending(format!(
-                "whether its annotation is an administrator's could not be asked: {refusal}"
+                "could not check whether its annotation is restricted to administrators: {refusal}"
             ))),
         }
     }
@@ -225,7 +225,7 @@ impl Pass<'_> {
         self.record.drumlin.owner_unset = true;
         self.save("state-lost.recorded")?;
         self.shared.words.forget(&self.record.key());
-        tracing::info!(object = %self.record.key(), handle = %object.object_id, "what there was of the object is its own again");
+        tracing::info!(object = %self.record.key(), handle = %object.object_id, "object recovered from existing resources");
         self.tell_owner().await
     }
 
@@ -316,7 +316,7 @@ impl Pass<'_> {
 }
 
 fn unseen(class: &str, why: &str) -> Halt {
-    let message = "whether it is there already could not be looked at";
+    let message = "could not check whether it already exists";
     waiting("Unavailable", format!("{message}: class {class}: {why}"))
 }
 
@@ -326,7 +326,7 @@ pub(crate) fn without_policy() -> Verdict {
         state: State::Stalled,
         reason: "AdoptionUnguarded",
         message: format!(
-            "ValidatingAdmissionPolicy {} is not in force, so that whoever may write this object may ask for what is another one's; apply it, or run `drumlin adopt` on the node",
+            "ValidatingAdmissionPolicy {} is not in force, so any tenant who can write this object could adopt the data of another tenant; apply the policy, or run `drumlin adopt` on the node",
             names::ADOPT_POLICY
         ),
     }
@@ -335,7 +335,7 @@ pub(crate) fn without_policy() -> Verdict {
 /// What a person can do about something that is another one's.
 fn ways(id: &str, key: &ObjectKey) -> String {
     format!(
-        "to have it, annotate this object with {}: {id}, or run `drumlin adopt {id} {}/{}` on its node; to destroy it, `drumlin delete {id}`",
+        "to adopt it, annotate this object with {}: {id}, or run `drumlin adopt {id} {}/{}` on its node; to destroy it, run `drumlin delete {id}`",
         names::ADOPT,
         key.namespace,
         key.name

@@ -110,7 +110,7 @@ impl Pass<'_> {
             return Err(stalled(
                 "VolumeLost",
                 format!(
-                    "volume {handle} was there and is gone; bring it back, or have an empty one made with the annotation {}: {handle}",
+                    "volume {handle} was created and no longer exists; restore its disk, or create an empty volume in its place with the annotation {}: {handle}",
                     names::RECREATE
                 ),
             ));
@@ -166,7 +166,7 @@ impl Pass<'_> {
         let Some(volume) = answer.volume else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolume answered without a volume".to_owned(),
+                "CreateVolume returned no volume".to_owned(),
             ));
         };
         let status = self.status_mut();
@@ -209,7 +209,7 @@ impl Pass<'_> {
             return Err(stalled(
                 "InvalidArgument",
                 format!(
-                    "spec.deviceClass: the volume is in class {}, where it stays",
+                    "spec.deviceClass: cannot be changed; the volume is in class {}",
                     class.unwrap_or_default()
                 ),
             ));

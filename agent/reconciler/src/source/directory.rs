@@ -76,7 +76,9 @@ impl Directory {
             }
         }
         let shown = self.path.display();
-        Scan::Unavailable(format!("{shown} is replaced again and again"))
+        Scan::Unavailable(format!(
+            "{shown} was replaced during every attempt to read it"
+        ))
     }
 
     /// Reads what changed; says whether the directory was the same one all the time.
@@ -86,7 +88,7 @@ impl Directory {
         let (root, metadata) = self.trust.locate(&self.path)?;
         if self.device.is_some_and(|device| device != metadata.dev()) {
             return Err(format!(
-                "{shown} is on another device than before; if that is meant, restart the reconciler"
+                "{shown} is on another device than before; if this is intended, restart the reconciler"
             ));
         }
         let mut names = Vec::new();
@@ -176,7 +178,10 @@ impl Content {
                         line: *line,
                         column: 1,
                         object: Some(key.clone()),
-                        message: format!("is there more than once: {}; keep one", all.join(", ")),
+                        message: format!(
+                            "object is defined more than once: {}; keep one",
+                            all.join(", ")
+                        ),
                     });
                 self.silent.push(file.clone());
             }

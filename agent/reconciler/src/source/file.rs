@@ -160,7 +160,9 @@ impl Reader<'_> {
         self.trust.check(file, metadata)?;
         if metadata.size() > FILE_BYTES {
             let size = metadata.size();
-            return Err(format!("has {size} bytes; at most {FILE_BYTES} are read"));
+            return Err(format!(
+                "file has {size} bytes, more than the maximum of {FILE_BYTES}"
+            ));
         }
         Ok(())
     }

@@ -88,13 +88,13 @@ impl Trust {
         if !self.has(metadata) {
             let uid = metadata.uid();
             return Err(format!(
-                "InsecurePermissions: belongs to user {uid}; make it root's (chown root), or trust that user (--manifest-owner {uid})"
+                "InsecurePermissions: owned by user {uid}; change the owner to root (chown root), or trust that user (--manifest-owner {uid})"
             ));
         }
         // A link's own bits say nothing; what it leads to was opened.
         if metadata.mode() & 0o022 != 0 && !is_read_only(opened) {
             return Err(format!(
-                "InsecurePermissions: can be written by others (mode {:o}); take that away (chmod go-w), or mount it read-only",
+                "InsecurePermissions: writable by its group or others (mode {:o}); remove that permission (chmod go-w), or mount it read-only",
                 metadata.mode() & 0o7777
             ));
         }

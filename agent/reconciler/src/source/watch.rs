@@ -157,7 +157,7 @@ impl Watch {
             tracing::warn!(
                 source = %self.path.display(),
                 error = %error,
-                "directory cannot be watched; it is looked at every 30 seconds"
+                "directory cannot be watched; polling it every 30 seconds"
             );
         }
     }

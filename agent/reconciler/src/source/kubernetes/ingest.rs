@@ -310,7 +310,7 @@ impl<'a> Catalog<'a> {
             }
             Ownership::Free => {
                 if let Some(before) = before.filter(Record::is_begun) {
-                    tracing::warn!(object = %key, left = %before.status(), "object was made again; what there was of the former one is kept, and nothing here knows of it any more");
+                    tracing::warn!(object = %key, left = %before.status(), "object recreated with a new UID; resources of the old one are retained, untracked");
                 }
                 // A guard that no record is about was put there by an agent that has lost its state since.
                 let is_state_lost = served.has_finalizer;
@@ -354,7 +354,7 @@ impl<'a> Catalog<'a> {
                 Ok(false) => return Ownership::Held(without_policy()),
                 Err(why) => {
                     let message = format!(
-                        "whether its annotation is an administrator's could not be asked: {why}"
+                        "could not check whether its annotation is restricted to administrators: {why}"
                     );
                     return Ownership::Held(refusal("FinalizerPending", message));
                 }
@@ -365,7 +365,7 @@ impl<'a> Catalog<'a> {
             Some(wrong) => Ownership::Taken(refusal(
                 "InvalidArgument",
                 format!(
-                    "what is kept of it differs: {}: {}",
+                    "retained resources of this name differ from the object: {}: {}",
                     wrong.field, wrong.message
                 ),
             )),
@@ -414,7 +414,7 @@ impl<'a> Catalog<'a> {
                 Ok(is_kept) => is_kept,
                 Err(Refusal::Gone) => true,
                 Err(Refusal::Other(why)) => {
-                    tracing::warn!(object = %key, error = %why, "definition could not be read");
+                    tracing::warn!(object = %key, error = %why, "CustomResourceDefinition could not be read");
                     return None;
                 }
             },
@@ -476,7 +476,7 @@ impl<'a> Catalog<'a> {
         if is_new {
             shared.wake_groups(key);
             shared.look_at_directory();
-            tracing::warn!(object = %key, "object was taken from the server with something of it left here; that is kept as it is");
+            tracing::warn!(object = %key, "object removed from the API server without its finalizer; resources retained as an orphan");
         }
         Ok(())
     }
@@ -491,7 +491,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
         // It takes nothing of anybody's with it.
         return Ownership::Taken(refusal(
             "OwnedByAnother",
-            "what there is under its name is another object's, and is kept".to_owned(),
+            "resources of this name belong to another object, and are retained".to_owned(),
         ));
     }
     let Some(was) = before.served() else {
@@ -504,8 +504,8 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
             return Ownership::Held(refusal(
                 "OwnedByDirectory",
                 format!(
-                    "{} is kept of {} on this node, which is away; {}",
-                    before.handle().unwrap_or("what was begun"),
+                    "{} is retained from manifest {} on this node, which was removed; {}",
+                    before.handle().unwrap_or("an incomplete resource"),
                     before.drumlin.file,
                     ways(before)
                 ),
@@ -514,7 +514,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
         return Ownership::Taken(refusal(
             "OwnedByDirectory",
             format!(
-                "is in {}:{} on this node; take it out of there first",
+                "an object of this name is in {}:{} on this node; remove it from that file first",
                 before.drumlin.file, before.drumlin.line
             ),
         ));
@@ -529,8 +529,8 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
         return Ownership::Held(refusal(
             retained(&before.kind),
             format!(
-                "{} under this name is kept of a former namespace of that name; {}",
-                before.handle().unwrap_or("what was begun"),
+                "{} of this name is retained from a deleted namespace of the same name; {}",
+                before.handle().unwrap_or("an incomplete resource"),
                 ways(before)
             ),
         ));
@@ -543,7 +543,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
                 Some(wrong) => Ownership::Taken(refusal(
                     "InvalidArgument",
                     format!(
-                        "what is kept of it differs: {}: {}",
+                        "retained resources of this name differ from the object: {}: {}",
                         wrong.field, wrong.message
                     ),
                 )),
@@ -561,7 +561,7 @@ fn ways(record: &Record) -> String {
         None => String::new(),
     };
     format!(
-        "to have it, run `drumlin handover {} {}/{}` on its node{adopt}",
+        "to adopt it, run `drumlin handover {} {}/{}` on its node{adopt}",
         key.kind, key.namespace, key.name
     )
 }

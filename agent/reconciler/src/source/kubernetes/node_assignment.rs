@@ -137,7 +137,7 @@ impl NodeAssignment {
         let by = FieldManager::Agent;
         match self.server.claim(key, &uid, &self.node, by).await {
             Ok(()) => {
-                tracing::info!(object = %key, "claimed: its source is here");
+                tracing::info!(object = %key, "object assigned to this node");
                 let mut waiting = lock(&self.waiting);
                 // Unless it was made again meanwhile.
                 if waiting.get(key).is_some_and(|one| one.uid == uid) {
@@ -145,7 +145,7 @@ impl NodeAssignment {
                 }
             }
             Err(refusal) => {
-                tracing::warn!(object = %key, error = %refusal, "could not be claimed");
+                tracing::warn!(object = %key, error = %refusal, "object could not be assigned to this node");
                 self.queue.add(key, Instant::now() + AGAIN);
             }
         }

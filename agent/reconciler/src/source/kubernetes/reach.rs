@@ -48,7 +48,8 @@ struct BuiltClient {
 /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
 pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Error> {
     let made = make(kubeconfig).await;
-    let made = made.map_err(|error| Error::Cluster(format!("no API server: {error}")))?;
+    let made =
+        made.map_err(|error| Error::Cluster(format!("could not find the API server: {error}")))?;
     let namespace = made.client.default_namespace().to_owned();
     let reach = Arc::new(ReloadingClient {
         kubeconfig: kubeconfig.map(Path::to_owned),
@@ -88,14 +89,14 @@ impl ReloadingClient {
         }
         match make(self.kubeconfig.as_deref()).await {
             Ok(next) => {
-                tracing::info!("files that say how the API server is reached have changed");
+                tracing::info!("API server connection settings reloaded");
                 let client = next.client.clone();
                 *lock(&self.made) = next;
                 client
             }
             // One file may be written already, and the other not yet.
             Err(error) => {
-                tracing::warn!(error = %error, "files that say how the API server is reached have changed, and cannot be used");
+                tracing::warn!(error = %error, "changed API server connection settings could not be loaded; the previous ones still apply");
                 client
             }
         }

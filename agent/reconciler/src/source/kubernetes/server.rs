@@ -49,7 +49,7 @@ pub(crate) const KINDS: [(&str, &str); 4] = [
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
     /// The object is gone, or another one has its name by now.
-    #[error("the object is gone")]
+    #[error("object no longer exists")]
     Gone,
     /// It said no, or could not be reached.
     #[error("{0}")]
@@ -188,7 +188,9 @@ impl Server {
                 return Err(Refusal::Gone);
             }
             if !may_go(&metadata) {
-                return Err(Refusal::Other("it is to stay by now".to_owned()));
+                return Err(Refusal::Other(
+                    "object no longer allows its finalizer to be removed".to_owned(),
+                ));
             }
             let before = metadata.finalizers.unwrap_or_default();
             let others: Vec<&String> = before
@@ -213,7 +215,9 @@ impl Server {
                 answer => return answer,
             }
         }
-        Err(Refusal::Other("it changes all the time".to_owned()))
+        Err(Refusal::Other(
+            "object changed during every attempt".to_owned(),
+        ))
     }
 
     /// Gives an object to a node, unless it is another's by now.

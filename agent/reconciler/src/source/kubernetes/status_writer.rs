@@ -219,7 +219,7 @@ impl StatusWriter {
             message: is.message,
         };
         if let Err(refusal) = self.server.tell(key, &before.uid, &self.node, told).await {
-            tracing::debug!(object = %key, error = %refusal, "event could not be told");
+            tracing::debug!(object = %key, error = %refusal, "event could not be published");
         }
     }
 
@@ -235,7 +235,7 @@ impl StatusWriter {
                 let (first, last) = PAUSES;
                 let pause = known.pause.map_or(first, |pause| (pause * 2).min(last));
                 known.pause = Some(pause);
-                tracing::warn!(object = %key, error = %why, "API server could not be told");
+                tracing::warn!(object = %key, error = %why, "API server update failed");
                 self.queue.add(key, Instant::now() + pause);
             }
         }
