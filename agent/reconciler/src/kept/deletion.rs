@@ -1,4 +1,4 @@
-//! What no object asks for is deleted by hand, once a person has seen what that destroys.
+//! Deletes a resource that belongs to no object, after a person has seen what that destroys.
 
 use std::{
     fmt::{self, Write},
@@ -20,11 +20,11 @@ use crate::{
     requests::{Requests, Word},
 };
 
-/// Something that is to be deleted.
+/// A resource to be deleted.
 pub struct Deletion {
     both: BothSides,
     object: InventoryObject,
-    /// The record of the object that it was, whose manifest is away.
+    /// The record of the orphan that it belonged to.
     orphan: Option<Record>,
     state_dir: PathBuf,
 }
@@ -38,10 +38,10 @@ impl fmt::Debug for Deletion {
 }
 
 impl Deletion {
-    /// Looks up what has this id. Nothing is deleted yet.
+    /// Looks up the resource with this handle. Nothing is deleted yet.
     ///
     /// # Errors
-    /// When an object asks for it, it is not there, or the agent does not answer.
+    /// When it belongs to an object, it does not exist, or the agent does not answer.
     pub async fn of(socket: &Path, state_dir: &Path, handle: &str) -> Result<Self, Error> {
         let both = BothSides::new(socket, state_dir).await?;
         let object = both.find(handle)?.clone();
@@ -63,7 +63,7 @@ impl Deletion {
         })
     }
 
-    /// What would be destroyed, for people.
+    /// Describes what would be destroyed.
     pub fn shown(&self) -> String {
         let mut text = self.line(&self.object);
         for member in self.members() {
@@ -106,7 +106,7 @@ impl Deletion {
     /// Deletes it.
     ///
     /// # Errors
-    /// What the agent says: it is in use, a member of a group, protected.
+    /// The error of the agent: it is in use, a member of a group, or protected.
     pub async fn run(self) -> Result<(), Error> {
         let id = self.object.object_id.clone();
         let client = &self.both.client;
@@ -151,7 +151,7 @@ impl Deletion {
         deleted.map_err(failed)?;
         match &self.orphan {
             None => Ok(()),
-            // Its record goes, too.
+            // The record of the orphan is deleted as well.
             Some(orphan) => Requests::new(&self.state_dir).say(&Word {
                 key: orphan.key(),
                 handle: id,
@@ -159,7 +159,7 @@ impl Deletion {
         }
     }
 
-    /// Its volumes leave it first: what a deletion does to them is a setting of the agent's.
+    /// Its volumes leave the group first: whether a deletion destroys them is a setting of the agent.
     async fn delete_group(&self, id: &str) -> Result<(), crate::client::Failure> {
         let request = ModifyVolumeGroupMembershipRequest {
             volume_group_id: id.to_owned(),

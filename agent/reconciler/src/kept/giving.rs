@@ -1,4 +1,4 @@
-//! An administrator gives to an object what was another one's, or nobody's.
+//! An administrator assigns a resource of another object, or of none, to an object.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,10 +13,12 @@ use crate::{
     store::{self, DIRECTORY},
 };
 
-/// Gives what has this id to the object of this name, whoever that comes from: it is its own as soon as it is looked at.
+/// Assigns the resource with this handle to the object of this name, whether from a file or an API server: the object
+/// adopts it in its next pass.
 ///
 /// # Errors
-/// When an object asks for it, the object has something already, it is not there, or the agent does not answer.
+/// When it belongs to another object, the object already has a resource, the handle does not exist, or the agent does
+/// not answer.
 pub async fn adopt(
     socket: &Path,
     state_dir: &Path,
@@ -48,7 +50,7 @@ pub async fn adopt(
     {
         return Err(Error::Kept(format!("{key} already has {has}")));
     }
-    // Of nobody in particular, so that whichever side asks for the name has it.
+    // Without a source, so that an object of this name from either source adopts it.
     let owner = [
         (names::OWNER_KIND, &key.kind),
         (names::OWNER_NAMESPACE, &key.namespace),
@@ -68,11 +70,11 @@ pub async fn adopt(
     Ok(key)
 }
 
-/// Lets what is kept of an object whose manifest is away go to whoever asks for its name: from a file to an object of an API
-/// server, or back. Says what it is.
+/// Permits the next object of this name to adopt the retained resource of an orphan: from a file to an object of an API
+/// server, or back. Returns the handle.
 ///
 /// # Errors
-/// When there is no such object, or its manifest is there.
+/// When there is no such object, or it still has a manifest.
 pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
     check_names(key)?;
     let (records, _) = store::load(&state_dir.join(DIRECTORY))?;

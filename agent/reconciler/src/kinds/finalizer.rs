@@ -1,4 +1,4 @@
-//! An object of an API server is kept there until nothing is left of it here.
+//! Finalizers: an object of an API server is kept there until none of its resources is left on this node.
 
 use drumlin_crd::Object;
 use kube::api::DynamicObject;
@@ -7,12 +7,12 @@ use super::{Halt, Pass, waiting};
 use crate::{api_object::Served, record::Record, source::kubernetes::ingest::ours};
 
 impl Pass<'_> {
-    /// Has the server keep the object: before the first call that changes something.
+    /// Adds the finalizer, before the first call that changes anything.
     pub(super) async fn add_finalizer(&mut self) -> Result<(), Halt> {
         let Some(served) = self.record.served() else {
             return Ok(());
         };
-        // What is leaving takes no more guards.
+        // A deleting object accepts no new finalizers.
         if served.has_finalizer || served.is_deleting {
             return Ok(());
         }
@@ -37,7 +37,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Somebody may have taken the guard away while there is something to be kept.
+    /// Adds the finalizer again if another client removed it while the object has resources.
     pub(crate) async fn keep_finalizer(&mut self) -> Result<(), Halt> {
         if self.record.lacks_finalizer() {
             return self.add_finalizer().await;
@@ -45,8 +45,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Before anything is destroyed: has the server say again, from its store, that it shall be. What is known of the object
-    /// may come from a cache that is behind.
+    /// Confirms with the server's store (a quorum read) that the object shall be destroyed, before anything is
+    /// destroyed. The known state of the object may come from a stale cache.
     pub(crate) async fn confirm_end(&mut self) -> Result<(), Halt> {
         let Some(served) = self.record.served() else {
             return Ok(());
@@ -76,7 +76,8 @@ impl Pass<'_> {
     }
 }
 
-/// Whether an object that is to be destroyed, as it is known, is so by what the server has now, and in the same way.
+/// Returns true if an object whose known state requests its deletion is still to be destroyed according to the server,
+/// with the same policy.
 fn is_to_end(known: &Record, served: &Served, now: &DynamicObject) -> bool {
     if now.metadata.uid.as_deref() != Some(served.uid.as_str()) {
         return false;
@@ -86,7 +87,7 @@ fn is_to_end(known: &Record, served: &Served, now: &DynamicObject) -> bool {
         is_deleting: now.metadata.deletion_timestamp.is_some(),
         ..served.clone()
     };
-    // What a newer version is needed to read leaves as it was when it could be read.
+    // A spec that needs a newer version is destroyed by the policy that was read last.
     let Ok(parsed) = Object::served(&known.kind, ours(&now.metadata), spec) else {
         return served.is_deleting;
     };

@@ -1,4 +1,4 @@
-//! What a volume is made from, and what a snapshot shows: other objects, waited for until they are ready.
+//! Resolves the source of a volume or of a snapshot: other objects, waited for until they are ready.
 
 use drumlin_crd::{GroupSnapshotMember, Quantity};
 
@@ -6,13 +6,13 @@ use super::{Halt, Pass, group_snapshot, stalled, waiting};
 use crate::record::{Body, CreateIntent};
 
 impl Pass<'_> {
-    /// What the volume shall be made with, this time and every time.
+    /// The arguments of `CreateVolume`, fixed for every retry.
     pub(super) fn intend(&self) -> Result<CreateIntent, Halt> {
         let spec = self.spec();
         let bytes = spec.capacity.bytes().unwrap_or(0);
         let mut parameters = spec.parameters.clone();
         parameters.extend(self.owner());
-        // What is left out the agent decides.
+        // The agent chooses values that are not set.
         let class = spec.device_class.iter().cloned();
         parameters.extend(class.map(|class| ("class".to_owned(), class)));
         let mut intent = CreateIntent {
@@ -73,7 +73,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The snapshot of a member of a group snapshot, once that is ready.
+    /// The handle of a member of a group snapshot, once that is ready.
     fn ready_member(&self, source: &GroupSnapshotMember) -> Result<(String, u64), Halt> {
         let GroupSnapshotMember { name, member, .. } = source;
         let missing = |what: &str| {
