@@ -229,7 +229,7 @@ impl Engine {
         let result = if is_elsewhere {
             // This host was renamed, or its state directory was copied from another host: the record is kept.
             let message = format!(
-                "object was created on this agent under another node name, and this node is {node}; if the node was renamed, set spec.nodeName to {node}",
+                "spec.nodeName is not this node, {node}, but the object was created here; if the node was renamed, set spec.nodeName to {node}",
                 node = agent.node
             );
             Err(stalled("NotThisNode", message))

@@ -191,7 +191,7 @@ impl Pass<'_> {
     }
 
     /// After a loss of the state, the applied members are unknown: every selected member in the group counts as
-    /// applied, so that a rival that is older by now does not get it.
+    /// applied, so that a rival that is now older does not get it.
     pub(super) fn recall_members(&mut self, group: &VolumeGroup) {
         if !self.record.drumlin.applied.is_empty() {
             return;

@@ -136,7 +136,7 @@ impl Watch {
         }
         let mut trouble = None;
         for (path, ..) in self.watched.difference(&wanted) {
-            // The watch of a deleted directory is gone with it.
+            // The kernel removes the watch of a deleted directory.
             let _ = watcher.unwatch(path);
         }
         for (path, ..) in wanted.difference(&self.watched) {

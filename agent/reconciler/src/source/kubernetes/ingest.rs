@@ -311,7 +311,7 @@ impl<'a> Catalog<'a> {
             }
             Ownership::Free => {
                 if let Some(before) = before.filter(Record::is_begun) {
-                    tracing::warn!(object = %key, left = %before.status(), "object recreated with a new UID; resources of the old one are retained, untracked");
+                    tracing::warn!(object = %key, former_status = %before.status(), "object recreated with a new UID; resources of the old one are retained, untracked");
                 }
                 // A finalizer without a record was added by an agent that has lost its state since.
                 let is_state_lost = served.has_finalizer;

@@ -45,7 +45,7 @@ struct BuiltClient {
 /// Creates a client from a kubeconfig file, or from the in-cluster configuration of this pod.
 ///
 /// # Errors
-/// When there is none, or its configuration cannot be read. Whether it answers is seen later.
+/// When there is no configuration, or it cannot be read. The server is not contacted yet.
 pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Error> {
     let made = make(kubeconfig).await;
     let made =

@@ -95,7 +95,7 @@ impl Server {
     /// Connects to the server of a kubeconfig file, or of the in-cluster configuration of this pod.
     ///
     /// # Errors
-    /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
+    /// When there is no configuration, or it cannot be read. The server is not contacted yet.
     pub(crate) async fn new(kubeconfig: Option<&Path>) -> Result<Self, Error> {
         Ok(Self {
             client: reach::client(kubeconfig).await?,

@@ -73,7 +73,7 @@ fn has(fake: &Fake, object: Option<&DynamicObject>) {
     });
 }
 
-/// What a list says: these objects, and no others.
+/// The events of a list with exactly these objects.
 async fn list(catalog: &mut Catalog<'_>, objects: &[&DynamicObject]) {
     catalog.follow("Volume", Event::Init).await;
     for object in objects {
@@ -130,7 +130,7 @@ async fn an_object_that_is_older_than_what_is_known_is_read_anew() {
         let said = |record: &Record| (record.is_absent(), record.served().unwrap().uid.clone());
         let said = engine.shared.with(&key(), said);
         assert_eq!(said, Some((false, "2".to_owned())), "{case}");
-        // Of a server whose store was put back the same is the truth.
+        // From a server whose store was restored from a backup, the same object is current.
         has(&fake, Some(&stale));
         list(&mut catalog, &[&stale]).await;
         let is_absent = engine.shared.with(&key(), Record::is_absent);
