@@ -27,14 +27,14 @@ pub(crate) struct Served {
     /// True if the object is being deleted.
     #[serde(default)]
     pub(crate) is_deleting: bool,
-    /// True if the CustomResourceDefinition of its kind is being deleted, and not this object alone: then nothing is
+    /// True if the `CustomResourceDefinition` of its kind is being deleted, and not this object alone: then nothing is
     /// destroyed.
     #[serde(default)]
     pub(crate) is_kept: bool,
     /// True if an agent whose state is lost created resources for it: they are found by name.
     #[serde(default)]
     pub(crate) is_state_lost: bool,
-    /// The PersistentVolumeClaims that it selects, as resolved by the controller.
+    /// The `PersistentVolumeClaims` that it selects, as resolved by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) candidates: Vec<Candidate>,
 }
@@ -106,7 +106,7 @@ impl Record {
         self.drumlin.served.as_ref()
     }
 
-    /// The PersistentVolumeClaims that it selects, as resolved by the controller.
+    /// The `PersistentVolumeClaims` that it selects, as resolved by the controller.
     pub(crate) fn candidates(&self) -> &[Candidate] {
         self.served().map_or(&[], |served| &served.candidates)
     }

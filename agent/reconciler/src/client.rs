@@ -51,7 +51,7 @@ pub(crate) enum Cause {
 pub(crate) struct Agent {
     pub(crate) node: String,
     pub(crate) topology: Option<v1::Topology>,
-    /// Volumes must be published by ControllerPublishVolume first.
+    /// Volumes must be published by `ControllerPublishVolume` first.
     pub(crate) attach: bool,
 }
 

@@ -75,18 +75,18 @@ pub(super) struct CachedObject {
     pub(super) candidates: Vec<Candidate>,
 }
 
-/// A PersistentVolumeClaim.
+/// A `PersistentVolumeClaim`.
 #[derive(Debug)]
 pub(super) struct CachedClaim {
     pub(super) uid: String,
     pub(super) labels: std::collections::BTreeMap<String, String>,
     pub(super) volume: Option<String>,
-    /// True if its phase is bound; Kubernetes writes the claim last, after the volume.
+    /// True if Kubernetes has marked the claim as bound, which it does after it has bound the volume.
     pub(super) is_bound: bool,
     pub(super) is_deleting: bool,
 }
 
-/// A PersistentVolume of this driver.
+/// A `PersistentVolume` of this driver.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) handle: String,
@@ -313,7 +313,7 @@ fn read_claim(claim: PersistentVolumeClaim) -> CachedClaim {
     }
 }
 
-/// A PersistentVolume, if it belongs to this driver and is bound.
+/// A `PersistentVolume`, if it belongs to this driver and is bound.
 fn read_volume(driver: &str, volume: &PersistentVolume) -> Option<Bound> {
     let spec = volume.spec.as_ref()?;
     let source = spec.csi.as_ref().filter(|source| source.driver == driver)?;

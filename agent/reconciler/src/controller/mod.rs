@@ -1,6 +1,6 @@
 //! The controller, one for a cluster: work that needs more than the knowledge of a single node.
 //!
-//! - [`pvc_resolver`]: resolves PersistentVolumeClaims for the groups and snapshots that select them.
+//! - [`pvc_resolver`]: resolves `PersistentVolumeClaims` for the groups and snapshots that select them.
 //! - [`lost_nodes`]: the objects of missing nodes.
 //! - [`work`]: the requests to the server, for several objects at once.
 //! - [`policies`]: checks that the policies are in force that restrict agents to their own nodes.

@@ -1,4 +1,4 @@
-//! Resolves PersistentVolumeClaims for the groups and snapshots that select them, and the node of objects without one.
+//! Resolves `PersistentVolumeClaims` for the groups and snapshots that select them, and the node of objects without one.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -102,7 +102,7 @@ fn bound(fake: &Fake, view: &mut View, (name, uid): (&str, &str), node: &str) {
     volume(view, name, Some(uid), node);
 }
 
-/// A PersistentVolumeClaim.
+/// A `PersistentVolumeClaim`.
 fn claim(view: &mut View, name: &str, uid: &str, phase: &str) {
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "db", "uid": uid},

@@ -57,7 +57,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Rejects PersistentVolumeClaims in manifests of files.
+    /// Rejects `PersistentVolumeClaims` in manifests of files.
     fn check_members(&self) -> Result<(), Halt> {
         if self.record.served().is_some() {
             return Ok(());

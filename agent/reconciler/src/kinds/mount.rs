@@ -132,7 +132,7 @@ impl Pass<'_> {
         self.save("volume.publish.recorded")
     }
 
-    /// Publishes to this node with ControllerPublishVolume, if the agent requires that.
+    /// Publishes to this node with `ControllerPublishVolume`, if the agent requires that.
     async fn attach(
         &mut self,
         wanted: &VolumeMount,

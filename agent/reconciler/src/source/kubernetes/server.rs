@@ -274,7 +274,7 @@ impl Server {
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
-    /// Returns true if the CustomResourceDefinition of a kind is being deleted, and with it all its objects, without a
+    /// Returns true if the `CustomResourceDefinition` of a kind is being deleted, and with it all its objects, without a
     /// request to destroy their data.
     pub(crate) async fn is_kind_leaving(&self, kind: &str) -> Result<bool, Refusal> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
