@@ -1,4 +1,4 @@
-//! Records of objects that an API server has: what it says of them, and what it is told.
+//! Records of objects of an API server: the metadata read from it, and the status written to it.
 
 use drumlin_crd::{Candidate, Object};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::record::{Body, Record};
 
-/// What stands for the file of an object that an API server has.
+/// Stands in for the file name in records of API server objects.
 pub(crate) const CLUSTER: &str = "(cluster)";
 
-/// What an API server says of an object, beside what every manifest does.
+/// Metadata of an API server object that manifest files do not have.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a fact of its own, and any of them may hold"
@@ -17,29 +17,30 @@ pub(crate) const CLUSTER: &str = "(cluster)";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Served {
-    /// The object's own id: one that is made again has another.
+    /// The UID of the object; a recreated object has another one.
     pub(crate) uid: String,
-    /// The id of its namespace: one that is made again is another tenant's.
+    /// The UID of its namespace; a recreated namespace is another tenant.
     pub(crate) namespace_uid: String,
-    /// Whether our finalizer is on it.
+    /// True if the object has our finalizer.
     #[serde(default)]
     pub(crate) has_finalizer: bool,
-    /// Whether it is being deleted.
+    /// True if the object is being deleted.
     #[serde(default)]
     pub(crate) is_deleting: bool,
-    /// Whether its kind is being deleted and not it alone: then nothing is destroyed.
+    /// True if the `CustomResourceDefinition` of its kind is being deleted, and not this object alone: then nothing is
+    /// destroyed.
     #[serde(default)]
     pub(crate) is_kept: bool,
-    /// Whether it was begun by an agent whose state is lost: what there may be of it is found by its name.
+    /// True if an agent whose state is lost created resources for it: they are found by name.
     #[serde(default)]
     pub(crate) is_state_lost: bool,
-    /// The claims that it means, as the controller has found them.
+    /// The `PersistentVolumeClaims` that it selects, as resolved by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) candidates: Vec<Candidate>,
 }
 
 impl Record {
-    /// The record of an object of an API server that was never seen before.
+    /// Creates the record of an API server object that is new.
     pub(crate) fn of_server(object: &Object, served: Served) -> Self {
         let mut record = Self::new(object, CLUSTER, 0);
         let metadata = object.metadata();
@@ -51,7 +52,7 @@ impl Record {
         record
     }
 
-    /// Takes over what an API server says now; says whether there is anything new.
+    /// Updates the record from the API server; returns true if anything changed.
     pub(crate) fn follow_server(&mut self, object: &Object, served: Served) -> bool {
         let metadata = object.metadata();
         let served = Served {
@@ -64,7 +65,7 @@ impl Record {
         if is_same {
             return false;
         }
-        // What was judged of another one of the name says nothing of this one.
+        // The conditions of another object of this name do not apply to this one.
         if self.served().is_none_or(|before| before.uid != served.uid) {
             self.unsettle();
             self.drumlin.owner_unset = true;
@@ -77,12 +78,12 @@ impl Record {
         CLUSTER.clone_into(&mut self.drumlin.file);
         self.drumlin.line = 0;
         self.drumlin.served = Some(served);
-        // Who is wanted again was not destroyed: an end that comes later is another one.
+        // The object is wanted again, so it counts as not destroyed; a later deletion is a new one.
         self.drumlin.destroyed &= self.is_absent();
         true
     }
 
-    /// Takes over what an API server says of an object whose spec cannot be read; says whether there is anything new.
+    /// Updates the record of an object whose spec cannot be read; returns true if anything changed.
     pub(crate) fn follow_unreadable(&mut self, generation: Option<i64>, served: Served) -> bool {
         let before = (self.metadata.generation, self.drumlin.served.clone());
         self.metadata.generation = generation;
@@ -90,8 +91,8 @@ impl Record {
         before != (self.metadata.generation, self.drumlin.served.clone())
     }
 
-    /// Whether it may use what another object stands for: a file of this host whatever is here, an object of a namespace
-    /// what is of that very namespace.
+    /// Returns true if it may use the resources of another object: an object of a file may use all of this host, an
+    /// object of a namespace only those of the same namespace (by UID).
     pub(crate) fn may_use(&self, other: &Self) -> bool {
         match (self.served(), other.served()) {
             (None, _) => true,
@@ -100,24 +101,24 @@ impl Record {
         }
     }
 
-    /// What an API server says of it, where it came from one.
+    /// The API server metadata, if it came from one.
     pub(crate) fn served(&self) -> Option<&Served> {
         self.drumlin.served.as_ref()
     }
 
-    /// The claims that it means, as the controller has found them.
+    /// The `PersistentVolumeClaims` that it selects, as resolved by the controller.
     pub(crate) fn candidates(&self) -> &[Candidate] {
         self.served().map_or(&[], |served| &served.candidates)
     }
 
-    /// Its status as a server is told.
+    /// Its status as written to the API server.
     pub(crate) fn status(&self) -> Value {
         let body = serde_json::to_value(&self.body).unwrap_or_default();
         body.get("status").cloned().unwrap_or_default()
     }
 
-    /// Takes over the status that a server has of an object whose record is lost: what was made is looked for by its id,
-    /// and only what has none is found by its name.
+    /// Restores the status of an object whose record is lost from the API server: a resource with an id is found by the
+    /// id, any other by its name.
     pub(crate) fn recall(&mut self, told: &Value) {
         let is_known = match &mut self.body {
             Body::Volume { spec, status } => {
@@ -148,25 +149,25 @@ impl Record {
         }
     }
 
-    /// Whether there may be something of it that nothing here knows of.
+    /// Returns true if resources of it may exist that its record does not name.
     pub(crate) fn is_state_lost(&self) -> bool {
         self.served().is_some_and(|served| served.is_state_lost)
     }
 
-    /// What there is of it is known by now.
+    /// Notes that its resources are now known.
     pub(crate) fn is_found(&mut self) {
         if let Some(served) = &mut self.drumlin.served {
             served.is_state_lost = false;
         }
     }
 
-    /// Whether there is something of it that the server might forget.
+    /// Returns true if it has resources but no finalizer that keeps the object on the server.
     pub(crate) fn lacks_finalizer(&self) -> bool {
         let is_open = |served: &Served| !served.has_finalizer && !served.is_deleting;
         self.served().is_some_and(is_open) && self.is_begun()
     }
 
-    /// Takes over what the server says by now; what was forgotten is found by a pass, and stays so.
+    /// Takes over the server metadata of `now`; whether the state is lost stays as the pass has recorded it.
     pub(crate) fn take_over_served(&mut self, now: Option<Served>) {
         let is_state_lost = self.is_state_lost();
         self.drumlin.served = now.map(|served| Served {
@@ -175,7 +176,7 @@ impl Record {
         });
     }
 
-    /// Our finalizer is on it.
+    /// Notes that the object has our finalizer.
     pub(crate) fn has_finalizer_now(&mut self) {
         if let Some(served) = &mut self.drumlin.served {
             served.has_finalizer = true;
@@ -183,7 +184,7 @@ impl Record {
     }
 }
 
-/// A status as far as it can be read.
+/// Parses a status; unreadable fields become defaults.
 fn read<T: DeserializeOwned + Default>(status: &Value) -> T {
     serde_json::from_value(status.clone()).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What a gRPC code leads to: when the same call is made again, and what the operator is told meanwhile.
+//! The retry rule of each gRPC code: when the call is retried, and what the operator is shown meanwhile.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     record::{State, Verdict},
 };
 
-/// What to do about a code.
+/// A retry rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rule {
     pub(crate) first: Duration,
@@ -32,12 +32,12 @@ pub(crate) fn rule(code: Code) -> Rule {
         reason,
     };
     match code {
-        // The agent goes on with it; the same call again tells how far it is.
+        // The agent continues the operation; repeating the call reports its progress.
         Code::Aborted | Code::DeadlineExceeded => {
             rule(1, 10, State::Reconciling, "OperationPending")
         }
         Code::Unavailable => rule(1, 30, State::Reconciling, "Unavailable"),
-        // What became of the call is not known: the same call again tells.
+        // The outcome of the call is unknown: repeating it is idempotent and reports it.
         Code::Cancelled | Code::Unknown => rule(1, 60, State::Reconciling, "OutcomeUnknown"),
         Code::ResourceExhausted => rule(30, 600, State::Reconciling, "InsufficientCapacity"),
         Code::FailedPrecondition => rule(5, 300, State::Reconciling, "FailedPrecondition"),
@@ -54,8 +54,8 @@ pub(crate) fn rule(code: Code) -> Rule {
 }
 
 impl Rule {
-    /// How long to wait after a failure, given how long it was waited `before` it: about twice as long each time,
-    /// spread by `chance` (0 to 1) so that a thousand objects that failed in one instant do not come back in one.
+    /// The delay before the next attempt, given the delay `before` this failure: about doubled each time, with jitter
+    /// from `chance` (0 to 1) so that a thousand objects that failed together do not retry together.
     pub(crate) fn pause(&self, before: Option<Duration>, chance: f64) -> Duration {
         let chance = chance.clamp(0.0, 1.0);
         let (least, most) = match before {
@@ -67,7 +67,7 @@ impl Rule {
     }
 }
 
-/// What the operator is told of a failure.
+/// The condition that a failure is shown as.
 pub(crate) fn verdict(failure: &Failure) -> Verdict {
     let rule = rule(failure.code);
     Verdict {

@@ -1,4 +1,4 @@
-//! The CSI socket: every call has a deadline, and every failure a code.
+//! Client of the CSI socket: every call has a deadline, and every failure a code.
 
 use std::{future::Future, path::Path, time::Duration};
 
@@ -13,20 +13,20 @@ use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::{Error, inventory::Cache};
 
-/// So long a pass waits for the answer to a call. What takes longer goes on in the agent, and is asked again: nobody else's
-/// work waits behind it.
+/// Timeout for a call of a pass. A longer operation continues in the agent and the call is retried, so that no other
+/// object waits behind it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// So long a list of everything may take, for which no object waits.
+/// Timeout for a list of all resources, which no object waits for.
 pub(crate) const LIST: Duration = Duration::from_mins(1);
 
-/// A connection to the agent, made when it is used.
+/// A connection to the agent, established on first use.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     channel: Channel,
     pub(crate) inventory: Cache,
 }
 
-/// A call that did not succeed.
+/// A failed call.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) rpc: &'static str,
@@ -35,23 +35,23 @@ pub(crate) struct Failure {
     pub(crate) cause: Cause,
 }
 
-/// Who says that a call did not succeed.
+/// Where the failure of a call comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
-    /// The agent has answered so.
+    /// The agent answered with this failure.
     Answer,
-    /// It was not reached, or the connection broke.
+    /// The agent was not reached, or the connection broke.
     Transport,
-    /// It has not answered in time.
+    /// The agent did not answer in time.
     Deadline,
 }
 
-/// What the agent says of itself.
+/// The identity and capabilities of the agent.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Agent {
     pub(crate) node: String,
     pub(crate) topology: Option<v1::Topology>,
-    /// Volumes must be published by the controller first.
+    /// Volumes must be published by `ControllerPublishVolume` first.
     pub(crate) attach: bool,
 }
 
@@ -85,21 +85,21 @@ impl Client {
         NodeClient::new(self.channel.clone())
     }
 
-    /// Whether somebody answers: nothing that depends on a class, for the trouble of one is no trouble of the others.
+    /// Checks that the agent answers, with a call that depends on no class: a failed class must not stop the others.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
         let mut identity = IdentityClient::new(self.channel.clone());
         let answer = identity.get_plugin_info(v1::GetPluginInfoRequest {});
         call("GetPluginInfo", PATIENCE, answer).await.map(drop)
     }
 
-    /// Whether all classes can be used now; the failure says which cannot.
+    /// Checks that all classes are available; the failure names one that is not.
     pub(crate) async fn probe(&self) -> Result<(), Failure> {
         let mut identity = IdentityClient::new(self.channel.clone());
         let answer = identity.probe(v1::ProbeRequest {});
         call("Probe", LIST, answer).await.map(drop)
     }
 
-    /// What the agent says of itself.
+    /// The identity and capabilities of the agent.
     pub(crate) async fn agent(&self) -> Result<Agent, Failure> {
         use v1::controller_service_capability::{Type, rpc};
         let info = call(
@@ -141,7 +141,7 @@ pub(crate) async fn call<T>(
             rpc,
             code: status.code(),
             message: status.message().to_owned(),
-            // What the agent has said comes without one.
+            // A failure that the agent itself reported has no source error.
             cause: match std::error::Error::source(&status) {
                 Some(_) => Cause::Transport,
                 None => Cause::Answer,
@@ -151,7 +151,7 @@ pub(crate) async fn call<T>(
             rpc,
             code: Code::DeadlineExceeded,
             message: format!(
-                "no answer within {} s; it goes on, and is asked again",
+                "no answer within {} s; the operation continues, and the call is retried",
                 patience.as_secs()
             ),
             cause: Cause::Deadline,

@@ -1,6 +1,6 @@
-//! Whether all classes can be used, and what was made is still there: one list for all, every ten minutes.
+//! Drift check: all classes are available and all resources still exist; one list for all objects, every ten minutes.
 //!
-//! Nothing is changed here: what looks wrong is looked at by its own pass, which nobody else's work can cross.
+//! Nothing is changed here: a suspected object is queued for its own pass, which serializes all work on it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,13 +23,13 @@ use crate::{
     record::{Body, Record},
 };
 
-/// How often what was made is looked for.
+/// Interval of the drift check.
 const VERIFY: Duration = Duration::from_mins(10);
-/// How often a class that cannot be used is looked at, at first and at most.
+/// Interval at which an unavailable class is probed: initial and maximum.
 const TROUBLE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 impl Engine {
-    /// Looks whether all is well, for ever: every ten minutes, and while a class cannot be used as often as it may be back.
+    /// Runs the drift check forever: every ten minutes, and more often with backoff while a class is unavailable.
     pub(crate) async fn keep_verifying(&self) {
         let mut verified: Option<Instant> = None;
         let mut pause = None;
@@ -56,15 +56,15 @@ impl Engine {
         }
     }
 
-    /// Has all that is not done tried again at once.
+    /// Retries all unfinished objects immediately.
     fn wake_unfinished(&self) {
         for key in self.shared.keys_of(|record| self.shared.needs_work(record)) {
             self.reset(&key);
         }
     }
 
-    /// Looks for volumes, snapshots and groups that were there and are gone, or came back, and for mounts that are missing.
-    /// What cannot be asked is left for the next time.
+    /// Looks for volumes, snapshots and groups that disappeared or came back, and for missing mounts. A list that fails
+    /// is retried at the next check.
     async fn verify(&self) {
         let keys = self.shared.keys_of(|record| {
             record.is_begun()
@@ -75,7 +75,7 @@ impl Engine {
         if keys.is_empty() {
             return;
         }
-        // Before the lists are made: what is made after that is in none of them, and is not missed.
+        // Collected before the lists: a resource that is created later is in no list and must not count as missing.
         let records: Vec<Record> = keys
             .iter()
             .filter_map(|key| self.shared.record(key))
@@ -94,7 +94,8 @@ impl Engine {
         }
     }
 
-    /// What there is: of our own agent by one list, in which no class hides another one; of any other by what CSI has.
+    /// Reads the observed resources: from our own agent by one inventory call, in which no class hides another; from
+    /// any other CSI driver by the CSI lists.
     async fn everything(&self, records: &[Record]) -> ObservedState {
         self.client.forget_inventory().await;
         match self.client.inventory().await {
@@ -118,7 +119,7 @@ impl Engine {
         }
     }
 
-    /// Has an object looked for what was made.
+    /// Marks an object as suspected and queues it, so that its pass looks for its resources.
     fn doubt(&self, key: &ObjectKey) {
         self.shared.doubt(key);
         self.reset(key);
@@ -169,7 +170,7 @@ impl Engine {
         }
     }
 
-    /// All groups, each with the ids of its volumes.
+    /// Lists all groups, each with the ids of its volumes.
     async fn groups(&self) -> Result<HashMap<String, HashSet<String>>, Failure> {
         let mut groups = HashMap::new();
         let mut request = ListVolumeGroupsRequest::default();
@@ -191,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Looks whether a mount is there still; says whether anybody answers.
+    /// Checks that a mount still exists; returns false if the agent does not answer.
     pub(crate) async fn verify_mount(&self, key: &ObjectKey, handle: &str, path: &str) -> bool {
         let request = v1::NodeGetVolumeStatsRequest {
             volume_id: handle.to_owned(),
@@ -202,28 +203,28 @@ impl Engine {
         let answer = node.node_get_volume_stats(request);
         match call("NodeGetVolumeStats", PATIENCE, answer).await {
             Err(failure) if failure.code == Code::NotFound => {
-                tracing::warn!(object = %key, "mount is gone");
+                tracing::warn!(object = %key, "mount missing");
                 self.doubt(key);
                 true
             }
-            // One mount that cannot be looked at hides no other.
+            // A mount that cannot be checked must not stop the check of others.
             Err(failure) => failure.cause != Cause::Transport,
             Ok(_) => true,
         }
     }
 }
 
-/// What there is, as far as it could be asked.
+/// The observed resources; `None` for a list that could not be read.
 #[derive(Default)]
 struct ObservedState {
     volumes: Option<HashMap<String, ObservedVolume>>,
     snapshots: Option<HashSet<String>>,
     groups: Option<HashMap<String, HashSet<String>>>,
-    /// The classes of which nothing is known.
+    /// The classes that could not be read.
     unreadable: HashSet<String>,
 }
 
-/// A volume as it is.
+/// A volume as observed.
 struct ObservedVolume {
     bytes: i64,
     problem: Option<String>,
@@ -252,12 +253,12 @@ impl ObservedState {
         }
     }
 
-    /// Whether nobody could look where this is.
+    /// Returns true if the class of this handle could not be read.
     fn is_hidden(&self, handle: &str) -> bool {
         names::class_of(handle).is_some_and(|class| self.unreadable.contains(class))
     }
 
-    /// Whether an object is not as its record has it.
+    /// Returns true if an object differs from its record.
     fn differs_from(&self, record: &Record) -> bool {
         let lost = record.drumlin.lost;
         if record.handle().is_some_and(|handle| self.is_hidden(handle)) {
@@ -290,18 +291,18 @@ impl ObservedState {
     }
 }
 
-/// What was asked for, if it could be: a list that lacks a class would show its objects as lost.
+/// Returns the list, or `None` if it failed: an incomplete list would show objects as lost.
 fn known<T>(answer: Result<T, Failure>) -> Option<T> {
     match answer {
         Ok(found) => Some(found),
         Err(failure) => {
-            tracing::debug!(rpc.code = ?failure.code, error = %failure.message, "could not look whether all is there");
+            tracing::debug!(rpc.code = ?failure.code, error = %failure.message, "drift check failed");
             None
         }
     }
 }
 
-/// Whether a group has other members than its record says, or is gone.
+/// Returns true if a group has other members than its record, or does not exist.
 fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>) -> bool {
     let members = status.members.iter();
     let known = members
@@ -310,7 +311,7 @@ fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>
     found != Some(&known.collect())
 }
 
-/// Whether a volume is not as its record has it.
+/// Returns true if a volume differs from its record.
 fn is_otherwise(record: &Record, found: Option<&ObservedVolume>) -> bool {
     let Body::Volume { status, .. } = &record.body else {
         return false;
@@ -320,7 +321,7 @@ fn is_otherwise(record: &Record, found: Option<&ObservedVolume>) -> bool {
     };
     let drift = record.condition("Drifted");
     let drift = drift.map(|drifted| drifted.message.trim_end_matches('…'));
-    // What CSI says of it is cut at 128 bytes.
+    // The condition message may be truncated at 128 bytes.
     let is_told = match (&found.problem, drift) {
         (None, told) => told.is_none(),
         (Some(problem), told) => told.is_some_and(|told| problem.starts_with(told)),

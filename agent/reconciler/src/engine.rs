@@ -1,4 +1,4 @@
-//! Which object is looked at when, and what a failure leads to.
+//! The work loop: which object is reconciled when, and how a failure is retried.
 
 use std::{
     collections::HashMap,
@@ -25,26 +25,26 @@ use crate::{
     state::{Shared, lock},
 };
 
-/// How long an object waits for another one, if nothing wakes it before.
+/// Delay before an object that waits for another one is reconciled again, if nothing wakes it earlier.
 const DEPENDENCY: Duration = Duration::from_mins(1);
-/// So long an agent may be away, to be restarted perhaps, before each object says that it waits for it.
+/// How long the agent may be unreachable, for a restart, before each object reports that it waits for it.
 const RESTART: Duration = Duration::from_mins(1);
-/// The longest pause between two questions whether the agent is there.
+/// Maximum delay between two probes of the agent.
 const PROBE: Duration = Duration::from_secs(30);
 
-/// Works on objects until it is told to stop.
+/// Reconciles objects until it is stopped.
 pub(crate) struct Engine {
     pub(crate) shared: Arc<Shared>,
     pub(crate) client: Client,
     agent: OnceCell<Agent>,
     retries: Mutex<HashMap<ObjectKey, Retry>>,
-    /// Whether the agent answers; while it does not, no object is touched.
+    /// True while the agent answers; otherwise no object is reconciled.
     gate: watch::Sender<bool>,
-    /// A call was not answered in time: it takes long, or nobody answers any.
+    /// Notified when a call timed out: it is slow, or the agent answers no calls.
     suspicion: Notify,
 }
 
-/// The failures of one object in a row, all of the same code: another code is another trouble.
+/// Consecutive failures of one object with the same code; another code starts a new sequence.
 struct Retry {
     code: Code,
     attempts: u32,
@@ -63,12 +63,12 @@ impl Engine {
         }
     }
 
-    /// The agent, if it has answered.
+    /// The identity of the agent, if it has answered.
     pub(crate) fn known_agent(&self) -> Option<&Agent> {
         self.agent.get()
     }
 
-    /// Works until `stop`; a call that runs then is let go, and repeated by the next start.
+    /// Runs until `stop`; a call that is in flight then is abandoned, and repeated after the next start.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let gate = tokio::spawn(
             stop.clone()
@@ -87,13 +87,14 @@ impl Engine {
         }
     }
 
-    /// Asks the agent, until it answers, whether it is there; then opens the gate. While it is open it asks only when a call was not answered in time.
+    /// Probes the agent until it answers, then opens the gate. While the gate is open, it probes only after a call
+    /// timed out.
     async fn keep_gate(self: Arc<Self>) {
         let mut gate = self.gate.subscribe();
         loop {
             self.reach().await;
             self.gate.send_replace(true);
-            // Closed again by the first call that finds nobody there.
+            // Closed again by the first call that cannot reach the agent.
             loop {
                 tokio::select! {
                     _ = gate.wait_for(|open| !open) => break,
@@ -103,19 +104,19 @@ impl Engine {
                     self.gate.send_replace(false);
                 }
             }
-            // Whoever answers this question and refuses all others is not asked without end.
+            // Limits the rate for an agent that answers this probe but refuses all other calls.
             sleep(Duration::from_secs(1)).await;
         }
     }
 
-    /// Asks until the agent answers.
+    /// Probes until the agent answers.
     async fn reach(&self) {
         let since = Instant::now();
         let mut pause = Duration::from_secs(1);
         let mut is_told = false;
         let mut is_noted = false;
         while let Err(failure) = self.greet().await {
-            // The first answer may fail because both have just been started.
+            // The first probe may fail because both have just been started.
             if !is_told && since.elapsed() >= Duration::from_secs(1) {
                 is_told = true;
                 tracing::warn!(rpc.code = ?failure.code, error = %failure.message, "agent does not answer");
@@ -143,7 +144,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has what was made under another name of this node be looked at, though it may be as it should.
+    /// Queues objects whose handles contain another name of this node, even if they need no other work.
     fn look_at_renamed(&self, here: &str) {
         let keys = self.shared.keys_of(|record| record.is_of_former_name(here));
         for key in keys {
@@ -152,7 +153,7 @@ impl Engine {
         }
     }
 
-    /// Has groups be looked at whose volumes have changed when nobody was left to tell them.
+    /// Queues groups whose volumes changed while the reconciler was stopped.
     fn look_at_groups(&self, agent: &Agent) {
         let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
         for key in self.shared.keys_of(is_group) {
@@ -177,7 +178,7 @@ impl Engine {
         }
     }
 
-    /// Writes on every object that has something to do that it waits for the agent: once for each absence.
+    /// Sets the `AgentUnreachable` condition on every object with pending work: once for each outage.
     fn note_unreachable(&self, failure: &Failure) {
         let verdict = Verdict {
             state: State::Reconciling,
@@ -215,7 +216,7 @@ impl Engine {
         }
         let is_elsewhere = record.node().is_some_and(|node| node != agent.node);
         if is_elsewhere && !record.is_begun() {
-            // One directory may serve many hosts; this object is another's.
+            // One directory may serve many hosts; this object belongs to another node.
             self.shared
                 .note_elsewhere(key, record.node().unwrap_or_default());
             if let Err(error) = self.shared.forget(key) {
@@ -226,9 +227,9 @@ impl Engine {
         let is_doubted = self.shared.take_doubt(key);
         let mut pass = self.pass(agent, record, is_doubted);
         let result = if is_elsewhere {
-            // This host was renamed, or its state was carried to another: what was begun is not forgotten.
+            // This host was renamed, or its state directory was copied from another host: the record is kept.
             let message = format!(
-                "was begun here, but this node is {node}; if it was renamed, set spec.nodeName to {node}",
+                "spec.nodeName is not this node, {node}, but the object was created here; if the node was renamed, set spec.nodeName to {node}",
                 node = agent.node
             );
             Err(stalled("NotThisNode", message))
@@ -254,8 +255,8 @@ impl Engine {
         self.conclude(pass.record, result);
     }
 
-    /// Orphans and paused objects follow the name of their node, and are left alone otherwise: groups and whoever asks for
-    /// what is kept know them by their ids.
+    /// Updates the node name in orphans and paused objects, and changes nothing else: groups and the inventory know
+    /// them by their handles.
     async fn follow_alone(&self, key: &ObjectKey, record: Record, agent: &Agent) {
         if !record.is_of_former_name(&agent.node) {
             return;
@@ -265,12 +266,12 @@ impl Engine {
             lock(&self.retries).remove(key);
             return;
         }
-        // What is told of them stays as it is.
+        // Their conditions stay unchanged.
         let (_, pause) = self.pause(key, Code::Unavailable);
         self.shared.queue.add(key, Instant::now() + pause);
     }
 
-    /// Writes down what a pass came to, and when the next one is due.
+    /// Records the result of a pass and queues the next one.
     fn conclude(&self, mut record: Record, result: Result<Verdict, Halt>) {
         let key = record.key();
         let due = |pause| self.shared.queue.add(&key, Instant::now() + pause);
@@ -281,26 +282,27 @@ impl Engine {
                 *record.last_operation() = None;
                 (verdict, None)
             }
-            // What is there now is looked at by itself.
+            // The new object has its own pass.
             Err(Halt::State(Error::Replaced(_))) => return due(Duration::ZERO),
             Err(Halt::State(error)) => {
                 tracing::error!(object = %key, error = %error, "state could not be written");
                 return due(Duration::from_secs(5));
             }
             Err(Halt::Failed(failure)) if failure.cause == Cause::Transport => {
-                // No object is to blame, and none is written: a restart of the agent would write to all of them.
+                // The agent is unreachable, which is no failure of an object: no condition is written, because a
+                // restart of the agent would write to all objects.
                 self.gate.send_replace(false);
                 return due(self.pause(&key, Code::Unavailable).1);
             }
             Err(Halt::Waiting(verdict)) => {
                 let pause = match (verdict.state, verdict.reason) {
-                    // Who has a volume may be a group that no manifest is about.
+                    // The volume may be in a group that has no manifest, whose changes wake nothing.
                     (_, "DependencyNotFound" | "MembersPending" | "MemberConflict") => {
                         Some(DEPENDENCY)
                     }
-                    // An administrator may have given it away, or deleted it, at the agent.
+                    // An administrator may have reassigned or deleted the resource at the agent.
                     (State::Stalled, reason) if is_held(reason) => Some(DEPENDENCY),
-                    // The server comes back by itself, and sooner than what a person has to look at.
+                    // The API server recovers by itself, so retry sooner than for conditions that need a person.
                     (_, "FinalizerPending" | "DeletionPending") => {
                         Some(self.pause(&key, Code::Unavailable).1)
                     }
@@ -314,7 +316,7 @@ impl Engine {
                 if failure.cause == Cause::Deadline {
                     self.suspicion.notify_one();
                 }
-                // The agent works on it, which is no failure.
+                // The operation is in flight in the agent, which is no failure.
                 if failure.code != Code::Aborted && failure.cause != Cause::Deadline {
                     note(&mut record, &failure, attempts, pause);
                 }
@@ -323,7 +325,8 @@ impl Engine {
             }
         };
         record.judge(&verdict);
-        // Not what the pass began with: it may have written more down meanwhile, or have changed what it wrote.
+        // Compare with the stored record, not the one that the pass began with: the pass may have saved more since, or
+        // changed what it saved.
         let stored = self.shared.record(&key);
         if let Some(stored) = stored
             && stored != record
@@ -355,21 +358,22 @@ impl Engine {
         (attempts, pause)
     }
 
-    /// An object is looked at anew: what failed before counts no more.
+    /// Queues an object immediately and resets its backoff.
     pub(crate) fn reset(&self, key: &ObjectKey) {
         lock(&self.retries).remove(key);
         self.shared.queue.add(key, Instant::now());
     }
 }
 
-/// Notes a failed call that is made again after `pause`; the same failure again is noted only when its attempts have doubled.
+/// Records a failed call that is retried after `pause`; a repeated failure is recorded only when its attempts have
+/// doubled.
 fn note(record: &mut Record, failure: &Failure, attempts: u32, pause: Duration) {
     let noted = record.last_operation();
     let message: String = failure.message.chars().take(1024).collect();
     let code = format!("{:?}", failure.code);
     let before = noted.take();
     let same = before.as_ref().filter(|before| {
-        // The same trouble goes on since it began, whatever is said of it.
+        // The same failure continues since its first occurrence, even if its message differs.
         before.rpc == failure.rpc && before.code == code
     });
     let since = same.and_then(|before| before.start_time.clone());
@@ -390,7 +394,7 @@ fn note(record: &mut Record, failure: &Failure, attempts: u32, pause: Duration) 
     };
 }
 
-/// Whether an operator would say that something happened.
+/// Returns true if the `Ready` condition changed.
 fn changed(before: &Record, after: &Record) -> bool {
     let shown = |record: &Record| {
         record.condition("Ready").map(|ready| {
@@ -417,8 +421,11 @@ fn log(key: &ObjectKey, verdict: &Verdict, code: Code) {
         State::Ready => {
             tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is ready");
         }
+        State::Gone if *reason == "Released" => {
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object released");
+        }
         State::Gone => {
-            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is gone");
+            tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object deleted");
         }
         State::Reconciling => {
             tracing::info!(object = %key, reason, rpc.code = ?code, detail = %message, "object is waiting");
@@ -426,7 +433,7 @@ fn log(key: &ObjectKey, verdict: &Verdict, code: Code) {
     }
 }
 
-/// A number between 0 and 1 that spreads what would come all at once.
+/// A random number between 0 and 1, for jitter.
 pub(crate) fn chance() -> f64 {
     let random = RandomState::new().build_hasher().finish() % 1000;
     u32::try_from(random).map_or(0.5, |random| f64::from(random) / 1000.0)
@@ -460,7 +467,7 @@ mod tests {
             (2, &first.start_time)
         );
         assert_ne!(second.next_retry_time, first.next_retry_time);
-        // Written again only when the attempts have doubled, or it says something else.
+        // Written again only when the attempts have doubled, or the message differs.
         assert_eq!(noted("CreateVolume", Code::Internal, "x", 3), second);
         let other = noted("CreateVolume", Code::Internal, "y", 4);
         assert_eq!(other.start_time, first.start_time);

@@ -1,4 +1,4 @@
-//! From what the manifests say to the records that are worked on. What is not said deletes nothing.
+//! Turns manifests of files into records. A missing manifest deletes nothing.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,7 +19,7 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Takes over a look at the manifests: an unchanged one writes nothing and queues nothing.
+    /// Applies a scan of the manifests: an unchanged manifest writes nothing and queues nothing.
     pub(crate) fn apply(
         &mut self,
         engine: &Engine,
@@ -37,10 +37,10 @@ impl Catalog {
                     .as_ref()
                     .is_none_or(|shown| shown.unavailable.as_ref() != Some(&why))
                 {
-                    tracing::warn!(source = directory, error = %why, "manifests cannot be read; nothing follows from that");
+                    tracing::warn!(source = directory, error = %why, "manifests cannot be read; no object is changed");
                 }
                 state.unavailable = Some(why);
-                // What was wrong with the files before is still what is known of them.
+                // The problems of the last readable scan remain the known ones.
                 if let Some(shown) = &self.shown {
                     state.problems.clone_from(&shown.problems);
                 }
@@ -53,7 +53,7 @@ impl Catalog {
                         .as_ref()
                         .is_none_or(|shown| shown.problems.get(file) != Some(problems));
                     if is_new && let Some(first) = problems.first() {
-                        tracing::warn!(file, error = %first, problems = problems.len(), "manifest is invalid; what it said before still holds");
+                        tracing::warn!(file, error = %first, problems = problems.len(), "manifest is invalid; its last valid version still applies");
                     }
                 }
                 state.problems = problems;
@@ -68,13 +68,11 @@ impl Catalog {
     }
 }
 
-/// A directory without a single file, where there were some, is an accident until a person says otherwise.
+/// A directory that became empty is treated as an accident: the scan is rejected, and no object becomes an orphan.
 fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
     match scan {
         Scan::Read(content) if content.files == 0 && engine.shared.has_anything() => {
-            Scan::Unavailable(format!(
-                "{directory} is empty, though there are objects from it"
-            ))
+            Scan::Unavailable(format!("{directory} is empty, but objects from it exist"))
         }
         other => other,
     }
@@ -91,7 +89,7 @@ fn take_over(
         ..
     } = content;
     let mut silent: HashSet<String> = silent.into_iter().collect();
-    // One document that cannot follow what was there before rejects its whole file.
+    // One document with a forbidden change rejects its whole file.
     for (file, document) in &documents {
         let wrong = refused(engine, document);
         if !wrong.is_empty() {
@@ -101,7 +99,8 @@ fn take_over(
     }
     let mut named = HashSet::new();
     let mut elsewhere = 0;
-    // Each is worked on as soon as it is taken over, and a snapshot of a group is of the members that are there then.
+    // Objects are queued as soon as they are ingested, and a group snapshot covers the members at that time, so group
+    // snapshots come last.
     let (late, early): (Vec<_>, Vec<_>) = documents
         .iter()
         .partition(|(_, document)| document.object.key().kind == "GroupSnapshot");
@@ -131,13 +130,14 @@ fn take_over(
         })?;
         if is_new {
             engine.shared.wake_groups(&key);
-            tracing::warn!(object = %key, "object is in no manifest any more; it is kept as it is");
+            tracing::warn!(object = %key, "manifest removed; object retained as an orphan");
         }
     }
     Ok((problems, elsewhere))
 }
 
-/// Whether a document asks for the end of what is an object of the API server by now, whose end is asked for there.
+/// Returns true if a document is the tombstone of an object that now belongs to the API server, where its deletion has
+/// to be requested.
 fn is_anothers_tombstone(engine: &Engine, document: &Document) -> bool {
     let is_served =
         |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
@@ -145,13 +145,13 @@ fn is_anothers_tombstone(engine: &Engine, document: &Document) -> bool {
         && engine.shared.with(&document.object.key(), is_served) == Some(true)
 }
 
-/// Why a document may not have the record of its name, if it comes from an API server: that its object is away says nothing
-/// of whose it is.
+/// Returns why a document may not take over the record of its name from an API server object. That the object was
+/// removed there does not transfer the ownership.
 fn anothers(engine: &Engine, record: &Record, document: &Document) -> Option<String> {
     record.served()?;
     if record.drumlin.orphan_since.is_none() {
         return Some(
-            "is an object of the API server on this node; delete it there, or take it out of here"
+            "an object of this name comes from the API server on this node; delete it there, or remove it from this file"
                 .to_owned(),
         );
     }
@@ -161,15 +161,15 @@ fn anothers(engine: &Engine, record: &Record, document: &Document) -> Option<Str
         return None;
     }
     Some(format!(
-        "{} is kept of an object of the API server that is away; to have it here, run `drumlin handover {} {}/{}`",
-        handle.unwrap_or("what was begun"),
+        "{} is retained from an API server object that no longer exists; to adopt it, run `drumlin handover {} {}/{}`",
+        handle.unwrap_or("an incomplete resource"),
         key.kind,
         key.namespace,
         key.name
     ))
 }
 
-/// What a document says that cannot follow what was there before.
+/// The forbidden changes of a document.
 fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
     let key = document.object.key();
     if is_anothers_tombstone(engine, document) {
@@ -187,11 +187,11 @@ fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
             message,
         }];
     }
-    // What was destroyed, or never begun, binds nobody.
+    // A destroyed object, or one without resources, restricts no change.
     let here = engine.known_agent().map(|agent| &*agent.node);
     let wrong = engine.shared.with(&key, |record| {
         let is_binding = record.is_begun() && !record.drumlin.destroyed;
-        // It stays where it is when its node has another name.
+        // The volume does not move when only its node is renamed.
         let now = document.object.node();
         let is_renamed = now.is_some() && now == here && record.node() != here;
         let mut wrong = document.object.wrong_after(&record.object());
@@ -213,7 +213,7 @@ fn refused(engine: &Engine, document: &Document) -> Vec<Problem> {
         .collect()
 }
 
-/// Takes over one document; says whether its object is this node's.
+/// Ingests one document; returns true if its object belongs to this node.
 fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> {
     let key = document.object.key();
     let shared = &engine.shared;
@@ -231,7 +231,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
             shared.note_elsewhere(&key, wanted);
             return Ok(false);
         }
-        // On disk before anything is called: that is the guard.
+        // The record is on disk before the first call: the equivalent of a finalizer.
         shared.put(&record)?;
         (shared.fail)("ingest.finalizer-added");
         engine.reset(&key);

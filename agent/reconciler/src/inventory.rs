@@ -1,6 +1,6 @@
-//! What the agent has, and whose it says that it is: for what nothing is known of here any more.
+//! The resources of the agent, by their recorded owner: for objects whose state is lost.
 //!
-//! One list serves all objects that are new at a time; what it says of one of them is asked again before it is believed.
+//! One cached list serves all objects that are new at the same time; an entry is read again before it is used.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -14,10 +14,10 @@ use tonic::{Code, transport::Channel};
 
 use crate::client::{Client, Failure, LIST, PATIENCE, call};
 
-/// So long a list is used: who is new in this time is looked for in one.
+/// How long a list is cached.
 const FRESH: Duration = Duration::from_secs(30);
 
-/// What the agent has, by whom it is for.
+/// The resources of the agent, by owner.
 #[derive(Debug, Default)]
 pub(crate) struct Inventory {
     objects: HashMap<ObjectKey, Vec<InventoryObject>>,
@@ -26,7 +26,7 @@ pub(crate) struct Inventory {
     is_known: bool,
 }
 
-/// The list that was made last, and when.
+/// The cached list, and when it was read.
 pub(crate) type Cache = Arc<Mutex<Option<(Instant, Arc<Inventory>)>>>;
 
 impl Inventory {
@@ -46,44 +46,44 @@ impl Inventory {
         inventory
     }
 
-    /// What was made for, or given to, an object of this name.
+    /// The resources that were created for, or assigned to, an object of this name.
     pub(crate) fn named(&self, key: &ObjectKey) -> &[InventoryObject] {
         self.objects.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// What has this id.
+    /// The resource with this handle.
     pub(crate) fn get(&self, id: &str) -> Option<&InventoryObject> {
         self.by_id.get(id)
     }
 
-    /// All there is.
+    /// All resources.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &InventoryObject> {
         self.by_id.values()
     }
 
-    /// Whether the agent says at all what it has.
+    /// True if the agent supports the inventory call.
     pub(crate) fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// The classes where nobody could look.
+    /// The classes that could not be read.
     pub(crate) fn names_unreadable(&self) -> impl Iterator<Item = &str> {
         self.unreadable.iter().map(|class| &*class.name)
     }
 
-    /// Where nobody could look, with why.
+    /// The classes that could not be read, each with its error.
     pub(crate) fn classes_unreadable(&self) -> impl Iterator<Item = String> {
         let unreadable = self.unreadable.iter();
         unreadable.map(|class| format!("class {}: {}", class.name, class.problem))
     }
 
-    /// A class that could not be read, and why.
+    /// The first class that could not be read, and its error.
     pub(crate) fn first_unreadable(&self) -> Option<(&str, &str)> {
         let first = self.unreadable.first()?;
         Some((&first.name, &first.problem))
     }
 
-    /// Why a class could not be read, if so.
+    /// The error of a class that could not be read.
     pub(crate) fn unreadable(&self, class: &str) -> Option<&str> {
         let mut unreadable = self.unreadable.iter();
         let found = unreadable.find(|one| one.name == class)?;
@@ -91,12 +91,12 @@ impl Inventory {
     }
 }
 
-/// One of the parameters that tell of the owner.
+/// One of the labels that record the owner.
 pub(crate) fn label<'a>(object: &'a InventoryObject, key: &str) -> Option<&'a str> {
     object.parameters.get(key).map(String::as_str)
 }
 
-/// The object that something was made for, or given to.
+/// The object that a resource was created for, or assigned to.
 pub(crate) fn owner(object: &InventoryObject) -> Option<ObjectKey> {
     let text = |key| label(object, key).map(str::to_owned);
     Some(ObjectKey {
@@ -106,7 +106,7 @@ pub(crate) fn owner(object: &InventoryObject) -> Option<ObjectKey> {
     })
 }
 
-/// What the agent calls a kind.
+/// The agent's name of a kind.
 pub(crate) fn kind_of(kind: &str) -> ObjectKind {
     match kind {
         "Volume" => ObjectKind::Volume,
@@ -118,7 +118,7 @@ pub(crate) fn kind_of(kind: &str) -> ObjectKind {
 }
 
 impl Client {
-    /// What the agent has; not older than half a minute. Of an agent that is not ours nothing is known.
+    /// The inventory, at most half a minute old; empty for CSI drivers other than our agent.
     pub(crate) async fn inventory(&self) -> Result<Arc<Inventory>, Failure> {
         let mut cached = self.inventory.lock().await;
         if let Some((made, inventory)) = &*cached
@@ -136,12 +136,12 @@ impl Client {
         Ok(inventory)
     }
 
-    /// What was listed is not so any more.
+    /// Drops the cached list.
     pub(crate) async fn forget_inventory(&self) {
         *self.inventory.lock().await = None;
     }
 
-    /// What has an id now.
+    /// Reads the resource with this handle, without the cache.
     pub(crate) async fn object(&self, id: &str) -> Result<Option<InventoryObject>, Failure> {
         let (mut objects, _) = self.objects(id.to_owned()).await?;
         Ok(objects.pop())
@@ -168,7 +168,7 @@ impl Client {
         }
     }
 
-    /// Has the agent write down whose something is.
+    /// Records the owner of a resource at the agent.
     pub(crate) async fn set_owner(&self, request: SetOwnerRequest) -> Result<(), Failure> {
         let mut client = inventory_client(self.channel());
         let answer = client.set_owner(request);

@@ -1,4 +1,4 @@
-//! What the agent has and no object asks for: shown, given to an object, deleted by hand.
+//! Resources of the agent that belong to no object: listed, assigned to an object, or deleted by an administrator.
 
 mod deletion;
 mod giving;
@@ -22,44 +22,45 @@ use crate::{
 pub use deletion::Deletion;
 pub use giving::{adopt, hand_over};
 
-/// Something that no object asks for.
+/// A resource that belongs to no object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// The agent's id of it.
+    /// The handle.
     pub handle: String,
-    /// What it is, as manifests call that.
+    /// The kind, as in manifests.
     pub kind: String,
-    /// How large it is; of a group snapshot, all members together.
+    /// The size; of a group snapshot, the sum of its members.
     pub size: String,
-    /// Whose it was.
+    /// The former owner.
     pub owner: String,
-    /// `Orphan` (its manifest is away), `Released` (its object let go of it), `Left` (nothing is known of an object),
-    /// `Given` (by an administrator, to an object that is not there), or `Unowned` (other callers have made it).
+    /// `Orphan` (its manifest was removed), `Released` (its object released it), `Left` (its object has no record
+    /// here), `Given` (assigned by an administrator to an object that does not exist yet), or `Unowned` (created by
+    /// other callers).
     pub state: String,
-    /// When it was made, or the moment that it shows.
+    /// The time of its creation, or of a snapshot its point in time.
     pub created: String,
-    /// What is wrong with it.
+    /// The problem that the agent reports, if any.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
 }
 
-/// All that no object asks for.
+/// All resources that belong to no object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Kept {
-    /// By owner and handle.
+    /// Sorted by owner and handle.
     pub objects: Vec<Row>,
-    /// Where nobody could look, with why.
+    /// Classes and state files that could not be read, with the error.
     pub unreadable: Vec<String>,
 }
 
-/// What is known on both sides.
+/// The inventory of the agent and the records of the reconciler.
 struct BothSides {
     client: Client,
     inventory: std::sync::Arc<Inventory>,
     records: Vec<Record>,
-    /// The state files that cannot be read: what they hold is not known.
+    /// The state files that cannot be read: their objects are unknown.
     unreadable: Vec<String>,
 }
 
@@ -79,12 +80,12 @@ impl BothSides {
         })
     }
 
-    /// The object that asks for what has this id.
+    /// The live object that the resource with this handle belongs to.
     fn live(&self, handle: &str) -> Option<&Record> {
         self.holder(handle).filter(|record| is_live(record))
     }
 
-    /// The object of which a record says that this is its.
+    /// The object whose record names this handle.
     fn holder(&self, handle: &str) -> Option<&Record> {
         let mut records = self.records.iter();
         records.find(|record| has(record, handle))
@@ -92,8 +93,7 @@ impl BothSides {
 
     fn find(&self, handle: &str) -> Result<&InventoryObject, Error> {
         self.inventory.get(handle).ok_or_else(|| {
-            let mut why =
-                format!("{handle} is not there; `drumlin kept --all` shows what there is");
+            let mut why = format!("{handle}: not found; `drumlin kept --all` lists all resources");
             for class in self.inventory.classes_unreadable() {
                 let _ = write!(why, "\n{class}");
             }
@@ -101,18 +101,18 @@ impl BothSides {
         })
     }
 
-    /// Refuses to judge whose something is while not all is known.
+    /// Fails if a state file cannot be read, because an owner could be unknown.
     fn check_all_is_known(&self) -> Result<(), Error> {
         match self.unreadable.first() {
             None => Ok(()),
             Some(one) => Err(Error::Kept(format!(
-                "whose it is cannot be told: a state file cannot be read: {one}"
+                "could not determine the owner: a state file cannot be read: {one}"
             ))),
         }
     }
 }
 
-/// Whether an object still asks for what its record says is its.
+/// Returns true if an object still owns the resource that its record names.
 fn is_live(record: &Record) -> bool {
     record.drumlin.orphan_since.is_none() && !(record.is_absent() && record.is_destroyed())
 }
@@ -133,7 +133,7 @@ fn failed(failure: Failure) -> Error {
     Error::Kept(format!("{rpc}: {message}"))
 }
 
-/// What no object asks for; with `all`, also what other callers of the agent have made.
+/// Lists resources that belong to no object; with `all`, also those that other callers of the agent created.
 ///
 /// # Errors
 /// When the agent does not answer, or the state cannot be read.
@@ -146,7 +146,7 @@ pub async fn list(socket: &Path, state_dir: &Path, all: bool) -> Result<Kept, Er
         .collect();
     let mut objects = Vec::new();
     for object in both.inventory.iter() {
-        // A member goes with its group snapshot.
+        // A member is listed with its group snapshot.
         if !object.group_snapshot_id.is_empty() {
             continue;
         }
@@ -216,7 +216,7 @@ fn size(object: &InventoryObject, inventory: &Inventory) -> String {
     }
 }
 
-/// Whose something was, for people.
+/// The former owner, for display.
 fn whose(object: &InventoryObject) -> String {
     let Some(ObjectKey {
         namespace, name, ..
@@ -257,7 +257,7 @@ impl Kept {
         }));
         let mut text = String::new();
         if self.objects.is_empty() {
-            text.push_str("nothing is kept that no object asks for\n");
+            text.push_str("no orphan, released or untracked resources\n");
         } else {
             align(&mut text, &lines);
         }

@@ -1,21 +1,21 @@
-//! Converges manifests by calling a CSI socket.
+//! Reconciles manifests by calling a CSI socket.
 //!
-//! - [`source`]: where manifests come from: a directory of YAML, the objects of an API server.
-//! - [`ingest`]: from what manifests say to records that are worked on.
-//! - [`store`], [`record`], [`api_object`], [`state`]: the record of each object, on disk and in memory.
-//! - [`engine`], [`queue`], [`backoff`]: which object is looked at when, and what a failure leads to.
-//! - [`kinds`]: a file per kind: from what is there to what is wanted, a call at a time.
-//! - [`controller`]: what is a cluster's and no node's.
-//! - [`inventory`]: what the agent has, and for whom.
-//! - [`drift`], [`mount_watch`]: whether what was made is still there.
-//! - [`requests`]: what an administrator says beside the manifests.
-//! - [`status`]: what the operator is shown.
-//! - [`kept`]: what no object asks for, and what an administrator does with it.
-//! - [`restore`]: the manifests that restore a snapshot.
+//! - [`source`]: the sources of manifests: a directory of YAML files, and the objects of an API server.
+//! - [`ingest`]: turns manifests into records that are reconciled.
+//! - [`store`], [`record`], [`api_object`]: the persistent record of each object.
+//! - [`engine`], [`queue`], [`backoff`]: which object is reconciled when, and how a failure is retried.
+//! - [`kinds`]: a file per kind: the calls that make the observed state match the manifest.
+//! - [`controller`]: work for the whole cluster that no single node can do.
+//! - [`inventory`]: the resources of the agent, by owner.
+//! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
+//! - [`requests`]: commands of an administrator that no manifest expresses.
+//! - [`status`]: the status table for the operator.
+//! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
+//! - [`restore`]: generates the manifests that restore a snapshot.
 //!
-//! **Invariant:** the socket is the only way in; nothing here depends on the operations.
-//! **Invariant:** what is missing deletes nothing. Only `drumlin.dev/state: absent` destroys.
-//! **Invariant:** what a repeated call must say again is on disk before the call is made.
+//! **Invariant:** the socket is the only interface to the agent; nothing here depends on its operations.
+//! **Invariant:** a missing manifest deletes nothing. Only `drumlin.dev/state: absent` destroys.
+//! **Invariant:** the arguments that a retried call must repeat are on disk before the first call (idempotency).
 #![cfg_attr(
     test,
     allow(
@@ -76,7 +76,7 @@ use source::{
 use state::{HostMounts, Shared};
 use store::Store;
 
-/// Why a reconciler cannot work.
+/// An error of the reconciler.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The state directory cannot be used.
@@ -85,53 +85,53 @@ pub enum Error {
     /// The endpoint cannot be dialled.
     #[error("{0}")]
     Endpoint(String),
-    /// An object was made again while the former one of its name was worked on.
-    #[error("{0} was made again meanwhile")]
+    /// An object was recreated under the same name while its predecessor was reconciled.
+    #[error("{0} was recreated while it was reconciled")]
     Replaced(String),
-    /// It is not known where the API server is.
+    /// The address of the API server is not known.
     #[error("{0}")]
     Cluster(String),
-    /// There is nothing to restore, or nothing that it could be called.
+    /// There is nothing to restore, or the requested names are not valid.
     #[error("{0}")]
     Restore(String),
-    /// What no object asks for is not there, or somebody has it.
+    /// A resource does not exist, or belongs to another object.
     #[error("{0}")]
     Kept(String),
 }
 
-/// What a reconciler is told.
+/// The settings of a reconciler.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// The socket of the agent.
     pub socket: PathBuf,
     /// The directory of manifests, if there is one.
     pub manifests: Option<PathBuf>,
-    /// The users, by number, whose manifests are believed beside those of root and of who runs this.
+    /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
     pub manifest_owners: Vec<u32>,
-    /// The API server whose objects it follows, if any.
+    /// The API server whose objects are reconciled, if any.
     pub cluster: Option<Cluster>,
     /// The agent's state directory; the reconciler's is below it.
     pub state_dir: PathBuf,
-    /// Called with a name between any two steps: where tests stop it.
+    /// Called with a name between any two steps: the fail points of tests.
     pub fail: fn(&str),
 }
 
-/// An API server.
+/// Settings for objects of an API server.
 #[derive(Debug, Clone, Default)]
 pub struct Cluster {
-    /// The file that says how it is reached; without one it is the one of the pod, or of the environment.
+    /// The kubeconfig file; without one, the in-cluster configuration of the pod or the environment is used.
     pub kubeconfig: Option<PathBuf>,
-    /// The directories of this host below which its objects may be mounted; nowhere when there are none.
+    /// The directories of this host below which its objects may be mounted; an empty list permits no mounts.
     pub mount_roots: Vec<PathBuf>,
-    /// The mount options that these have, whatever their objects ask for.
+    /// Mount options that are always added, whatever the objects request.
     pub mount_options: Vec<String>,
-    /// Whether a controller gives nodes to the objects that name none, so that this agent need not look for them.
+    /// True if a controller assigns nodes to objects without a node, so that this agent need not.
     pub leaves_claims: bool,
-    /// Up to so long it waits before it asks the server first: very many agents that start together come one by one.
+    /// Maximum random delay before the first request, so that many agents that start together spread their load.
     pub start_jitter: Duration,
 }
 
-/// Keeps volumes, groups and snapshots as manifests say.
+/// Reconciles volumes, groups and snapshots with their manifests.
 pub struct Reconciler {
     engine: Arc<Engine>,
     files: Option<Files>,
@@ -155,11 +155,11 @@ impl std::fmt::Debug for Reconciler {
 }
 
 impl Reconciler {
-    /// A reconciler that has taken its state directory. To be called within a runtime.
+    /// Creates a reconciler and locks its state directory. Must be called within a runtime.
     ///
     /// # Errors
-    /// When another reconciler has the state directory, or it cannot be used; when it is not known where the API server
-    /// is.
+    /// When another reconciler has locked the state directory, or it cannot be used; when the address of the API server
+    /// is not known.
     pub async fn new(settings: Settings) -> Result<Self, Error> {
         let store = Store::open(&settings.state_dir)?;
         let shared = Arc::new(Shared::new(store, settings.state_dir, settings.fail)?);
@@ -187,19 +187,19 @@ impl Reconciler {
         })
     }
 
-    /// Who wakes this has the manifests looked at now.
+    /// Notify this to rescan the manifests immediately.
     pub fn rescan(&self) -> Option<Arc<Notify>> {
         self.files.as_ref().map(|files| files.watch.waker())
     }
 
-    /// Works until `stop`.
+    /// Runs until `stop`.
     pub async fn run(self, stop: CancellationToken) {
         let Self {
             engine,
             files,
             cluster,
         } = self;
-        // What earlier starts left undone goes on, whatever the manifests say now.
+        // Incomplete work of earlier runs continues, whatever the manifests say now.
         for key in engine.shared.keys() {
             engine.shared.queue.add(&key, Instant::now());
         }
@@ -217,7 +217,7 @@ impl Reconciler {
                 stop.run_until_cancelled(Box::pin(verifying)).await;
             })
         };
-        // Each source by itself: one that does not answer holds up neither the other one nor the stop.
+        // Each source in its own task: one that does not answer delays neither the other source nor the stop.
         let files = files.map(|files| {
             let followed = files.follow(Arc::clone(&engine));
             tokio::spawn(stop.clone().run_until_cancelled_owned(followed))
@@ -238,7 +238,7 @@ impl Reconciler {
     }
 }
 
-/// So long a look at the manifests may take before it is said.
+/// Time after which a scan of the manifests is reported as slow.
 const SLOW: Duration = Duration::from_secs(10);
 
 impl Files {
@@ -260,7 +260,7 @@ impl Files {
             }
         };
         loop {
-            // On a thread that nobody waits for: the file system may never answer.
+            // On a thread of its own, because the file system may never answer.
             let mut looking = tokio::task::spawn_blocking(move || {
                 let scan = self.directory.scan();
                 (self, scan)
@@ -268,12 +268,15 @@ impl Files {
             let looked = if let Ok(looked) = timeout(SLOW, &mut looking).await {
                 looked
             } else {
-                let why = format!("a look at {shown} has taken more than {} s", SLOW.as_secs());
+                let why = format!("reading {shown} has taken more than {} s", SLOW.as_secs());
                 apply(&mut catalog, Scan::Unavailable(why));
                 looking.await
             };
             let Ok((files, scan)) = looked else {
-                tracing::error!(source = shown, "look at the manifests has ended in a panic");
+                tracing::error!(
+                    source = shown,
+                    "reading the manifests panicked; manifests are no longer followed"
+                );
                 return;
             };
             self = files;

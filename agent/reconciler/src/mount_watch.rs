@@ -1,4 +1,4 @@
-//! Mounts that somebody has taken away are seen at once: the kernel says when the mounts of this process change.
+//! Detects mounts that another process removed: the kernel reports when the mount table of this process changes.
 
 use std::{
     collections::HashSet,
@@ -17,22 +17,22 @@ use crate::{
     record::{Body, Record},
 };
 
-/// The mounts of this process.
+/// The mount table of this process.
 const TABLE: &str = "/proc/self/mountinfo";
-/// So long changes are gathered: containers come and go with many at once.
+/// How long changes are debounced: containers start and stop with many mounts at once.
 const GATHER: Duration = Duration::from_millis(100);
-/// So soon it is looked again where an object was just being worked on.
+/// Delay before the next check if an object was just being reconciled.
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Engine {
-    /// Has what was mounted and is not any more looked at, for ever. Without the kernel's word the look every ten minutes is
-    /// left.
+    /// Queues objects whose mount disappeared, forever. If the mount table cannot be watched, the drift check every ten
+    /// minutes remains.
     pub(crate) async fn keep_mounts(&self) {
         let table = watched();
         let table = match table {
             Ok(table) => table,
             Err(error) => {
-                tracing::warn!(error = %error, "mounts cannot be watched; they are looked at every ten minutes");
+                tracing::warn!(error = %error, "mount table cannot be watched; checking mounts every ten minutes");
                 return;
             }
         };
@@ -40,7 +40,7 @@ impl Engine {
             match table.ready(Interest::PRIORITY).await {
                 Ok(mut ready) => ready.clear_ready(),
                 Err(error) => {
-                    tracing::warn!(error = %error, "mounts are not watched any more; they are looked at every ten minutes");
+                    tracing::warn!(error = %error, "mount table watch failed; checking mounts every ten minutes");
                     return;
                 }
             }
@@ -51,22 +51,23 @@ impl Engine {
         }
     }
 
-    /// Has the agent asked about each mount that is not in the table: it may have mounts that this process does not see.
+    /// Asks the agent about each mount that is missing in the table: the agent may have mounts that this process does
+    /// not see.
     async fn doubt_unmounted(&self) -> MountScan {
         let mut look = MountScan::Done;
         for (key, handle, path) in blocking(|| self.unseen()) {
-            // Its own pass may be what has unmounted it.
+            // Its own pass may have unmounted it.
             if self.shared.queue.is_running(&key) {
                 look = MountScan::Again;
             } else if !self.shared.is_doubted(&key) {
-                // One that is paused or kept is looked at when it is neither any more.
+                // A paused object or an orphan is checked when it is neither any more.
                 self.verify_mount(&key, &handle, &path).await;
             }
         }
         look
     }
 
-    /// What should be mounted and is not in the table: the object, its volume, and where.
+    /// The expected mounts that are missing in the table: the object, its volume, and the path.
     fn unseen(&self) -> Vec<(ObjectKey, String, String)> {
         let should = self.shared.keys_of(|record| mount_of(record).is_some());
         if should.is_empty() {
@@ -84,7 +85,7 @@ impl Engine {
     }
 }
 
-/// The table of mounts, which has a priority event whenever it changes.
+/// Opens the mount table, which has a priority event whenever it changes.
 #[expect(
     deprecated,
     reason = "its successor is unsafe, for descriptors that change; that of a file never does"
@@ -93,14 +94,14 @@ fn watched() -> io::Result<AsyncFd<File>> {
     AsyncFd::with_interest(File::open(TABLE)?, Interest::PRIORITY)
 }
 
-/// Whether everything could be looked at.
+/// Whether all mounts could be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MountScan {
     Done,
     Again,
 }
 
-/// The volume of an object that says that it is mounted, and where.
+/// The handle and mount path of a mounted volume.
 fn mount_of(record: &Record) -> Option<(String, String)> {
     match &record.body {
         Body::Volume { status, .. } => status.volume_handle.clone().zip(status.mount_path.clone()),
@@ -108,7 +109,7 @@ fn mount_of(record: &Record) -> Option<(String, String)> {
     }
 }
 
-/// The path by which the mount table knows a mount point. Only what is above it is looked at: what is mounted there may not
+/// The path of a mount point as the mount table has it. Only its parent is resolved: the mounted file system may not
 /// answer.
 fn real(path: &Path) -> PathBuf {
     let parent = path
@@ -127,7 +128,7 @@ fn mount_points() -> io::Result<HashSet<PathBuf>> {
     Ok(points.map(unescaped).collect())
 }
 
-/// A path as it is: the table writes spaces and the like as `\040`.
+/// Unescapes a path: the table writes spaces and the like as `\040`.
 fn unescaped(field: &[u8]) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     let mut bytes = Vec::with_capacity(field.len());

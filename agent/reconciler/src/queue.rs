@@ -1,4 +1,4 @@
-//! Which object is looked at next: one at a time each, several at once, fair between namespaces.
+//! The work queue: one worker per object, several objects at once, fair between namespaces.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,21 +12,21 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// How many objects are worked on at once.
+/// Number of workers.
 pub(crate) const WORKERS: usize = 8;
-/// So many of them at most wait for what may take long: a mount after a boot finds a worker.
+/// Maximum number of workers for slow work, so that a mount after a boot finds a free worker.
 const SLOW: usize = 6;
-/// So many of them at most are of one namespace.
+/// Maximum number of workers for one namespace.
 const NAMESPACE: usize = 4;
 
-/// What kind of work an object needs, the more urgent first.
+/// The kind of work that an object needs, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Lane {
-    /// It was mounted before this boot, and somebody waits for that.
+    /// A mount that existed before this boot, which its users wait for.
     Mount,
-    /// It goes, and makes room.
+    /// A deletion, which frees capacity.
     Removal,
-    /// Everything else.
+    /// All other work.
     Making,
 }
 
@@ -43,18 +43,18 @@ pub(crate) struct Queue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What is due at a time, in the order in which it was added.
+    /// Scheduled keys by due time, in the order in which they were added.
     due: BTreeMap<(Instant, u64), ObjectKey>,
-    /// What was due and has no worker yet, by namespace.
+    /// Due keys without a worker, by namespace.
     ready: HashMap<Lane, BTreeMap<String, BTreeMap<u64, ObjectKey>>>,
     places: HashMap<ObjectKey, QueueEntry>,
     running: HashMap<ObjectKey, Lane>,
-    /// The namespace that had its turn last.
+    /// The namespace that was served last.
     last: HashMap<Lane, String>,
     next: u64,
 }
 
-/// Where a key waits.
+/// The position of a waiting key.
 #[derive(Debug, Clone, Copy)]
 enum QueueEntry {
     Due(Instant, u64),
@@ -68,12 +68,12 @@ impl Queue {
         self.wake.notify_one();
     }
 
-    /// Waits for a key that is due and that nobody has; it is the caller's until [`Queue::done`].
+    /// Waits for a due key that no worker has; it belongs to the caller until [`Queue::done`].
     pub(crate) async fn next(&self, lane_of: impl Fn(&ObjectKey) -> Lane) -> ObjectKey {
         loop {
             let (found, later) = self.lock().take(&lane_of);
             if let Some(key) = found {
-                // Another worker may have something to do as well.
+                // There may be work for another worker, too.
                 self.wake.notify_one();
                 return key;
             }
@@ -89,13 +89,13 @@ impl Queue {
         }
     }
 
-    /// Gives a key back.
+    /// Returns a key.
     pub(crate) fn done(&self, key: &ObjectKey) {
         self.lock().running.remove(key);
         self.wake.notify_one();
     }
 
-    /// Whether a key is somebody's.
+    /// Returns true if a worker has the key.
     pub(crate) fn is_running(&self, key: &ObjectKey) -> bool {
         self.lock().running.contains_key(key)
     }
@@ -113,7 +113,7 @@ impl Inner {
                 self.due.remove(&(before, number));
                 None
             }
-            // It keeps its turn, but may need other work by now.
+            // The key keeps its position, but may need another kind of work by now.
             Some(QueueEntry::Ready(lane, number)) => {
                 self.take_from(lane, &key.namespace, Some(number));
                 Some(number)
@@ -131,7 +131,7 @@ impl Inner {
             .insert(key.clone(), QueueEntry::Due(time, number));
     }
 
-    /// The next key; if there is none, when the next one is due.
+    /// Returns the next key, or the time at which one is due.
     fn take(
         &mut self,
         lane_of: &impl Fn(&ObjectKey) -> Lane,
@@ -156,7 +156,7 @@ impl Inner {
         (None, later)
     }
 
-    /// Moves what is due to where it waits for a worker; says when the next one is due.
+    /// Moves due keys to the waiting list; returns the time at which the next one is due.
     fn ready_what_is_due(&mut self, lane_of: &impl Fn(&ObjectKey) -> Lane) -> Option<Instant> {
         let now = Instant::now();
         let mut later = None;
@@ -183,7 +183,7 @@ impl Inner {
         later
     }
 
-    /// The namespace whose turn it is: the next one, in their order, that has not enough workers.
+    /// The next namespace in round-robin order that is below its limit of workers.
     fn turn(&self, lane: Lane) -> Option<String> {
         let namespaces = self.ready.get(&lane)?;
         let has_workers = |namespace: &str| {
@@ -198,7 +198,7 @@ impl Inner {
         Some(turn.0.clone())
     }
 
-    /// Takes what has waited longest, or what has this number, from where it waits.
+    /// Takes the key that has waited longest, or the one with this number, from the waiting list.
     fn take_from(&mut self, lane: Lane, namespace: &str, number: Option<u64>) -> Option<ObjectKey> {
         let namespaces = self.ready.get_mut(&lane)?;
         let waiting = namespaces.get_mut(namespace)?;
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// The names say what is to be done.
+    /// The prefix of a name selects its lane.
     fn lane(key: &ObjectKey) -> Lane {
         match key.name.split('-').next() {
             Some("mount") => Lane::Mount,
@@ -239,7 +239,7 @@ mod tests {
         }
     }
 
-    /// What workers get now, as many as there are.
+    /// The keys that free workers get now.
     async fn taken(queue: &Queue) -> Vec<String> {
         let mut taken = Vec::new();
         while taken.len() < WORKERS {
@@ -285,7 +285,7 @@ mod tests {
             "tenant/clone-3",
         ];
         assert_eq!(first, expected);
-        // Who is done makes room for its namespace.
+        // A finished key frees a worker for its namespace.
         queue.done(&of("tenant", "clone-1"));
         assert_eq!(taken(&queue).await, ["tenant/clone-4"]);
     }

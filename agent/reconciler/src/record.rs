@@ -1,4 +1,4 @@
-//! What is remembered of an object: its last good spec, what became of it, and what was about to be done.
+//! The persistent record of an object: its last valid spec, its status, and the intended next step.
 
 mod body;
 
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use body::Body;
 
-/// The form of record that this version writes; a higher one is left alone.
+/// The version of the record format; a record of a higher version is left unchanged.
 pub(crate) const VERSION: u32 = 1;
 
-/// An object on disk: the same JSON as `kubectl get -o json`, and beside it what only we need.
+/// An object on disk: the same JSON as `kubectl get -o json`, with private data of the reconciler beside it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Record {
@@ -31,7 +31,7 @@ pub(crate) struct Record {
     pub(crate) drumlin: Book,
 }
 
-/// What only the reconciler needs.
+/// Private data of the reconciler.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a fact of its own, and any of them may hold"
@@ -39,72 +39,72 @@ pub(crate) struct Record {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Book {
-    /// The form of the record.
+    /// The version of the record format.
     pub(crate) version: u32,
-    /// The file that it was read from last.
+    /// The file of its last manifest.
     pub(crate) file: String,
-    /// The line in it.
+    /// The line in that file.
     pub(crate) line: usize,
-    /// What makes an object that is made again another one.
+    /// The incarnation: distinguishes a recreated object from its predecessor.
     pub(crate) incarnation: String,
-    /// Since when no manifest names it; it is kept as it is.
+    /// Since when it has no manifest; it is retained unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphan_since: Option<String>,
-    /// What `CreateVolume` is asked for, the first time and every time.
+    /// The arguments of `CreateVolume`, identical in every retry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) create: Option<CreateIntent>,
-    /// What may be mounted: written before the call, so that it can be taken away after a crash.
+    /// The intended mount: written before the call, so that it can be unmounted after a crash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mounted: Option<VolumeMount>,
-    /// What holds for `mounted` though its object did not ask for it, where that is known.
+    /// The restrictions that were applied to `mounted`, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) confined: Option<crate::kinds::Confined>,
-    /// The boot in which `mounted` was seen to be so.
+    /// The boot in which `mounted` was confirmed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) boot: Option<String>,
-    /// The file system must still follow its volume's growth.
+    /// The file system still has to be grown to the size of its volume.
     #[serde(default)]
     pub(crate) grow_file_system: bool,
-    /// The volume was there and is gone; nothing takes its place until a person says so.
+    /// The volume was created and no longer exists; it is not recreated until a person requests it.
     #[serde(default)]
     pub(crate) lost: bool,
-    /// What `state: absent` asks for has been done.
+    /// The deletion or release that `state: absent` requests is complete.
     #[serde(default)]
     pub(crate) destroyed: bool,
-    /// The agent knows it as another one's, or as nobody's any more.
+    /// The agent still records another owner, or none, for its resource.
     #[serde(default)]
     pub(crate) owner_unset: bool,
-    /// The volumes that this group was told to have, by id: those that others have put into it are not among them.
+    /// The handles of the members that the reconciler applied to this group, without those that other callers added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) applied: Vec<String>,
-    /// What an API server says of the object, where it came from one.
+    /// The API server metadata, if it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) served: Option<crate::api_object::Served>,
 }
 
-/// The arguments of `CreateVolume` that must be the same in every repeat.
+/// The arguments of `CreateVolume` that must be identical in every retry (idempotency).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CreateIntent {
-    /// The capacity asked for, in bytes.
+    /// The requested capacity, in bytes.
     pub(crate) bytes: u64,
-    /// The file system asked for.
+    /// The requested file system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) fs_type: Option<FsType>,
-    /// The mount options asked for.
+    /// The requested mount options.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) mount_flags: Vec<String>,
-    /// The snapshot that it is made from.
+    /// The handle of the source snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) snapshot: Option<String>,
-    /// The volume that it is made from.
+    /// The handle of the source volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) volume: Option<String>,
     /// The parameters.
     pub(crate) parameters: BTreeMap<String, String>,
 }
 
-/// What the conditions of an object say.
+/// The verdict of a pass, from which the conditions are set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) state: State,
@@ -112,25 +112,25 @@ pub(crate) struct Verdict {
     pub(crate) message: String,
 }
 
-/// How far an object is.
+/// The state of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// All is as wanted.
+    /// The object is as its manifest requests.
     Ready,
-    /// It is worked on, or tried again.
+    /// The object is being reconciled, or will be retried.
     Reconciling,
-    /// It can never work as it is; a person must act.
+    /// The object cannot become ready without a change; a person must act.
     Stalled,
-    /// It is as wanted, which is not to be.
+    /// The object is deleted or released, as requested.
     Gone,
 }
 
 impl Record {
-    /// The record of an object that was never seen before.
+    /// Creates the record of a new object.
     pub(crate) fn new(object: &Object, file: &str, line: usize) -> Self {
         let mut metadata = object.metadata().clone();
         metadata.generation = Some(1);
-        // In whole seconds, as a server's.
+        // In whole seconds, as in an API server.
         let now = Timestamp::from_second(Timestamp::now().as_second());
         metadata.creation_timestamp = now.ok().map(Time);
         Self {
@@ -158,7 +158,7 @@ impl Record {
         }
     }
 
-    /// Which object it is.
+    /// The key of the object.
     pub(crate) fn key(&self) -> ObjectKey {
         ObjectKey {
             kind: self.kind.clone(),
@@ -167,7 +167,7 @@ impl Record {
         }
     }
 
-    /// The last good object.
+    /// The last valid object.
     pub(crate) fn object(&self) -> Object {
         match &self.body {
             Body::Volume { spec, .. } => {
@@ -193,7 +193,7 @@ impl Record {
         }
     }
 
-    /// Whether a manifest at this place (file and line) says nothing new.
+    /// Returns true if a manifest at this place (file and line) changes nothing.
     pub(crate) fn says(&self, object: &Object, (file, line): (&str, usize)) -> bool {
         let metadata = object.metadata();
         self.body.wants_as(object)
@@ -204,7 +204,7 @@ impl Record {
             && self.drumlin.line == line
     }
 
-    /// Takes over what a manifest says now; says whether there is anything new.
+    /// Updates the record from its manifest; returns true if anything changed.
     pub(crate) fn adopt(&mut self, object: &Object, (file, line): (&str, usize)) -> bool {
         if self.says(object, (file, line)) {
             return false;
@@ -215,7 +215,7 @@ impl Record {
         let metadata = object.metadata();
         self.metadata.annotations.clone_from(&metadata.annotations);
         self.metadata.labels.clone_from(&metadata.labels);
-        // Another place, or having been away, changes nothing of what is wanted.
+        // Another file, or a return from being an orphan, does not change the spec.
         if (&self.body, &self.metadata) != (&before.0, &before.1) {
             self.metadata.generation = place.map(|generation| generation + 1);
         }
@@ -229,7 +229,8 @@ impl Record {
         true
     }
 
-    /// Takes over what the manifests and other objects say of it by now, and leaves what a pass has made of it.
+    /// Takes over the parts that manifests and other objects write, from the current record, and leaves the parts that
+    /// a pass writes.
     pub(crate) fn take_over(&mut self, now: Self) {
         self.metadata = now.metadata;
         match (&mut self.body, &now.body) {
@@ -250,7 +251,7 @@ impl Record {
         self.take_over_served(now.drumlin.served);
     }
 
-    /// Whether a group's manifest wants this volume, by its name or by its labels.
+    /// Returns true if a group selects this volume, by its name or its labels.
     pub(crate) fn wants(&self, volume: &Self) -> bool {
         let Body::Group { spec, .. } = &self.body else {
             return false;
@@ -271,7 +272,7 @@ impl Record {
         }
     }
 
-    /// Whether two groups may want the same volume.
+    /// Returns true if two groups may select the same volume.
     pub(crate) fn may_rival(&self, other: &Self) -> bool {
         let (Body::Group { spec, .. }, Body::Group { spec: others, .. }) =
             (&self.body, &other.body)
@@ -283,12 +284,12 @@ impl Record {
         }
         match (&spec.members, &others.members) {
             (Some(members), Some(others)) => members.iter().any(|member| others.contains(member)),
-            // Which volumes labels mean is known of each volume only.
+            // Which volumes a selector matches is known for each single volume only.
             _ => true,
         }
     }
 
-    /// The objects that it is made from, shows, or holds by name.
+    /// The objects that it refers to by name: its source, its group, or its members.
     pub(crate) fn sources(&self) -> Vec<ObjectKey> {
         let namespace = self.key().namespace;
         let named = |kind: &str, name: &String| ObjectKey {
@@ -324,12 +325,12 @@ impl Record {
         }
     }
 
-    /// Whether there may be something of it at the agent: if not, it can go without a trace.
+    /// Returns true if the agent may have resources of it; if not, the record can simply be removed.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_state_lost() || self.is_begun_here()
     }
 
-    /// The same, as far as it is known here.
+    /// The same, as far as its record shows.
     pub(crate) fn is_begun_here(&self) -> bool {
         match &self.body {
             Body::Volume { status, .. } => {
@@ -341,7 +342,7 @@ impl Record {
         }
     }
 
-    /// Whether what it stands for is not what it was: none takes the condition away.
+    /// Sets the `Drifted` condition, or removes it if there is no drift.
     pub(crate) fn drift(&mut self, message: Option<String>) {
         let generation = self.generation();
         let verdict = Verdict {
@@ -354,7 +355,7 @@ impl Record {
         set(conditions, "Drifted", status, &verdict, generation);
     }
 
-    /// How often its manifest has changed.
+    /// The generation of its manifest.
     pub(crate) fn generation(&self) -> i64 {
         self.metadata.generation.unwrap_or(1)
     }
@@ -365,26 +366,26 @@ impl Record {
         annotations.get(key).map(String::as_str)
     }
 
-    /// Whether it shall be destroyed, by its deletion policy.
+    /// Returns true if it shall be deleted or released, by its deletion policy.
     pub(crate) fn is_absent(&self) -> bool {
         self.annotation(names::STATE) == Some("absent")
             || self.served().is_some_and(|served| served.is_deleting)
     }
 
-    /// Whether what `state: absent` asks for is done: what was released only, and shall be deleted since, is not.
+    /// Returns true if the request of `state: absent` is complete: an object that was released, but shall be deleted
+    /// since, is not.
     pub(crate) fn is_destroyed(&self) -> bool {
         let ready = self.condition("Ready");
         let is_released = ready.is_some_and(|ready| ready.reason == "Released");
         self.drumlin.destroyed && !(is_released && self.deletion_policy() == DeletionPolicy::Delete)
     }
 
-    /// Whether nothing is left that a record would have to be kept for: what asked for destruction was obeyed, or nothing
-    /// was ever begun.
+    /// Returns true if the record is no longer needed: the requested deletion is complete, or nothing was ever created.
     pub(crate) fn is_nothing(&self) -> bool {
         (self.is_absent() && self.is_destroyed()) || !self.is_begun()
     }
 
-    /// The agent's id of what it stands for.
+    /// The handle of its resource.
     pub(crate) fn handle(&self) -> Option<&str> {
         let handle = match &self.body {
             Body::Volume { status, .. } => &status.volume_handle,
@@ -395,18 +396,18 @@ impl Record {
         handle.as_deref()
     }
 
-    /// Whether it is a file's whose id begins with another name of this node, or with another node's.
+    /// Returns true if it comes from a file and its handle begins with another node name.
     pub(crate) fn is_of_former_name(&self, here: &str) -> bool {
         let node = self.handle().and_then(names::node_of);
         self.served().is_none() && node.is_some_and(|node| node != here)
     }
 
-    /// Whether it shall be left alone.
+    /// Returns true if reconciliation is paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.annotation(names::PAUSED) == Some("true")
     }
 
-    /// The node that it belongs to, when its manifest says so.
+    /// The node that its manifest names.
     pub(crate) fn node(&self) -> Option<&str> {
         match &self.body {
             Body::Volume { spec, .. } => spec.node_name.as_deref(),
@@ -416,7 +417,7 @@ impl Record {
         }
     }
 
-    /// What becomes of what it stands for when it is destroyed.
+    /// The deletion policy.
     pub(crate) fn deletion_policy(&self) -> DeletionPolicy {
         if self.served().is_some_and(|served| served.is_kept) {
             return DeletionPolicy::Retain;
@@ -429,12 +430,12 @@ impl Record {
         }
     }
 
-    /// The last call that was made for it.
+    /// The last failed call.
     pub(crate) fn last_operation(&mut self) -> &mut Option<LastOperation> {
         self.body.status_mut().last_operation_mut()
     }
 
-    /// Whether nothing is left to be done: looked at since its manifest changed, and ready or gone.
+    /// Returns true if there is no work left: reconciled since its manifest changed, and ready or gone.
     pub(crate) fn is_settled(&self) -> bool {
         let (observed, _) = self.observed();
         let is_done = if self.is_absent() {
@@ -445,12 +446,12 @@ impl Record {
         is_done && observed == self.generation()
     }
 
-    /// What was judged of it was another one's: nobody has looked yet.
+    /// The conditions belong to an earlier object; this one was not reconciled yet.
     pub(crate) fn unsettle(&mut self) {
         *self.body.status_mut().seen_mut().0 = -1;
     }
 
-    /// Whether it is ready.
+    /// Returns true if it is ready.
     pub(crate) fn is_ready(&self) -> bool {
         self.condition("Ready")
             .is_some_and(|ready| ready.status == "True")
@@ -468,7 +469,7 @@ impl Record {
         self.body.status().seen()
     }
 
-    /// Writes down how far it is; says whether that is new.
+    /// Sets the conditions from a verdict; returns true if anything changed.
     pub(crate) fn judge(&mut self, verdict: &Verdict) -> bool {
         let before = self.clone();
         let generation = self.generation();
@@ -479,7 +480,7 @@ impl Record {
     }
 }
 
-/// Makes conditions say how far an object is.
+/// Sets the conditions from a verdict.
 pub(crate) fn judge(conditions: &mut Vec<Condition>, verdict: &Verdict, generation: i64) {
     let ready = match verdict.state {
         State::Ready => "True",
@@ -530,19 +531,19 @@ fn set(
     });
 }
 
-/// The present moment as people and Kubernetes write it.
+/// The current time in RFC 3339, as Kubernetes writes it.
 pub(crate) fn now() -> String {
     Timestamp::now().to_string()
 }
 
-/// The moment that comes after this pause.
+/// The time after this pause, in RFC 3339.
 pub(crate) fn after(pause: Duration) -> String {
     let pause = SignedDuration::try_from(pause).unwrap_or(SignedDuration::MAX);
     let moment = Timestamp::now().saturating_add(pause);
     moment.unwrap_or(Timestamp::MAX).to_string()
 }
 
-/// A word that no other incarnation of the object has.
+/// A unique identifier of an incarnation.
 fn incarnation() -> String {
     let now = Timestamp::now().as_nanosecond();
     format!("{now:x}-{:x}", std::process::id())
@@ -553,7 +554,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// It is in the state directories of hosts: a change here is a new version.
+    /// This format is on the disks of hosts: a change here needs a new version.
     #[test]
     fn the_fields_of_a_record_are_these() {
         let drumlin = json!({

@@ -1,5 +1,5 @@
-//! What an administrator says of objects beside their manifests: a file each, below the state directory, that a command
-//! writes and the reconciler obeys. Who may write there has the host.
+//! Requests of an administrator that no manifest expresses: a file for each, below the state directory, that a command
+//! writes and the reconciler carries out. Write access to that directory means full access to the host.
 
 use std::{
     fs::{self, DirBuilder},
@@ -13,36 +13,36 @@ use drumlin_crd::ObjectKey;
 
 use crate::{Error, blocking::blocking, engine::Engine, record::Record, store};
 
-/// Where the words are within the reconciler's state.
+/// The directory of requests within the reconciler's state.
 const DIRECTORY: &str = "words";
-/// How often they are looked at.
+/// Polling interval.
 const ROUND: Duration = Duration::from_secs(3);
-/// So long a word holds: what was allowed once and not done is not allowed for ever.
+/// Lifetime of a request: a permission that was not used expires.
 const HOLDS: Duration = Duration::from_hours(1);
 
-/// The words that there are.
+/// The directory of requests.
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     root: PathBuf,
 }
 
-/// What is said of an object.
+/// A request about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) key: ObjectKey,
-    /// What it is about: another one that the object may have by then is not meant.
+    /// The handle that it applies to: another resource that the object may have by then is not meant.
     pub(crate) handle: String,
 }
 
 impl Requests {
-    /// Those below the agent's state directory.
+    /// The requests below the agent's state directory.
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join(store::DIRECTORY).join(DIRECTORY),
         }
     }
 
-    /// Says that whoever asks for this name may have what its object has, or had.
+    /// Permits the next object of this name to adopt the resource that its predecessor has, or had.
     pub(crate) fn say(&self, word: &Word) -> Result<(), Error> {
         let path = store::path(&self.root, &word.key)?;
         let failed = |error: std::io::Error| {
@@ -65,25 +65,25 @@ impl Requests {
         fs::rename(&passing, &path).map_err(failed)
     }
 
-    /// What was said of an object, not long ago.
+    /// The handle of an unexpired request about an object.
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<String> {
         let said = said(&store::path(&self.root, key).ok()?)?;
         (said.key == *key).then_some(said.handle)
     }
 
-    /// Whether this was said.
+    /// Returns true if there is a request about this object and handle.
     pub(crate) fn allow(&self, key: &ObjectKey, handle: Option<&str>) -> bool {
         handle.is_some() && self.get(key).as_deref() == handle
     }
 
-    /// What was said is done.
+    /// Removes a request that was carried out.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         if let Ok(path) = store::path(&self.root, key) {
             let _ = fs::remove_file(path);
         }
     }
 
-    /// All that was said.
+    /// All unexpired requests.
     pub(crate) fn all(&self) -> Vec<Word> {
         let mut words = Vec::new();
         for kind in entries(&self.root.join("objects")) {
@@ -98,7 +98,7 @@ impl Requests {
 }
 
 impl Engine {
-    /// Obeys what administrators say, for ever.
+    /// Carries out requests, forever.
     pub(crate) async fn keep_words(&self) {
         let mut heard = Vec::new();
         loop {
@@ -115,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Whoever may have waited for this looks again.
+    /// Queues the objects that may have waited for a request.
     async fn hear(&self, word: &Word) {
         self.client.forget_inventory().await;
         self.reset(&word.key);
@@ -123,7 +123,7 @@ impl Engine {
         self.shared.look_at_directory();
     }
 
-    /// What was kept of an object that nobody asks for, and was deleted, is kept no more.
+    /// Removes the record of an orphan whose resource was deleted.
     async fn obey(&self, word: &Word) {
         let is_meant = |record: &Record| {
             record.drumlin.orphan_since.is_some() && record.handle() == Some(&word.handle)
@@ -137,7 +137,7 @@ impl Engine {
         match self.shared.forget(&word.key) {
             Ok(()) => {
                 self.shared.words.forget(&word.key);
-                tracing::info!(object = %word.key, handle = %word.handle, "what was kept of the object is deleted");
+                tracing::info!(object = %word.key, handle = %word.handle, "record of a deleted orphan removed");
             }
             Err(error) => {
                 tracing::error!(object = %word.key, error = %error, "state could not be written");
@@ -148,7 +148,7 @@ impl Engine {
 
 fn said(path: &Path) -> Option<Word> {
     let age = fs::metadata(path).ok()?.modified().ok()?.elapsed();
-    // A clock that was set back says nothing of when that was.
+    // After the clock was set back, the age of a request is unknown.
     if age.is_ok_and(|age| age > HOLDS) {
         return None;
     }

@@ -1,4 +1,5 @@
-//! The manifests that restore a snapshot, from the state files alone. Nothing is applied: a person decides where to.
+//! Generates the manifests that restore a snapshot, from the state files alone. Nothing is applied: a person decides
+//! where to.
 
 use std::{collections::BTreeMap, fmt::Write, path::Path};
 
@@ -15,23 +16,23 @@ use crate::{
     store::{self, DIRECTORY},
 };
 
-/// The manifests of volumes made from a snapshot, or from all members of a group snapshot with a group of them; each is
-/// called like what it is a copy of, with `suffix` behind it.
+/// The manifests that create volumes from a snapshot, or from all members of a group snapshot with a group of them;
+/// each is named like its original, with `suffix` appended.
 ///
 /// # Errors
-/// When there is no such snapshot, it is not ready, or a name that would be given is taken, or is none.
+/// When there is no such snapshot, it is not ready, or a new name already exists or is not valid.
 pub fn manifests(state_dir: &Path, key: &ObjectKey, suffix: &str) -> Result<String, Error> {
     let root = state_dir.join(DIRECTORY);
     let (records, unreadable) = store::load(&root)?;
     let here = store::path(&root, key)?;
     if let Some(one) = unreadable.iter().find(|one| one.path == here) {
-        let why = format!("{key}: its state cannot be read: {}", one.why);
+        let why = format!("{key}: could not read its state file: {}", one.why);
         return Err(Error::Restore(why));
     }
     let record = records.iter().find(|record| record.key() == *key);
     let record = record.ok_or_else(|| {
         Error::Restore(format!(
-            "{key}: there is none; `drumlin status` shows what there is"
+            "{key}: not found; `drumlin status` lists all objects"
         ))
     })?;
     let restore = Restore {
@@ -46,24 +47,24 @@ pub fn manifests(state_dir: &Path, key: &ObjectKey, suffix: &str) -> Result<Stri
     }
 }
 
-/// A snapshot, and all that is known beside it.
+/// A snapshot, and all records.
 struct Restore<'a> {
     records: &'a [Record],
     record: &'a Record,
     suffix: &'a str,
 }
 
-/// Something whose moment is kept.
+/// A volume that a snapshot was taken of.
 struct Kept<'a> {
-    /// What it is called in manifests, if it is.
+    /// Its name in manifests, if it has one.
     name: &'a str,
-    /// What is called so.
+    /// The kind of that name.
     kind: MemberKind,
-    /// Something of the other kind is called so, too.
+    /// True if an object of the other kind has the same name.
     is_told_by_kind: bool,
-    /// The id of its volume.
+    /// The handle of its volume.
     handle: &'a str,
-    /// How large a volume of it must be.
+    /// The minimum size of a restored volume, in bytes.
     size: u64,
     source: VolumeSource,
 }
@@ -74,7 +75,7 @@ impl Restore<'_> {
         let is_ready = match &self.record.body {
             Body::Snapshot { status, .. } => status.ready_to_use,
             Body::GroupSnapshot { status, .. } => status.ready_to_use,
-            _ => return Err(Error::Restore(format!("{key}: is no snapshot"))),
+            _ => return Err(Error::Restore(format!("{key}: is not a snapshot"))),
         };
         if is_ready && !self.record.is_absent() {
             return Ok(());
@@ -145,16 +146,16 @@ impl Restore<'_> {
 
     fn text(&self, moment: Option<&String>, documents: &[String]) -> String {
         format!(
-            "# From {} of {}. Nothing is applied yet: check it, and put it among the manifests.\n{}",
+            "# From {} of {}. Nothing is applied yet: check it, and add it to the manifests.\n{}",
             self.record.key(),
-            moment.map_or("an unknown moment", String::as_str),
+            moment.map_or("an unknown time", String::as_str),
             documents.join("---\n")
         )
     }
 
-    /// One member of all.
+    /// Describes one member.
     fn kept<'a>(&self, member: &'a MemberSnapshot, all: &[MemberSnapshot]) -> Kept<'a> {
-        // One that nothing was called is found by its id.
+        // A member without a name is selected by its handle.
         let by = if member.name.is_empty() {
             &member.volume_handle
         } else {
@@ -184,10 +185,10 @@ impl Restore<'_> {
         }
     }
 
-    /// The manifest of a copy, with what is to be known of it before.
+    /// The manifest of a restored volume, with comments on what to check.
     fn volume(&self, name: &str, kept: Kept<'_>) -> Result<String, Error> {
         let mut text = format!("# A copy of volume {}.\n", kept.handle);
-        // A claim is about no manifest here.
+        // A PersistentVolumeClaim has no manifest here.
         let before = Some(kept.name).filter(|_| kept.kind == MemberKind::Volume);
         let before = before.and_then(|name| self.sibling("Volume", name));
         let before = before.and_then(|record| match &record.body {
@@ -197,7 +198,7 @@ impl Restore<'_> {
         let mut volume = if let Some((record, spec)) = before {
             self.like(&mut text, record, spec)
         } else {
-            text += "# No manifest is about that any more: check class, fsType and volumeMode.\n";
+            text += "# The volume has no manifest any more: check class, fsType and volumeMode.\n";
             blank(names::class_of(kept.handle).map(str::to_owned))
         };
         volume.metadata.name = Some(name.to_owned());
@@ -213,7 +214,7 @@ impl Restore<'_> {
         Ok(text + &yaml(&volume)?)
     }
 
-    /// A volume like another one, without its place and, where they would lead it astray, its labels.
+    /// A volume like another one, without its mount path and, if they would add it to a group, without its labels.
     fn like(&self, text: &mut String, record: &Record, spec: &VolumeSpec) -> Volume {
         let old = record.key().name;
         let mut volume = Volume::new("", spec.clone());
@@ -228,7 +229,7 @@ impl Restore<'_> {
         if let Some(mount) = volume.spec.mount.take() {
             let _ = writeln!(
                 text,
-                "# Not mounted, for {old} is at {}: give it a mount of its own, or that one when {old} has left it.",
+                "# Not mounted, because {old} is mounted at {}: set another path, or this one after {old} is unmounted.",
                 mount.path
             );
         }
@@ -236,7 +237,7 @@ impl Restore<'_> {
         volume
     }
 
-    /// A group that wants all volumes with the labels of this one.
+    /// The name of a group that selects all volumes with the labels of this one.
     fn group_of_labels(&self, volume: &Record) -> Option<String> {
         let mut groups = self.records.iter();
         let group = groups.find(|group| {
@@ -256,25 +257,25 @@ impl Restore<'_> {
         self.records.iter().find(|record| record.key() == key)
     }
 
-    /// What a copy is called.
+    /// The name of a copy.
     fn new_name(&self, kind: &str, old: &str) -> Result<String, Error> {
         let name = format!("{old}{}", self.suffix);
         if !names::is_subdomain(&name) {
             return Err(Error::Restore(format!(
-                "--suffix {:?}: {name:?} cannot be a name",
+                "--suffix {:?}: {name:?} is not a valid name",
                 self.suffix
             )));
         }
         if self.sibling(kind, &name).is_some() {
             return Err(Error::Restore(format!(
-                "{kind} {name} is there already; choose another --suffix"
+                "{kind} {name} already exists; choose another --suffix"
             )));
         }
         Ok(name)
     }
 }
 
-/// What a copy is called after: the name, or what can be one of the last part of the id.
+/// The base of the name of a copy: the name of the original, or the last part of its handle as a valid name.
 fn called(kept: &Kept<'_>) -> String {
     if kept.is_told_by_kind && kept.kind == MemberKind::PersistentVolumeClaim {
         return format!("{}-claim", kept.name);
@@ -294,7 +295,7 @@ fn bytes(size: Option<&Quantity>) -> u64 {
     size.and_then(|size| size.bytes().ok()).unwrap_or(0)
 }
 
-/// A volume of which nothing is known.
+/// A volume without known properties.
 fn blank(device_class: Option<String>) -> Volume {
     let spec = VolumeSpec {
         node_name: None,
@@ -312,6 +313,6 @@ fn blank(device_class: Option<String>) -> Volume {
 
 fn yaml<T: Serialize>(object: &T) -> Result<String, Error> {
     let value = serde_json::to_value(object)
-        .map_err(|error| Error::Restore(format!("could not write a manifest: {error}")))?;
+        .map_err(|error| Error::Restore(format!("could not serialize a manifest: {error}")))?;
     Ok(to_yaml(&value))
 }

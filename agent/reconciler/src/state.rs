@@ -1,8 +1,8 @@
-//! What all passes share: the records, on disk and in memory.
+//! The state that all passes share: the records, on disk and in memory.
 //!
-//! A record has several writers: the catalog writes what the manifest says, a pass writes what became of it, and groups
-//! and their snapshots write what a volume or a group says of them. None overwrites another's part, so a manifest that
-//! changes while a call runs is not lost.
+//! A record has several writers: the ingest writes the manifest, a pass writes the status, and groups and their
+//! snapshots write their part of the status of a volume or a group. None overwrites the part of another, so a manifest
+//! that changes during a call is not lost.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
@@ -27,30 +27,30 @@ use crate::{
     store::Store,
 };
 
-/// So many objects can be written at once; more than there are workers.
+/// Number of write locks; more than there are workers.
 const WRITERS: usize = 16;
 
-/// The records, on disk and in memory, and the queue of those to be looked at.
+/// The records, on disk and in memory, and the work queue.
 pub(crate) struct Shared {
     pub(crate) state_dir: PathBuf,
     pub(crate) boot: String,
     pub(crate) fail: fn(&str),
     pub(crate) queue: Queue,
-    /// What administrators say of objects.
+    /// The requests of administrators.
     pub(crate) words: Requests,
     store: Store,
     records: Mutex<Records>,
     doubted: Mutex<HashSet<ObjectKey>>,
     /// The objects of other nodes, each with its node.
     elsewhere: Mutex<HashMap<ObjectKey, String>>,
-    /// Who wants to know which records change.
+    /// The listeners for changed records.
     listeners: Mutex<Vec<mpsc::UnboundedSender<ObjectKey>>>,
     cluster: OnceLock<Followed>,
-    /// The kinds of which a server has said what there is, since this start.
+    /// The kinds that the API server has listed completely since the start.
     listed: Mutex<HashSet<String>>,
-    /// Has the directory looked at again.
+    /// Triggers a scan of the directory.
     rescan: OnceLock<Arc<Notify>>,
-    /// Held from reading a record to having written it; an object always has the same one.
+    /// Write locks, held from reading a record until it is written; an object always has the same one.
     writers: [Mutex<()>; WRITERS],
     hasher: RandomState,
 }
@@ -64,16 +64,16 @@ struct Followed {
 /// How objects of an API server may be mounted on this host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostMounts {
-    /// Below which directories; nowhere when there are none.
+    /// The permitted root directories; an empty list permits no mounts.
     pub(crate) roots: Vec<PathBuf>,
-    /// With which options, whatever they ask for.
+    /// Mount options that are always added.
     pub(crate) options: Vec<String>,
 }
 
 #[derive(Default)]
 struct Records {
     by_key: HashMap<ObjectKey, Record>,
-    /// What is made from an object, or shows it.
+    /// The objects that refer to this one as their source or group.
     dependants: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
@@ -117,7 +117,7 @@ impl Shared {
     pub(crate) fn new(store: Store, state_dir: PathBuf, fail: fn(&str)) -> Result<Self, Error> {
         let (loaded, unreadable) = store.load()?;
         for one in unreadable {
-            tracing::error!(path = %one.path.display(), error = %one.why, "state of an object cannot be read; it is left alone");
+            tracing::error!(path = %one.path.display(), error = %one.why, "state file cannot be read; its object is ignored");
         }
         let mut records = Records::default();
         for record in loaded {
@@ -142,17 +142,17 @@ impl Shared {
         })
     }
 
-    /// An API server is followed, and how its objects may be mounted on this host.
+    /// Sets the API server, and the rules for host mounts of its objects.
     pub(crate) fn follow_cluster(&self, server: Server, mounts: HostMounts) {
         let _ = self.cluster.set(Followed { server, mounts });
     }
 
-    /// There is a directory of manifests, too, that is looked at again when this is woken.
+    /// Sets the trigger that rescans the directory of manifests.
     pub(crate) fn follow_directory(&self, rescan: Arc<Notify>) {
         let _ = self.rescan.set(rescan);
     }
 
-    /// The server has said which objects of a kind there are: those that are leaving may be taken down.
+    /// Notes that the API server has listed all objects of a kind: its deleting objects may be destroyed from now on.
     pub(crate) fn has_listed(&self, kind: &str) {
         lock(&self.listed).insert(kind.to_owned());
         let is_deleting = |record: &Record| {
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// An object of the server has gone, for which a file may have waited.
+    /// Rescans the directory after an object of the API server is gone: a manifest file may have waited for that.
     pub(crate) fn look_at_directory(&self) {
         if let Some(rescan) = self.rescan.get() {
             rescan.notify_one();
@@ -175,12 +175,12 @@ impl Shared {
         self.cluster.get().map(|followed| &followed.server)
     }
 
-    /// How objects of an API server may be mounted on this host, where one is followed.
+    /// The rules for host mounts of API server objects, if one is followed.
     pub(crate) fn host_mounts(&self) -> Option<&HostMounts> {
         self.cluster.get().map(|followed| &followed.mounts)
     }
 
-    /// Has somebody told which records change.
+    /// Adds a listener for changed records.
     pub(crate) fn listen(&self, listener: mpsc::UnboundedSender<ObjectKey>) {
         lock(&self.listeners).push(listener);
     }
@@ -193,12 +193,12 @@ impl Shared {
         &self.store
     }
 
-    /// One object as it was written last.
+    /// The record of an object, as last written.
     pub(crate) fn record(&self, key: &ObjectKey) -> Option<Record> {
         lock(&self.records).by_key.get(key).cloned()
     }
 
-    /// What `look` says of one object, without a copy of it.
+    /// Applies `look` to the record of an object, without copying it.
     pub(crate) fn with<T>(&self, key: &ObjectKey, look: impl FnOnce(&Record) -> T) -> Option<T> {
         lock(&self.records).by_key.get(key).map(look)
     }
@@ -208,7 +208,7 @@ impl Shared {
         lock(&self.records).by_key.keys().cloned().collect()
     }
 
-    /// The objects of which `is_meant` says yes.
+    /// The objects that match `is_meant`.
     pub(crate) fn keys_of(&self, is_meant: impl Fn(&Record) -> bool) -> Vec<ObjectKey> {
         lock(&self.records)
             .by_key
@@ -218,7 +218,7 @@ impl Shared {
             .collect()
     }
 
-    /// What is made from an object, or shows it.
+    /// The objects that refer to this one as their source or group.
     pub(crate) fn dependants(&self, key: &ObjectKey) -> Vec<Record> {
         let records = lock(&self.records);
         let keys = records.dependants.get(key).into_iter().flatten();
@@ -227,7 +227,7 @@ impl Shared {
             .collect()
     }
 
-    /// Whether there is an object of a file that was not destroyed.
+    /// Returns true if there is an object of a manifest file that was not destroyed.
     pub(crate) fn has_anything(&self) -> bool {
         lock(&self.records)
             .by_key
@@ -235,7 +235,8 @@ impl Shared {
             .any(|record| record.served().is_none() && !record.drumlin.destroyed)
     }
 
-    /// Writes down what a pass has made of an object, beside what its manifest says by now; wakes those that wait for it.
+    /// Saves the result of a pass, merged with the current manifest part of the record; wakes the objects that wait for
+    /// it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
         blocking(|| {
             let key = record.key();
@@ -243,7 +244,7 @@ impl Shared {
             let mut record = record.clone();
             let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
             let Some(now) = self.record(&key).filter(is_same) else {
-                // What a pass has made of the former one is not this one's.
+                // The result of a pass of the former object does not apply to the new one.
                 return Err(Error::Replaced(key.to_string()));
             };
             record.take_over(now);
@@ -266,7 +267,7 @@ impl Shared {
                 self.wake_groups(&key);
             }
             for source in sources {
-                // A snapshot that shall go has waited for what was made from it.
+                // A snapshot that is being deleted has waited for the volumes that are restored from it.
                 if self.with(&source, Record::is_absent) == Some(true) {
                     self.queue.add(&source, Instant::now());
                 }
@@ -275,7 +276,7 @@ impl Shared {
         })
     }
 
-    /// Writes down an object that is new, in the place of any other one of its name.
+    /// Saves a new object, replacing any other one of its name.
     pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
         blocking(|| {
             let key = record.key();
@@ -289,8 +290,8 @@ impl Shared {
         })
     }
 
-    /// Writes down what the manifests say of an object, beside what has become of it by now.
-    /// `change` says whether there is anything new; so does this.
+    /// Edits the manifest part of a record, and leaves the parts that a pass writes. `change` returns true if anything
+    /// changed; so does this.
     pub(crate) fn edit(
         &self,
         key: &ObjectKey,
@@ -313,7 +314,7 @@ impl Shared {
         })
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub(crate) fn forget(&self, key: &ObjectKey) -> Result<(), Error> {
         blocking(|| {
             let groups = self.groups_about(key);
@@ -326,7 +327,7 @@ impl Shared {
         })
     }
 
-    /// What an object held is free: those that wait for that may go on.
+    /// Capacity or a dependency was freed: wakes the objects that wait for that.
     pub(crate) fn wake_waiting(&self) {
         let is_waiting = |record: &Record| {
             let reason = record.condition("Ready").map(|ready| ready.reason.as_str());
@@ -337,7 +338,7 @@ impl Shared {
         }
     }
 
-    /// A volume or a group has changed, come or gone: the groups are looked at whose members may be others by that.
+    /// A volume or a group was changed, added or removed: queues the groups whose members may change by that.
     pub(crate) fn wake_groups(&self, key: &ObjectKey) {
         self.look_again(&self.groups_about(key));
     }
@@ -349,7 +350,7 @@ impl Shared {
         }
     }
 
-    /// The groups that a volume may be in or join, or that may want what a group wants.
+    /// The groups that a volume may be in or join, or that compete with a group for members.
     fn groups_about(&self, key: &ObjectKey) -> Vec<ObjectKey> {
         if key.kind == "VolumeGroup" {
             let group = self.record(key);
@@ -377,7 +378,7 @@ impl Shared {
         })
     }
 
-    /// Notes that an object is another node's; the groups that may want it can say so.
+    /// Notes that an object belongs to another node, so that groups that select it can report that.
     pub(crate) fn note_elsewhere(&self, key: &ObjectKey, node: &str) {
         let before = lock(&self.elsewhere).insert(key.clone(), node.to_owned());
         if before.as_deref() != Some(node) {
@@ -385,37 +386,38 @@ impl Shared {
         }
     }
 
-    /// Forgets the objects of other nodes that are in no manifest any more.
+    /// Removes the objects of other nodes that have no manifest any more.
     pub(crate) fn keep_elsewhere(&self, is_there: impl Fn(&ObjectKey) -> bool) {
         lock(&self.elsewhere).retain(|key, _| is_there(key));
     }
 
-    /// The other node that an object belongs to, where a manifest says so.
+    /// The other node that an object belongs to, according to its manifest.
     pub(crate) fn node_elsewhere(&self, key: &ObjectKey) -> Option<String> {
         lock(&self.elsewhere).get(key).cloned()
     }
 
-    /// What was made may be gone; it is looked for again.
+    /// Marks the resource of an object as suspected: its next pass looks for it.
     pub(crate) fn doubt(&self, key: &ObjectKey) {
         lock(&self.doubted).insert(key.clone());
     }
 
-    /// Whether what was made may be gone, and is still to be looked for.
+    /// Returns true if the resource is suspected to be missing.
     pub(crate) fn is_doubted(&self, key: &ObjectKey) -> bool {
         lock(&self.doubted).contains(key)
     }
 
-    /// Whether what was made may be gone; whoever asks looks for it, and doubts again if it cannot.
+    /// Clears the suspicion and returns true if there was one; the caller looks for the resource, and marks it again if
+    /// it cannot.
     pub(crate) fn take_doubt(&self, key: &ObjectKey) -> bool {
         lock(&self.doubted).remove(key)
     }
 
-    /// Whether there may be something to do for an object: if not, nothing is called.
+    /// Returns true if there may be work for an object; if not, nothing is called.
     pub(crate) fn needs_work(&self, record: &Record) -> bool {
         if record.drumlin.orphan_since.is_some() || record.is_paused() {
             return false;
         }
-        // Whether it is to go still is known when the server has been heard.
+        // Whether it is still to be deleted is known only after the API server has listed it.
         let is_deleting = record.served().is_some_and(|served| served.is_deleting);
         if is_deleting && !lock(&self.listed).contains(&record.kind) {
             return false;
@@ -427,13 +429,13 @@ impl Shared {
             || lock(&self.doubted).contains(&record.key())
     }
 
-    /// Whether it was mounted in an earlier boot, and not seen to be so in this one.
+    /// Returns true if it was mounted in an earlier boot, and the mount is not confirmed in this one.
     fn is_unproven(&self, record: &Record) -> bool {
         let book = &record.drumlin;
         book.mounted.is_some() && book.boot.as_deref() != Some(self.boot.as_str())
     }
 
-    /// Whether it is mounted with other options than its host allows by now.
+    /// Returns true if its mount options differ from those that the host requires now.
     fn is_held_otherwise(&self, record: &Record) -> bool {
         let must_hold = record.served().and(self.host_mounts());
         record.drumlin.mounted.is_some()
@@ -443,7 +445,7 @@ impl Shared {
             })
     }
 
-    /// How urgent the work on an object is.
+    /// The urgency of the work on an object.
     pub(crate) fn lane(&self, key: &ObjectKey) -> Lane {
         let lane = self.with(key, |record| match record {
             _ if record.is_absent() => Lane::Removal,
@@ -483,17 +485,17 @@ impl Shared {
     }
 }
 
-/// Every remainder of 16 has a lock of its own; the types do not say so.
+/// Fallback that is never used: every remainder of 16 has its own lock, but the types do not show that.
 static OTHERS: Mutex<()> = Mutex::new(());
 
-/// What tells this boot from others: after another one, no mount is there.
+/// The boot id: mounts do not survive a reboot.
 fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
         .unwrap_or_default()
 }
 
-/// The lock of a mutex; what a thread that panicked left is whole, for it is replaced in one step.
+/// Locks a mutex, also after a panic: the data is always replaced in one step, so it is consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What the operator is shown, from the state files alone: the daemon may be down.
+//! The status table for the operator, from the state files alone: the daemon may be down.
 
 use std::{fmt::Write, path::Path};
 
@@ -27,59 +27,59 @@ pub struct Row {
     pub capacity: String,
     /// Where it is mounted.
     pub mount: String,
-    /// Why it is as it is, in a word.
+    /// The reason of its `Ready` condition.
     pub reason: String,
-    /// Why it is as it is.
+    /// The message of its `Ready` condition.
     pub message: String,
     /// The file of its manifest.
     pub file: String,
-    /// Since when no manifest names it.
+    /// Since when it has no manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphan_since: Option<String>,
     /// Its device class.
     pub class: String,
-    /// What becomes of it when it is destroyed.
+    /// Its deletion policy.
     pub policy: String,
-    /// The agent's id of it.
+    /// Its handle.
     pub handle: String,
-    /// The group that holds it, or that it is a snapshot of.
+    /// The group that it is a member or a snapshot of.
     pub group: String,
 }
 
-/// Everything that an operator is shown.
+/// The complete status table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StatusTable {
     /// The directory of manifests.
     pub directory: String,
-    /// Why it cannot be read, if so.
+    /// The error if it cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unavailable: Option<String>,
     /// All objects, by kind, namespace and name.
     pub objects: Vec<Row>,
-    /// What is wrong with files.
+    /// The problems of manifest files.
     pub problems: Vec<FileProblem>,
-    /// Objects of other nodes.
+    /// Number of objects of other nodes.
     pub elsewhere: usize,
     /// State files that cannot be read.
     pub unreadable: Vec<String>,
 }
 
-/// What is wrong with a file.
+/// A problem of a manifest file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FileProblem {
     /// The file.
     pub file: String,
-    /// What, and where.
+    /// The problem and its position.
     #[serde(flatten)]
     pub problem: Problem,
 }
 
-/// How a table is shown.
+/// The output format of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// The columns that matter most.
+    /// The most important columns.
     Table,
     /// All columns.
     Wide,
@@ -90,7 +90,7 @@ pub enum Form {
 /// Reads the state below the agent's state directory.
 ///
 /// # Errors
-/// When the directory cannot be read. One that is not there yet is an empty table.
+/// When the directory cannot be read. A missing directory is an empty table.
 pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     let root = state_dir.join(DIRECTORY);
     let (records, unreadable) = store::load(&root)?;
@@ -165,7 +165,7 @@ fn row(record: &Record) -> Row {
             .map_or("Pending", |ready| ready.reason.as_str())
             .to_owned(),
         message: ready
-            .map_or("not looked at yet", |ready| ready.message.as_str())
+            .map_or("not reconciled yet", |ready| ready.message.as_str())
             .to_owned(),
         file: record.drumlin.file.clone(),
         orphan_since: record.drumlin.orphan_since.clone(),
@@ -186,14 +186,14 @@ fn row(record: &Record) -> Row {
     if let Some(since) = &record.drumlin.orphan_since {
         "Orphan".clone_into(&mut row.reason);
         row.message = format!(
-            "in no manifest since {since}; kept as it is (was in {})",
+            "in no manifest since {since}; retained (last in {})",
             row.file
         );
     }
     row
 }
 
-/// How much room volumes of all members need.
+/// The total size of volumes of all members.
 fn total(members: &[MemberSnapshot]) -> String {
     let sizes = members
         .iter()
@@ -206,7 +206,7 @@ fn total(members: &[MemberSnapshot]) -> String {
 }
 
 impl StatusTable {
-    /// Whether all there is is ready, and every file is right.
+    /// Returns true if all objects are ready and every file is valid.
     pub fn is_all_ready(&self) -> bool {
         let is_done = |row: &Row| {
             row.orphan_since.is_none()
@@ -244,7 +244,7 @@ impl StatusTable {
             align(&mut text, &lines);
         }
         if let Some(why) = &self.unavailable {
-            let _ = writeln!(text, "SourceUnavailable: {why}; nothing follows from that");
+            let _ = writeln!(text, "SourceUnavailable: {why}; no object is changed");
         }
         for FileProblem { file, problem } in &self.problems {
             let object = problem
@@ -262,7 +262,7 @@ impl StatusTable {
             let _ = writeln!(text, "UNREADABLE {one}");
         }
         if self.elsewhere > 0 {
-            let _ = writeln!(text, "{} objects are other nodes'", self.elsewhere);
+            let _ = writeln!(text, "{} objects belong to other nodes", self.elsewhere);
         }
         text
     }

@@ -21,39 +21,39 @@ use crate::{
     record::{Record, VERSION},
 };
 
-/// Where the state of the reconciler is within the agent's.
+/// The reconciler's directory within the agent's state directory.
 pub(crate) const DIRECTORY: &str = "reconciler";
 
-/// A file that is there while the state may have been lost.
+/// A marker file that exists while the state may have been lost.
 const NEW: &str = "new.json";
 
-/// The state directory, held by one reconciler.
+/// The state directory, locked by one reconciler.
 #[derive(Debug)]
 pub(crate) struct Store {
     root: PathBuf,
-    /// What there was may have been lost: nobody has seen all that the agent has since.
+    /// True if the state may have been lost: not all classes were listed since the directory was created.
     is_new: AtomicBool,
     _lock: Flock<File>,
 }
 
-/// What the last look at the manifests found, for the operator.
+/// The result of the last scan of the manifests, for the operator.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SourceState {
     /// The directory.
     pub(crate) directory: String,
-    /// Why it could not be read, if so.
+    /// The error if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unavailable: Option<String>,
-    /// What is wrong with its files.
+    /// The problems of its files.
     #[serde(default)]
     pub(crate) problems: BTreeMap<String, Vec<Problem>>,
-    /// Objects of other nodes.
+    /// Number of objects of other nodes.
     #[serde(default)]
     pub(crate) elsewhere: usize,
 }
 
-/// A record that cannot be used, and is left as it is.
+/// A record that cannot be used; its file is left unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
@@ -61,10 +61,10 @@ pub(crate) struct Unreadable {
 }
 
 impl Store {
-    /// Takes the state directory below `state_dir`, making it if it is missing.
+    /// Locks the state directory below `state_dir`; creates it if it is missing.
     ///
     /// # Errors
-    /// When another reconciler has it, with its pid.
+    /// When another reconciler has locked it, with its pid.
     pub(crate) fn open(state_dir: &Path) -> Result<Self, Error> {
         let root = state_dir.join(DIRECTORY);
         let failed =
@@ -89,7 +89,7 @@ impl Store {
             Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
                 Error::State(match errno {
                     Errno::EWOULDBLOCK => format!(
-                        "{} is used by another reconciler, pid {}; stop that first",
+                        "{} is locked by another reconciler, pid {}; stop that one first",
                         root.display(),
                         holder.trim()
                     ),
@@ -108,31 +108,31 @@ impl Store {
         if is_new {
             write(
                 &store.root.join(NEW),
-                &"nobody has seen all that there is yet",
+                &"not every class was readable since this state directory was created",
             )?;
         }
         Ok(store)
     }
 
-    /// Whether what there was may have been lost.
+    /// Returns true if the state may have been lost.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new.load(Ordering::Relaxed)
     }
 
-    /// All that the agent has was seen.
+    /// Notes that all classes of the agent were listed.
     pub(crate) fn has_seen_all(&self) {
         if self.is_new() && fs::remove_file(self.root.join(NEW)).is_ok() {
             self.is_new.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Writes a record, durably: a guard that later steps rely on.
+    /// Writes a record durably: later steps rely on it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
         let path = path(&self.root, &record.key())?;
         write(&path, record)
     }
 
-    /// Forgets a record.
+    /// Deletes a record.
     pub(crate) fn remove(&self, key: &ObjectKey) -> Result<(), Error> {
         let path = path(&self.root, key)?;
         match fs::remove_file(&path) {
@@ -144,7 +144,7 @@ impl Store {
         }
     }
 
-    /// Writes what the last look at the manifests found.
+    /// Writes the result of the last scan of the manifests.
     pub(crate) fn save_source(&self, source: &SourceState) -> Result<(), Error> {
         write(&self.root.join("source.json"), source)
     }
@@ -155,7 +155,7 @@ impl Store {
     }
 }
 
-/// All records below a reconciler's state directory, whoever holds it.
+/// All records below a reconciler's state directory, without locking it.
 pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
     let mut records = Vec::new();
     let mut unreadable = Vec::new();
@@ -176,7 +176,7 @@ pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error>
     Ok((records, unreadable))
 }
 
-/// What the last look at the manifests found, if there was one.
+/// The result of the last scan of the manifests, if there was one.
 pub(crate) fn load_source(root: &Path) -> Option<SourceState> {
     serde_json::from_slice(&fs::read(root.join("source.json")).ok()?).ok()
 }
@@ -194,7 +194,7 @@ fn read(path: &Path) -> Result<Record, String> {
     let version: Version = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if version.drumlin.version != VERSION {
         return Err(format!(
-            "has version {}, this reconciler knows {VERSION}; it is left alone",
+            "has format version {}, but this reconciler supports {VERSION}; file ignored",
             version.drumlin.version
         ));
     }
@@ -220,7 +220,7 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     }
 }
 
-/// The longest name that a file is called by: with what is added to it a file system takes 255 bytes.
+/// Maximum length of an object name that becomes a file name; with the additions, file systems permit 255 bytes.
 const LONGEST: usize = 240;
 
 /// The file of an object. Names were checked when they were read; they are checked again where they become paths.
@@ -228,7 +228,7 @@ pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
     let is_kind = key.kind.bytes().all(|byte| byte.is_ascii_alphabetic()) && !key.kind.is_empty();
     if !is_kind || !names::is_label(&key.namespace) || !names::is_subdomain(&key.name) {
         return Err(Error::State(format!(
-            "{key} cannot be the name of a state file"
+            "{key} is not a valid name for a state file"
         )));
     }
     let directory = root.join("objects").join(&key.kind).join(&key.namespace);
@@ -240,7 +240,7 @@ pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
     Ok(directory.join(format!("_{short}.json")))
 }
 
-/// Writes a file whole or not at all, and to the disk.
+/// Writes a file atomically and durably.
 fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
     let failed =
         |error: io::Error| Error::State(format!("could not write {}: {error}", path.display()));

@@ -108,7 +108,7 @@ async fn an_orphan_is_listed_and_deleted_when_a_person_has_seen_what_that_is() {
     assert!(!table.contains("old"), "{code} {table}");
     assert!(host.is_there(&live).await);
     let gone = host.fails("delete", &["--yes", &old]);
-    assert!(gone.contains("is not there"), "{gone}");
+    assert!(gone.contains("not found"), "{gone}");
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn what_an_object_of_a_cluster_had_is_a_files_when_its_writer_says_so() {
         small("data").replace("metadata:\n", &annotation)
     };
     host.write("v.yaml", &[asked("n/default/none")]);
-    host.until("data", &["InvalidArgument", "is not there"])
+    host.until("data", &["InvalidArgument", "does not exist"])
         .await;
     host.write("v.yaml", &[asked(&handle)]);
     host.until("data", &["True"]).await;
@@ -216,7 +216,7 @@ async fn a_group_snapshot_is_deleted_with_its_members_and_a_group_without() {
     let shown = host.done("delete", &["--yes", &s]);
     assert!(shown.contains(member.as_str().unwrap()), "{shown}");
     let shown = host.done("delete", &["--yes", &g]);
-    assert!(shown.contains("its 2 volumes stay"), "{shown}");
+    assert!(shown.contains("its 2 volumes are retained"), "{shown}");
     assert_eq!(host.kept(&[]), Vec::<Value>::new());
     eventually(|| host.find("GroupSnapshot", "s"), Option::is_none).await;
     eventually(|| host.find("VolumeGroup", "g"), Option::is_none).await;

@@ -92,7 +92,11 @@ fn members(status: &Value) -> impl Iterator<Item = &Value> {
 async fn a_group_snapshot_waits_for_its_group_and_is_taken_once() {
     let host = Host::start().await;
     host.write("s.yaml", &[snapshot("s")]);
-    let missing = ["False", "DependencyNotFound", "group g, which is not there"];
+    let missing = [
+        "False",
+        "DependencyNotFound",
+        "group g, which does not exist",
+    ];
     host.until("s", &missing).await;
     host.write("g.yaml", &[group("g", "a b")]);
     host.until("s", &["False", "DependencyNotFound", "is not ready"])
@@ -269,8 +273,11 @@ async fn a_member_is_restored_with_its_bytes_if_it_has_room() {
     host.write("x.yaml", &[small, restored("nobody", "c", "")]);
     let reason = ["False", "InvalidArgument", "spec.capacity", "needs 16Mi"];
     host.until("small", &reason).await;
-    host.until("nobody", &["False", "InvalidArgument", "has no member c"])
-        .await;
+    host.until(
+        "nobody",
+        &["False", "InvalidArgument", "no member is named c"],
+    )
+    .await;
     // By the id of its volume, too: a member may have no name.
     let handle = host.handle("b");
     host.write("x.yaml", &[restored("byid", &handle, "")]);
@@ -327,7 +334,10 @@ async fn a_group_snapshot_stays_while_a_volume_is_being_made_from_it() {
     let path = "state/reconciler/objects/Volume/default/r.json";
     fs::write(host.agent.path(path), record.to_string()).unwrap();
     host.restart(None).await;
-    let blocked = ["DeletionBlocked", "Volume/default/r is being made from it"];
+    let blocked = [
+        "DeletionBlocked",
+        "Volume/default/r is being created from it",
+    ];
     host.until("s", &blocked).await;
     assert_eq!(host.snapshots().await.len(), 2);
     host.write("r.yaml", &[restored("r", "a", "")]);

@@ -97,7 +97,11 @@ async fn members_by_name_join_when_they_are_made_and_the_group_says_for_whom_it_
     host.until("g", &pending).await;
     let paused = annotated(&small("b"), "drumlin.dev/paused: \"true\"");
     host.write("v.yaml", &[small("a"), paused]);
-    let pending = ["False", "MembersPending", "Volume b: it is not made yet"];
+    let pending = [
+        "False",
+        "MembersPending",
+        "Volume b: volume is not created yet",
+    ];
     host.until("g", &pending).await;
     eventually(
         || host.members("g"),
@@ -116,7 +120,11 @@ async fn members_by_name_join_when_they_are_made_and_the_group_says_for_whom_it_
 
     let needs = group("g", "a b").replace("}]}", "}], minMembers: 3}");
     host.write("g.yaml", &[needs]);
-    let too_few = ["False", "MembersPending", "2 members, spec.minMembers is 3"];
+    let too_few = [
+        "False",
+        "MembersPending",
+        "2 members joined, but spec.minMembers is 3",
+    ];
     host.until("g", &too_few).await;
     assert_eq!(host.inside().await, ["a", "b"]);
     host.write("g.yaml", &[group("g", "b")]);
@@ -131,7 +139,7 @@ async fn labels_say_who_is_in_a_group_and_a_change_of_them_is_followed() {
     let host = Host::start().await;
     let selecting = |spec: &str| object("VolumeGroup", "g", "", &format!("selector: {{{spec}}}"));
     host.write("g.yaml", &[selecting("matchLabels: {app: pg}")]);
-    let none = ["False", "MembersPending", "0 members"];
+    let none = ["False", "MembersPending", "0 members joined"];
     host.until("g", &none).await;
     let others = volume("d", "16Mi", "").replace(
         "metadata:\n",
@@ -180,15 +188,24 @@ async fn what_others_put_into_a_group_stays_and_no_volume_goes_with_it() {
         // One comes and one goes by another client's hand; a start looks what has become of all.
         host.modify(&[host.handle("a"), foreign.clone()]).await;
         host.restart(None).await;
-        let message = ["True", "2 of 2 members, and 1 that others"];
+        let message = [
+            "True",
+            "2 of 2 members joined, and 1 added by other callers",
+        ];
         host.until("g", &message).await;
         let mut all = vec!["a".to_owned(), "b".to_owned(), foreign.clone()];
         all.sort();
         assert_eq!(host.inside().await, all);
         assert_eq!(host.members("g"), ["a Joined", "b Joined", " Foreign"]);
         host.write("g.yaml", &[group("g", "b")]);
-        host.until("g", &["True", "1 of 1 members, and 1 that others"])
-            .await;
+        host.until(
+            "g",
+            &[
+                "True",
+                "1 of 1 members joined, and 1 added by other callers",
+            ],
+        )
+        .await;
         all.retain(|name| name != "a");
         assert_eq!(host.inside().await, all);
         host.write("g.yaml", &[absent(&group("g", "b"))]);
@@ -214,7 +231,11 @@ async fn the_group_that_has_a_volume_keeps_it_whatever_another_one_is_called() {
         host.write("2.yaml", &[second.clone()]);
         host.until("g2", &["True"]).await;
         host.write("1.yaml", &[first.clone()]);
-        let conflict = ["False", "MemberConflict", "VolumeGroup/default/g2 wants it"];
+        let conflict = [
+            "False",
+            "MemberConflict",
+            "VolumeGroup/default/g2 also selects it",
+        ];
         host.until("g1", &conflict).await;
         host.restart(None).await;
         host.write("2.yaml", &[looked_at(&second, "now")]);
@@ -250,7 +271,11 @@ async fn of_two_groups_that_wait_for_a_volume_the_older_one_gets_it() {
     }
     host.write("v.yaml", &[small("b")]);
     host.until("g2", &["True", "AllMembersJoined"]).await;
-    let conflict = ["False", "MemberConflict", "VolumeGroup/default/g2 wants it"];
+    let conflict = [
+        "False",
+        "MemberConflict",
+        "VolumeGroup/default/g2 also selects it",
+    ];
     host.until("g1", &conflict).await;
 }
 
@@ -304,12 +329,13 @@ async fn a_volume_that_is_destroyed_leaves_its_group_first_whoever_has_put_it_th
     let all = ["a", "b", "c"].map(|name| host.handle(name));
     host.modify(&all).await;
     host.write("g.yaml", &[looked_at(&group("g", "a b"), "now")]);
-    host.until("g", &["True", "and 1 that others"]).await;
+    host.until("g", &["True", "and 1 added by other callers"])
+        .await;
     assert_eq!(host.members("g").last().unwrap(), "c Foreign");
     host.write("v.yaml", &[v[0].clone(), absent(&v[1]), absent(&v[2])]);
     host.until("b", &["Deleted"]).await;
     host.until("c", &["Deleted"]).await;
-    let pending = ["False", "MembersPending", "b: it is being destroyed"];
+    let pending = ["False", "MembersPending", "b: volume is being deleted"];
     host.until("g", &pending).await;
     assert_eq!(host.inside().await, ["a"]);
     host.write("g.yaml", &[group("g", "a")]);
@@ -324,7 +350,7 @@ async fn groups_and_members_of_other_nodes_are_told_apart() {
     let theirs = group("theirs", "a").replace("spec: {", "spec: {nodeName: node-b, ");
     host.write("a.yaml", &[small("a"), there(&small("b")), theirs]);
     host.write("g.yaml", &[group("g", "a b")]);
-    let elsewhere = ["False", "MembersOnOtherNode", "Volume b: it is on node-b"];
+    let elsewhere = ["False", "MembersOnOtherNode", "Volume b: is on node node-b"];
     host.until("g", &elsewhere).await;
     eventually(
         || host.members("g"),
@@ -333,7 +359,7 @@ async fn groups_and_members_of_other_nodes_are_told_apart() {
     .await;
     assert_eq!(host.inside().await, ["a"]);
     let (table, _) = host.agent.status();
-    assert!(table.contains("2 objects are other nodes'"), "{table}");
+    assert!(table.contains("2 objects belong to other nodes"), "{table}");
     assert!(!table.contains("theirs"), "{table}");
     // It moves here, as far as the manifests are concerned.
     host.write("a.yaml", &[small("a"), small("b")]);
@@ -508,6 +534,6 @@ async fn a_group_that_a_kill_has_kept_from_hearing_of_its_volumes_hears_of_them_
     );
     host.agent.wait_until_killed().await;
     host.restart(None).await;
-    host.until("g", &["0 members"]).await;
+    host.until("g", &["0 members joined"]).await;
     assert!(host.inside().await.is_empty());
 }

@@ -267,7 +267,7 @@ async fn a_mount_that_somebody_takes_away_is_made_again_at_once_unless_the_objec
         eventually(|| fs::read(format!("{path}/file")).ok(), Option::is_some).await;
     }
     let log = host.agent.log();
-    assert_eq!(log.matches("mount is gone").count(), 2, "{log}");
+    assert_eq!(log.matches("mount missing").count(), 2, "{log}");
     assert!(before.contains("real\\040one"), "{before}");
     // What the reconciler unmounts itself is nobody's trouble.
     let elsewhere = host.path("elsewhere");
@@ -287,5 +287,5 @@ async fn a_mount_that_somebody_takes_away_is_made_again_at_once_unless_the_objec
     host.write("a.yaml", &[moved]);
     eventually(|| mounts_below(&elsewhere).len(), |mounts| *mounts == 1).await;
     let log = host.agent.log();
-    assert_eq!(log.matches("mount is gone").count(), 3, "{log}");
+    assert_eq!(log.matches("mount missing").count(), 3, "{log}");
 }

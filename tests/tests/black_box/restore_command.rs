@@ -80,7 +80,10 @@ async fn all_members_of_a_group_snapshot_come_back_in_a_group_of_their_own() {
     assert_eq!(host.agent.status().0, table, "nothing is applied");
     for part in [
         "# Without the labels of data: with them it would join group pg.",
-        &format!("# Not mounted, for data is at {}:", host.path("data")),
+        &format!(
+            "# Not mounted, because data is mounted at {}:",
+            host.path("data")
+        ),
         "capacity: 48Mi",
         "volumeMode: Block",
         "name: pg-x",
@@ -110,7 +113,7 @@ async fn all_members_of_a_group_snapshot_come_back_in_a_group_of_their_own() {
         .restore(&["dgsnap", "default/before", "--suffix", "-x"])
         .unwrap_err();
     assert!(
-        again.contains("data-x is there already; choose another --suffix"),
+        again.contains("data-x already exists; choose another --suffix"),
         "{again}"
     );
 }
@@ -135,7 +138,7 @@ async fn a_member_that_nobody_names_is_called_after_its_id() {
     let word = "metadata:\n  annotations: {drumlin.dev/reconcile-at: now}\n";
     let looked_at = group("g", "a b").replace("metadata:\n", word);
     host.write("v.yaml", &[small("a"), small("b"), looked_at.clone()]);
-    host.until("g", &["and 1 that others"]).await;
+    host.until("g", &["and 1 added by other callers"]).await;
     host.write(
         "s.yaml",
         &[object("GroupSnapshot", "s", "", "groupName: g")],
@@ -156,7 +159,7 @@ async fn a_member_that_nobody_names_is_called_after_its_id() {
     assert!(printed.contains(&format!("member: {foreign}")), "{printed}");
     assert_eq!(
         printed
-            .matches("No manifest is about that any more")
+            .matches("The volume has no manifest any more")
             .count(),
         2,
         "{printed}"
@@ -201,14 +204,14 @@ async fn what_cannot_be_restored_is_said() {
     let path = "state/reconciler/objects/GroupSnapshot/default/broken.json";
     fs::write(host.agent.path(path), "{").unwrap();
     for (arguments, part) in [
-        (&["dgsnap", "db/s"][..], "GroupSnapshot/db/s: there is none"),
-        (&["dsnap", "s"], "Snapshot/default/s: there is none"),
+        (&["dgsnap", "db/s"][..], "GroupSnapshot/db/s: not found"),
+        (&["dsnap", "s"], "Snapshot/default/s: not found"),
         (
             &["dgsnap", "s"],
-            "GroupSnapshot/default/s: is not ready: DependencyNotFound: waits for group g",
+            "GroupSnapshot/default/s: is not ready: DependencyNotFound: waiting for group g",
         ),
-        (&["dgsnap", "broken"], "its state cannot be read"),
-        (&["dgsnap", "../s"], "cannot be the name"),
+        (&["dgsnap", "broken"], "could not read its state file"),
+        (&["dgsnap", "../s"], "is not a valid name for a state file"),
     ] {
         let error = host.restore(arguments).unwrap_err();
         assert!(error.contains(part), "{arguments:?}: {error}");

@@ -64,10 +64,8 @@ async fn a_file_becomes_an_object_of_the_server_and_a_file_again() {
 
     // A file beside the object is refused, in words, and waits until the object has gone.
     write(&file, &namespaced);
-    drumlin_tests::agent::eventually(shown, |shown| {
-        shown.contains("is an object of the API server")
-    })
-    .await;
+    drumlin_tests::agent::eventually(shown, |shown| shown.contains("comes from the API server"))
+        .await;
     space.kubectl(&["delete", "dv/data", "--timeout=30s"]);
     drumlin_tests::agent::eventually(shown, |shown| shown.contains("OwnedByCluster")).await;
     let adopted = namespaced.replace(

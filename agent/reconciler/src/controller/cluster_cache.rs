@@ -1,4 +1,4 @@
-//! The cluster as the controller sees it, and what is looked at when something changes.
+//! The controller's cache of the cluster, and the objects to check after a change.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -36,10 +36,10 @@ use crate::{
     },
 };
 
-/// How often it is looked whether nodes are still gone, and at what the server has refused.
+/// Interval at which missing nodes and refused requests are checked again.
 const ROUND: Duration = Duration::from_secs(10);
 
-/// What is known of the cluster.
+/// The cached state of the cluster.
 pub(super) struct View {
     pub(super) server: Server,
     pub(super) settings: Arc<ControllerSettings>,
@@ -47,56 +47,56 @@ pub(super) struct View {
     pub(super) claims: Index<CachedClaim>,
     pub(super) volumes: Index<Option<Bound>>,
     pub(super) nodes: Index<()>,
-    /// The nodes that objects name and that are not there.
+    /// The missing nodes that objects name.
     pub(super) missing: HashMap<String, Missing>,
-    /// What was told of each object.
+    /// The status written to each object.
     pub(super) told: StatusCache,
-    /// What is looked at in the next round: what the server has refused, and what has no node.
+    /// The objects to check in the next round: those with refused requests, and those without a node.
     pub(super) again: BTreeSet<ObjectKey>,
-    /// What is written, and what is still to be looked at.
+    /// The writes in flight, and the objects still to be checked.
     pub(super) work: Work,
-    /// The objects without a node, by id, each with since when it is known.
+    /// The objects without a node, by UID, each with the time of its discovery.
     pub(super) homeless: HashMap<String, Instant>,
 }
 
-/// An object of ours.
+/// A Drumlin object.
 #[derive(Debug)]
 pub(super) struct CachedObject {
     pub(super) uid: String,
     pub(super) generation: i64,
     pub(super) is_deleting: bool,
     pub(super) has_finalizer: bool,
-    /// Whether it says that its node is gone.
+    /// True if its condition says that its node is lost.
     pub(super) is_lost: bool,
-    /// What of its conditions a controller has said while it had no node.
+    /// The conditions that a controller has set while it had no node.
     pub(super) said: Vec<Condition>,
-    /// What it wants; none when a newer version is needed to read it.
+    /// Its spec; `None` if a newer version is needed to read it.
     pub(super) record: Option<Record>,
     pub(super) candidates: Vec<Candidate>,
 }
 
-/// A claim of a user.
+/// A `PersistentVolumeClaim`.
 #[derive(Debug)]
 pub(super) struct CachedClaim {
     pub(super) uid: String,
     pub(super) labels: std::collections::BTreeMap<String, String>,
     pub(super) volume: Option<String>,
-    /// Whether Kubernetes says that it is bound: the last that it writes of the two.
+    /// True if Kubernetes has marked the claim as bound, which it does after it has bound the volume.
     pub(super) is_bound: bool,
     pub(super) is_deleting: bool,
 }
 
-/// A persistent volume of ours.
+/// A `PersistentVolume` of this driver.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) handle: String,
     pub(super) namespace: String,
     pub(super) claim: String,
-    /// The id of the claim; none where somebody has reserved the volume by name, which Kubernetes has yet to make good.
+    /// The UID of the claim; `None` if a user has reserved the volume by name and Kubernetes has not bound it yet.
     pub(super) claim_uid: Option<String>,
 }
 
-/// What one of the watches says.
+/// An event of one of the watches.
 pub(super) enum WatchEvent {
     Object(&'static str, Box<watcher::Event<DynamicObject>>),
     CachedClaim(Box<watcher::Event<PersistentVolumeClaim>>),
@@ -125,7 +125,7 @@ impl View {
         }
     }
 
-    /// Follows the cluster, for ever.
+    /// Follows the cluster, forever.
     pub(super) async fn follow(&mut self) {
         let mut said = self.watches();
         let mut round = interval(ROUND);
@@ -177,7 +177,7 @@ impl View {
         all
     }
 
-    /// Whether everything has been listed once.
+    /// True if everything has been listed once.
     fn is_complete(&self) -> bool {
         self.objects.values().all(Index::is_complete)
             && self.claims.is_complete()
@@ -185,7 +185,7 @@ impl View {
             && self.nodes.is_complete()
     }
 
-    /// Takes over what a watch says; the namespaces in which something may be another one by that.
+    /// Applies a watch event; returns the affected namespaces.
     pub(super) fn hear(&mut self, said: WatchEvent) -> Vec<String> {
         match said {
             WatchEvent::Object(kind, event) => self.hear_object(kind, *event),
@@ -220,7 +220,7 @@ impl View {
                 about.into_iter().collect()
             }
             WatchEvent::Node(event) => {
-                // One that goes again has to be missed again.
+                // A node that disappears again starts a new grace period.
                 if let watcher::Event::Apply(node) | watcher::Event::InitApply(node) = &*event {
                     self.missing.remove(&node.name_any());
                 }
@@ -256,14 +256,14 @@ impl View {
             |object| CachedObject::of(kind, &object),
         );
         if is_list {
-            // Of what went while nobody watched only the list says so.
+            // Objects that were deleted without a watch are found by the list.
             self.told
                 .retain(|key| key.kind != kind || index.get(&key.namespace, &key.name).is_some());
         }
         about
     }
 
-    /// An object of ours.
+    /// A Drumlin object.
     pub(super) fn seen(&self, key: &ObjectKey) -> Option<&CachedObject> {
         self.objects
             .get(key.kind.as_str())?
@@ -296,7 +296,7 @@ impl CachedObject {
         }
     }
 
-    /// The node that it names.
+    /// The node that the object names.
     pub(super) fn node(&self) -> Option<&str> {
         self.record.as_ref()?.node()
     }
@@ -313,7 +313,7 @@ fn read_claim(claim: PersistentVolumeClaim) -> CachedClaim {
     }
 }
 
-/// A persistent volume, where it is one of this driver's and bound.
+/// A `PersistentVolume`, if it belongs to this driver and is bound.
 fn read_volume(driver: &str, volume: &PersistentVolume) -> Option<Bound> {
     let spec = volume.spec.as_ref()?;
     let source = spec.csi.as_ref().filter(|source| source.driver == driver)?;

@@ -1,21 +1,21 @@
-//! Namespaces in which something has changed, until they are looked at.
+//! Debounces changed namespaces until they are checked.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::{Instant, sleep_until};
 
-/// Changes that come together are looked at together.
+/// The quiet time after which changes are checked together.
 const TOGETHER: Duration = Duration::from_millis(50);
-/// The longest that a change waits for others: where something changes all the time, too, it is looked at.
+/// Maximum debounce time, for a namespace that changes all the time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The namespaces, and when they are looked at.
+/// The changed namespaces, and the times of their changes.
 #[derive(Debug, Default)]
 pub(super) struct Changed {
     namespaces: BTreeSet<String>,
-    /// When the first of them came.
+    /// The time of the first change.
     since: Option<Instant>,
-    /// When the last of them came.
+    /// The time of the last change.
     last: Option<Instant>,
 }
 
@@ -30,7 +30,7 @@ impl Changed {
         self.namespaces.extend(namespaces);
     }
 
-    /// Waits until no more come, or they have waited for long; for ever where there are none.
+    /// Waits until no more changes come, or the maximum time is over; forever if there are none.
     pub(super) async fn settled(&self) {
         match (self.since, self.last) {
             (Some(since), Some(last)) => {
@@ -64,7 +64,7 @@ mod tests {
         assert!(begun.elapsed() >= PATIENCE);
         assert_eq!(changed.take(), BTreeSet::from(["db".to_owned()]));
 
-        // What stands alone does not wait for long, and nothing is nothing.
+        // A single change waits for the quiet time only, and without changes there is no result.
         let begun = Instant::now();
         changed.add(vec!["db".to_owned()]);
         changed.settled().await;

@@ -1,4 +1,4 @@
-//! Which of several controllers works: whoever holds a lease (coordination.k8s.io/v1), and renews it.
+//! Leader election: the controller that holds and renews a lease (coordination.k8s.io/v1) is active.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use kube::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// What it is called.
+/// The name of the lease.
 pub(super) const NAME: &str = "drumlin-controller";
-/// So long it holds after it was renewed last.
+/// Duration of the lease after its last renewal.
 const HOLDS: Duration = Duration::from_secs(15);
-/// How often it is renewed, or looked at by those who wait for it.
+/// Interval at which the lease is renewed, or checked by candidates.
 const ROUND: Duration = Duration::from_secs(3);
 
-/// The longest that it may take to renew it: the server's silence must not be waited for while another one takes it.
+/// Timeout for a renewal: a silent server must not be waited for while another candidate acquires the lease.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// So long before another one may take it, as its clock has it, nothing is done any more.
+/// Safety margin: the leader stops this long before another candidate may acquire the lease.
 const MARGIN: Duration = Duration::from_secs(3);
 
 /// A lease as one of several candidates sees it.
@@ -30,9 +30,9 @@ pub(super) struct Lease {
     leases: Api<Kept>,
     namespace: String,
     identity: String,
-    /// What another holder wrote last, and when that was seen: clocks of two machines may differ.
+    /// The last record of another holder, and when it was first seen here: clocks of two machines may differ.
     seen: Option<(LeaseSpec, Instant)>,
-    /// When it was begun to renew it the last time that it was ours.
+    /// The start of the last successful renewal.
     renewed: Instant,
 }
 
@@ -47,21 +47,21 @@ impl Lease {
         }
     }
 
-    /// Waits until it is ours.
+    /// Waits until the lease is acquired.
     pub(super) async fn acquire(&mut self) {
         loop {
             match self.attempt().await {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(lease = NAME, namespace = self.namespace, error = %error, "lease could not be looked at");
+                    tracing::warn!(lease = NAME, namespace = self.namespace, error = %error, "lease could not be acquired");
                 }
             }
             sleep(ROUND).await;
         }
     }
 
-    /// Renews it until it is not ours any more, or may soon be another one's, whatever the server does.
+    /// Renews the lease until it is lost, or may be lost soon, whatever the server does.
     pub(super) async fn keep(&mut self) {
         loop {
             let end = self.renewed + HOLDS - MARGIN;
@@ -76,7 +76,8 @@ impl Lease {
         }
     }
 
-    /// Tries once, for a while. What the server does of it later is harmless: we hold it longer than we know, or are refused.
+    /// Tries once, with a timeout. A late effect of the request is harmless: the lease is held longer than known, or
+    /// the request is refused.
     async fn attempt(&mut self) -> Result<bool, String> {
         let begun = Instant::now();
         let answer = timeout(ATTEMPT, self.try_once()).await;
@@ -88,7 +89,7 @@ impl Lease {
         Ok(is_ours)
     }
 
-    /// Takes it or renews it, unless it is another one's; says whether it is ours.
+    /// Acquires or renews the lease, unless another candidate holds it; returns true if it is ours.
     async fn try_once(&mut self) -> kube::Result<bool> {
         let now = MicroTime(Timestamp::now());
         let Some(found) = self.leases.get_opt(NAME).await? else {
@@ -121,7 +122,7 @@ impl Lease {
         } else {
             turns.saturating_add(1)
         };
-        // With the version that was read: of two who take it at once one is refused.
+        // With the resource version that was read: of two concurrent candidates one is refused.
         let taken = Kept {
             spec: Some(self.held(since, &now, turns)),
             ..found
@@ -144,7 +145,7 @@ impl Lease {
         }
     }
 
-    /// Lets the next one have it at once, if the server hears of it.
+    /// Releases the lease, so that the next candidate need not wait; best effort.
     pub(super) async fn give_back(&self) {
         let giving = async {
             let Ok(Some(mut found)) = self.leases.get_opt(NAME).await else {
@@ -161,7 +162,7 @@ impl Lease {
     }
 }
 
-/// Somebody else may have been first.
+/// Another candidate may have been first.
 fn settled(answer: kube::Result<Kept>) -> kube::Result<bool> {
     match answer {
         Ok(_) => Ok(true),
@@ -185,7 +186,7 @@ mod tests {
             assert!(kept.is_ok(), "{answer:?}");
             let elapsed = begun.elapsed();
             assert!(elapsed + MARGIN <= HOLDS, "{answer:?}: {elapsed:?}");
-            // One call that fails is not the end.
+            // A single failed call does not lose the lease.
             assert!(fake.asked().len() > 1, "{answer:?}");
         }
     }

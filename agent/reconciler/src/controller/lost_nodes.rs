@@ -1,4 +1,5 @@
-//! Objects of nodes that are gone: they say so, and go only where somebody has given the node up.
+//! Objects of missing nodes: their condition says so, and they are released only if an administrator has abandoned the
+//! node.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,17 +17,17 @@ use super::{
     work::{Aspect, Job},
 };
 
-/// A node that is not there.
+/// A missing node.
 #[derive(Debug)]
 pub(super) struct Missing {
     since: Instant,
-    /// The objects that were had say so, by id: once each, for their agent may be there without a Node object, and knows
-    /// better.
+    /// The UIDs of the objects whose condition was set: once each, because their agent may run without a Node object,
+    /// and sets its own condition.
     pub(super) told: HashSet<String>,
 }
 
 impl View {
-    /// Looks whether nodes that objects name have been gone for long.
+    /// Checks whether nodes that objects name are missing for longer than the grace period.
     pub(super) fn look_at_nodes(&mut self) {
         let gone = self.gone();
         self.missing.retain(|node, missing| {
@@ -48,7 +49,7 @@ impl View {
         self.begin();
     }
 
-    /// The nodes that objects name and that are not there, each with those objects by their ids.
+    /// The missing nodes that objects name, each with those objects by their UIDs.
     fn gone(&self) -> HashMap<String, HashMap<String, ObjectKey>> {
         let mut gone: HashMap<String, HashMap<String, ObjectKey>> = HashMap::new();
         for (kind, index) in &self.objects {
@@ -68,14 +69,14 @@ impl View {
         gone
     }
 
-    /// What is to be done about an object whose node is gone, and its id.
+    /// The job for an object whose node is missing, with the UID of the object.
     pub(super) fn about_node(&self, key: &ObjectKey) -> Option<(String, Job)> {
         let seen = self.seen(key)?;
         let node = seen.node()?.to_owned();
         let missing = self.missing.get(&node)?;
         let record = seen.record.as_ref();
         let abandoned = record.and_then(|record| record.annotation(names::ABANDON));
-        // Nobody is left to take it down, and somebody says so.
+        // No agent is left to delete it, and an administrator has abandoned the node.
         if seen.is_deleting && seen.has_finalizer && abandoned == Some(&node) {
             return Some((seen.uid.clone(), Job::LetGo { node }));
         }
@@ -88,7 +89,7 @@ impl View {
             status: "Unknown".to_owned(),
             reason: "NodeLost".to_owned(),
             message: format!(
-                "node {node} is gone; bring it back, or delete the object with the annotation {}: {node}",
+                "node {node} no longer exists; restore the node, or delete the object with the annotation {}: {node}",
                 names::ABANDON
             ),
             last_transition_time: Time(Timestamp::now()),

@@ -1,10 +1,10 @@
-//! The controller, one for a cluster: what no agent can know of its own node alone.
+//! The controller, one for a cluster: work that needs more than the knowledge of a single node.
 //!
-//! - [`pvc_resolver`]: what the claims of users are bound to, told to the groups and snapshots that mean them.
-//! - [`lost_nodes`]: which objects are of nodes that are gone.
-//! - [`work`]: what is asked of the server about several objects at once.
-//! - [`policies`]: whether the policies are in force that keep agents to their own nodes.
-//! - [`lease`]: which of several controllers works.
+//! - [`pvc_resolver`]: resolves `PersistentVolumeClaims` for the groups and snapshots that select them.
+//! - [`lost_nodes`]: the objects of missing nodes.
+//! - [`work`]: the requests to the server, for several objects at once.
+//! - [`policies`]: checks that the policies are in force that restrict agents to their own nodes.
+//! - [`lease`]: leader election.
 //!
 //! **Invariant:** it deletes nothing, and calls no agent.
 
@@ -28,24 +28,24 @@ use crate::{Error, source::kubernetes::server::Server};
 use cluster_cache::View;
 use lease::Lease;
 
-/// What a controller is told.
+/// The settings of a controller.
 #[derive(Debug, Clone)]
 pub struct ControllerSettings {
-    /// The file that says how the API server is reached; without one it is the one of the pod, or of the environment.
+    /// The kubeconfig file; without one, the in-cluster configuration of the pod or the environment is used.
     pub kubeconfig: Option<PathBuf>,
-    /// The name of the CSI driver whose volumes are ours.
+    /// The name of our CSI driver.
     pub driver: String,
-    /// Where the lease is that only one of several holds.
+    /// The namespace of the lease.
     pub namespace: String,
-    /// What this one is called among them.
+    /// The identity of this controller in the lease.
     pub identity: String,
-    /// Whether it gives all objects that name no node the node of what they are made of, so that agents need not.
+    /// True if it assigns objects without a node to the node of their source, so that agents need not.
     pub claims_all: bool,
-    /// So long a node may be gone before its objects say so.
+    /// Grace period before the objects of a missing node report it.
     pub node_grace: Duration,
 }
 
-/// Looks after what is a cluster's and no node's.
+/// The controller of the cluster.
 pub struct Controller {
     server: Server,
     settings: Arc<ControllerSettings>,
@@ -60,10 +60,10 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// A controller that knows where its API server is.
+    /// Creates a controller that is connected to the API server.
     ///
     /// # Errors
-    /// When that is not known.
+    /// When the address of the API server is not known.
     pub async fn new(settings: ControllerSettings) -> Result<Self, Error> {
         Ok(Self {
             server: Server::new(settings.kubeconfig.as_deref()).await?,
@@ -71,14 +71,17 @@ impl Controller {
         })
     }
 
-    /// Works until `stop`, whenever it holds the lease.
+    /// Runs until `stop`, and is active while it holds the lease.
     pub async fn run(self, stop: CancellationToken) {
         let Self { server, settings } = self;
         let mut lease = Lease::new(server.client(), &settings.namespace, &settings.identity);
         let leading = async {
             loop {
                 lease.acquire().await;
-                tracing::info!(identity = settings.identity, "controller leads");
+                tracing::info!(
+                    identity = settings.identity,
+                    "lease acquired; controller leads"
+                );
                 let mut view = View::new(server.clone(), Arc::clone(&settings));
                 tokio::select! {
                     () = lease.keep() => {

@@ -1,4 +1,4 @@
-//! What a watch has said so far, by namespace and name.
+//! The objects of a watch, by namespace and name.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use kube::runtime::watcher::Event;
 #[derive(Debug)]
 pub(super) struct Index<T> {
     by_namespace: HashMap<String, HashMap<String, T>>,
-    /// What a list that is being read has named so far.
+    /// The objects of a list that is being read.
     listed: HashSet<(String, String)>,
     is_complete: bool,
 }
@@ -25,7 +25,7 @@ impl<T> Default for Index<T> {
 }
 
 impl<T> Index<T> {
-    /// Takes over what a watch says; the namespaces in which something may be another one by that.
+    /// Applies a watch event; returns the affected namespaces.
     pub(super) fn follow<K>(
         &mut self,
         event: Event<K>,
@@ -81,7 +81,7 @@ impl<T> Index<T> {
         objects.insert(name, object);
     }
 
-    /// Whether the first list has been read: what is missing before that may be there.
+    /// True if the first list has been read: before that, a missing object may exist.
     pub(super) fn is_complete(&self) -> bool {
         self.is_complete
     }
@@ -90,12 +90,12 @@ impl<T> Index<T> {
         self.by_namespace.get(namespace)?.get(name)
     }
 
-    /// All of a namespace.
+    /// All objects of a namespace.
     pub(super) fn of<'a>(&'a self, namespace: &str) -> impl Iterator<Item = (&'a String, &'a T)> {
         self.by_namespace.get(namespace).into_iter().flatten()
     }
 
-    /// All there are, each with its namespace and name.
+    /// All objects, each with its namespace and name.
     pub(super) fn all(&self) -> impl Iterator<Item = (&String, &String, &T)> {
         let objects = self.by_namespace.iter();
         objects.flat_map(|(namespace, objects)| {
@@ -133,7 +133,7 @@ mod tests {
         }
         assert_eq!(hear(Event::Delete(one("b", "one"))), ["b"]);
         hear(Event::Init);
-        // What has gone meanwhile is a change of its namespace.
+        // An object that was deleted meanwhile changes its namespace.
         assert_eq!(hear(Event::InitDone), ["a"]);
         assert!(index.by_namespace.is_empty());
         assert!(index.is_complete());

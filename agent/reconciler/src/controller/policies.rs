@@ -1,8 +1,8 @@
-//! Whether the policies are in force that keep agents and provisioners to what is of their own nodes.
+//! Checks that the policies are in force that restrict agents and provisioners to their own nodes.
 //!
-//! Without them, who has the token of one node's agent can have the data of all nodes destroyed: what its change asks for is
-//! carried out by the agents of those nodes, who cannot see by whom it was made. A manifest that was applied is no proof: a
-//! binding may lack, or the server may have no policies. So a dry run is tried that they must refuse.
+//! Without them, a stolen token of one node's agent can destroy the data of all nodes: the agents of those nodes carry
+//! out its changes, because they cannot see who made them. An applied manifest is no proof: a binding may be missing,
+//! or the server may not support policies. So a dry run is sent that they must refuse.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,28 +18,28 @@ use tokio::time::sleep;
 use super::{ControllerSettings, lease};
 use crate::source::kubernetes::server::{EventNote, Refusal, Server};
 
-/// What the policies refuse the controller by name. There is no such object.
+/// The object name that the policies refuse to the controller. No such object exists.
 const PROBE: &str = "drumlin-policy-probe";
-/// How the name of the controller's account ends, for the server.
+/// The end of the user name of the controller's service account.
 const ACCOUNT: &str = ":drumlin-controller";
-/// How often it is tried.
+/// Interval between checks.
 const ROUND: Duration = Duration::from_mins(10);
-/// The same while one is not in force, or it is not known.
+/// Interval between checks while a policy is not in force or unknown.
 const SOON: Duration = Duration::from_mins(1);
 
-/// So long a policy may take from being applied to being in force, and its role, too.
+/// How long a policy, or its role, may take to come into force after it is applied.
 const MOMENT: Duration = Duration::from_secs(5);
 
-/// A policy, and the object that it refuses.
+/// A policy, and the probe object that it refuses.
 struct Policy {
     name: &'static str,
-    /// What anybody can do without it who has the token of one node.
+    /// The risk while it is not in force.
     risk: &'static str,
     objects: Api<DynamicObject>,
     probe: Value,
 }
 
-/// What is known of a policy.
+/// The known state of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PolicyStatus {
     InForce,
@@ -47,22 +47,22 @@ enum PolicyStatus {
     Unknown,
 }
 
-/// Tries whether the policies are in force, for ever, and says so when that is news.
+/// Checks the policies forever, and reports changes.
 pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
     let account = loop {
         match server.account().await {
             Ok(account) => break account,
             Err(refusal) => {
-                tracing::debug!(error = %refusal, "the API server does not say who this is");
+                tracing::debug!(error = %refusal, "own account could not be determined");
                 sleep(SOON).await;
             }
         }
     };
     if !account.ends_with(ACCOUNT) {
-        // The policies know it by its account, and leave all others alone.
+        // The policies match the controller's account, and ignore all others.
         tracing::info!(
             account,
-            "policies cannot be tried by another account than the controller's"
+            "policies not checked, because this account is not the controller's"
         );
         return std::future::pending().await;
     }
@@ -97,7 +97,7 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
     [
         Policy {
             name: "drumlin-agent-own-node",
-            risk: "who has the token of one node's agent can have the data of all nodes destroyed",
+            risk: "a stolen token of one node's agent can destroy the data of all nodes",
             objects: server.of(&settings.namespace, "Volume"),
             probe: json!({
                 "apiVersion": names::API_VERSION,
@@ -108,7 +108,7 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
         },
         Policy {
             name: "drumlin-provisioner-own-volumes",
-            risk: "who has the token of one node's provisioner can delete the volumes of all claims",
+            risk: "a stolen token of one node's provisioner can delete the volumes of all claims",
             objects: Api::all_with(server.client(), &volumes),
             probe: json!({
                 "apiVersion": "v1",
@@ -124,7 +124,7 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
     ]
 }
 
-/// Whether each policy is in force.
+/// Checks each policy.
 async fn ask(server: &Server, policies: &[Policy]) -> Vec<Result<bool, Refusal>> {
     let asked = policies
         .iter()
@@ -148,12 +148,12 @@ impl Policy {
             Ok(true) => tracing::info!(policy, "policy is in force again"),
             Ok(false) => tracing::error!(policy, risk = self.risk, "policy is not in force"),
             Err(refusal) => {
-                tracing::warn!(policy, error = %refusal, "whether a policy is in force could not be tried");
+                tracing::warn!(policy, error = %refusal, "policy check failed");
             }
         }
     }
 
-    /// An event of the lease that this controller holds; that all is well at the start is none.
+    /// Publishes an event of the lease; not if the policy is in force at the start.
     async fn tell(
         &self,
         server: &Server,
@@ -179,7 +179,7 @@ impl Policy {
         };
         let lease = (settings.namespace.as_str(), lease::NAME);
         if let Err(refusal) = server.tell_of_lease(lease, &settings.identity, told).await {
-            tracing::debug!(policy = name, error = %refusal, "event could not be told");
+            tracing::debug!(policy = name, error = %refusal, "event could not be published");
         }
     }
 }
@@ -200,7 +200,7 @@ mod tests {
         }
     }
 
-    /// What a server is asked to change by a controller with this account, whose every try it answers so.
+    /// The changes that a controller with this account requests, from a server that answers every dry run so.
     async fn changes(account: &'static str, answer: Answer) -> Vec<(String, String)> {
         let fake = Fake::willing();
         fake.follow(move |asked| {
@@ -231,7 +231,7 @@ mod tests {
         let changes = changes(account, allowed).await;
         let (tries, events): (Vec<_>, Vec<_>) =
             changes.iter().partition(|(path, _)| path.ends_with(PROBE));
-        // Each twice before that is said, and then once in a round.
+        // Each policy twice before it is reported, and then once per round.
         assert_eq!(tries.len(), 6, "{changes:?}");
         assert!(tries.iter().all(|(_, query)| query.contains("dryRun=All")));
         assert_eq!(events.len(), 2, "{changes:?}");

@@ -1,4 +1,4 @@
-//! What the claims of users are bound to, for the groups and snapshots that mean them, and where those belong.
+//! Resolves `PersistentVolumeClaims` for the groups and snapshots that select them, and the node of objects without one.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,28 +17,28 @@ use super::{
 };
 use crate::record::{Body, Record, State, Verdict, judge};
 
-/// Why an object is given no node where what it is made of is on several.
+/// The reason for an object without a node whose sources are on several nodes.
 const APART: &str = "MembersOnOtherNode";
 
-/// Why an object is given no node where nobody knows of one.
+/// The reason for an object without a node whose source is on no node.
 const UNSET: &str = "NodeUnset";
 
-/// So long an agent may take to find that an object is its own before that is said. No multiple of the
-/// rounds: which of them says it shall not hang on moments.
+/// How long an agent may take to assign an object to itself before its condition is set. No multiple of the interval of
+/// the rounds, so that the round which sets it does not depend on small delays.
 const HOMELESS: Duration = Duration::from_secs(15);
 
-/// Where an object belongs.
+/// The node of an object.
 enum ClaimPlacement {
-    /// It has a node, or may be about to have one.
+    /// It has a node, or may get one soon.
     Open,
-    /// What it is made of is there.
+    /// Its source is on this node.
     On(String),
-    /// It is to have none as it is.
+    /// It cannot be assigned to a node.
     Nowhere(Verdict),
 }
 
 impl View {
-    /// Looks at everything of a namespace that means claims, or could be given a node.
+    /// Checks all objects of a namespace that select claims, or could be assigned to a node.
     pub(super) fn look_at_claims(&mut self, namespace: &str) {
         let kinds = self.objects.iter();
         let keys: Vec<ObjectKey> = kinds
@@ -56,11 +56,11 @@ impl View {
         self.begin();
     }
 
-    /// What is to be done about an object by the claims that it means, and its id.
+    /// The job for an object with regard to its claims and its node, with the UID of the object.
     pub(super) fn about_claims(&self, key: &ObjectKey) -> Option<(String, Job)> {
         let seen = self.seen(key)?;
         let record = seen.record.as_ref()?;
-        // What says that its node is gone says so until its agent is back, who has to say something else first.
+        // A condition about a lost node stays until the agent is back and sets another one.
         if seen.is_deleting || seen.is_lost {
             return None;
         }
@@ -70,14 +70,15 @@ impl View {
         let told = self.told.of(key, &seen.uid);
         let mut conditions = told.map_or_else(|| seen.said.clone(), ours);
         match &place {
-            // From what was said before: a condition keeps its time while it holds.
+            // Based on the previous conditions: a condition keeps its transition time while its status is unchanged.
             ClaimPlacement::Nowhere(verdict) => judge(&mut conditions, verdict, seen.generation),
             _ => conditions.clear(),
         }
         let status = status(&candidates, &conditions, seen.generation);
         let is_known = match told {
             Some(told) => *told == status,
-            // Another controller may have led before: what it said stays until it is taken back under our common name.
+            // Another controller may have been active before: its conditions stay until they are removed under the
+            // common field manager.
             None => candidates == seen.candidates && conditions == seen.said,
         };
         let is_news = |candidate: &&Candidate| {
@@ -103,7 +104,7 @@ impl View {
         Some((seen.uid.clone(), job))
     }
 
-    /// Looks again at what the server has refused: nothing else may change that would have it looked at.
+    /// Retries requests that the server has refused: no other change may trigger a check.
     pub(super) fn look_again(&mut self) {
         for key in std::mem::take(&mut self.again) {
             self.is_due(Aspect::Claims, key);
@@ -111,7 +112,7 @@ impl View {
         self.begin();
     }
 
-    /// Where an object belongs that names no node.
+    /// The node for an object without one.
     fn place(&self, uid: &str, record: &Record, candidates: &[Candidate]) -> ClaimPlacement {
         if record.node().is_some() {
             return ClaimPlacement::Open;
@@ -122,7 +123,9 @@ impl View {
             (Some(one), Some(other)) => ClaimPlacement::Nowhere(Verdict {
                 state: State::Stalled,
                 reason: APART,
-                message: format!("its members are on {one} and {other}; a group is on one node"),
+                message: format!(
+                    "members are on {one} and {other}; all members of a group must be on one node"
+                ),
             }),
             _ => match self.homeless.get(uid) {
                 Some(since) if since.elapsed() >= HOMELESS => {
@@ -133,7 +136,7 @@ impl View {
         }
     }
 
-    /// Looks for objects that name no node, and again at those that should have one by now.
+    /// Finds objects without a node, and checks those again that should have one by now.
     pub(super) fn look_for_homeless(&mut self) {
         let mut found = HashMap::new();
         for (kind, index) in &self.objects {
@@ -157,7 +160,7 @@ impl View {
         self.homeless = found;
     }
 
-    /// The claims that an object means, and what is behind them. One that is being deleted is not meant any more.
+    /// The claims that an object selects, with their volumes. A claim that is being deleted is not selected any more.
     pub(super) fn candidates(&self, record: &Record) -> Vec<Candidate> {
         let namespace = record.key().namespace;
         let mut names: Vec<String> = match &record.body {
@@ -196,7 +199,7 @@ impl View {
         let handle = match &claim.volume {
             None => None,
             Some(volume) => {
-                // Bound to another driver's volume, or to none.
+                // Bound to a volume of another driver, or not bound.
                 let volume = self.volumes.get("", volume)?.as_ref()?;
                 if !volume.may_be_of(namespace, &name, claim) {
                     return None;
@@ -216,13 +219,13 @@ impl View {
         })
     }
 
-    /// The nodes that have what an object is made of.
+    /// The nodes that have the sources of an object.
     fn nodes_of(&self, record: &Record, candidates: &[Candidate]) -> BTreeSet<String> {
         let claimed = candidates
             .iter()
             .filter_map(|candidate| candidate.node_name.clone());
         let mut nodes: BTreeSet<String> = claimed.collect();
-        // Where agents look after their own, they do so without claims.
+        // Agents that assign objects to themselves do so without claims.
         if self.settings.claims_all || !nodes.is_empty() {
             let sources = record.sources().into_iter();
             let sources =
@@ -246,8 +249,8 @@ impl View {
 }
 
 impl Bound {
-    /// Whether no other claim has it. A claim may name any volume, and one that is kept still names its last claim: one of
-    /// the same name that is made later is another tenant's.
+    /// Returns true if the volume is bound to this very claim. A claim may name any volume, and a retained volume still
+    /// names its last claim: a later claim of the same name belongs to another tenant.
     fn may_be_of(&self, namespace: &str, name: &str, claim: &CachedClaim) -> bool {
         let is_its_own = |uid: &String| *uid == claim.uid;
         self.namespace == namespace
@@ -256,8 +259,8 @@ impl Bound {
     }
 }
 
-/// The candidates that an agent has to know of. Where there are too many for a group, those of other nodes, which are no
-/// members, are left out, and of what is still too much one more than can be.
+/// The candidates to write to the status. If there are too many for a group, those of other nodes, which cannot be
+/// members, are omitted, and the others are limited to one more than the maximum.
 fn as_many_as_can_be_told(mut candidates: Vec<Candidate>, node: Option<&str>) -> Vec<Candidate> {
     if candidates.len() <= names::MOST_MEMBERS {
         return candidates;
@@ -269,7 +272,7 @@ fn as_many_as_can_be_told(mut candidates: Vec<Candidate>, node: Option<&str>) ->
     candidates
 }
 
-/// A status with the claims that are meant; not every kind can mean some.
+/// A status with the selected claims, for kinds that can select claims.
 pub(super) fn findings(candidates: &[Candidate]) -> Value {
     if candidates.is_empty() {
         return json!({});
@@ -286,7 +289,7 @@ fn status(candidates: &[Candidate], conditions: &[Condition], generation: i64) -
     status
 }
 
-/// What is said of an object that has no node, and that nobody gives one.
+/// The condition of an object without a node.
 fn homeless(record: &Record) -> Verdict {
     let mut sources: Vec<String> = record.sources().iter().map(ToString::to_string).collect();
     if let Body::Snapshot { spec, .. } = &record.body {
@@ -295,7 +298,7 @@ fn homeless(record: &Record) -> Verdict {
     }
     let is_of_nothing = matches!(&record.body, Body::Volume { spec, .. } if spec.source.is_none());
     let message = if is_of_nothing {
-        "names no node; set spec.nodeName to the one that shall have it".to_owned()
+        "spec.nodeName is not set; set it to the node that shall hold the volume".to_owned()
     } else {
         let sources = if sources.is_empty() {
             String::new()
@@ -303,7 +306,7 @@ fn homeless(record: &Record) -> Verdict {
             format!(" ({})", sources.join(", "))
         };
         format!(
-            "names no node, and no node has what it is made of{sources}; apply that, or set spec.nodeName"
+            "spec.nodeName is not set, and no node has the source{sources}; create the source, or set spec.nodeName"
         )
     };
     Verdict {
@@ -313,7 +316,7 @@ fn homeless(record: &Record) -> Verdict {
     }
 }
 
-/// The conditions of a status that a controller has said of an object without a node.
+/// The conditions of a status that a controller has set on an object without a node.
 pub(super) fn ours(status: &Value) -> Vec<Condition> {
     let conditions = status.get("conditions").and_then(Value::as_array);
     let conditions = conditions.into_iter().flatten();

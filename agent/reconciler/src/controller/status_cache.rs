@@ -1,16 +1,16 @@
-//! What the controller has told of each object, so that it is told once.
+//! The statuses that the controller has written, so that each is written once.
 
 use std::collections::HashMap;
 
 use drumlin_crd::ObjectKey;
 use serde_json::Value;
 
-/// The last status of each object, with the id of the object.
+/// The last status of each object, with the UID of the object.
 #[derive(Debug, Default)]
 pub(super) struct StatusCache(HashMap<ObjectKey, (String, Value)>);
 
 impl StatusCache {
-    /// What was told of this very object: of another one that had its name something else was.
+    /// The last status of this incarnation of the object.
     pub(super) fn of(&self, key: &ObjectKey, uid: &str) -> Option<&Value> {
         let told = self.0.get(key).filter(|(own, _)| own == uid);
         told.map(|(_, status)| status)
@@ -24,7 +24,7 @@ impl StatusCache {
         self.0.remove(key);
     }
 
-    /// Forgets what is not there any more.
+    /// Removes objects that do not exist any more.
     pub(super) fn retain(&mut self, is_there: impl Fn(&ObjectKey) -> bool) {
         self.0.retain(|key, _| is_there(key));
     }

@@ -1,4 +1,4 @@
-//! What the controller makes of what it sees, beside an API server that only listens, or refuses.
+//! The controller with a fake API server that only records requests, or refuses them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,7 +36,7 @@ fn key(kind: &str, name: &str) -> ObjectKey {
     }
 }
 
-/// An object of ours.
+/// A Drumlin object.
 fn object(kind: &str, uid: &str, spec: &Value, status: &Value) -> DynamicObject {
     let object = json!({
         "apiVersion": "drumlin.dev/v1alpha1",
@@ -57,26 +57,26 @@ fn see(view: &mut View, kind: &'static str, event: Event<DynamicObject>) {
     view.hear(WatchEvent::Object(kind, Box::new(event)));
 }
 
-/// What changes of the node of an object: it is there, or not any more.
+/// An event of the node of an object: added or removed.
 fn see_node(view: &mut View, event: fn(PartialObjectMeta<Node>) -> Event<PartialObjectMeta<Node>>) {
     let node = serde_json::from_value(json!({"metadata": {"name": "node-a"}})).unwrap();
     view.hear(WatchEvent::Node(Box::new(event(node))));
 }
 
-/// What it was asked to change since it was looked at last.
+/// The change requests since the last call.
 fn changes(fake: &Fake) -> impl Iterator<Item = Asked> + use<> {
     let asked = fake.asked().into_iter();
     asked.filter(|asked| asked.body.is_object())
 }
 
-/// The statuses that were told since it was looked at last.
+/// The statuses written since the last call.
 fn told(fake: &Fake) -> Vec<Value> {
     let asked = fake.asked().into_iter();
     let asked = asked.filter(|asked: &Asked| asked.path.ends_with("/status"));
     asked.map(|asked| asked.body["status"].clone()).collect()
 }
 
-/// A group whose two members are on two nodes, and what it says so far.
+/// A group whose two members are on two nodes, and its status so far.
 fn spread(fake: &Fake, view: &mut View, status: &Value) {
     for (name, node) in [("data", "node-a"), ("wal", "node-b")] {
         bound(fake, view, (name, name), node);
@@ -87,7 +87,7 @@ fn spread(fake: &Fake, view: &mut View, status: &Value) {
     see(view, "VolumeGroup", Event::Apply(group));
 }
 
-/// What is seen of a claim that is bound, and of a snapshot of it.
+/// The events of a bound claim, and of a snapshot of it.
 fn with_snapshot(fake: &Fake) -> View {
     let mut view = view(fake);
     bound(fake, &mut view, ("data", "1"), "node-a");
@@ -95,14 +95,14 @@ fn with_snapshot(fake: &Fake) -> View {
     view
 }
 
-/// A claim by its name and its id that is bound to a volume on a node, as the server has it, too.
+/// A claim with this name and UID, bound to a volume on a node, also on the server.
 fn bound(fake: &Fake, view: &mut View, (name, uid): (&str, &str), node: &str) {
     fake.has_claim(name, uid);
     claim(view, name, uid, "Bound");
     volume(view, name, Some(uid), node);
 }
 
-/// A claim of a user.
+/// A `PersistentVolumeClaim`.
 fn claim(view: &mut View, name: &str, uid: &str, phase: &str) {
     let claim: PersistentVolumeClaim = serde_json::from_value(json!({
         "metadata": {"name": name, "namespace": "db", "uid": uid},
@@ -113,7 +113,7 @@ fn claim(view: &mut View, name: &str, uid: &str, phase: &str) {
     view.hear(WatchEvent::CachedClaim(Box::new(Event::Apply(claim))));
 }
 
-/// The volume behind it, on a node.
+/// Its volume, on a node.
 fn volume(view: &mut View, name: &str, uid: Option<&str>, node: &str) {
     let volume: PersistentVolume = serde_json::from_value(json!({
         "metadata": {"name": format!("pv-{name}")},
@@ -130,7 +130,7 @@ fn volume(view: &mut View, name: &str, uid: Option<&str>, node: &str) {
 async fn a_claim_means_a_volume_only_when_both_say_so_by_their_ids() {
     let cases = [
         ("the same claim", "new", Some("new"), "Bound", Some(true)),
-        // What a tenant before has left, and a claim of the same name that names it.
+        // A retained volume of an earlier tenant, and a claim of the same name that names it.
         ("a former claim", "new", Some("old"), "Bound", None),
         ("a former claim", "new", Some("old"), "Pending", None),
         ("not bound yet", "new", Some("new"), "Pending", Some(false)),
@@ -158,7 +158,7 @@ async fn an_object_that_is_made_again_is_told_again() {
         view.is_done().await;
         assert_eq!(told(&fake).len(), expected);
     }
-    // Nobody has seen the one before it go.
+    // The deletion of its predecessor was not observed.
     see(&mut view, "Snapshot", snapshot("2"));
     view.look_at_claims("db");
     view.is_done().await;
@@ -209,7 +209,7 @@ async fn what_the_server_refuses_is_tried_again() {
     let asked: Vec<_> = changes(&fake).map(|asked| asked.path).collect();
     let object = "/apis/drumlin.dev/v1alpha1/namespaces/db/snapshots/one";
     assert_eq!(asked, [&format!("{object}/status"), object]);
-    // The node is refused alone.
+    // Only the node assignment is refused.
     fake.refuse();
     view.look_at_claims("db");
     view.is_done().await;
@@ -240,7 +240,7 @@ async fn an_object_says_once_that_its_node_is_gone_until_it_is_back() {
     view.look_at_nodes();
     view.is_done().await;
     assert_eq!(lost(&fake), ["NodeLost"]);
-    // Its agent is there all the same: what it says takes the place of that, and is let be.
+    // Its agent runs nevertheless: its condition replaces that one, and stays.
     see(
         &mut view,
         "Volume",
@@ -272,13 +272,13 @@ async fn a_group_on_two_nodes_says_so_once() {
     view.is_done().await;
     let status = told(&fake).remove(0);
     assert_eq!(status["conditions"][0]["reason"], "MembersOnOtherNode");
-    // Times are told in seconds.
+    // Times are in seconds.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     view.look_at_claims("db");
     view.is_done().await;
     assert_eq!(told(&fake), [Value::Null; 0]);
 
-    // To the next controller it is no news either.
+    // It is no change for the next controller either.
     let fake = Fake::willing();
     let mut next = self::view(&fake);
     spread(&fake, &mut next, &status);
@@ -313,7 +313,7 @@ async fn what_a_controller_before_said_is_taken_back() {
 async fn a_claim_that_was_replaced_unseen_gives_nothing_away() {
     let fake = Fake::willing();
     let mut view = view(&fake);
-    // The watch of the claims has not said so, that of the snapshots has.
+    // The watch of claims is behind that of the snapshots.
     fake.has_claim("data", "2");
     claim(&mut view, "data", "1", "Bound");
     volume(&mut view, "data", Some("1"), "node-a");
@@ -345,7 +345,7 @@ async fn one_write_that_is_not_answered_holds_up_no_other() {
     let second = Duration::from_secs(1);
     view.look_at_claims("db");
     let _ = tokio::time::timeout(second, view.is_done()).await;
-    // Each its claims, and its node.
+    // Each with its claims and its node.
     assert_eq!(changes(&fake).count(), 2 * names.len() - 1);
 }
 
@@ -356,7 +356,7 @@ async fn a_group_that_means_too_many_claims_is_told_of_one_more_than_it_can_have
     let spec = json!({"nodeName": "node-a", "selector": {}});
     let group = |status: &Value| Event::Apply(object("VolumeGroup", "1", &spec, status));
     see(&mut view, "VolumeGroup", group(&json!({})));
-    // As many as it can have, and others that are not its node's.
+    // The maximum number, and others of another node.
     for number in 0..1024 {
         let name = format!("data-{number:04}");
         bound(&fake, &mut view, (&name, &name), "node-a");

@@ -1,4 +1,4 @@
-//! What the controller asks of the server: of several objects at once, of each one thing after the other.
+//! The requests of the controller to the server: several objects at once, but one request at a time for each object.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -14,64 +14,64 @@ use serde_json::Value;
 use super::cluster_cache::View;
 use crate::source::kubernetes::server::{FieldManager, Refusal, Server};
 
-/// So many objects are written at once: one that the server is slow about holds up no other.
+/// Maximum number of writes at once: a slow request must not delay the others.
 const AT_ONCE: usize = 16;
 
-/// What is looked at of an object.
+/// The aspect of an object to check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Aspect {
-    /// Which claims it means, and where it belongs.
+    /// The claims that it selects, and its node.
     Claims,
-    /// Whether its node is there.
+    /// Whether its node exists.
     Node,
 }
 
-/// The objects that are to be looked at, and those that are written.
+/// The objects to check, and those with a write in flight.
 #[derive(Default)]
 pub(super) struct Work {
     due: BTreeSet<(Aspect, ObjectKey)>,
-    /// The objects that are written: none of them is looked at again before that has ended.
+    /// The objects with a write in flight: none is checked again before the write has ended.
     busy: HashSet<ObjectKey>,
     running: FuturesUnordered<BoxFuture<'static, Done>>,
 }
 
-/// What the server is asked to do with one object.
+/// The requests for one object.
 #[derive(Debug)]
 pub(super) enum Job {
-    /// It is told which claims it means, where that is new, and then given a node, where it belongs on one.
+    /// Writes the claims that it selects, if they have changed, and then assigns its node, if there is one.
     Claims {
         status: Option<Value>,
-        /// The claims that must be current, each with its id as it is known.
+        /// The claims to verify first, each with its known UID.
         claims: Vec<(String, Option<String>)>,
         node: Option<String>,
     },
-    /// It is told that its node is gone.
+    /// Writes that its node is lost.
     Lost { status: Value, node: String },
-    /// It may go: nobody is left to take it down, and somebody says so.
+    /// Removes its finalizer: no agent is left to delete it, and an administrator has abandoned the node.
     LetGo { node: String },
 }
 
-/// What came of a job.
+/// The result of a job.
 pub(super) struct Done {
     key: ObjectKey,
     uid: String,
-    /// The status that the server has taken.
+    /// The status that was written.
     told: Option<Value>,
-    /// Whether the object is gone, or another one has its name.
+    /// True if the object does not exist, or another one has its name.
     is_gone: bool,
-    /// Whether it is to be looked at again, though nothing else may change.
+    /// True if it must be checked again, even if nothing else changes.
     is_again: bool,
-    /// The node that it says is gone.
+    /// The node that its condition reports as lost.
     lost: Option<String>,
 }
 
 impl View {
-    /// An object is to be looked at.
+    /// Queues an object.
     pub(super) fn is_due(&mut self, matter: Aspect, key: ObjectKey) {
         self.work.due.insert((matter, key));
     }
 
-    /// Looks at what is due, as far as what comes of that may be begun.
+    /// Checks queued objects, as far as the limit of writes permits.
     pub(super) fn begin(&mut self) {
         while self.work.running.len() < AT_ONCE {
             let mut due = self.work.due.iter();
@@ -91,7 +91,7 @@ impl View {
         }
     }
 
-    /// Waits until a job has ended, and begins what waits for that; for ever where there is none.
+    /// Waits until a job has ended, and starts the next ones; forever if there is none.
     pub(super) async fn work(&mut self) {
         match self.work.running.next().await {
             Some(done) => self.conclude(done),
@@ -103,7 +103,7 @@ impl View {
     fn conclude(&mut self, done: Done) {
         let Done { key, uid, .. } = done;
         self.work.busy.remove(&key);
-        // What went meanwhile is forgotten already.
+        // An object that was deleted meanwhile is already removed.
         let is_there = self.seen(&key).is_some_and(|seen| seen.uid == uid);
         if let Some(status) = done.told.filter(|_| is_there) {
             self.told.remember(&key, &uid, status);
@@ -120,7 +120,7 @@ impl View {
         }
     }
 
-    /// Waits until nothing is left to be written.
+    /// Waits until no write is in flight.
     #[cfg(test)]
     pub(super) async fn is_done(&mut self) {
         self.begin();
@@ -146,7 +146,7 @@ impl Job {
                 claims,
                 node,
             } => {
-                // The claims first: an agent that is given the object looks for them.
+                // The claims first: the agent of the assigned node needs them.
                 if let Some(status) = status {
                     let may_be_told = are_current(&server, &done.key.namespace, claims).await;
                     if !may_be_told || !done.tell(&server, status).await {
@@ -169,7 +169,7 @@ impl Job {
 }
 
 impl Done {
-    /// Writes a status; says whether it did.
+    /// Writes a status; returns true if it was written.
     async fn tell(&mut self, server: &Server, status: Value) -> bool {
         let by = FieldManager::Controller;
         let written = server.write_status(&self.key, &self.uid, &status, by).await;
@@ -180,7 +180,7 @@ impl Done {
             }
             Err(Refusal::Gone) => self.is_gone = true,
             Err(Refusal::Other(why)) => {
-                tracing::warn!(object = %self.key, error = %why, "API server could not be told");
+                tracing::warn!(object = %self.key, error = %why, "API server update failed");
             }
         }
         false
@@ -191,13 +191,13 @@ impl Done {
         let Err(refusal) = server.claim(&self.key, &self.uid, node, by).await else {
             return;
         };
-        tracing::debug!(object = %self.key, error = %refusal, "could not be given a node");
-        // Somebody else's node is seen once it is there.
+        tracing::debug!(object = %self.key, error = %refusal, "node assignment failed");
+        // A node that another client has assigned is seen by the watch.
         self.is_again = matches!(refusal, Refusal::Other(_));
     }
 
     async fn let_go(&mut self, server: &Server, node: &str) {
-        // By what the server's store has now: what a watch says may be behind.
+        // By the metadata in the server's store: a watch may be behind.
         let is_abandoned = |metadata: &ObjectMeta| {
             let annotations = metadata.annotations.as_ref();
             let abandoned = annotations.and_then(|all| all.get(names::ABANDON));
@@ -206,17 +206,17 @@ impl Done {
         let gone = server.let_go_if(&self.key, &self.uid, is_abandoned).await;
         match gone {
             Ok(()) => {
-                tracing::warn!(object = %self.key, node, "object of an abandoned node is let go");
+                tracing::warn!(object = %self.key, node, "finalizer removed from object of abandoned node");
             }
             Err(refusal) => {
-                tracing::warn!(object = %self.key, error = %refusal, "object could not be let go");
+                tracing::warn!(object = %self.key, error = %refusal, "finalizer of object of abandoned node could not be removed");
             }
         }
     }
 }
 
-/// Whether claims are still those whose volumes they have here. Their watch may be behind that of the object: then this
-/// one is of a namespace that was made again, and the claim of the one before.
+/// Returns true if the claims are still the same on the server. Their watch may be behind that of the object: then the
+/// object may belong to a recreated namespace, and the known claim to the one before.
 async fn are_current(
     server: &Server,
     namespace: &str,
@@ -226,7 +226,7 @@ async fn are_current(
         .map(async |(name, known)| {
             let found = server.claim_uid(namespace, &name).await;
             let found = found.inspect_err(|refusal| {
-                tracing::warn!(namespace, claim = name, error = %refusal, "claim could not be looked up");
+                tracing::warn!(namespace, claim = name, error = %refusal, "claim could not be read");
             });
             found.is_ok_and(|uid| known == Some(uid))
         })

@@ -1,4 +1,4 @@
-//! Whatever becomes of the manifests, what they do not say destroys nothing.
+//! Whatever happens to manifest files, a missing manifest destroys nothing.
 
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     store::Store,
 };
 
-/// An engine that nobody runs: nothing is called, and what would be is seen in the records.
+/// An engine that does not run: nothing is called, and the records show what would be.
 fn engine(directory: &TempDir) -> Engine {
     let store = Store::open(&directory.path().join("state")).unwrap();
     let shared = Shared::new(store, directory.path().join("state"), |_| {}).unwrap();
@@ -29,7 +29,7 @@ fn write(directory: &TempDir, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644)).unwrap();
 }
 
-/// What a pass would have done first: an object that was never begun leaves without a trace.
+/// Marks the objects as created, as a first pass would: an object without resources is removed without a trace.
 fn begin_all(engine: &Engine) {
     for key in engine.shared.keys() {
         let mut record = engine.shared.record(&key).unwrap();
@@ -112,7 +112,7 @@ async fn what_was_never_begun_leaves_without_a_trace_and_binds_nobody() {
     };
     write(&directory, &volume("a", "20Gi"));
     catalog.apply(&engine, "m", source.scan()).unwrap();
-    // It may shrink: nothing was made yet.
+    // It may shrink: nothing was created yet.
     write(&directory, &volume("a", "10Gi"));
     catalog.apply(&engine, "m", source.scan()).unwrap();
     assert!(catalog.shown.as_ref().unwrap().problems.is_empty());

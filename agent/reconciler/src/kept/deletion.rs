@@ -1,4 +1,4 @@
-//! What no object asks for is deleted by hand, once a person has seen what that destroys.
+//! Deletes a resource that belongs to no object, after a person has seen what that destroys.
 
 use std::{
     fmt::{self, Write},
@@ -20,11 +20,11 @@ use crate::{
     requests::{Requests, Word},
 };
 
-/// Something that is to be deleted.
+/// A resource to be deleted.
 pub struct Deletion {
     both: BothSides,
     object: InventoryObject,
-    /// The record of the object that it was, whose manifest is away.
+    /// The record of the orphan that it belonged to.
     orphan: Option<Record>,
     state_dir: PathBuf,
 }
@@ -38,17 +38,17 @@ impl fmt::Debug for Deletion {
 }
 
 impl Deletion {
-    /// Looks up what has this id. Nothing is deleted yet.
+    /// Looks up the resource with this handle. Nothing is deleted yet.
     ///
     /// # Errors
-    /// When an object asks for it, it is not there, or the agent does not answer.
+    /// When it belongs to an object, it does not exist, or the agent does not answer.
     pub async fn of(socket: &Path, state_dir: &Path, handle: &str) -> Result<Self, Error> {
         let both = BothSides::new(socket, state_dir).await?;
         let object = both.find(handle)?.clone();
         both.check_all_is_known()?;
         if let Some(holder) = both.live(handle) {
             return Err(Error::Kept(format!(
-                "{handle} is {}, whose manifest is in {}; to destroy it, annotate that with drumlin.dev/state: absent, with deletionPolicy: Delete",
+                "{handle} belongs to {}, whose manifest is in {}; to destroy it, annotate that manifest with drumlin.dev/state: absent and set deletionPolicy: Delete",
                 holder.key(),
                 holder.drumlin.file
             )));
@@ -63,7 +63,7 @@ impl Deletion {
         })
     }
 
-    /// What would be destroyed, for people.
+    /// Describes what would be destroyed.
     pub fn shown(&self) -> String {
         let mut text = self.line(&self.object);
         for member in self.members() {
@@ -72,7 +72,7 @@ impl Deletion {
         if self.object.kind() == ObjectKind::VolumeGroup {
             let _ = writeln!(
                 text,
-                "  its {} volumes stay, in no group",
+                "  its {} volumes are retained, without a group",
                 self.object.volume_ids.len()
             );
         }
@@ -83,14 +83,14 @@ impl Deletion {
         let made = object.creation_time.as_ref().and_then(moment);
         let whose = match whose(object).as_str() {
             "" => String::new(),
-            owner => format!(", of {owner}"),
+            owner => format!(", owned by {owner}"),
         };
         format!(
-            "{} {}: {}{whose}, of {}\n",
+            "{} {}: {}{whose}, created {}\n",
             kind(object),
             object.object_id,
             match size(object, &self.both.inventory).as_str() {
-                "" => "no bytes of its own",
+                "" => "no data of its own",
                 size => size,
             },
             made.unwrap_or_default(),
@@ -106,7 +106,7 @@ impl Deletion {
     /// Deletes it.
     ///
     /// # Errors
-    /// What the agent says: it is in use, a member of a group, protected.
+    /// The error of the agent: it is in use, a member of a group, or protected.
     pub async fn run(self) -> Result<(), Error> {
         let id = self.object.object_id.clone();
         let client = &self.both.client;
@@ -143,13 +143,15 @@ impl Deletion {
             }
             ObjectKind::VolumeGroup => self.delete_group(&id).await,
             ObjectKind::Unknown => {
-                return Err(Error::Kept(format!("{id}: it is not known what it is")));
+                return Err(Error::Kept(format!(
+                    "{id}: the agent reports an unknown kind of object"
+                )));
             }
         };
         deleted.map_err(failed)?;
         match &self.orphan {
             None => Ok(()),
-            // Its record goes, too.
+            // The record of the orphan is deleted as well.
             Some(orphan) => Requests::new(&self.state_dir).say(&Word {
                 key: orphan.key(),
                 handle: id,
@@ -157,7 +159,7 @@ impl Deletion {
         }
     }
 
-    /// Its volumes leave it first: what a deletion does to them is a setting of the agent's.
+    /// Its volumes leave the group first: whether a deletion destroys them is a setting of the agent.
     async fn delete_group(&self, id: &str) -> Result<(), crate::client::Failure> {
         let request = ModifyVolumeGroupMembershipRequest {
             volume_group_id: id.to_owned(),

@@ -1,4 +1,4 @@
-//! An administrator gives to an object what was another one's, or nobody's.
+//! An administrator assigns a resource of another object, or of none, to an object.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -13,10 +13,12 @@ use crate::{
     store::{self, DIRECTORY},
 };
 
-/// Gives what has this id to the object of this name, whoever that comes from: it is its own as soon as it is looked at.
+/// Assigns the resource with this handle to the object of this name, whether from a file or an API server: the object
+/// adopts it in its next pass.
 ///
 /// # Errors
-/// When an object asks for it, the object has something already, it is not there, or the agent does not answer.
+/// When it belongs to another object, the object already has a resource, the handle does not exist, or the agent does
+/// not answer.
 pub async fn adopt(
     socket: &Path,
     state_dir: &Path,
@@ -36,7 +38,7 @@ pub async fn adopt(
         && holder.key() != key
     {
         return Err(Error::Kept(format!(
-            "{handle} is {}, whose manifest is in {}; take it out of there first",
+            "{handle} belongs to {}, whose manifest is in {}; remove the object from there first",
             holder.key(),
             holder.drumlin.file
         )));
@@ -46,9 +48,9 @@ pub async fn adopt(
     if let Some(has) = own.and_then(Record::handle)
         && has != handle
     {
-        return Err(Error::Kept(format!("{key} has {has} already")));
+        return Err(Error::Kept(format!("{key} already has {has}")));
     }
-    // Of nobody in particular, so that whichever side asks for the name has it.
+    // Without a source, so that an object of this name from either source adopts it.
     let owner = [
         (names::OWNER_KIND, &key.kind),
         (names::OWNER_NAMESPACE, &key.namespace),
@@ -68,28 +70,30 @@ pub async fn adopt(
     Ok(key)
 }
 
-/// Lets what is kept of an object whose manifest is away go to whoever asks for its name: from a file to an object of an API
-/// server, or back. Says what it is.
+/// Permits the next object of this name to adopt the retained resource of an orphan: from a file to an object of an API
+/// server, or back. Returns the handle.
 ///
 /// # Errors
-/// When there is no such object, or its manifest is there.
+/// When there is no such object, or it still has a manifest.
 pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
     check_names(key)?;
     let (records, _) = store::load(&state_dir.join(DIRECTORY))?;
     let record = records.iter().find(|record| record.key() == *key);
     let record = record.ok_or_else(|| {
         Error::Kept(format!(
-            "{key}: nothing is known of it here; `drumlin kept` shows what there is, and `drumlin adopt` gives it to an object"
+            "{key}: no record of it on this node; `drumlin kept` lists retained resources, and `drumlin adopt` assigns one to an object"
         ))
     })?;
     if record.drumlin.orphan_since.is_none() {
         return Err(Error::Kept(format!(
-            "{key} is in {}; take it out of there first, without having it deleted",
+            "{key} is still in {}; remove the object from there first, without deleting its data",
             record.drumlin.file
         )));
     }
     let Some(handle) = record.handle() else {
-        return Err(Error::Kept(format!("{key}: there is nothing of it yet")));
+        return Err(Error::Kept(format!(
+            "{key}: nothing was created for it yet"
+        )));
     };
     Requests::new(state_dir).say(&Word {
         key: key.clone(),
@@ -103,7 +107,7 @@ fn check_names(key: &ObjectKey) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Kept(format!(
-        "{}/{} is no NAMESPACE/NAME",
+        "{}/{} is not a valid NAMESPACE/NAME",
         key.namespace, key.name
     )))
 }

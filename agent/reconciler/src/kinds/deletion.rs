@@ -1,4 +1,4 @@
-//! A volume that shall not be: unmounted, and then deleted or released.
+//! Deletion of a volume: unmounted, and then deleted or released.
 
 use drumlin_crd::DeletionPolicy;
 use drumlin_proto::csi::v1;
@@ -11,14 +11,14 @@ use crate::{
 };
 
 impl Pass<'_> {
-    /// Takes the volume away, and then deletes or releases it.
+    /// Unmounts the volume, and then deletes or releases it.
     pub(super) async fn destroy_volume(&mut self) -> Result<Verdict, Halt> {
         if self.is_to_be_destroyed() {
             if self.status().volume_handle.is_none() {
                 self.take_up().await?;
                 self.confirm_end().await?;
             }
-            // A create whose outcome is not known is brought to an end first, or what it made would be left.
+            // A create with an unknown outcome is completed first, or its volume would be leaked.
             if self.record.is_begun() && self.status().volume_handle.is_none() {
                 match self.create_volume().await {
                     Err(Halt::Failed(failure)) if has_nothing(failure.code) => {}
@@ -40,12 +40,13 @@ impl Pass<'_> {
             DeletionPolicy::Delete => {
                 ("Deleted", "deleted; its manifest can be removed".to_owned())
             }
-            DeletionPolicy::Retain if self.handle().is_empty() => {
-                ("Released", "there was nothing yet".to_owned())
-            }
+            DeletionPolicy::Retain if self.handle().is_empty() => (
+                "Released",
+                "released before a volume was created".to_owned(),
+            ),
             DeletionPolicy::Retain => (
                 "Released",
-                format!("unmounted; volume {} is kept", self.handle()),
+                format!("unmounted; volume {} is retained", self.handle()),
             ),
         };
         Ok(Verdict {
@@ -75,7 +76,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether an answer says that nothing under this name is the object's own: nothing was made, or it is another one's.
+/// Returns true if the object owns no resource of this name: nothing was created, or it belongs to another object.
 pub(super) fn has_nothing(code: Code) -> bool {
     is_refusal(code) || code == Code::AlreadyExists
 }

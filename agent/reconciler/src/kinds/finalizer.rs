@@ -1,4 +1,4 @@
-//! An object of an API server is kept there until nothing is left of it here.
+//! Finalizers: an object of an API server is kept there until none of its resources is left on this node.
 
 use drumlin_crd::Object;
 use kube::api::DynamicObject;
@@ -7,24 +7,24 @@ use super::{Halt, Pass, waiting};
 use crate::{api_object::Served, record::Record, source::kubernetes::ingest::ours};
 
 impl Pass<'_> {
-    /// Has the server keep the object: before the first call that changes something.
+    /// Adds the finalizer, before the first call that changes anything.
     pub(super) async fn add_finalizer(&mut self) -> Result<(), Halt> {
         let Some(served) = self.record.served() else {
             return Ok(());
         };
-        // What is leaving takes no more guards.
+        // A deleting object accepts no new finalizers.
         if served.has_finalizer || served.is_deleting {
             return Ok(());
         }
         let pending = |why: String| waiting("FinalizerPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
-                "comes from an API server, and none is followed".to_owned(),
+                "object comes from an API server, but this agent does not follow one".to_owned(),
             ));
         };
         let key = self.record.key();
         let added = cluster.add_finalizer(&key, &served.uid).await;
-        added.map_err(|refusal| pending(format!("its finalizer could not be added: {refusal}")))?;
+        added.map_err(|refusal| pending(format!("could not add the finalizer: {refusal}")))?;
         self.point("finalizer.added");
         self.shared.edit(&key, |record| {
             let is_same = record.drumlin.incarnation == self.record.drumlin.incarnation;
@@ -37,7 +37,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Somebody may have taken the guard away while there is something to be kept.
+    /// Adds the finalizer again if another client removed it while the object has resources.
     pub(crate) async fn keep_finalizer(&mut self) -> Result<(), Halt> {
         if self.record.lacks_finalizer() {
             return self.add_finalizer().await;
@@ -45,8 +45,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Before anything is destroyed: has the server say again, from its store, that it shall be. What is known of the object
-    /// may come from a cache that is behind.
+    /// Confirms with the server's store (a quorum read) that the object shall be destroyed, before anything is
+    /// destroyed. The known state of the object may come from a stale cache.
     pub(crate) async fn confirm_end(&mut self) -> Result<(), Halt> {
         let Some(served) = self.record.served() else {
             return Ok(());
@@ -57,25 +57,27 @@ impl Pass<'_> {
         let pending = |why: String| waiting("DeletionPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
-                "comes from an API server, and none is followed".to_owned(),
+                "object comes from an API server, but this agent does not follow one".to_owned(),
             ));
         };
         let found = cluster.find(&self.record.key()).await;
         let found = found.map_err(|refusal| {
             pending(format!(
-                "whether it is to go still could not be asked: {refusal}"
+                "could not confirm the deletion with the API server: {refusal}"
             ))
         })?;
         if found.is_some_and(|now| is_to_end(&self.record, served, &now)) {
             return Ok(());
         }
         Err(pending(
-            "the API server says otherwise by now; that is waited for".to_owned(),
+            "the API server no longer requests this deletion; waiting for the updated object"
+                .to_owned(),
         ))
     }
 }
 
-/// Whether an object that is to be destroyed, as it is known, is so by what the server has now, and in the same way.
+/// Returns true if an object whose known state requests its deletion is still to be destroyed according to the server,
+/// with the same policy.
 fn is_to_end(known: &Record, served: &Served, now: &DynamicObject) -> bool {
     if now.metadata.uid.as_deref() != Some(served.uid.as_str()) {
         return false;
@@ -85,7 +87,7 @@ fn is_to_end(known: &Record, served: &Served, now: &DynamicObject) -> bool {
         is_deleting: now.metadata.deletion_timestamp.is_some(),
         ..served.clone()
     };
-    // What a newer version is needed to read leaves as it was when it could be read.
+    // A spec that needs a newer version is destroyed by the policy that was read last.
     let Ok(parsed) = Object::served(&known.kind, ours(&now.metadata), spec) else {
         return served.is_deleting;
     };

@@ -1,4 +1,4 @@
-//! Kind `VolumeGroup`: made empty, then given its members, and emptied before it is deleted.
+//! Kind `VolumeGroup`: created empty, then given its members, and emptied before it is deleted.
 
 use drumlin_crd::{
     DeletionPolicy, MemberKind, MemberStatus, VolumeGroupSpec, VolumeGroupStatus, names,
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Pass<'_> {
-    /// Brings a group to what its manifest wants.
+    /// Reconciles a group with its manifest.
     pub(crate) async fn group(&mut self) -> Result<Verdict, Halt> {
         if self.record.is_absent() {
             return self.destroy_group().await;
@@ -57,7 +57,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A bare host has no claims.
+    /// Rejects `PersistentVolumeClaims` in manifests of files.
     fn check_members(&self) -> Result<(), Halt> {
         if self.record.served().is_some() {
             return Ok(());
@@ -72,13 +72,13 @@ impl Pass<'_> {
         Err(stalled(
             "Unsupported",
             format!(
-                "spec.members.{index}.kind: {} {}: a bare host has no claims; use kind Volume ({}:{})",
+                "spec.members.{index}.kind: {} {}: PersistentVolumeClaims exist only in a cluster; use kind Volume ({}:{})",
                 claim.kind, claim.name, book.file, book.line
             ),
         ))
     }
 
-    /// A group that means too many keeps those that it has: nobody can say which of them it should have instead.
+    /// A group that selects too many volumes keeps its present members: there is no rule which of them to drop.
     fn check_count(&mut self, members: &[MemberStatus]) -> Result<(), Halt> {
         let meant = members.iter();
         let meant = meant.filter(|member| member.state != state::OTHER_NODE);
@@ -90,13 +90,14 @@ impl Pass<'_> {
         Err(stalled(
             "TooManyMembers",
             format!(
-                "means more than {} volumes and claims, which is as many as a group can have; narrow spec.selector",
+                "group selects more than {} volumes and claims, the maximum for a group; narrow spec.selector",
                 names::MOST_MEMBERS
             ),
         ))
     }
 
-    /// Members whose ids are still of another name of this node are waited for: by those they would leave the group.
+    /// Waits for members whose handles still contain another name of this node: with those handles they would leave the
+    /// group.
     fn check_nodes(&self, members: &[MemberStatus]) -> Result<(), Halt> {
         let is_elsewhere = |member: &&MemberStatus| {
             let handle = member.volume_handle.as_deref();
@@ -107,7 +108,7 @@ impl Pass<'_> {
             Some(member) if self.record.served().is_none() => Err(waiting(
                 "MembersPending",
                 format!(
-                    "{} {}: it was made under another name of this node",
+                    "{} {}: its handle has another name of this node; waiting for it to be updated",
                     member.kind, member.name
                 ),
             )),
@@ -115,7 +116,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Makes the group, empty: whatever becomes of its members meanwhile, a repeat asks for the same.
+    /// Creates the group empty, so that a retry is idempotent even if its members change meanwhile.
     async fn create_group(&mut self) -> Result<(), Halt> {
         if self.group_parts().1.group_handle.is_some() {
             return Ok(());
@@ -140,7 +141,7 @@ impl Pass<'_> {
         if let Err(failure) = &answer
             && is_refusal(failure.code)
         {
-            // Nothing was made, so the next try may ask for what the manifest says by then.
+            // Nothing was created, so the next attempt may use the then current manifest.
             self.group_status_mut().csi_name = None;
         }
         let answer = answer?;
@@ -148,7 +149,7 @@ impl Pass<'_> {
         let Some(group) = answer.volume_group else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolumeGroup answered without a group".to_owned(),
+                "CreateVolumeGroup returned no group".to_owned(),
             ));
         };
         self.group_status_mut().group_handle = Some(group.volume_group_id);
@@ -161,7 +162,7 @@ impl Pass<'_> {
         handle.unwrap_or_default()
     }
 
-    /// The group as the agent has it; none when it is gone.
+    /// The group as the agent has it; `None` if it does not exist.
     async fn look_at_group(&self) -> Result<Option<VolumeGroup>, Failure> {
         let request = ControllerGetVolumeGroupRequest {
             volume_group_id: self.group_handle(),
@@ -176,7 +177,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A group that is lost holds nothing of its volumes, so it is made again.
+    /// Recreates a lost group; no volume data depends on it.
     async fn make_group_again(&mut self) -> Result<VolumeGroup, Halt> {
         self.forget_group();
         self.save("group.lost")?;
@@ -185,7 +186,7 @@ impl Pass<'_> {
         group.ok_or_else(|| {
             waiting(
                 "Creating",
-                "the group was made and is gone again".to_owned(),
+                "group was created and no longer exists; creating it again".to_owned(),
             )
         })
     }
@@ -200,7 +201,7 @@ impl Pass<'_> {
         status.desired_count = 0;
     }
 
-    /// Makes these volumes the members of the group, and no others.
+    /// Sets the members of the group to exactly these volumes.
     pub(super) async fn modify_group(
         &self,
         volume_ids: Vec<String>,
@@ -226,7 +227,7 @@ impl Pass<'_> {
             if policy == DeletionPolicy::Retain {
                 self.tell_released().await?;
             } else if self.record.is_begun() {
-                // One whose making may have been begun is made first: only then its id is known.
+                // A create that may be incomplete is completed first: only then its handle is known.
                 match self.create_group().await {
                     Err(Halt::Failed(failure)) if has_nothing(failure.code) => {}
                     other => other?,
@@ -246,7 +247,8 @@ impl Pass<'_> {
         Ok(gone(policy))
     }
 
-    /// Has all members leave, whoever put them into the group: what a deletion does to them is a setting of the agent's.
+    /// Removes all members, also those that other callers added: whether a group's deletion destroys them is a setting
+    /// of the agent.
     async fn empty_group(&self) -> Result<(), Halt> {
         let group = self.look_at_group().await?.unwrap_or_default();
         if group.volumes.is_empty() {
@@ -259,7 +261,10 @@ impl Pass<'_> {
         }
         Err(waiting(
             "DeletionBlocked",
-            format!("{} volumes have not left it", emptied.volumes.len()),
+            format!(
+                "{} volumes are still members of the group",
+                emptied.volumes.len()
+            ),
         ))
     }
 

@@ -1,4 +1,5 @@
-//! Who is in a group: what a manifest says, what was applied before, and what others have done, which stays.
+//! The members of a group: a three-way merge of the manifest, the members applied before, and the changes of other
+//! callers, which stay.
 
 use std::collections::HashSet;
 
@@ -12,24 +13,24 @@ use crate::{
     record::{Body, Record, Verdict},
 };
 
-/// What a member is, from here to there.
+/// The states of a member.
 pub(crate) mod state {
-    /// It is in the group.
+    /// The member is in the group.
     pub(crate) const JOINED: &str = "Joined";
-    /// Its volume is not made yet.
+    /// Its volume is not created yet.
     pub(crate) const PENDING: &str = "Pending";
-    /// No manifest is called so, or its volume is gone.
+    /// No manifest has this name, or its volume does not exist.
     pub(crate) const NOT_FOUND: &str = "NotFound";
-    /// It is another node's.
+    /// It belongs to another node.
     pub(crate) const OTHER_NODE: &str = "OtherNode";
-    /// It cannot join: it is in another group, or another group that wants it comes first.
+    /// It cannot join: it is in another group, or another group that selects it takes precedence.
     pub(crate) const CONFLICT: &str = "Conflict";
-    /// Others have put it into the group.
+    /// Another caller added it to the group.
     pub(crate) const FOREIGN: &str = "Foreign";
 }
 
 impl Pass<'_> {
-    /// The members that a group's manifest wants, and how far each is.
+    /// The members that a group's manifest selects, with the state of each.
     pub(super) fn wanted_members(&self, group: &Record) -> Vec<MemberStatus> {
         let Body::Group { spec, .. } = &group.body else {
             return Vec::new();
@@ -46,7 +47,7 @@ impl Pass<'_> {
         once(wanted.iter().map(member).collect())
     }
 
-    /// What a group means by its labels. What is about to go is not meant any more.
+    /// The volumes and claims that a group's selector matches, without those that are being deleted.
     fn selected(&self, group: &Record) -> Vec<GroupMember> {
         let node = &self.agent.node;
         let is_meant = |record: &Record| {
@@ -68,7 +69,7 @@ impl Pass<'_> {
         members
     }
 
-    /// A claim, as far as the controller has found out what is behind it.
+    /// The state of a claim, as resolved by the controller.
     fn claim(&self, name: &str, group: &Record, rivals: &[Record]) -> MemberStatus {
         let member = |state: &str, message: String| MemberStatus {
             kind: MemberKind::PersistentVolumeClaim.to_string(),
@@ -79,14 +80,14 @@ impl Pass<'_> {
         };
         let mut candidates = group.candidates().iter();
         let Some(candidate) = candidates.find(|candidate| candidate.name == name) else {
-            let message = "no controller has found it".to_owned();
+            let message = "claim does not exist, or no controller has resolved it".to_owned();
             return member(state::NOT_FOUND, message);
         };
         let (Some(handle), Some(node)) = (&candidate.volume_handle, &candidate.node_name) else {
-            return member(state::PENDING, "it is not bound yet".to_owned());
+            return member(state::PENDING, "claim is not bound yet".to_owned());
         };
         if *node != self.agent.node {
-            return member(state::OTHER_NODE, format!("it is on {node}"));
+            return member(state::OTHER_NODE, format!("is on node {node}"));
         }
         let has = |group: &&Record| {
             let mut candidates = group.candidates().iter();
@@ -94,7 +95,7 @@ impl Pass<'_> {
         };
         let mut rivals = rivals.iter().filter(has);
         if let Some(first) = rivals.find(|rival| comes_first(rival, group, Some(handle))) {
-            let message = format!("{} wants it, too, and comes first", first.key());
+            let message = format!("{} also selects it and takes precedence", first.key());
             return member(state::CONFLICT, message);
         }
         MemberStatus {
@@ -103,7 +104,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The other groups that may want what this one wants.
+    /// The other groups that may select the same volumes.
     fn rivals(&self, group: &Record) -> Vec<Record> {
         let own = group.key();
         let node = &self.agent.node;
@@ -127,7 +128,7 @@ impl Pass<'_> {
             state: state.to_owned(),
             message,
         };
-        let elsewhere = |node: &str| member(state::OTHER_NODE, format!("it is on {node}"), None);
+        let elsewhere = |node: &str| member(state::OTHER_NODE, format!("is on node {node}"), None);
         let Some(volume) = self.sibling("Volume", name) else {
             let key = ObjectKey {
                 kind: "Volume".to_owned(),
@@ -138,7 +139,7 @@ impl Pass<'_> {
                 Some(node) => elsewhere(&node),
                 None => member(
                     state::NOT_FOUND,
-                    "no manifest is called so".to_owned(),
+                    "no manifest has this name".to_owned(),
                     None,
                 ),
             };
@@ -147,7 +148,7 @@ impl Pass<'_> {
             return elsewhere(node);
         }
         if volume.is_absent() {
-            return member(state::PENDING, "it is being destroyed".to_owned(), None);
+            return member(state::PENDING, "volume is being deleted".to_owned(), None);
         }
         let handle = match &volume.body {
             Body::Volume { status, .. } => status.volume_handle.as_ref(),
@@ -155,16 +156,16 @@ impl Pass<'_> {
         };
         let mut rivals = rivals.iter().filter(|rival| rival.wants(&volume));
         if let Some(first) = rivals.find(|rival| comes_first(rival, group, handle)) {
-            let message = format!("{} wants it, too, and comes first", first.key());
+            let message = format!("{} also selects it and takes precedence", first.key());
             return member(state::CONFLICT, message, None);
         }
         match handle {
             Some(handle) => member(state::JOINED, String::new(), Some(handle.clone())),
-            None => member(state::PENDING, "it is not made yet".to_owned(), None),
+            None => member(state::PENDING, "volume is not created yet".to_owned(), None),
         }
     }
 
-    /// Whether a group has just those members that its manifest wants, by what is known of its volumes now.
+    /// Returns true if a group has exactly the members that its manifest selects, by the present state of its volumes.
     pub(super) fn has_wanted_members(&self, group: &Record) -> bool {
         let Body::Group { status, .. } = &group.body else {
             return false;
@@ -175,7 +176,7 @@ impl Pass<'_> {
         wanted.iter().collect::<Vec<_>>() == joined.collect::<Vec<_>>()
     }
 
-    /// Whether a group may have to get or lose members, by what is known of its volumes now.
+    /// Returns true if members may have to be added or removed, by the present state of its volumes.
     pub(crate) fn may_change_members(&self, group: &Record) -> bool {
         let Body::Group { status, .. } = &group.body else {
             return false;
@@ -189,8 +190,8 @@ impl Pass<'_> {
         is_deleting || !self.has_wanted_members(group)
     }
 
-    /// Where nothing is known of what was applied (the state is lost), what is in the group and wanted is ours: a rival that
-    /// is older by now does not get it.
+    /// After a loss of the state, the applied members are unknown: every selected member in the group counts as
+    /// applied, so that a rival that is now older does not get it.
     pub(super) fn recall_members(&mut self, group: &VolumeGroup) {
         if !self.record.drumlin.applied.is_empty() {
             return;
@@ -209,7 +210,7 @@ impl Pass<'_> {
         self.record.drumlin.applied = inside.filter(|id| wanted.contains(id)).collect();
     }
 
-    /// Gives the group those of its members that can join. What others have put into it stays.
+    /// Adds the members that can join. Members that other callers added stay.
     pub(super) async fn follow_members(
         &mut self,
         group: VolumeGroup,
@@ -229,7 +230,7 @@ impl Pass<'_> {
             self.record.drumlin.applied = desired;
             return Ok(group);
         }
-        // Before the call: what it may have added is ours to take away again.
+        // Saved before the call: members that it may have added may be removed again.
         self.record.drumlin.applied = union(&before, &desired);
         self.save("group.members.intended")?;
         let group = match self.modify_group(wanted.clone()).await {
@@ -241,7 +242,7 @@ impl Pass<'_> {
         self.point("group.members.called");
         let joined = ids(&group);
         if observed.iter().any(|id| !joined.contains(id)) {
-            // Who has left can be deleted, or join another group.
+            // A removed member can be deleted, or join another group.
             self.shared.wake_waiting();
             self.shared.wake_groups(&self.record.key());
         }
@@ -250,7 +251,7 @@ impl Pass<'_> {
         Ok(group)
     }
 
-    /// The ids of the volumes that are being destroyed: whoever has put them into a group, they leave it.
+    /// The handles of the volumes that are being deleted: they leave their group, whoever added them.
     fn volumes_on_their_way_out(&self) -> HashSet<String> {
         let keys = self.shared.keys_of(Record::is_absent);
         let handle = |record: &Record| match &record.body {
@@ -261,7 +262,7 @@ impl Pass<'_> {
         handles.flatten().flatten().collect()
     }
 
-    /// Has members join in ever smaller parts, so that one that cannot keeps no other out.
+    /// Adds members by bisection, so that one that cannot join does not block the others.
     async fn join_in_parts(
         &self,
         mut group: VolumeGroup,
@@ -295,7 +296,7 @@ impl Pass<'_> {
         Ok(group)
     }
 
-    /// Writes down what has become of the members, those of others with them.
+    /// Writes the state of the members to the status, including foreign ones.
     pub(super) fn tell_members(&mut self, group: &VolumeGroup, mut members: Vec<MemberStatus>) {
         let inside = ids(group);
         let known: Vec<String> = members
@@ -309,7 +310,7 @@ impl Pass<'_> {
                 name: self.name_of(id),
                 volume_handle: Some(id.clone()),
                 state: state::FOREIGN.to_owned(),
-                message: "others have put it into the group, where it stays".to_owned(),
+                message: "added by another caller; it stays in the group".to_owned(),
             })
             .collect();
         let desired = u32::try_from(members.len()).unwrap_or(u32::MAX);
@@ -321,7 +322,7 @@ impl Pass<'_> {
         status.members = members;
     }
 
-    /// Has volumes say which group holds them.
+    /// Writes the name of the group to the status of its volumes.
     pub(super) fn tell_volumes(&self, inside: &[String]) {
         let own = self.record.key();
         let group = |record: &Record| {
@@ -347,12 +348,12 @@ impl Pass<'_> {
                 }
             });
             if let Err(error) = told {
-                tracing::warn!(object = %key, error = %error, "its group is not written");
+                tracing::warn!(object = %key, error = %error, "group name of the volume could not be written");
             }
         }
     }
 
-    /// What the manifests of this namespace call a volume.
+    /// The name of a volume in the manifests of this namespace.
     fn name_of(&self, id: &str) -> String {
         let namespace = self.record.key().namespace;
         let keys = self.shared.keys_of(|record| {
@@ -366,7 +367,7 @@ impl Pass<'_> {
             .unwrap_or_default()
     }
 
-    /// Ready when all that are wanted have joined, also those that labels mean: a snapshot would lack them.
+    /// Ready if all selected members have joined: a snapshot would lack the others.
     pub(super) fn judge_members(&self) -> Result<Verdict, Halt> {
         let (spec, status) = self.group_parts();
         let of = |state: &str| status.members.iter().find(|member| member.state == state);
@@ -389,26 +390,26 @@ impl Pass<'_> {
             return Err(waiting(
                 "MembersPending",
                 format!(
-                    "{} members, spec.minMembers is {}",
+                    "{} members joined, but spec.minMembers is {}",
                     status.member_count, spec.min_members
                 ),
             ));
         }
         let joined = format!(
-            "{} of {} members",
+            "{} of {} members joined",
             count(state::JOINED),
             status.desired_count
         );
         let message = match count(state::FOREIGN) {
             0 => joined,
-            foreign => format!("{joined}, and {foreign} that others have put into it"),
+            foreign => format!("{joined}, and {foreign} added by other callers"),
         };
         Ok(ready("AllMembersJoined", message))
     }
 }
 
-/// Whether a group gets a volume before another one that wants it, too: who has it keeps it, then the older one does, then
-/// the name decides.
+/// Returns true if a group takes precedence for a volume that both select: the one that has it, then the older one,
+/// then by name.
 fn comes_first(rival: &Record, own: &Record, handle: Option<&String>) -> bool {
     let place = |group: &Record| {
         let has = handle.is_some_and(|handle| group.drumlin.applied.contains(handle));
@@ -418,7 +419,7 @@ fn comes_first(rival: &Record, own: &Record, handle: Option<&String>) -> bool {
     place(rival) < place(own)
 }
 
-/// Every volume once: a manifest's and a claim's name may be those of one volume.
+/// Removes duplicates: a Volume and a claim may stand for the same volume.
 fn once(mut members: Vec<MemberStatus>) -> Vec<MemberStatus> {
     let volumes: HashSet<String> = members
         .iter()
@@ -434,7 +435,7 @@ fn once(mut members: Vec<MemberStatus>) -> Vec<MemberStatus> {
     members
 }
 
-/// Whether a failure is that of a member, and not of the group.
+/// Returns true if a failure concerns a member, and not the group.
 fn is_a_members(code: Code) -> bool {
     matches!(
         code,
@@ -456,7 +457,7 @@ fn refuse(members: &mut [MemberStatus], id: &str, failure: &Failure) {
     }
 }
 
-/// A list in two parts, the later one first; one of a single volume, or of none, in as many.
+/// Splits a list into halves, the second one first; a list of one stays whole, an empty one has no parts.
 fn halves(ids: &[String]) -> Vec<Vec<String>> {
     let (first, second) = ids.split_at(ids.len() / 2);
     let parts = [second, first].into_iter();
@@ -469,18 +470,18 @@ fn ids(group: &VolumeGroup) -> Vec<String> {
     volumes.map(|volume| volume.volume_id.clone()).collect()
 }
 
-/// Whether two lists have the same volumes, in whatever order.
+/// Returns true if two lists have the same volumes, in any order.
 fn is_same(one: &[String], other: &[String]) -> bool {
     one.len() == other.len() && one.iter().all(|id| other.contains(id))
 }
 
-/// One list, and what only the other has.
+/// The union of two lists.
 fn union(one: &[String], other: &[String]) -> Vec<String> {
     let more = other.iter().filter(|id| !one.contains(id));
     one.iter().chain(more).cloned().collect()
 }
 
-/// What a group is to have: what is wanted, and what others have put into it.
+/// The desired members: those selected by the manifest, and those that other callers added.
 fn merged(observed: &[String], applied: &[String], desired: &[String]) -> Vec<String> {
     let others: Vec<String> = observed
         .iter()
@@ -506,7 +507,7 @@ mod tests {
             ("a b x", "a b", "a b", "x a b"),
             ("a b x", "a b", "a", "x a"),
             ("a x", "a", "", "x"),
-            // It was taken out by others, and is wanted.
+            // Removed by another caller, but selected.
             ("", "a", "a", "a"),
             // A kill between the intent and the call, and one after it.
             ("a", "a b", "a b", "a b"),

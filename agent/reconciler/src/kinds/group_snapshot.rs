@@ -1,4 +1,4 @@
-//! Kind `GroupSnapshot`: taken once of all members that the group has then, and deleted as a whole.
+//! Kind `GroupSnapshot`: created once, of all members that the group has then, and deleted as a whole.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ use crate::{
 };
 
 impl Pass<'_> {
-    /// Brings a group snapshot to what its manifest wants.
+    /// Reconciles a group snapshot with its manifest.
     pub(crate) async fn group_snapshot(&mut self) -> Result<Verdict, Halt> {
         if self.record.is_absent() {
             return self.destroy_group_snapshot().await;
@@ -41,7 +41,7 @@ impl Pass<'_> {
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
-                "the group snapshot was there and is gone, or a member of it; its moment cannot be had again".to_owned(),
+                "group snapshot or a member of it was created and no longer exists; its point in time cannot be recreated; delete this object and create a new group snapshot".to_owned(),
             ));
         }
         if !self.together().1.ready_to_use {
@@ -73,27 +73,27 @@ impl Pass<'_> {
         }
     }
 
-    /// The members that the group has now, once it is as its manifest wants it.
+    /// The current members of the group, if it matches its manifest.
     fn members_now(&self) -> Result<Vec<MemberSnapshot>, Halt> {
         let name = &self.together().0.group_name;
         let missing = |what: &str| {
             waiting(
                 "DependencyNotFound",
-                format!("waits for group {name}, which {what}"),
+                format!("waiting for group {name}, which {what}"),
             )
         };
         let group = self
             .sibling("VolumeGroup", name)
-            .ok_or_else(|| missing("is not there"))?;
+            .ok_or_else(|| missing("does not exist"))?;
         if !group.is_ready() || !group.is_settled() {
             return Err(missing("is not ready"));
         }
-        // It may not have been looked at since a volume got its label, or was made.
+        // The group may not have been reconciled since a volume was labelled or created.
         if !self.has_wanted_members(&group) {
-            return Err(missing("is about to get other members"));
+            return Err(missing("has a membership change pending"));
         }
         let Body::Group { status, .. } = &group.body else {
-            return Err(missing("is not there"));
+            return Err(missing("does not exist"));
         };
         let members = status.members.iter().filter_map(|member| {
             Some(MemberSnapshot {
@@ -127,7 +127,7 @@ impl Pass<'_> {
             let status = self.together_mut();
             status.members = members;
             status.csi_name = Some(name.clone());
-            // From here on the list is what it is, whatever becomes of the group.
+            // The list is fixed from here on, so that a retry is idempotent even if the group changes.
             self.save("group-snapshot.create.intended")?;
         }
         let (spec, status) = self.together();
@@ -151,7 +151,7 @@ impl Pass<'_> {
             && takes_nothing(failure.code)
             && self.together().1.group_snapshot_handle.is_none()
         {
-            // Nothing was taken, so the next try may ask for what the group has by then.
+            // No snapshot was created, so the next attempt may use the then current members.
             self.together_mut().members = Vec::new();
         }
         let answer = answer?;
@@ -159,13 +159,13 @@ impl Pass<'_> {
         let Some(taken) = answer.group_snapshot else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolumeGroupSnapshot answered without a group snapshot".to_owned(),
+                "CreateVolumeGroupSnapshot returned no group snapshot".to_owned(),
             ));
         };
         let sources = taken.snapshots.iter();
         let sources: BTreeSet<&String> = sources.map(|member| &member.source_volume_id).collect();
         let is_asked_for = sources == frozen.iter().collect();
-        // Also of a wrong answer the id is kept: by it what was made can be deleted.
+        // The handle is saved even if the answer is wrong: it is needed to delete the snapshot.
         self.take_over(&taken);
         self.together_mut().ready_to_use &= is_asked_for;
         self.record.is_found();
@@ -173,8 +173,7 @@ impl Pass<'_> {
         if !is_asked_for {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolumeGroupSnapshot answered with other volumes than it was asked for"
-                    .to_owned(),
+                "CreateVolumeGroupSnapshot returned other volumes than requested".to_owned(),
             ));
         }
         self.tell_group();
@@ -183,11 +182,11 @@ impl Pass<'_> {
         }
         Err(waiting(
             "Creating",
-            "the agent has taken the group snapshot, which is not ready yet".to_owned(),
+            "group snapshot created, but not ready yet".to_owned(),
         ))
     }
 
-    /// Takes over what the agent says of the group snapshot and its members.
+    /// Takes over the agent's description of the group snapshot and its members.
     fn take_over(&mut self, taken: &v1::VolumeGroupSnapshot) {
         let status = self.together_mut();
         for member in &mut status.members {
@@ -206,7 +205,7 @@ impl Pass<'_> {
         status.ready_to_use = taken.ready_to_use;
     }
 
-    /// Has the group say when it was snapshotted last.
+    /// Writes the time of the last snapshot to the status of the group.
     fn tell_group(&self) {
         let (spec, status) = self.together();
         let Some(group) = self.sibling("VolumeGroup", &spec.group_name) else {
@@ -217,7 +216,7 @@ impl Pass<'_> {
             let has = has.filter_map(|member| member.volume_handle.as_ref());
             let shown = status.members.iter().map(|member| &member.volume_handle);
             if has.collect::<BTreeSet<_>>() != shown.collect() {
-                tracing::info!(object = %self.record.key(), reason = "MembershipChangedDuringSnapshot", "the group has other members than its snapshot shows");
+                tracing::info!(object = %self.record.key(), reason = "MembershipChangedDuringSnapshot", "group membership changed during the snapshot");
             }
         }
         let Some(time) = status.creation_time.clone() else {
@@ -236,17 +235,17 @@ impl Pass<'_> {
                 _ => false,
             });
         if let Err(error) = told {
-            tracing::warn!(object = %group.key(), error = %error, "time of its snapshot not written");
+            tracing::warn!(object = %group.key(), error = %error, "last snapshot time of the group could not be written");
         }
     }
 
-    /// Asks whether the group snapshot is still there, with all its members.
+    /// Checks that the group snapshot still exists, with all its members.
     async fn look_for_group_snapshot(&mut self) -> Result<(), Halt> {
         let Some(group_snapshot_id) = self.together().1.group_snapshot_handle.clone() else {
             return Ok(());
         };
         if !self.together().1.ready_to_use && !self.record.drumlin.lost {
-            // It was never whole yet: the repeat of its making tells.
+            // It was never complete yet: the retried create finds its state.
             return Ok(());
         }
         let request = GetVolumeGroupSnapshotRequest {
@@ -263,7 +262,7 @@ impl Pass<'_> {
             Err(failure) if failure.code == Code::NotFound => true,
             Err(failure) => return Err(failure.into()),
         };
-        // What is written of this is written with the verdict; a restart before that finds it out again.
+        // Saved together with the conditions; after a restart before that, the next check finds it again.
         if is_lost != self.record.drumlin.lost {
             self.record.drumlin.lost = is_lost;
             self.together_mut().ready_to_use = !is_lost;
@@ -278,7 +277,7 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// The members as the agent lists them, for a group snapshot of which not all are known here.
+    /// Lists the members at the agent, for a group snapshot whose members are not all known here.
     async fn listed_members(&self, group_snapshot_id: &str) -> Result<Vec<String>, Failure> {
         let mut members = Vec::new();
         let mut request = v1::ListSnapshotsRequest::default();
@@ -325,14 +324,14 @@ impl Pass<'_> {
         Ok(gone(policy))
     }
 
-    /// A create whose outcome is not known is brought to an end before the deletion, or what it made would be left.
+    /// A create with an unknown outcome is completed before the deletion, or its snapshots would be leaked.
     async fn end_making(&mut self) -> Result<(), Halt> {
         if self.together().1.group_snapshot_handle.is_some() {
             return Ok(());
         }
         match self.create_group_snapshot().await {
             Err(Halt::Failed(failure)) if takes_nothing(failure.code) => Ok(()),
-            // It may not be ready yet, or be another one than was asked for, but it is known and can be deleted.
+            // It may not be ready yet, or not match the request, but its handle is known and it can be deleted.
             Err(Halt::Waiting(_)) if self.together().1.group_snapshot_handle.is_some() => Ok(()),
             other => other,
         }
@@ -360,15 +359,16 @@ impl Pass<'_> {
     }
 }
 
-/// Whether an answer says that nothing was taken. Unlike one volume, several may have no moment at all.
+/// Returns true if the failure means that no snapshot was created. Unlike one volume, several volumes may have no
+/// common point in time.
 fn takes_nothing(code: Code) -> bool {
     is_refusal(code) || code == Code::FailedPrecondition
 }
 
-/// A member of a group snapshot, by its name, or by its volume's id when nothing was called so.
+/// Finds a member of a group snapshot by its name, or by the handle of its volume if it had no name.
 ///
 /// # Errors
-/// What is to be added when a volume and a claim have the name.
+/// How to select one if a volume and a claim have the same name.
 pub(super) fn member<'a>(
     status: &'a GroupSnapshotStatus,
     source: &GroupSnapshotMember,
@@ -381,7 +381,7 @@ pub(super) fn member<'a>(
     let mut members = status.members.iter().filter(is_meant);
     match (members.next(), members.next()) {
         (Some(one), Some(other)) => Err(format!(
-            "a {} and a {} are called {}; say which is meant with memberKind",
+            "a {} and a {} are both named {}; choose one with memberKind",
             one.kind, other.kind, source.member
         )),
         (found, _) => Ok(found),

@@ -1,8 +1,9 @@
-//! What holds for mounts on this host of objects of an API server: who may write objects in a namespace need not be
-//! trusted with the paths of this host, nor with what is on the file systems that are mounted.
+//! Restrictions for host mounts of API server objects: a tenant who may write objects in a namespace is not trusted
+//! with the paths of this host, nor with the contents of mounted file systems.
 //!
-//! Below its root the path of such a mount may lead through what others write. What is said of it here is said early and
-//! clearly; it holds because the agent, which is told the root, follows no link below it.
+//! Below its root, the path of such a mount may pass through directories that tenants write. The checks here report
+//! mistakes early and clearly; they are enforced by the agent, which receives the root and follows no symbolic link
+//! below it.
 
 use std::{
     collections::BTreeMap,
@@ -18,18 +19,18 @@ use tonic::Code;
 use super::{Halt, Pass, stalled};
 use crate::{blocking::blocking, client::Failure, state::HostMounts};
 
-/// What holds for a mount whatever its object asks for.
+/// Restrictions of a mount, whatever its object requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Confined {
-    /// The directory below which no link of its path is followed.
+    /// The root directory below which no symbolic link is followed.
     pub(crate) root: String,
-    /// Mount options that it has behind those of its object.
+    /// Mount options that are appended to those of its object.
     pub(crate) options: Vec<String>,
 }
 
 impl Pass<'_> {
-    /// What holds for a mount; nothing where a file of this host asks for it.
+    /// The restrictions of a mount; `None` for an object of a manifest file.
     pub(super) fn confinement(&self, wanted: &VolumeMount) -> Result<Option<Confined>, Halt> {
         if self.record.served().is_none() {
             return Ok(None);
@@ -42,7 +43,7 @@ impl Pass<'_> {
         Ok(Some(Confined { root, options }))
     }
 
-    /// What the agent is told with a volume that it publishes.
+    /// The volume context of a publish call.
     pub(super) fn mount_context(&self) -> BTreeMap<String, String> {
         let confined = self.record.drumlin.confined.iter();
         confined
@@ -50,19 +51,19 @@ impl Pass<'_> {
             .collect()
     }
 
-    /// The directory below which what may be mounted is looked for without following any link.
+    /// The root below which a mount is looked up without following any symbolic link.
     pub(super) fn mounted_below(&self, path: &str) -> Option<String> {
         if let Some(confined) = &self.record.drumlin.confined {
             return Some(confined.root.clone());
         }
         self.record.served()?;
-        // Where it is not known, and cannot be told by now, no link at all is followed.
+        // If the root is unknown and cannot be determined any more, no symbolic link at all is followed.
         let mounts = self.shared.host_mounts();
         let root = mounts.map(|mounts| blocking(|| root_of(path, &mounts.roots)));
         Some(root.and_then(Result::ok).unwrap_or_else(|| "/".to_owned()))
     }
 
-    /// What the agent refuses of a path that others may change is wrong with that path.
+    /// A refusal of the agent for a path that tenants may change is a problem of that path.
     pub(super) fn judge_denial<T>(
         &self,
         answer: Result<T, Failure>,
@@ -80,10 +81,10 @@ impl Pass<'_> {
     }
 }
 
-/// The root that a path is below, as it is spelled or as links make it; or why nothing is mounted there.
+/// The root that contains a path, as configured or with symbolic links resolved; or why the path cannot be mounted.
 fn root_of(path: &str, roots: &[PathBuf]) -> Result<String, String> {
     if roots.is_empty() {
-        return Err("spec.mount: this agent mounts nothing on its host for objects of an API server; start it with --allow-host-mounts".to_owned());
+        return Err("spec.mount: this agent does not mount volumes of API server objects on its host; start it with --allow-host-mounts to permit that".to_owned());
     }
     let spelled = roots
         .iter()
@@ -97,7 +98,7 @@ fn root_of(path: &str, roots: &[PathBuf]) -> Result<String, String> {
             .map(|root| root.display().to_string())
             .collect();
         return Err(format!(
-            "spec.mount.path: {path} is not below {}, where alone this agent mounts for objects of an API server (--mount-roots)",
+            "spec.mount.path: {path} is not below {}, the only directories where this agent mounts volumes of API server objects (--mount-roots)",
             roots.join(" or ")
         ));
     };
@@ -105,7 +106,7 @@ fn root_of(path: &str, roots: &[PathBuf]) -> Result<String, String> {
     let mut below = below.take_while(|part| *part != root);
     if let Some(link) = below.find(|part| part.is_symlink()) {
         return Err(format!(
-            "spec.mount.path: {path} goes through the symbolic link {}, and below {} none is followed (--mount-roots)",
+            "spec.mount.path: {path} passes through the symbolic link {}, which is not allowed below {} (--mount-roots)",
             link.display(),
             root.display()
         ));

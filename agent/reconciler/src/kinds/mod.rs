@@ -1,4 +1,4 @@
-//! A file per kind: from what is there to what is wanted, one call at a time.
+//! A file per kind: makes the observed state match the manifest, one call at a time.
 
 mod deletion;
 mod finalizer;
@@ -29,14 +29,14 @@ use crate::{
     state::Shared,
 };
 
-/// What a pass over one object ended with, when it did not come to its end.
+/// Why a pass over one object stopped early.
 #[derive(Debug)]
 pub(crate) enum Halt {
     /// A call failed.
     Failed(Failure),
-    /// Something must change first; a dependant is looked at again when what it waits for changes.
+    /// Another change is needed first; an object that waits is queued again when its dependency changes.
     Waiting(Verdict),
-    /// The state could not be written; nothing more may be called.
+    /// The state could not be written; no further call is permitted.
     State(Error),
 }
 
@@ -52,37 +52,37 @@ impl From<Error> for Halt {
     }
 }
 
-/// What a pass works with.
+/// The context of a pass over one object.
 pub(crate) struct Pass<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) client: &'a Client,
     pub(crate) agent: &'a Agent,
     pub(crate) record: Record,
-    /// Whether what was made may be gone, so that it is looked for.
+    /// True if the resource is suspected to be missing, so that the pass looks for it.
     pub(crate) is_doubted: bool,
 }
 
 impl Pass<'_> {
-    /// Writes the record down before the next call is made.
+    /// Saves the record before the next call; `point` is a fail point.
     pub(crate) fn save(&self, point: &'static str) -> Result<(), Halt> {
         self.shared.save(&self.record)?;
         (self.shared.fail)(point);
         Ok(())
     }
 
-    /// A point between two steps.
+    /// A fail point between two steps.
     pub(crate) fn point(&self, point: &'static str) {
         (self.shared.fail)(point);
     }
 
-    /// Whether there is something left of what `state: absent` asks for.
+    /// Returns true if the deletion that `state: absent` requests is not complete.
     pub(crate) fn is_to_be_destroyed(&mut self) -> bool {
-        // What was released may have to be deleted since, which can take more than this pass.
+        // A released object may have to be deleted now, which can take several passes.
         self.record.drumlin.destroyed = self.record.is_destroyed();
         !self.record.drumlin.destroyed
     }
 
-    /// Another object of the same namespace, if this one may use it.
+    /// Returns another object of the same namespace, if this one may use it.
     pub(crate) fn sibling(&self, kind: &str, name: &str) -> Option<Record> {
         let other = self.shared.record(&ObjectKey {
             kind: kind.to_owned(),
@@ -92,7 +92,7 @@ impl Pass<'_> {
         other.filter(|other| self.record.may_use(other))
     }
 
-    /// Who the object is, for what the agent keeps with the volume.
+    /// The labels that record the owner with a volume.
     pub(crate) fn owner(&self) -> BTreeMap<String, String> {
         let key = self.record.key();
         let served = self.record.served();
@@ -111,7 +111,7 @@ impl Pass<'_> {
     }
 }
 
-/// What is used cannot be destroyed; it is tried again.
+/// A resource in use cannot be deleted; the deletion is retried.
 pub(crate) fn blocked(failure: Failure) -> Halt {
     if failure.code == Code::FailedPrecondition {
         return waiting(
@@ -131,7 +131,7 @@ pub(crate) fn waiting(reason: &'static str, message: String) -> Halt {
     })
 }
 
-/// Can never work as it is.
+/// Stalls: the object cannot become ready without a change.
 pub(crate) fn stalled(reason: &'static str, message: String) -> Halt {
     Halt::Waiting(Verdict {
         state: State::Stalled,
@@ -140,7 +140,7 @@ pub(crate) fn stalled(reason: &'static str, message: String) -> Halt {
     })
 }
 
-/// All is as wanted.
+/// The object is ready.
 pub(crate) fn ready(reason: &'static str, message: String) -> Verdict {
     Verdict {
         state: State::Ready,
@@ -149,11 +149,14 @@ pub(crate) fn ready(reason: &'static str, message: String) -> Verdict {
     }
 }
 
-/// What `state: absent` asked for is done.
+/// The requested deletion or release is complete.
 pub(crate) fn gone(policy: DeletionPolicy) -> Verdict {
     let (reason, message) = match policy {
         DeletionPolicy::Delete => ("Deleted", "deleted; its manifest can be removed"),
-        DeletionPolicy::Retain => ("Released", "kept; its manifest can be removed"),
+        DeletionPolicy::Retain => (
+            "Released",
+            "released, data retained; its manifest can be removed",
+        ),
     };
     Verdict {
         state: State::Gone,

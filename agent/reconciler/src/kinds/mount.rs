@@ -1,4 +1,4 @@
-//! The mount of a volume on this host: staged, published, moved, taken down.
+//! The mount of a volume on this host: staged, published, moved, unpublished.
 
 use std::{
     fs, io,
@@ -16,20 +16,20 @@ use crate::{
 };
 
 impl Pass<'_> {
-    /// Where the volume is staged.
+    /// The staging path of the volume.
     pub(super) fn staging(&self) -> PathBuf {
         let name = self.status().csi_name.clone().unwrap_or_default();
         self.shared.state_dir.join("staging").join(name)
     }
 
-    /// Brings the mount to what the manifest wants.
+    /// Reconciles the mount with the manifest.
     pub(super) async fn follow_mount(&mut self) -> Result<(), Halt> {
         let wanted = self.spec().mount.clone();
         let confined = wanted.as_ref().map(|wanted| self.confinement(wanted));
         let confined = confined.transpose()?.flatten();
         let has = self.record.drumlin.mounted.clone();
         let held = self.record.drumlin.confined.clone();
-        // What holds for a mount of which that is not known the agent finds out.
+        // If the restrictions of a mount are unknown, the agent checks them.
         let is_held_otherwise = held.as_ref().is_some_and(|held| {
             let confined = confined.as_ref();
             confined.is_none_or(|confined| confined.options != held.options)
@@ -59,7 +59,7 @@ impl Pass<'_> {
             return Ok(());
         }
         match self.publish(&wanted, confined.clone()).await {
-            // It is there without what holds for it.
+            // It is mounted without the required restrictions.
             Err(Halt::Failed(failure))
                 if failure.code == Code::AlreadyExists && has.is_some() && confined.is_some() =>
             {
@@ -102,7 +102,7 @@ impl Pass<'_> {
         .await;
         self.known(staged).await?;
         self.point("volume.stage.called");
-        // Where somebody else may have put links, the agent makes it, step by step.
+        // Below a root where tenants may have created symbolic links, the agent creates it, component by component.
         if self.record.drumlin.confined.is_none()
             && let Some(parent) = Path::new(&wanted.path).parent()
         {
@@ -132,7 +132,7 @@ impl Pass<'_> {
         self.save("volume.publish.recorded")
     }
 
-    /// Publishes to this node where the agent wants that.
+    /// Publishes to this node with `ControllerPublishVolume`, if the agent requires that.
     async fn attach(
         &mut self,
         wanted: &VolumeMount,
@@ -155,7 +155,7 @@ impl Pass<'_> {
         )
         .await;
         let answer = match answer {
-            // Published otherwise before: read-only or not cannot be changed, only taken back and given anew.
+            // Published with another access before: read-only cannot be changed, only unpublished and published again.
             Err(failure) if failure.code == Code::AlreadyExists => {
                 self.unstage().await.map_err(in_use)?;
                 call(
@@ -172,7 +172,7 @@ impl Pass<'_> {
         Ok(answer.publish_context)
     }
 
-    /// Unmounts the volume wherever it may be.
+    /// Unmounts the volume everywhere.
     pub(super) async fn take_down(&mut self) -> Result<(), Halt> {
         if let Some(mounted) = self.record.drumlin.mounted.clone() {
             self.unpublish(&mounted.path).await.map_err(in_use)?;
@@ -236,13 +236,13 @@ impl Pass<'_> {
                 .await,
             )?;
         }
-        // Only an empty directory goes: were something still mounted there, it would stay.
+        // Removes only an empty directory: a mounted one stays.
         let _ = blocking(|| fs::remove_dir(staging));
         Ok(())
     }
 }
 
-/// A volume that is gone has nothing left to be unmounted.
+/// A volume that does not exist counts as unmounted.
 fn gone_is_fine<T>(answer: Result<T, Failure>) -> Result<(), Failure> {
     match answer {
         Err(failure) if failure.code != Code::NotFound => Err(failure),
@@ -250,7 +250,7 @@ fn gone_is_fine<T>(answer: Result<T, Failure>) -> Result<(), Failure> {
     }
 }
 
-/// A mount that somebody uses stays, and is tried again.
+/// A mount in use stays, and the unmount is retried.
 fn in_use(failure: Failure) -> Halt {
     if failure.code == Code::FailedPrecondition {
         return waiting(
@@ -265,7 +265,7 @@ fn make_directory(path: &Path) -> Result<(), Halt> {
     match blocking(|| fs::create_dir_all(path)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(waiting(
             "MountPending",
-            format!("could not make directory {}: {error}", path.display()),
+            format!("could not create directory {}: {error}", path.display()),
         )),
         _ => Ok(()),
     }

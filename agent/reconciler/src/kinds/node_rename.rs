@@ -1,4 +1,4 @@
-//! What was made under another name of this node: it is found again, with all that names it.
+//! Resources that were created under another name of this node: they are found again, and all handles are updated.
 
 use std::collections::BTreeSet;
 
@@ -9,12 +9,12 @@ use super::{Halt, Pass, stalled};
 use crate::{Error, inventory::kind_of};
 
 impl Pass<'_> {
-    /// Has the record of what was made under another name of this node say how all of it is called now.
+    /// Updates the handles in a record that was written under another name of this node.
     ///
     /// # Errors
-    /// That nothing of it is here by this node's name.
+    /// When its resource does not exist under the new name of this node.
     pub(crate) async fn follow_node(&mut self) -> Result<(), Halt> {
-        // What a server says names other nodes, too, and an object of it stays with the node that it has named.
+        // API server objects may name other nodes, and stay with the node that they name.
         if self.record.served().is_some() {
             return Ok(());
         }
@@ -35,11 +35,11 @@ impl Pass<'_> {
         self.shared.wake_waiting();
         self.shared.wake_groups(&self.record.key());
         let former: Vec<String> = former.into_iter().collect();
-        tracing::info!(object = %self.record.key(), from = former.join(", "), node = %here, "what was made under another name of this node is found again");
+        tracing::info!(object = %self.record.key(), from = former.join(", "), node = %here, "handles updated to the new node name");
         Ok(())
     }
 
-    /// Makes sure that the object's own is here by this node's name.
+    /// Checks that the resource of the object exists under the new name of this node.
     async fn find_renamed(&self) -> Result<(), Halt> {
         let here = &self.agent.node;
         let Some(handle) = self.record.handle() else {
@@ -59,13 +59,13 @@ impl Pass<'_> {
         Err(stalled(
             "NotThisNode",
             format!(
-                "{handle} was made on node {node}, and nothing of it is in class {class} of this node, {here}; if its disk is here, set `adoptNode: {node}` in that class, or start the agent with `--adopt-node {node}`"
+                "{handle} was created on node {node} and was not found in class {class} of this node, {here}; if its disk is attached to this node, set `adoptNode: {node}` in that class, or start the agent with `--adopt-node {node}`"
             ),
         ))
     }
 }
 
-/// Has all ids of other nodes in a value begin with this one; says which nodes they were.
+/// Replaces the node in all handles of other nodes in a value; collects the former nodes.
 fn rename(value: &mut Value, here: &str, former: &mut BTreeSet<String>) {
     match value {
         Value::String(text) => {
@@ -80,7 +80,8 @@ fn rename(value: &mut Value, here: &str, former: &mut BTreeSet<String>) {
     }
 }
 
-/// What an id of the agent's (`<node>/<class>/<key>`) is on another node; none of this node's, and of what is none.
+/// The handle (`<node>/<class>/<key>`) with another node; `None` for a handle of this node, or a text that is no
+/// handle.
 fn renamed(text: &str, here: &str) -> Option<String> {
     let node = names::node_of(text).filter(|node| *node != here)?;
     let class = names::class_of(text)?;
@@ -94,7 +95,9 @@ fn renamed(text: &str, here: &str) -> Option<String> {
 }
 
 fn unwritten(error: &serde_json::Error) -> Error {
-    Error::State(format!("a record could not be renamed: {error}"))
+    Error::State(format!(
+        "could not rewrite the node name in a state record: {error}"
+    ))
 }
 
 #[cfg(test)]

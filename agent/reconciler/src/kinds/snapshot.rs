@@ -1,4 +1,4 @@
-//! Kind `Snapshot`: taken once, and deleted.
+//! Kind `Snapshot`: created once, and deleted.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Pass<'_> {
-    /// Brings a snapshot to what its manifest wants.
+    /// Reconciles a snapshot with its manifest.
     pub(crate) async fn snapshot(&mut self) -> Result<Verdict, Halt> {
         if self.record.is_absent() {
             return self.destroy_snapshot().await;
@@ -33,7 +33,8 @@ impl Pass<'_> {
         if self.record.drumlin.lost {
             return Err(stalled(
                 "SnapshotLost",
-                "the snapshot was there and is gone; its moment cannot be had again".to_owned(),
+                "snapshot was created and no longer exists; its point in time cannot be recreated; delete this object and create a new snapshot"
+                    .to_owned(),
             ));
         }
         if !self.snapshot_status().ready_to_use {
@@ -47,7 +48,7 @@ impl Pass<'_> {
         Ok(ready(
             "SnapshotReady",
             format!(
-                "{size} of {}",
+                "{size}, taken at {}",
                 status.creation_time.clone().unwrap_or_default()
             ),
         ))
@@ -67,7 +68,7 @@ impl Pass<'_> {
         }
     }
 
-    /// The volume whose moment is kept: found once, and then fixed.
+    /// The source volume: resolved once, and then fixed.
     fn source_handle(&self) -> Result<String, Halt> {
         let Body::Snapshot { spec, status } = &self.record.body else {
             return Err(stalled("Unsupported", "not a snapshot".to_owned()));
@@ -80,26 +81,26 @@ impl Pass<'_> {
             None if self.record.served().is_some() => self.claimed_volume(),
             None => Err(stalled(
                 "Unsupported",
-                "spec.source.persistentVolumeClaimName: a bare host has no claims; use volumeName"
+                "spec.source.persistentVolumeClaimName: PersistentVolumeClaims exist only in a cluster; use volumeName"
                     .to_owned(),
             )),
         }
     }
 
-    /// The volume behind the claim, as the controller has found it.
+    /// The volume of the claim, as resolved by the controller.
     fn claimed_volume(&self) -> Result<String, Halt> {
         let mut candidates = self.record.candidates().iter();
         let handle = candidates.find_map(|candidate| candidate.volume_handle.clone());
         handle.ok_or_else(|| {
             waiting(
                 "DependencyNotFound",
-                "waits for its claim, which is not bound, or which no controller has looked at"
+                "waiting for its claim, which is not bound or was not resolved by a controller"
                     .to_owned(),
             )
         })
     }
 
-    /// Asks whether the snapshot is still there.
+    /// Checks that the snapshot still exists.
     async fn look_for_snapshot(&mut self) -> Result<(), Halt> {
         let Some(snapshot_id) = self.snapshot_status().snapshot_handle.clone() else {
             return Ok(());
@@ -114,7 +115,7 @@ impl Pass<'_> {
             self.client.controller().list_snapshots(request),
         )
         .await?;
-        // What is written of this is written with the verdict; a restart before that finds it out again.
+        // Saved together with the conditions; after a restart before that, the next check finds it again.
         let is_lost = answer.entries.is_empty();
         if is_lost != self.record.drumlin.lost {
             self.record.drumlin.lost = is_lost;
@@ -123,7 +124,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A snapshot stays while a volume is being made from it.
+    /// Blocks the deletion while a volume is being restored from the snapshot.
     pub(super) fn no_restore_is_running(&self) -> Result<(), Halt> {
         let is_running = |record: &&Record| {
             matches!(&record.body, Body::Volume { status, .. }
@@ -133,7 +134,7 @@ impl Pass<'_> {
         match restores.iter().find(is_running) {
             Some(restore) => Err(waiting(
                 "DeletionBlocked",
-                format!("{} is being made from it", restore.key()),
+                format!("{} is being created from it", restore.key()),
             )),
             None => Ok(()),
         }
@@ -177,7 +178,7 @@ impl Pass<'_> {
             && is_refusal(failure.code)
             && self.snapshot_status().snapshot_handle.is_none()
         {
-            // Nothing was taken, so the next try may find the source that there is by then.
+            // No snapshot was created, so the next attempt may use the then current source.
             self.snapshot_status_mut().source_volume_handle = None;
         }
         let answer = answer?;
@@ -185,7 +186,7 @@ impl Pass<'_> {
         let Some(snapshot) = answer.snapshot else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateSnapshot answered without a snapshot".to_owned(),
+                "CreateSnapshot returned no snapshot".to_owned(),
             ));
         };
         let status = self.snapshot_status_mut();
@@ -198,7 +199,7 @@ impl Pass<'_> {
         if !self.snapshot_status().ready_to_use {
             return Err(waiting(
                 "Creating",
-                "the agent has taken the snapshot, which is not ready yet".to_owned(),
+                "snapshot created, but not ready yet".to_owned(),
             ));
         }
         Ok(())
@@ -214,11 +215,11 @@ impl Pass<'_> {
             let is_begun = self.snapshot_status().source_volume_handle.is_some();
             if policy == DeletionPolicy::Delete && is_begun {
                 self.no_restore_is_running()?;
-                // A create whose outcome is not known is brought to an end first, or what it made would be left.
+                // A create with an unknown outcome is completed first, or its snapshot would be leaked.
                 if self.snapshot_status().snapshot_handle.is_none() {
                     match self.create_snapshot().await {
                         Err(Halt::Failed(failure)) if is_refusal(failure.code) => {}
-                        // It may not be ready yet, but it is there.
+                        // It may not be ready yet, but it exists.
                         Err(Halt::Waiting(_)) => {}
                         other => other?,
                     }
@@ -254,7 +255,7 @@ impl Pass<'_> {
     }
 }
 
-/// A moment as people and Kubernetes write it.
+/// A timestamp in RFC 3339, as Kubernetes writes it.
 pub(crate) fn moment(time: &prost_types::Timestamp) -> Option<String> {
     let seconds = u64::try_from(time.seconds).ok()?;
     let nanoseconds = u32::try_from(time.nanos).ok()?;

@@ -1,4 +1,4 @@
-//! What a volume is made from, and what a snapshot shows: other objects, waited for until they are ready.
+//! Resolves the source of a volume or of a snapshot: other objects, waited for until they are ready.
 
 use drumlin_crd::{GroupSnapshotMember, Quantity};
 
@@ -6,13 +6,13 @@ use super::{Halt, Pass, group_snapshot, stalled, waiting};
 use crate::record::{Body, CreateIntent};
 
 impl Pass<'_> {
-    /// What the volume shall be made with, this time and every time.
+    /// The arguments of `CreateVolume`, fixed for every retry.
     pub(super) fn intend(&self) -> Result<CreateIntent, Halt> {
         let spec = self.spec();
         let bytes = spec.capacity.bytes().unwrap_or(0);
         let mut parameters = spec.parameters.clone();
         parameters.extend(self.owner());
-        // What is left out the agent decides.
+        // The agent chooses values that are not set.
         let class = spec.device_class.iter().cloned();
         parameters.extend(class.map(|class| ("class".to_owned(), class)));
         let mut intent = CreateIntent {
@@ -55,12 +55,12 @@ impl Pass<'_> {
         let missing = |what: &str| {
             waiting(
                 "DependencyNotFound",
-                format!("waits for volume {name}, which {what}"),
+                format!("waiting for volume {name}, which {what}"),
             )
         };
         let volume = self
             .sibling("Volume", name)
-            .ok_or_else(|| missing("is not there"))?;
+            .ok_or_else(|| missing("does not exist"))?;
         if !volume.is_ready() {
             return Err(missing("is not ready"));
         }
@@ -68,22 +68,22 @@ impl Pass<'_> {
             Body::Volume { status, .. } => status
                 .volume_handle
                 .clone()
-                .ok_or_else(|| missing("is not there")),
-            _ => Err(missing("is not there")),
+                .ok_or_else(|| missing("does not exist")),
+            _ => Err(missing("does not exist")),
         }
     }
 
-    /// The snapshot of a member of a group snapshot, once that is ready.
+    /// The handle of a member of a group snapshot, once that is ready.
     fn ready_member(&self, source: &GroupSnapshotMember) -> Result<(String, u64), Halt> {
         let GroupSnapshotMember { name, member, .. } = source;
         let missing = |what: &str| {
             waiting(
                 "DependencyNotFound",
-                format!("waits for group snapshot {name}, which {what}"),
+                format!("waiting for group snapshot {name}, which {what}"),
             )
         };
         let record = self.sibling("GroupSnapshot", name);
-        let record = record.ok_or_else(|| missing("is not there"))?;
+        let record = record.ok_or_else(|| missing("does not exist"))?;
         let status = match &record.body {
             Body::GroupSnapshot { status, .. } if status.ready_to_use => status,
             _ => return Err(missing("is not ready")),
@@ -94,7 +94,7 @@ impl Pass<'_> {
             stalled("InvalidArgument", what)
         };
         let found = group_snapshot::member(status, source).map_err(wrong)?;
-        let found = found.ok_or_else(|| wrong(format!("it has no member {member}")))?;
+        let found = found.ok_or_else(|| wrong(format!("no member is named {member}")))?;
         let size = found.restore_size.as_ref();
         let bytes = size.and_then(|size| size.bytes().ok());
         let handle = found.snapshot_handle.clone();
@@ -106,12 +106,12 @@ impl Pass<'_> {
         let missing = |what: &str| {
             waiting(
                 "DependencyNotFound",
-                format!("waits for snapshot {name}, which {what}"),
+                format!("waiting for snapshot {name}, which {what}"),
             )
         };
         let snapshot = self
             .sibling("Snapshot", name)
-            .ok_or_else(|| missing("is not there"))?;
+            .ok_or_else(|| missing("does not exist"))?;
         match &snapshot.body {
             Body::Snapshot { status, .. } if status.ready_to_use => {
                 let size = status
@@ -121,7 +121,7 @@ impl Pass<'_> {
                 let handle = status
                     .snapshot_handle
                     .clone()
-                    .ok_or_else(|| missing("is not there"))?;
+                    .ok_or_else(|| missing("does not exist"))?;
                 Ok((handle, size.unwrap_or(0)))
             }
             _ => Err(missing("is not ready")),

@@ -1,5 +1,5 @@
-//! What there is of an object of which nothing is known here: its record was lost, its disk comes from another host, or an
-//! administrator has given it what another object had. Nothing is made in its place.
+//! Adopts the existing resource of an object without a record: the state was lost, the disk comes from another host, or
+//! an administrator has assigned it the resource of another object. No new resource is created in its place.
 
 use drumlin_crd::{MemberKind, MemberSnapshot, ObjectKey, names};
 use drumlin_proto::drumlin::v1::{InventoryObject, SetOwnerRequest};
@@ -12,28 +12,28 @@ use crate::{
     record::{Body, Record, State, Verdict},
 };
 
-/// So often what is found may be another one by the time it is asked for again.
+/// Maximum number of attempts when a found resource changes before it is read again.
 const CHANGES: u32 = 3;
 
-/// Whether an object may have what was made for one of its name.
+/// Whether an object may adopt a resource of its name.
 enum Ownership {
-    /// It is its own.
+    /// It belongs to the object.
     Own,
-    /// It is none of its business.
+    /// It does not concern the object.
     Nothing,
-    /// It is somebody else's, which a person must decide.
+    /// It belongs to another owner, and a person must decide.
     Taken(&'static str, String),
 }
 
 impl Pass<'_> {
-    /// Finds what there is of the object and makes it its own.
+    /// Finds an existing resource of the object and adopts it.
     ///
     /// # Errors
-    /// What stands in the way: it is somebody else's, or there are several.
+    /// When the resource belongs to another owner, or there are several.
     pub(super) async fn take_up(&mut self) -> Result<(), Halt> {
         let word = blocking(|| self.shared.words.get(&self.record.key()));
         if word.is_some() || self.record.annotation(names::ADOPT).is_some() {
-            // What an administrator gives it may be in no list yet.
+            // A resource that an administrator assigned may not be in the cached list yet.
             self.client.forget_inventory().await;
         }
         for _ in 0..CHANGES {
@@ -49,7 +49,7 @@ impl Pass<'_> {
         }
         Err(waiting(
             "Reconciling",
-            "what there is of it is being changed".to_owned(),
+            "resources found for this object changed while they were read; retrying".to_owned(),
         ))
     }
 
@@ -83,7 +83,7 @@ impl Pass<'_> {
                 Err(stalled(
                     "Ambiguous",
                     format!(
-                        "there is more than one of it: {}; say which with the annotation {}",
+                        "more than one resource matches this object: {}; select one with the annotation {}",
                         ids.join(", "),
                         names::ADOPT
                     ),
@@ -92,7 +92,7 @@ impl Pass<'_> {
         }
     }
 
-    /// What the annotation names, whosever it was.
+    /// The resource that the annotation names, whoever owned it.
     fn asked_for(&self, handle: &str, inventory: &Inventory) -> Result<InventoryObject, Halt> {
         let wrong = |why: String| {
             let annotation = names::ADOPT;
@@ -101,14 +101,14 @@ impl Pass<'_> {
         };
         let key = self.record.key();
         let Some(object) = inventory.get(handle) else {
-            return wrong("is not there".to_owned());
+            return wrong("does not exist".to_owned());
         };
         if object.kind() != kind_of(&key.kind) {
-            return wrong(format!("is no {}", key.kind));
+            return wrong(format!("is not a {}", key.kind));
         }
         let has = |record: &Record| record.handle() == Some(handle) && record.key() != key;
         match self.shared.keys_of(has).first() {
-            Some(other) => wrong(format!("is {other}")),
+            Some(other) => wrong(format!("belongs to {other}")),
             None => Ok(object.clone()),
         }
     }
@@ -118,23 +118,24 @@ impl Pass<'_> {
         let tenant = self.record.served().map(|served| &*served.namespace_uid);
         let is_released = label(object, names::RELEASED).is_some();
         let is_moment = matches!(&*key.kind, "Snapshot" | "GroupSnapshot");
-        // The same name means the same volume again; another moment is another one.
+        // A recreated Volume or VolumeGroup of the same name means the same one; a recreated snapshot means a new point
+        // in time.
         if is_released && (is_moment || self.record.is_absent()) {
             return Ownership::Nothing;
         }
         let id = &object.object_id;
         match label(object, names::OWNER) {
-            // An administrator has given it to this name.
+            // An administrator assigned it to this name.
             None => Ownership::Own,
             Some(side) if side != self.side() => {
                 let (reason, whose) = match side {
-                    names::OF_DIRECTORY => ("OwnedByDirectory", "a file of this node"),
+                    names::OF_DIRECTORY => ("OwnedByDirectory", "a manifest file of this node"),
                     _ => ("OwnedByCluster", "an object of an API server"),
                 };
                 Ownership::Taken(
                     reason,
                     format!(
-                        "{id} under its name was made for {whose}; {}",
+                        "{id} has the name of this object but belongs to {whose}; {}",
                         ways(id, &key)
                     ),
                 )
@@ -143,7 +144,7 @@ impl Pass<'_> {
             Some(_) => Ownership::Taken(
                 retained(&key.kind),
                 format!(
-                    "{id} under its name is of a former namespace {}; {}",
+                    "{id} has the name of this object but belongs to a deleted namespace {}; {}",
                     key.namespace,
                     ways(id, &key)
                 ),
@@ -151,7 +152,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether it comes from a file or from an API server.
+    /// The source of the object: a manifest file or an API server.
     pub(super) fn side(&self) -> &'static str {
         match self.record.served() {
             Some(_) => names::OF_CLUSTER,
@@ -159,7 +160,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Who may write an object of an API server may not have what is another one's by that: its policy says who may.
+    /// Write access to an API server object does not permit the adoption of a foreign resource: an admission policy
+    /// restricts that.
     async fn check_adoption(&self, object: &InventoryObject) -> Result<(), Halt> {
         if self.record.served().is_none() || matches!(self.standing(object), Ownership::Own) {
             return Ok(());
@@ -167,19 +169,19 @@ impl Pass<'_> {
         let pending = |why: String| waiting("FinalizerPending", why);
         let Some(cluster) = self.shared.server() else {
             return Err(pending(
-                "comes from an API server, and none is followed".to_owned(),
+                "object comes from an API server, but this agent does not follow one".to_owned(),
             ));
         };
         match cluster.restricts_adoption(&self.record.key()).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Halt::Waiting(without_policy())),
             Err(refusal) => Err(pending(format!(
-                "whether its annotation is an administrator's could not be asked: {refusal}"
+                "could not check whether its annotation is restricted to administrators: {refusal}"
             ))),
         }
     }
 
-    /// Writes down that this is the object's own, and tells the agent.
+    /// Records that the resource belongs to the object, here and at the agent.
     async fn make_own(
         &mut self,
         object: &InventoryObject,
@@ -216,7 +218,7 @@ impl Pass<'_> {
                 status.group_snapshot_handle = id;
                 status.csi_name = name;
                 status.creation_time = created;
-                // Whether all of it is there is asked next.
+                // Whether it is complete is checked next.
                 status.ready_to_use = true;
             }
         }
@@ -225,11 +227,11 @@ impl Pass<'_> {
         self.record.drumlin.owner_unset = true;
         self.save("state-lost.recorded")?;
         self.shared.words.forget(&self.record.key());
-        tracing::info!(object = %self.record.key(), handle = %object.object_id, "what there was of the object is its own again");
+        tracing::info!(object = %self.record.key(), handle = %object.object_id, "object recovered from existing resources");
         self.tell_owner().await
     }
 
-    /// The same, but for what has been let go of and stays so.
+    /// Updates the owner at the agent, unless the object is absent.
     pub(crate) async fn tell_wanted(&mut self) -> Result<(), Halt> {
         if self.record.is_absent() {
             return Ok(());
@@ -237,7 +239,7 @@ impl Pass<'_> {
         self.tell_owner().await
     }
 
-    /// Has the agent know whose it is, where that is another one than it was.
+    /// Records the owner at the agent, if it has changed.
     async fn tell_owner(&mut self) -> Result<(), Halt> {
         if !self.record.drumlin.owner_unset {
             return Ok(());
@@ -247,16 +249,16 @@ impl Pass<'_> {
         self.save("owner.set")
     }
 
-    /// Has the agent know that the object has let go of it.
+    /// Records at the agent that the object released its resource.
     pub(super) async fn tell_released(&mut self) -> Result<(), Halt> {
-        // A kind that goes takes its objects with it, and nobody has let go of anything.
+        // The deletion of a CustomResourceDefinition deletes its objects, but releases no resource.
         if self.record.served().is_some_and(|served| served.is_kept) {
             return Ok(());
         }
         let mut owner = self.owner();
         owner.insert(names::RELEASED.to_owned(), "true".to_owned());
         self.set_owner(owner).await?;
-        // Who has its name next must find it, and the list may be older than it is.
+        // The next object of its name must find it, and the cached list may be older.
         self.client.forget_inventory().await;
         self.record.drumlin.owner_unset = true;
         Ok(())
@@ -275,7 +277,7 @@ impl Pass<'_> {
             owner,
         };
         match self.client.set_owner(request).await {
-            // What is gone is nobody's, and an agent that is not ours knows of no owners.
+            // A resource that does not exist has no owner, and CSI drivers other than our agent record none.
             Err(failure) if !matches!(failure.code, Code::NotFound | Code::Unimplemented) => {
                 Err(failure.into())
             }
@@ -283,7 +285,8 @@ impl Pass<'_> {
         }
     }
 
-    /// The same of a volume: its class could be read, and, where it names none and the state may have been lost, all could.
+    /// Before a volume is created: its class could be read, and, if it names no class and the state may have been lost,
+    /// all classes could.
     pub(super) async fn check_class(&self) -> Result<(), Halt> {
         let inventory = self.client.inventory().await?;
         let class = self.spec().device_class.as_deref();
@@ -301,8 +304,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Before something is made that must not be there already: the class of what it is made from could be read when what
-    /// there is was listed.
+    /// Before a resource is created that may exist already: the class of its source could be read by the inventory.
     pub(super) async fn check_looked(&self, source: &str) -> Result<(), Halt> {
         let inventory = self.client.inventory().await?;
         let Some(class) = names::class_of(source) else {
@@ -316,33 +318,33 @@ impl Pass<'_> {
 }
 
 fn unseen(class: &str, why: &str) -> Halt {
-    let message = "whether it is there already could not be looked at";
+    let message = "could not check whether it already exists";
     waiting("Unavailable", format!("{message}: class {class}: {why}"))
 }
 
-/// Why an annotation is not obeyed that anybody may write.
+/// Why the adoption annotation is ignored while every tenant may write it.
 pub(crate) fn without_policy() -> Verdict {
     Verdict {
         state: State::Stalled,
         reason: "AdoptionUnguarded",
         message: format!(
-            "ValidatingAdmissionPolicy {} is not in force, so that whoever may write this object may ask for what is another one's; apply it, or run `drumlin adopt` on the node",
+            "ValidatingAdmissionPolicy {} is not in force, so any tenant who can write this object could adopt the data of another tenant; apply the policy, or run `drumlin adopt` on the node",
             names::ADOPT_POLICY
         ),
     }
 }
 
-/// What a person can do about something that is another one's.
+/// The commands with which an administrator can resolve a foreign ownership.
 fn ways(id: &str, key: &ObjectKey) -> String {
     format!(
-        "to have it, annotate this object with {}: {id}, or run `drumlin adopt {id} {}/{}` on its node; to destroy it, `drumlin delete {id}`",
+        "to adopt it, annotate this object with {}: {id}, or run `drumlin adopt {id} {}/{}` on its node; to destroy it, run `drumlin delete {id}`",
         names::ADOPT,
         key.namespace,
         key.name
     )
 }
 
-/// Why an object waits whose name something of a former namespace has.
+/// The reason for an object whose name belongs to a resource of a deleted namespace.
 pub(crate) fn retained(kind: &str) -> &'static str {
     match kind {
         "Volume" => "RetainedVolumeExists",
@@ -351,13 +353,13 @@ pub(crate) fn retained(kind: &str) -> &'static str {
     }
 }
 
-/// Whether an object waits for what is another one's.
+/// Returns true if an object waits for a decision about a foreign resource.
 pub(crate) fn is_held(reason: &str) -> bool {
     const REASONS: [&str; 4] = ["Retained", "OwnedBy", "Ambiguous", "Adoption"];
     REASONS.iter().any(|held| reason.starts_with(held))
 }
 
-/// The members of a group snapshot, each called by what its volume belongs to.
+/// The members of a group snapshot, each named after the owner of its volume.
 fn members(object: &InventoryObject, inventory: &Inventory) -> Vec<MemberSnapshot> {
     let member = |volume: &String| {
         let of_it = |found: &&InventoryObject| {
@@ -385,7 +387,7 @@ fn members(object: &InventoryObject, inventory: &Inventory) -> Vec<MemberSnapsho
     members
 }
 
-/// The claim that a volume was made for by a provisioner.
+/// The claim that a provisioner created a volume for.
 fn claim_of(volume: &InventoryObject) -> (MemberKind, String) {
     match label(volume, names::CLAIM) {
         Some(claim) => (MemberKind::PersistentVolumeClaim, claim.to_owned()),

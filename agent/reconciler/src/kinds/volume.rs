@@ -1,4 +1,4 @@
-//! Kind `Volume`: made, grown, mounted, moved, unmounted, released or deleted.
+//! Kind `Volume`: created, expanded, mounted, moved, unmounted, released or deleted.
 
 use drumlin_crd::{FsType, Quantity, VolumeMode, VolumeSpec, VolumeStatus, names};
 use drumlin_proto::csi::v1::{
@@ -15,13 +15,13 @@ use crate::{
 };
 
 impl Pass<'_> {
-    /// Brings a volume to what its manifest wants.
+    /// Reconciles a volume with its manifest.
     pub(crate) async fn volume(&mut self) -> Result<Verdict, Halt> {
         if self.record.is_absent() {
             return self.destroy_volume().await;
         }
         self.record.drumlin.destroyed = false;
-        // Also what was intended: the class that it is in may not have been there then.
+        // Also after an intended create: its class may have been unavailable then.
         if self.status().volume_handle.is_none() {
             self.take_up().await?;
         }
@@ -59,15 +59,15 @@ impl Pass<'_> {
         }
     }
 
-    /// The id by which the agent knows the volume.
+    /// The handle of the volume.
     pub(super) fn handle(&self) -> String {
         self.status().volume_handle.clone().unwrap_or_default()
     }
 
-    /// How the volume is used.
+    /// The volume capability of its calls.
     pub(super) fn capability(&self) -> v1::VolumeCapability {
         let confined = self.record.drumlin.confined.iter();
-        // The last one of several that differ holds.
+        // The last one of conflicting options takes effect.
         let confined = confined.flat_map(|confined| confined.options.iter().cloned());
         let mount_flags = self.mount_flags().into_iter().chain(confined).collect();
         self.capability_with(self.spec().fs_type, mount_flags)
@@ -86,7 +86,7 @@ impl Pass<'_> {
         let access_type = match self.spec().volume_mode {
             VolumeMode::Block => AccessType::Block(BlockVolume {}),
             VolumeMode::Filesystem => AccessType::Mount(MountVolume {
-                // None is that of the source, or of the class.
+                // Empty means the file system of the source, or of the class.
                 fs_type: fs_type.map_or("", FsType::as_str).to_owned(),
                 mount_flags,
                 volume_mount_group: String::new(),
@@ -100,7 +100,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A volume that was there and is gone is never replaced by an empty one, until a person says so.
+    /// A lost volume is never replaced by an empty one, unless a person requests it.
     fn check_lost(&mut self) -> Result<(), Halt> {
         if !self.record.drumlin.lost {
             return Ok(());
@@ -110,7 +110,7 @@ impl Pass<'_> {
             return Err(stalled(
                 "VolumeLost",
                 format!(
-                    "volume {handle} was there and is gone; bring it back, or have an empty one made with the annotation {}: {handle}",
+                    "volume {handle} was created and no longer exists; restore its disk, or create an empty volume in its place with the annotation {}: {handle}",
                     names::RECREATE
                 ),
             ));
@@ -158,7 +158,7 @@ impl Pass<'_> {
         if let Err(failure) = &answer
             && is_refusal(failure.code)
         {
-            // Nothing was made, so the next try may ask for what the manifest says by then.
+            // Nothing was created, so the next attempt may use the then current manifest.
             self.record.drumlin.create = None;
         }
         let answer = answer?;
@@ -166,7 +166,7 @@ impl Pass<'_> {
         let Some(volume) = answer.volume else {
             return Err(stalled(
                 "InvalidAnswer",
-                "CreateVolume answered without a volume".to_owned(),
+                "CreateVolume returned no volume".to_owned(),
             ));
         };
         let status = self.status_mut();
@@ -200,7 +200,7 @@ impl Pass<'_> {
         }
     }
 
-    /// What was left out may be said later, and is what the agent has decided, or wrong.
+    /// A field that was not set at creation may be set later, but only to the value that the agent has chosen.
     async fn check_kept(&mut self) -> Result<(), Halt> {
         let class = names::class_of(&self.handle()).map(str::to_owned);
         self.status_mut().device_class.clone_from(&class);
@@ -209,7 +209,7 @@ impl Pass<'_> {
             return Err(stalled(
                 "InvalidArgument",
                 format!(
-                    "spec.deviceClass: the volume is in class {}, where it stays",
+                    "spec.deviceClass: cannot be changed; the volume is in class {}",
                     class.unwrap_or_default()
                 ),
             ));
@@ -243,7 +243,7 @@ impl Pass<'_> {
             .capacity
             .as_ref()
             .and_then(|capacity| capacity.bytes().ok());
-        // Sizes round up, so more than wanted is as wanted.
+        // Sizes are rounded up, so a larger volume is as wanted.
         if has.is_some_and(|has| has >= wanted) {
             return Ok(());
         }
@@ -270,13 +270,13 @@ impl Pass<'_> {
         self.save("volume.expand.recorded")
     }
 
-    /// The file system of a mounted volume follows; that of another does when it is staged.
+    /// Grows the file system of a mounted volume; otherwise it is grown when the volume is staged.
     async fn grow_file_system(&mut self) -> Result<(), Halt> {
         if !self.record.drumlin.grow_file_system {
             return Ok(());
         }
         if let Some(path) = self.status().mount_path.clone() {
-            // What is below a path that others may change is not looked for by it.
+            // A path that tenants may change is not used to find the mount.
             let path = match &self.record.drumlin.confined {
                 Some(_) => self.staging().to_string_lossy().into_owned(),
                 None => path,
@@ -301,8 +301,8 @@ impl Pass<'_> {
         self.save("volume.node-expand.recorded")
     }
 
-    /// The answer about a volume that was there. `NOT_FOUND` may mean that it is not where it should be mounted;
-    /// only when the controller does not know it either, it is lost.
+    /// Checks the answer about an existing volume. `NOT_FOUND` may mean that it is not mounted where expected; it is
+    /// lost only if the controller does not know it either.
     pub(super) async fn known<T>(&mut self, answer: Result<T, Failure>) -> Result<T, Halt> {
         let failure = match answer {
             Ok(answer) => return Ok(answer),
@@ -314,7 +314,7 @@ impl Pass<'_> {
         Err(failure.into())
     }
 
-    /// Asks whether the volume is still there, and as large as it was.
+    /// Checks that the volume still exists, and reads its size.
     async fn look_again(&mut self) -> Result<(), Halt> {
         let request = v1::ControllerGetVolumeRequest {
             volume_id: self.handle(),
@@ -329,7 +329,7 @@ impl Pass<'_> {
         let was_lost = self.record.drumlin.lost;
         match answer {
             Err(failure) if failure.code == Code::NotFound => self.record.drumlin.lost = true,
-            // Whoever cannot tell has not said that it is gone.
+            // A driver without this call does not show that the volume is lost.
             Err(failure) if failure.code == Code::Unimplemented => {}
             Err(failure) => return Err(failure.into()),
             Ok(answer) => {
@@ -349,12 +349,12 @@ impl Pass<'_> {
     }
 }
 
-/// What is wrong with a volume, if the agent says that something is.
+/// The problem of a volume, if the agent reports one.
 pub(crate) fn abnormal(condition: v1::VolumeCondition) -> Option<String> {
     condition.abnormal.then_some(condition.message)
 }
 
-/// Whether an answer says that nothing was made, and that no earlier try of the same call had made anything.
+/// Returns true if the failure means that nothing was created, also by earlier attempts of the same call.
 pub(super) fn is_refusal(code: Code) -> bool {
     matches!(
         code,
@@ -367,7 +367,7 @@ pub(super) fn is_refusal(code: Code) -> bool {
     )
 }
 
-/// A size of the wire.
+/// Converts a size of the CSI protocol.
 pub(crate) fn size(bytes: i64) -> Quantity {
     Quantity::from_bytes(bytes.max(0).unsigned_abs())
 }

@@ -1,4 +1,4 @@
-//! What an object wants and what has become of it, by kind.
+//! Spec and status of an object, by kind.
 
 use drumlin_crd::{
     GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotSpec, SnapshotStatus,
@@ -6,7 +6,7 @@ use drumlin_crd::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Spec and status of one kind or another.
+/// Spec and status of one kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Body {
@@ -37,7 +37,7 @@ pub(crate) enum Body {
 }
 
 impl Body {
-    /// That of an object that was never seen before.
+    /// The body of a new object, with an empty status.
     pub(crate) fn of(object: &Object) -> Self {
         match object {
             Object::Volume(object) => Self::Volume {
@@ -59,7 +59,7 @@ impl Body {
         }
     }
 
-    /// Whether an object wants the same.
+    /// Returns true if the specs are equal.
     pub(super) fn wants_as(&self, object: &Object) -> bool {
         match (self, object) {
             (Self::Volume { spec, .. }, Object::Volume(object)) => **spec == object.spec,
@@ -72,7 +72,7 @@ impl Body {
         }
     }
 
-    /// Takes over what another one wants; the kind, which is part of the key, is the same.
+    /// Takes over the spec of another body; the kind, which is part of the key, is the same.
     pub(crate) fn take_spec(&mut self, other: Self) {
         match (self, other) {
             (Self::Volume { spec, .. }, Self::Volume { spec: now, .. }) => *spec = now,

@@ -1,4 +1,4 @@
-//! A directory of manifests: what is in it now, compared with what was.
+//! Scans a directory of manifests and compares it with the previous scan.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -15,42 +15,42 @@ use super::{
     trust::Trust,
 };
 
-/// Reads a directory again and again; only what changed is read anew.
+/// Reads a directory repeatedly; only changed files are read again.
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
     trust: Trust,
-    /// The device that the directory was on when it could be read first; another one is another directory.
+    /// The device of the directory at the first successful read; on another device it is another directory.
     device: Option<u64>,
     known: HashMap<String, ReadFile>,
 }
 
-/// What a look at the directory found.
+/// The result of a scan.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Scan {
-    /// It cannot be trusted to be the directory that it was: nothing follows from what is not in it.
+    /// It may not be the same directory as before: missing files have no consequences.
     Unavailable(String),
-    /// It was read.
+    /// The directory was read.
     Read(Content),
 }
 
-/// What is in the directory.
+/// The contents of the directory.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Content {
-    /// The documents of files that are right, with their files.
+    /// The documents of valid files, with their files.
     pub(crate) documents: Vec<(String, Document)>,
-    /// What is wrong with the others.
+    /// The problems of invalid files.
     pub(crate) problems: BTreeMap<String, Vec<Problem>>,
-    /// Files that say nothing new for now: wrong, or being written. What they said before still holds.
+    /// Files that are invalid or being written: their last valid version still applies.
     pub(crate) silent: Vec<String>,
-    /// How many files there are.
+    /// The number of files.
     pub(crate) files: usize,
-    /// Whether a file was being written, so that another look is due soon.
+    /// True if a file was being written, so that another scan is due soon.
     pub(crate) unsettled: bool,
 }
 
 impl Directory {
-    /// A directory whose files belong to users who are trusted.
+    /// A directory whose files must belong to trusted users.
     pub(crate) fn new(path: PathBuf, trust: Trust) -> Self {
         Self {
             path,
@@ -60,14 +60,14 @@ impl Directory {
         }
     }
 
-    /// Where it is.
+    /// The path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Looks at the directory: a `stat` a file, and a read of those that changed.
+    /// Scans the directory: a `stat` of each file, and a read of changed ones.
     pub(crate) fn scan(&mut self) -> Scan {
-        // A directory that is replaced while it is read seems to lose files; who replaces it is soon done.
+        // A directory that is replaced during the read seems to lose files; a replacement does not take long.
         for _ in 0..3 {
             match self.read() {
                 Ok(true) => return Scan::Read(self.gather()),
@@ -76,17 +76,19 @@ impl Directory {
             }
         }
         let shown = self.path.display();
-        Scan::Unavailable(format!("{shown} is replaced again and again"))
+        Scan::Unavailable(format!(
+            "{shown} was replaced during every attempt to read it"
+        ))
     }
 
-    /// Reads what changed; says whether the directory was the same one all the time.
+    /// Reads changed files; returns false if the directory was replaced meanwhile.
     fn read(&mut self) -> Result<bool, String> {
         let shown = self.path.display().to_string();
         let failed = |error: io::Error| format!("{shown} cannot be read: {error}");
         let (root, metadata) = self.trust.locate(&self.path)?;
         if self.device.is_some_and(|device| device != metadata.dev()) {
             return Err(format!(
-                "{shown} is on another device than before; if that is meant, restart the reconciler"
+                "{shown} is on another device than before; if this is intended, restart the reconciler"
             ));
         }
         let mut names = Vec::new();
@@ -97,7 +99,7 @@ impl Directory {
                 names.push(name);
             }
         }
-        // An empty one may be a mount point that is not mounted yet.
+        // An empty directory may be a mount point that is not mounted yet.
         if !names.is_empty() {
             self.device = Some(metadata.dev());
         }
@@ -154,7 +156,7 @@ impl Directory {
 }
 
 impl Content {
-    /// An object that is there twice is refused in both places: nobody can say which one is meant.
+    /// An object that is defined twice is rejected in both files: it is unknown which one is meant.
     fn refuse_duplicates(&mut self) {
         let mut places: HashMap<ObjectKey, Vec<(String, usize)>> = HashMap::new();
         for (file, document) in &self.documents {
@@ -176,19 +178,23 @@ impl Content {
                         line: *line,
                         column: 1,
                         object: Some(key.clone()),
-                        message: format!("is there more than once: {}; keep one", all.join(", ")),
+                        message: format!(
+                            "object is defined more than once: {}; keep one",
+                            all.join(", ")
+                        ),
                     });
                 self.silent.push(file.clone());
             }
         }
-        // One bad document rejects its whole file.
+        // One invalid document rejects its whole file.
         let silent: std::collections::HashSet<&String> = self.silent.iter().collect();
         self.documents.retain(|(file, _)| !silent.contains(file));
         self.silent.dedup();
     }
 }
 
-/// Whether a file of this name is read: `^[A-Za-z0-9][A-Za-z0-9._-]*\.(ya?ml|json)$`, but for what kustomize reads: no back-up, no editor's file.
+/// Returns true if a file of this name is a manifest: `^[A-Za-z0-9][A-Za-z0-9._-]*\.(ya?ml|json)$`, except kustomize's
+/// own files: no backups, no temporary files of editors.
 pub fn is_manifest(name: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let stem = [".yaml", ".yml", ".json"]

@@ -1,4 +1,4 @@
-//! One manifest file: whether it may be trusted, and what it holds.
+//! Reads one manifest file: checks that it is trusted and completely written, and parses it.
 
 use std::{
     fs::{File, OpenOptions},
@@ -19,12 +19,12 @@ use super::{
 
 /// The largest manifest, in bytes.
 const FILE_BYTES: u64 = 1 << 20;
-/// Where nobody can tell who writes a file, it must have been left alone for this long.
+/// If the writers of a file cannot be determined, it must have been unchanged for this long.
 const SETTLED: Duration = Duration::from_secs(1);
-/// A file that was left alone for this long before it was seen first is not waited for, whatever the clocks.
+/// A file that was unchanged for this long before its first scan is read at once, whatever the clocks.
 const OLD: Duration = Duration::from_mins(1);
 
-/// What tells one version of a file from another without reading it.
+/// Identifies one version of a file without reading it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Identity {
     device: u64,
@@ -46,15 +46,14 @@ impl Identity {
     }
 }
 
-/// What a file turned out to be.
+/// The result of reading a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reading {
-    /// All of it is right.
+    /// The file is valid.
     Good(Manifest),
-    /// Something is wrong: nothing of it is used, and what it said before still holds.
+    /// The file is invalid: nothing of it is used, and its last valid version still applies.
     Invalid(Vec<Problem>),
-    /// It may be being written; what it said before still holds, and it is looked at again.
-    /// With the time at which it was seen first as it is now.
+    /// The file may be being written; its last valid version still applies, and it is read again soon.
     Later(Instant),
 }
 
@@ -67,14 +66,14 @@ pub(super) struct ReadFile {
 }
 
 impl ReadFile {
-    /// Whether the file at `path` is still what was read, so that it need not be read again.
+    /// Returns true if the file at `path` is unchanged, so that it need not be read again.
     pub(super) fn is_as_it_was(&self, path: &Path) -> bool {
         !matches!(self.reading, Reading::Later(_))
             && std::fs::metadata(path).is_ok_and(|now| Identity::of(&now) == self.identity)
     }
 }
 
-/// Who reads manifests: whose they may be, and what is known of writers.
+/// Reads manifests: the trusted owners, and the files that are open for writing.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) trust: &'a Trust,
@@ -82,14 +81,14 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads the file at `path`; none when it is gone, as files are for a moment while an editor saves.
+    /// Reads the file at `path`; `None` if it does not exist, as happens briefly while an editor saves.
     ///
-    /// `known` is what was read before: an unchanged content is not parsed again.
+    /// `known` is the previous result: unchanged contents are not parsed again.
     pub(super) fn look(&mut self, path: &Path, known: Option<&ReadFile>) -> Option<ReadFile> {
         match self.try_look(path, known) {
             Ok(found) => Some(found),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            // One file that cannot be read says nothing of the others.
+            // One unreadable file does not affect the others.
             Err(error) => Some(refusal(
                 Identity::default(),
                 format!("cannot be read: {error}"),
@@ -100,7 +99,7 @@ impl Reader<'_> {
     fn try_look(&mut self, path: &Path, known: Option<&ReadFile>) -> io::Result<ReadFile> {
         let file = OpenOptions::new()
             .read(true)
-            // A pipe of this name would be waited for without end.
+            // Opening a pipe of this name would block forever.
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(path)?;
         let metadata = file.metadata()?;
@@ -160,12 +159,14 @@ impl Reader<'_> {
         self.trust.check(file, metadata)?;
         if metadata.size() > FILE_BYTES {
             let size = metadata.size();
-            return Err(format!("has {size} bytes; at most {FILE_BYTES} are read"));
+            return Err(format!(
+                "file has {size} bytes, more than the maximum of {FILE_BYTES}"
+            ));
         }
         Ok(())
     }
 
-    /// Whether nobody is writing the file just now, which was seen as it is at `since`.
+    /// Returns true if no process is writing the file, whose present version was seen first at `since`.
     fn is_settled(&mut self, file: &File, metadata: &std::fs::Metadata, since: Instant) -> bool {
         match self.open_files.writers(file, metadata) {
             Writers::None => true,
@@ -182,7 +183,7 @@ impl Reader<'_> {
     }
 }
 
-/// What a file says that is refused as it is.
+/// The result for a file that is rejected as a whole.
 fn refusal(identity: Identity, message: String) -> ReadFile {
     ReadFile {
         identity,

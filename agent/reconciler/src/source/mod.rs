@@ -1,4 +1,4 @@
-//! Where manifests come from.
+//! The sources of manifests.
 
 pub(crate) mod directory;
 mod file;

@@ -1,7 +1,8 @@
-//! Whether somebody has a file open for writing.
+//! Detects processes that have a file open for writing.
 //!
-//! A lease (`F_SETLEASE`) would tell, but no library wraps it safely, and a writer that comes while it is held raises
-//! a signal that ends a process by default. `/proc` tells as much on a host, and is only asked about what changed.
+//! A lease (`F_SETLEASE`) would show this, but no library wraps it safely, and a writer that opens the file during the
+//! lease raises a signal that ends a process by default. `/proc` shows the same for one host, and is read only for
+//! changed files.
 
 use std::{
     collections::HashMap,
@@ -16,18 +17,18 @@ use nix::{
     sys::statfs::{self, FsType, fstatfs},
 };
 
-/// What a look at a file's writers found.
+/// The known writers of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writers {
-    /// Nobody has it open for writing.
+    /// No process has it open for writing.
     None,
-    /// Somebody has.
+    /// A process has it open for writing.
     Some,
-    /// Nobody can tell: not all processes are seen, or it can be written from another host.
+    /// Unknown: not all processes are visible, or it can be written from another host.
     Unknown,
 }
 
-/// All files that processes have open for writing; made once for a look at a whole directory, when it is needed.
+/// All files that processes have open for writing; built at most once for a scan of the directory, when needed.
 #[derive(Debug, Default)]
 pub(super) struct OpenFiles {
     written: Option<Written>,
@@ -35,14 +36,14 @@ pub(super) struct OpenFiles {
 
 #[derive(Debug, Default)]
 struct Written {
-    /// By inode, the descriptors in `/proc`. What they lead to is not asked before the inode fits: a file on a dead
-    /// network file system would keep us waiting.
+    /// The descriptors in `/proc`, by inode. A descriptor is resolved only if the inode matches: a file on an
+    /// unresponsive network file system would block.
     files: HashMap<u64, Vec<PathBuf>>,
     is_all: bool,
 }
 
 impl OpenFiles {
-    /// Whether somebody writes `file`.
+    /// Returns the writers of `file`.
     pub(super) fn writers(&mut self, file: &File, metadata: &fs::Metadata) -> Writers {
         let written = self.written.get_or_insert_with(|| look(Path::new("/proc")));
         let mut candidates = written.files.get(&metadata.ino()).into_iter().flatten();
@@ -60,7 +61,7 @@ impl OpenFiles {
     }
 }
 
-/// Whether only processes of this host can write the file.
+/// Returns true if only processes of this host can write the file.
 fn is_local(file: &File) -> bool {
     let local: [FsType; 6] = [
         statfs::EXT4_SUPER_MAGIC,
@@ -87,7 +88,7 @@ fn look(proc: &Path) -> Written {
             .to_str()
             .is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
         if is_process && let Err(error) = process_files(&process.path(), &mut written.files) {
-            // A process that has ended since has closed its files; one that hides them may write.
+            // A process that ended meanwhile has closed its files; one whose descriptors are hidden may write.
             written.is_all &= is_gone(&error);
         }
     }
@@ -102,7 +103,7 @@ fn is_gone(error: &io::Error) -> bool {
 fn process_files(process: &Path, files: &mut HashMap<u64, Vec<PathBuf>>) -> io::Result<()> {
     for descriptor in fs::read_dir(process.join("fd"))? {
         let descriptor = descriptor?;
-        // The mode of the link is how the file was opened: whether its owner may write.
+        // The mode of the link shows how the file was opened: the owner's write bit is set if it is open for writing.
         let Ok(link) = descriptor.metadata() else {
             continue;
         };
@@ -119,7 +120,7 @@ fn process_files(process: &Path, files: &mut HashMap<u64, Vec<PathBuf>>) -> io::
     Ok(())
 }
 
-/// The inode in a `/proc/<pid>/fdinfo/<descriptor>`; none when it has just been closed.
+/// The inode in a `/proc/<pid>/fdinfo/<descriptor>`; `None` if it was just closed.
 fn inode(about: &str) -> io::Result<Option<u64>> {
     if about.is_empty() {
         return Ok(None);
@@ -127,12 +128,12 @@ fn inode(about: &str) -> io::Result<Option<u64>> {
     let line = about.lines().find_map(|line| line.strip_prefix("ino:"));
     match line.and_then(|inode| inode.trim().parse().ok()) {
         Some(inode) => Ok(Some(inode)),
-        // Kernels before 5.14 do not say.
+        // Kernels before 5.14 do not report it.
         None => Err(io::Error::from(io::ErrorKind::Unsupported)),
     }
 }
 
-/// Whether all processes of the host are seen: the kernel gives its first process namespace a number that never changes.
+/// Returns true if all processes of the host are visible: the kernel gives its first process namespace a fixed number.
 fn is_first_namespace(proc: &Path) -> bool {
     fs::read_link(proc.join("self/ns/pid"))
         .is_ok_and(|namespace| namespace.as_os_str() == "pid:[4026531836]")

@@ -1,4 +1,4 @@
-//! Whose manifests are believed: who can write one can have volumes destroyed.
+//! Which users' manifests are trusted: a user who can write one can destroy volumes.
 
 use std::{
     fs::{self, File, Metadata},
@@ -16,17 +16,17 @@ use nix::{
     unistd::Uid,
 };
 
-/// The link behind which kubelet, and what is made like it, swaps a whole directory at once.
+/// The symbolic link that kubelet's atomic writer (and similar tools) replaces to swap a whole directory at once.
 const DATA: &str = "..data";
 
-/// The users whose manifests are believed, root always among them.
+/// The users whose manifests are trusted, always including root.
 #[derive(Debug, Clone)]
 pub(crate) struct Trust {
     owners: Vec<Uid>,
 }
 
 impl Trust {
-    /// Root, the user who runs this, and these.
+    /// Trusts root, the user of this process, and `users`.
     pub(crate) fn new(more: &[u32]) -> Self {
         let more = more.iter().map(|uid| Uid::from_raw(*uid));
         let owners = [Uid::from_raw(0), Uid::effective()].into_iter().chain(more);
@@ -35,15 +35,15 @@ impl Trust {
         }
     }
 
-    /// Where the manifests of a directory really are.
+    /// Resolves the directory that really contains the manifests.
     ///
-    /// A volume of kubelet's (`ConfigMap`, `Secret`) is a directory that everybody may write, with links in it. A container
-    /// has it mounted read-only, so that nobody writes there by this way, and no other leads to it but kubelet's own. Where
-    /// it can be written, what a trusted user's `..data` leads to is taken as it is: others can put neither a link of that
-    /// user's nor a directory of his there.
+    /// A kubelet volume (`ConfigMap`, `Secret`) is a world-writable directory of symbolic links. A container mounts it
+    /// read-only, so no user can write through this mount, and only kubelet has another path to it. In a writable
+    /// directory, the target of a trusted user's `..data` link is used as it is: other users can create neither a link
+    /// nor a directory of that user there.
     ///
     /// # Errors
-    /// Says what is wrong with the directory, and what to do.
+    /// What is wrong with the directory, and how to correct it.
     pub(super) fn locate(&self, path: &Path) -> Result<(PathBuf, Metadata), String> {
         let shown = path.display();
         let failed = |error: io::Error| format!("{shown} cannot be read: {error}");
@@ -66,7 +66,7 @@ impl Trust {
         }
     }
 
-    /// The directory that `..data` leads to, if nobody else can have put it there.
+    /// The target of `..data`, if no untrusted user can have created it.
     fn behind_data(&self, root: &Path) -> Option<(PathBuf, Metadata)> {
         let link = root.join(DATA);
         let is_link = fs::symlink_metadata(&link).ok()?;
@@ -80,21 +80,21 @@ impl Trust {
         (is_beside && self.check(&opened, &metadata).is_ok()).then_some((target, metadata))
     }
 
-    /// Whether what was opened can be believed.
+    /// Checks that an opened file or directory is trusted.
     ///
     /// # Errors
-    /// Says what to do.
+    /// How to correct the owner or the mode.
     pub(super) fn check(&self, opened: &impl AsFd, metadata: &Metadata) -> Result<(), String> {
         if !self.has(metadata) {
             let uid = metadata.uid();
             return Err(format!(
-                "InsecurePermissions: belongs to user {uid}; make it root's (chown root), or trust that user (--manifest-owner {uid})"
+                "InsecurePermissions: owned by user {uid}; change the owner to root (chown root), or trust that user (--manifest-owner {uid})"
             ));
         }
-        // A link's own bits say nothing; what it leads to was opened.
+        // The mode of a symbolic link has no meaning; its target was opened.
         if metadata.mode() & 0o022 != 0 && !is_read_only(opened) {
             return Err(format!(
-                "InsecurePermissions: can be written by others (mode {:o}); take that away (chmod go-w), or mount it read-only",
+                "InsecurePermissions: writable by its group or others (mode {:o}); remove that permission (chmod go-w), or mount it read-only",
                 metadata.mode() & 0o7777
             ));
         }
@@ -106,7 +106,7 @@ impl Trust {
     }
 }
 
-/// Whether nobody can write by the mount through which this was opened.
+/// Returns true if the mount through which this was opened is read-only.
 fn is_read_only(opened: &impl AsFd) -> bool {
     fstatvfs(opened).is_ok_and(|found| found.flags().contains(FsFlags::ST_RDONLY))
 }

@@ -1,7 +1,7 @@
-//! When to look at the directory again.
+//! Decides when to scan the directory again.
 //!
-//! Events only say that something happened: which file they name, and what they say was done to it, is not to be
-//! relied on once a link was swapped. So any event leads to a look at everything, after a moment of quiet.
+//! An event only shows that something changed: its file name and kind are unreliable after a symbolic link was swapped.
+//! So any event leads to a scan of the whole directory, after a debounce.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -25,16 +25,16 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-/// So long nothing may happen before the directory is looked at.
+/// Debounce: the quiet time before a scan.
 const QUIET: Duration = Duration::from_millis(300);
-/// So long it is waited for quiet at most.
+/// Maximum debounce time.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So often it is looked at without any event: network file systems send none.
+/// Polling interval without events: network file systems send none.
 const POLL: Duration = Duration::from_secs(30);
-/// So soon it is looked at again when a file was being written.
+/// Delay before the next scan if a file was being written.
 const UNSETTLED: Duration = Duration::from_secs(1);
 
-/// Watches a directory, the links that lead to it, and what holds those.
+/// Watches a directory, the symbolic links that lead to it, and their parent directories.
 pub(crate) struct Watch {
     path: PathBuf,
     changed: Arc<Notify>,
@@ -44,7 +44,7 @@ pub(crate) struct Watch {
     is_polling: AtomicBool,
 }
 
-/// Which events matter: all within the directory, and on the way to it only those of the next step.
+/// The relevant events: all within the directory, and on the path to it only those of the next component.
 #[derive(Debug, Default)]
 struct Filter {
     within: HashSet<PathBuf>,
@@ -60,8 +60,8 @@ impl std::fmt::Debug for Watch {
 }
 
 impl Watch {
-    /// What watches `path`, whether it exists or not, once it is told to [follow](Self::follow) it: that may wait for a disk.
-    /// Without inotify it polls, and says so.
+    /// Creates a watch of `path`, which need not exist, that starts with [follow](Self::follow): that may wait for a
+    /// disk. Without inotify it polls, and logs that.
     pub(crate) fn new(path: &Path) -> Self {
         let changed = Arc::new(Notify::new());
         let filter = Arc::new(Mutex::new(Filter::default()));
@@ -90,7 +90,7 @@ impl Watch {
         watch
     }
 
-    /// Waits until there is a reason to look: an event and then quiet, or the poll.
+    /// Waits for a reason to scan: a debounced event, or the polling interval.
     pub(crate) async fn wait(&self, is_unsettled: bool) {
         let pause = if is_unsettled { UNSETTLED } else { POLL };
         if timeout_at(Instant::now() + pause, self.changed.notified())
@@ -112,12 +112,12 @@ impl Watch {
         }
     }
 
-    /// Who wakes this has the directory looked at.
+    /// Notify this to scan the directory.
     pub(crate) fn waker(&self) -> Arc<Notify> {
         Arc::clone(&self.changed)
     }
 
-    /// Watches what the path leads to now. To be called after each look: a link may have been swapped since.
+    /// Watches the present target of the path. Must be called after each scan: a symbolic link may have been swapped.
     pub(crate) fn follow(&mut self) {
         let wanted = places(&self.path);
         {
@@ -136,7 +136,7 @@ impl Watch {
         }
         let mut trouble = None;
         for (path, ..) in self.watched.difference(&wanted) {
-            // A directory that is gone took its watch along.
+            // The kernel removes the watch of a deleted directory.
             let _ = watcher.unwatch(path);
         }
         for (path, ..) in wanted.difference(&self.watched) {
@@ -148,7 +148,7 @@ impl Watch {
         if let Some(error) = trouble {
             self.poll_instead(&error);
         }
-        // What happened between the look and the watch is seen by the next look.
+        // A change between the scan and the watch is found by the next scan.
         self.changed.notify_one();
     }
 
@@ -157,7 +157,7 @@ impl Watch {
             tracing::warn!(
                 source = %self.path.display(),
                 error = %error,
-                "directory cannot be watched; it is looked at every 30 seconds"
+                "directory cannot be watched; polling it every 30 seconds"
             );
         }
     }
@@ -176,7 +176,7 @@ impl Filter {
     }
 }
 
-/// Whether something was changed: reading a directory is an event too, and would wake us for ever.
+/// Returns true if something changed: reading a directory is an event too, and would cause endless scans.
 fn is_change(event: &Event) -> bool {
     event.need_rescan()
         || match event.kind {
@@ -185,13 +185,14 @@ fn is_change(event: &Event) -> bool {
         }
 }
 
-/// The steps that lead to `path`: every part of it, and of what the links on the way lead to, in the directory where it really
-/// is. Whoever swaps one of them makes the path lead elsewhere. Where the way ends before it, the missing part is the last.
+/// The components that lead to `path`: each part of it, and of the targets of symbolic links on the way, in the real
+/// directory that contains it. Replacing any of them makes the path lead elsewhere. If a component is missing, it is
+/// the last one.
 fn steps(path: &Path) -> Vec<PathBuf> {
     let mut here = PathBuf::from("/");
     let mut steps = Vec::new();
     let mut left: Vec<OsString> = reversed(path);
-    // The kernel follows at most 40.
+    // The kernel follows at most 40 symbolic links.
     let mut links = 40;
     while let Some(part) = left.pop() {
         if part == ".." {
@@ -215,7 +216,7 @@ fn steps(path: &Path) -> Vec<PathBuf> {
     steps
 }
 
-/// The parts of a path, the last one first; where it begins is not among them.
+/// The components of a path, last one first, without the root.
 fn reversed(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
@@ -225,7 +226,7 @@ fn reversed(path: &Path) -> Vec<OsString> {
     parts.collect()
 }
 
-/// What is to be watched: the directory itself, and what holds each step on the way to it.
+/// The directories to watch: the directory itself, and the parent of each component on the way to it.
 fn places(path: &Path) -> BTreeSet<(PathBuf, u64, u64)> {
     let identity = |path: &Path| -> io::Result<(PathBuf, u64, u64)> {
         let path = fs::canonicalize(path)?;

@@ -1,4 +1,4 @@
-//! What a scan makes of what people and programs do to a directory.
+//! Scans of directories that people and programs change.
 
 use std::{
     fs::{self, OpenOptions},
@@ -139,7 +139,7 @@ fn who_else_could_have_written_a_file_makes_it_untrusted() {
 fn users_that_are_named_are_trusted_as_root_is() {
     let (_keep, source) = fresh();
     write(&source, "a.yaml", &volume("a"));
-    // What git-sync makes.
+    // The layout of git-sync.
     for path in [source.path().to_owned(), source.path().join("a.yaml")] {
         std::os::unix::fs::chown(path, Some(65533), None).unwrap();
     }
@@ -150,7 +150,7 @@ fn users_that_are_named_are_trusted_as_root_is() {
     assert_eq!(names(&mut named), ["a"]);
 }
 
-/// Lays files out as kubelet's atomic writer does: `version` is what its directory is called.
+/// Lays out files as kubelet's atomic writer does: `version` is the name of its directory.
 fn lay_out(root: &Path, version: &str, files: &[(&str, String)]) {
     let data = root.join(version);
     fs::create_dir(&data).unwrap();
@@ -178,11 +178,11 @@ fn what_kubelet_lays_out_is_read_though_everybody_may_write_there() {
     assert_eq!(names(&mut source), ["first", "b"]);
     lay_out(&root, "..2026_11_24_10_01_00.2", &files("second"));
     assert_eq!(names(&mut source), ["second", "b"]);
-    // Another user can put his own beside that, and is not heard.
+    // Files that another user adds beside it are ignored.
     fs::write(root.join("c.yaml"), volume("theirs")).unwrap();
     std::os::unix::fs::chown(root.join("c.yaml"), Some(4711), None).unwrap();
     assert_eq!(names(&mut source), ["second", "b"]);
-    // Nor are a link of his, and a directory of his.
+    // So are symbolic links and directories of another user.
     fs::create_dir(root.join("..theirs")).unwrap();
     std::os::unix::fs::chown(root.join("..theirs"), Some(4711), None).unwrap();
     symlink("..theirs", root.join("..data_tmp")).unwrap();

@@ -1,4 +1,4 @@
-//! An API server for tests that have to see what it is asked, or to have it refuse.
+//! A fake API server for tests that inspect its requests, or make it refuse some.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use tonic::codegen::http::{Request, Response};
 
 use crate::state::lock;
 
-/// What it was asked.
+/// A received request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Asked {
     pub(crate) method: String,
@@ -21,17 +21,17 @@ pub(crate) struct Asked {
     pub(crate) body: Value,
 }
 
-/// What it answers.
+/// An answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Answer {
-    /// It says so, with this code.
+    /// Answers with this code and body.
     Says(u16, Value),
-    /// It never does.
+    /// Never answers.
     Hangs,
 }
 
 impl Answer {
-    /// It takes a change.
+    /// Accepts a change.
     fn consent() -> Self {
         let object = json!({
             "apiVersion": "drumlin.dev/v1alpha1", "kind": "Volume", "metadata": {"name": "one"},
@@ -39,7 +39,7 @@ impl Answer {
         Self::Says(200, object)
     }
 
-    /// It says that it cannot.
+    /// Answers with a failure.
     pub(crate) fn refusal() -> Self {
         let status = json!({
             "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": 500,
@@ -49,16 +49,16 @@ impl Answer {
     }
 }
 
-/// What some requests are answered, and not as all others are.
+/// Returns the answer to a request that differs from the default.
 type Script = Arc<dyn Fn(&Asked) -> Option<Answer> + Send + Sync>;
 
-/// A server that answers everything alike, but for what a script says of some requests.
+/// A server that answers all requests alike, except those that a script answers.
 #[derive(Clone)]
 pub(crate) struct Fake {
     asked: Arc<Mutex<Vec<Asked>>>,
     answer: Arc<Mutex<Answer>>,
     script: Arc<Mutex<Option<Script>>>,
-    /// The claims that there are, each with its id.
+    /// The existing claims, each with its UID.
     claims: Arc<Mutex<HashMap<String, String>>>,
 }
 
@@ -72,32 +72,32 @@ impl Fake {
         }
     }
 
-    /// One that takes every change.
+    /// Starts a server that accepts every change.
     pub(crate) fn willing() -> Self {
         Self::new(Answer::consent())
     }
 
-    /// Has it refuse everything from now on.
+    /// Refuses all requests from now on.
     pub(crate) fn refuse(&self) {
         *lock(&self.answer) = Answer::refusal();
     }
 
-    /// Has it take every change from now on.
+    /// Accepts every change from now on.
     pub(crate) fn comply(&self) {
         *lock(&self.answer) = Answer::consent();
     }
 
-    /// Has it answer some requests as a script says from now on.
+    /// Answers some requests as a script says from now on.
     pub(crate) fn follow(&self, script: impl Fn(&Asked) -> Option<Answer> + Send + Sync + 'static) {
         *lock(&self.script) = Some(Arc::new(script));
     }
 
-    /// Has a claim of this name have this id.
+    /// Sets the UID of the claim of this name.
     pub(crate) fn has_claim(&self, name: &str, uid: &str) {
         lock(&self.claims).insert(name.to_owned(), uid.to_owned());
     }
 
-    /// What it was asked since it was looked at last.
+    /// Returns the requests received since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut *lock(&self.asked))
     }

@@ -1,4 +1,4 @@
-//! From what an API server says of this node's objects to the records that are worked on.
+//! Turns this node's objects of an API server into records.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -23,9 +23,9 @@ use crate::{
     record::{Record, Verdict, now},
 };
 
-/// Who takes longer to answer than this does not answer: what all other objects say waits behind it.
+/// Timeout for a request of the API server; events of all other objects wait behind it.
 const SLOW: Duration = Duration::from_secs(2);
-/// The same of what is tried again.
+/// Timeout for a retried request.
 const SLOWER: Duration = Duration::from_secs(10);
 
 /// Keeps the records in step with the server's objects.
@@ -34,29 +34,29 @@ pub(crate) struct Catalog<'a> {
     server: &'a Server,
     mirror: &'a StatusWriter,
     node: String,
-    /// The version of each object that was taken over last: a cache may be behind.
+    /// The last ingested resource version of each object, because a cache may be stale.
     seen: HashMap<ObjectKey, u64>,
-    /// How long the server may take to answer.
+    /// The present timeout for a request.
     patience: Duration,
-    /// Until when it is not asked, for it did not answer just now.
+    /// After a timeout, no request is sent until then.
     silent: Option<Instant>,
-    /// What a list that is being read has named so far, for each kind.
+    /// The objects of a list that is being read, for each kind.
     listed: HashMap<&'static str, HashSet<ObjectKey>>,
-    /// The objects that were not taken over, as the server had them: what stands in their way may go.
+    /// The rejected objects, as the server had them: the conflict may be resolved later.
     refused: HashMap<ObjectKey, DynamicObject>,
-    /// The objects that could not be looked at, or not written down: they are looked at again soon.
+    /// The objects that could not be read or saved, to be retried soon.
     again: HashMap<ObjectKey, DynamicObject>,
-    /// The objects that are gone, or seem to be, which could not be made sure of or written down.
+    /// The objects that seem to be deleted, which could not be confirmed or saved.
     vanished: HashSet<ObjectKey>,
 }
 
-/// Whether an object may have the record of its name.
+/// Whether an object may take over the record of its name.
 enum Ownership {
-    /// There is none, or it is of nothing any more.
+    /// There is no record, or its object has no resources.
     Free,
-    /// It is its own.
+    /// The record belongs to the object.
     Own,
-    /// It may not, and why, unless an administrator says otherwise: nobody else asks for it any more.
+    /// It may not, and why, unless an administrator permits it: the record is an orphan.
     Held(Verdict),
     /// It may not, and why.
     Taken(Verdict),
@@ -84,7 +84,7 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    /// Takes over what a watch says of objects of `kind`.
+    /// Applies a watch event about objects of `kind`.
     pub(crate) async fn follow(&mut self, kind: &'static str, event: Event<DynamicObject>) {
         match event {
             Event::Init => {
@@ -97,7 +97,7 @@ impl<'a> Catalog<'a> {
             }
             Event::InitDone => self.list_ended(kind).await,
             Event::Apply(object) => self.there_or_later(kind, object).await,
-            // A node that is set once is never another one: what has left this filter is gone.
+            // `nodeName` is immutable: an object that leaves this filter is deleted.
             Event::Delete(object) => {
                 let key = key_of(kind, &object);
                 let is_former = |known: &Served| Some(&known.uid) != object.metadata.uid.as_ref();
@@ -111,7 +111,7 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    /// Something has changed that objects which were not taken over may have waited for.
+    /// Checks the rejected objects again: something that they may have waited for has changed.
     pub(crate) async fn look_again(&mut self, key: &ObjectKey) {
         let known = self.again.get(key).or_else(|| self.refused.get(key));
         let object = known.cloned();
@@ -123,7 +123,7 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    /// Looks again at what could not be looked at, or not written down.
+    /// Retries the objects that could not be read or saved.
     pub(crate) async fn try_again(&mut self) {
         self.silent = None;
         self.patience = SLOWER;
@@ -136,7 +136,7 @@ impl<'a> Catalog<'a> {
         let keys: Vec<ObjectKey> = self.again.keys().cloned().collect();
         for key in keys {
             if self.silent.is_some() {
-                // The others would not fare better.
+                // The others would fail as well.
                 break;
             }
             self.look_again(&key).await;
@@ -144,7 +144,7 @@ impl<'a> Catalog<'a> {
         self.patience = SLOW;
     }
 
-    /// Asks the server, unless it did not answer just now.
+    /// Sends a request, unless the server just timed out.
     async fn ask<T>(
         &mut self,
         asked: impl Future<Output = Result<T, Refusal>>,
@@ -161,17 +161,17 @@ impl<'a> Catalog<'a> {
         Err(silence())
     }
 
-    /// An object of this node as the server's store has it.
+    /// Reads an object of this node from the server's store (quorum read).
     async fn current(&mut self, key: &ObjectKey) -> Result<Option<DynamicObject>, Refusal> {
         let found = self.ask(self.server.find(key)).await?;
-        // One that is made again may be another node's.
+        // A recreated object may belong to another node.
         Ok(found.filter(|object| {
             let node = object.data.pointer("/spec/nodeName");
             node.is_some_and(|node| *node == *self.node)
         }))
     }
 
-    /// An object seems to be gone; it is once the server's store says so.
+    /// Handles an object that seems to be deleted: confirmed by the server's store first.
     async fn missing(&mut self, kind: &'static str, key: &ObjectKey) {
         match self.current(key).await {
             Ok(Some(object)) => self.take_over(kind, object).await,
@@ -183,7 +183,8 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    /// Whether an object may be older than what is known of it, or than what an agent knew whose state is lost.
+    /// Returns true if an object may be older than the known version of it, or than the version that an agent with a
+    /// lost state knew.
     fn may_be_behind(&self, key: &ObjectKey, object: &DynamicObject) -> bool {
         let metadata = &object.metadata;
         let is_older = self
@@ -207,7 +208,7 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    /// Takes over an object, or what the server has by now in its place; now or later.
+    /// Ingests an object, or its present version on the server; retries later if that fails.
     async fn there_or_later(&mut self, kind: &'static str, object: DynamicObject) {
         let key = key_of(kind, &object);
         if !self.may_be_behind(&key, &object) {
@@ -226,7 +227,7 @@ impl<'a> Catalog<'a> {
 
     async fn take_over(&mut self, kind: &'static str, object: DynamicObject) {
         let key = key_of(kind, &object);
-        // What was to be tried again is older than this.
+        // This version is newer than the ones to be retried.
         self.vanished.remove(&key);
         self.again.remove(&key);
         if let Some(version) = version(&object) {
@@ -248,14 +249,14 @@ impl<'a> Catalog<'a> {
         let spec = object.data.get("spec").cloned().unwrap_or_default();
         let before = self.engine.shared.record(&key);
         let Some(mut served) = self.served(&key, &object, before.as_ref()).await else {
-            // Looked at again when the server answers: nothing may be made for a tenant that is not known.
+            // Retried when the server answers: no resource may be created for an unknown tenant.
             self.again.insert(key, object);
             return Ok(());
         };
         let parsed = match Object::served(kind, ours(metadata), spec) {
             Ok(parsed) => parsed,
             Err(wrong) => {
-                // What it said before, if anything, still holds, and that it is to go.
+                // Its last valid spec still applies, and so does its deletion.
                 let is_own =
                     |record: &Record| record.served().is_some_and(|before| before.uid == uid);
                 if before.as_ref().is_some_and(is_own) {
@@ -282,7 +283,7 @@ impl<'a> Catalog<'a> {
         match standing {
             Ownership::Taken(verdict) | Ownership::Held(verdict) => {
                 if served.is_deleting && served.has_finalizer {
-                    // What there is under its name is not its own, and stays.
+                    // The resources of this name belong to another object and stay.
                     self.mirror.release(&key);
                 }
                 self.refuse(key, object, generation, &verdict);
@@ -310,9 +311,9 @@ impl<'a> Catalog<'a> {
             }
             Ownership::Free => {
                 if let Some(before) = before.filter(Record::is_begun) {
-                    tracing::warn!(object = %key, left = %before.status(), "object was made again; what there was of the former one is kept, and nothing here knows of it any more");
+                    tracing::warn!(object = %key, former_status = %before.status(), "object recreated with a new UID; resources of the old one are retained, untracked");
                 }
-                // A guard that no record is about was put there by an agent that has lost its state since.
+                // A finalizer without a record was added by an agent that has lost its state since.
                 let is_state_lost = served.has_finalizer;
                 served.is_state_lost = is_state_lost;
                 let mut record = Record::of_server(&parsed, served);
@@ -333,8 +334,8 @@ impl<'a> Catalog<'a> {
         Ok(())
     }
 
-    /// Whether an object may have a record that nobody else asks for: an administrator has said so on this node, or of this
-    /// object.
+    /// Returns whether an object may take over the record of an orphan: only if an administrator has permitted it, on
+    /// this node or with the annotation of the object.
     async fn held(
         &mut self,
         object: &Object,
@@ -354,7 +355,7 @@ impl<'a> Catalog<'a> {
                 Ok(false) => return Ownership::Held(without_policy()),
                 Err(why) => {
                     let message = format!(
-                        "whether its annotation is an administrator's could not be asked: {why}"
+                        "could not check whether its annotation is restricted to administrators: {why}"
                     );
                     return Ownership::Held(refusal("FinalizerPending", message));
                 }
@@ -365,7 +366,7 @@ impl<'a> Catalog<'a> {
             Some(wrong) => Ownership::Taken(refusal(
                 "InvalidArgument",
                 format!(
-                    "what is kept of it differs: {}: {}",
+                    "retained resources of this name differ from the object: {}: {}",
                     wrong.field, wrong.message
                 ),
             )),
@@ -383,7 +384,7 @@ impl<'a> Catalog<'a> {
         self.refused.insert(key, object);
     }
 
-    /// What the server says of an object beside its spec; none while it cannot say whose namespace that is.
+    /// The metadata of an object; `None` while the UID of its namespace cannot be read.
     async fn served(
         &mut self,
         key: &ObjectKey,
@@ -409,12 +410,12 @@ impl<'a> Catalog<'a> {
         let is_kept = match known.filter(|known| known.is_deleting) {
             Some(known) => known.is_kept,
             None if !is_deleting => false,
-            // Nothing is destroyed on a guess.
+            // Without an answer, nothing is destroyed.
             None => match self.ask(self.server.is_kind_leaving(&key.kind)).await {
                 Ok(is_kept) => is_kept,
                 Err(Refusal::Gone) => true,
                 Err(Refusal::Other(why)) => {
-                    tracing::warn!(object = %key, error = %why, "definition could not be read");
+                    tracing::warn!(object = %key, error = %why, "CustomResourceDefinition could not be read");
                     return None;
                 }
             },
@@ -438,7 +439,7 @@ impl<'a> Catalog<'a> {
         for key in self.engine.shared.keys_of(is_missing) {
             self.missing(kind, &key).await;
         }
-        // What is leaving has waited until it is known to be so still.
+        // Deleting objects have waited until the list confirmed their deletion.
         self.engine.shared.has_listed(kind);
         self.refused
             .retain(|key, _| key.kind != kind || listed.contains(key));
@@ -450,7 +451,7 @@ impl<'a> Catalog<'a> {
         });
     }
 
-    /// The server has an object no more.
+    /// Handles an object that the server has deleted.
     fn gone(&mut self, key: &ObjectKey) -> Result<(), Error> {
         self.refused.remove(key);
         self.again.remove(key);
@@ -467,7 +468,7 @@ impl<'a> Catalog<'a> {
             shared.look_at_directory();
             return Ok(());
         }
-        // Somebody took our finalizer away. What is not asked for destroys nothing.
+        // Another client removed our finalizer. Without a requested deletion, nothing is destroyed.
         let is_new = shared.edit(key, |record| {
             let is_new = record.drumlin.orphan_since.is_none();
             record.drumlin.orphan_since.get_or_insert_with(now);
@@ -476,7 +477,7 @@ impl<'a> Catalog<'a> {
         if is_new {
             shared.wake_groups(key);
             shared.look_at_directory();
-            tracing::warn!(object = %key, "object was taken from the server with something of it left here; that is kept as it is");
+            tracing::warn!(object = %key, "object removed from the API server without its finalizer; resources retained as an orphan");
         }
         Ok(())
     }
@@ -488,10 +489,10 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
     };
     let is_same = |was: &Served| was.uid == now.uid;
     if now.is_deleting && !before.served().is_some_and(is_same) {
-        // It takes nothing of anybody's with it.
+        // Its deletion destroys no resource of another object.
         return Ownership::Taken(refusal(
             "OwnedByAnother",
-            "what there is under its name is another object's, and is kept".to_owned(),
+            "resources of this name belong to another object, and are retained".to_owned(),
         ));
     }
     let Some(was) = before.served() else {
@@ -500,12 +501,12 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
             return Ownership::Free;
         }
         if is_orphan {
-            // A file that is away may come back: that it is says nothing of whose this is.
+            // A removed file may come back: its absence does not transfer the ownership.
             return Ownership::Held(refusal(
                 "OwnedByDirectory",
                 format!(
-                    "{} is kept of {} on this node, which is away; {}",
-                    before.handle().unwrap_or("what was begun"),
+                    "{} is retained from manifest {} on this node, which was removed; {}",
+                    before.handle().unwrap_or("an incomplete resource"),
                     before.drumlin.file,
                     ways(before)
                 ),
@@ -514,7 +515,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
         return Ownership::Taken(refusal(
             "OwnedByDirectory",
             format!(
-                "is in {}:{} on this node; take it out of there first",
+                "an object of this name is in {}:{} on this node; remove it from that file first",
                 before.drumlin.file, before.drumlin.line
             ),
         ));
@@ -529,21 +530,21 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
         return Ownership::Held(refusal(
             retained(&before.kind),
             format!(
-                "{} under this name is kept of a former namespace of that name; {}",
-                before.handle().unwrap_or("what was begun"),
+                "{} of this name is retained from a deleted namespace of the same name; {}",
+                before.handle().unwrap_or("an incomplete resource"),
                 ways(before)
             ),
         ));
     }
     match object {
-        // The same name means the same again; a moment is another one.
+        // A Volume or VolumeGroup of the same name means the same one; a snapshot means a new point in time.
         Object::Volume(_) | Object::Group(_) => {
             match object.wrong_after(&before.object()).first() {
                 None => Ownership::Own,
                 Some(wrong) => Ownership::Taken(refusal(
                     "InvalidArgument",
                     format!(
-                        "what is kept of it differs: {}: {}",
+                        "retained resources of this name differ from the object: {}: {}",
                         wrong.field, wrong.message
                     ),
                 )),
@@ -553,7 +554,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
     }
 }
 
-/// What an administrator can do about what is kept of another one.
+/// The commands with which an administrator can transfer the resources of another object.
 fn ways(record: &Record) -> String {
     let key = record.key();
     let adopt = match record.handle() {
@@ -561,18 +562,18 @@ fn ways(record: &Record) -> String {
         None => String::new(),
     };
     format!(
-        "to have it, run `drumlin handover {} {}/{}` on its node{adopt}",
+        "to adopt it, run `drumlin handover {} {}/{}` on its node{adopt}",
         key.kind, key.namespace, key.name
     )
 }
 
-/// The claims that the controller has found an object to mean.
+/// The claims of an object, as resolved by the controller.
 fn candidates(object: &DynamicObject) -> Vec<Candidate> {
     let told = object.data.pointer("/status/candidates").cloned();
     serde_json::from_value(told.unwrap_or_default()).unwrap_or_default()
 }
 
-/// The part of the metadata that a manifest has, too.
+/// The part of the metadata that manifests have, too.
 pub(crate) fn ours(metadata: &ObjectMeta) -> ObjectMeta {
     ObjectMeta {
         name: metadata.name.clone(),
@@ -584,7 +585,7 @@ pub(crate) fn ours(metadata: &ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// The version of an object; those of a kind are numbers that grow.
+/// The resource version of an object; within a kind they are increasing numbers.
 fn version(object: &DynamicObject) -> Option<u64> {
     object.metadata.resource_version.as_ref()?.parse().ok()
 }
@@ -599,7 +600,7 @@ fn known_kind(key: &ObjectKey) -> Option<&'static str> {
     kinds.find(|kind| *kind == key.kind)
 }
 
-/// Which object it is.
+/// The key of the object.
 pub(crate) fn key_of(kind: &str, object: &DynamicObject) -> ObjectKey {
     ObjectKey {
         kind: kind.to_owned(),

@@ -1,8 +1,8 @@
-//! Objects of an API server: those of this node, and those that may become so.
+//! Objects of an API server: those of this node, and those without a node that may be assigned to it.
 //!
-//! The record on disk comes first: it holds what a repeated call must say, and a volume is no less durable than its
-//! node's disk. The server keeps the object until nothing is left of it (its finalizer, before the first call), and is
-//! told what has become of it.
+//! The record on disk comes first: it holds the arguments that a retried call must repeat, and a volume is no more
+//! durable than its node's disk. The server keeps the object until none of its resources is left (the finalizer is
+//! added before the first call), and its status is written there.
 
 #[cfg(test)]
 pub(crate) mod fake_api_server;
@@ -35,12 +35,12 @@ use server::{KINDS, Server};
 use status_writer::StatusWriter;
 use watch::watch;
 
-/// How often that is tried again which the server or the disk has refused.
+/// Interval at which requests are retried that the server or the disk has refused.
 const AGAIN: Duration = Duration::from_secs(10);
 
 type Events = (&'static str, watcher::Result<watcher::Event<DynamicObject>>);
 
-/// Follows an API server, for ever.
+/// Follows an API server, forever.
 pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluster) {
     tokio::time::sleep(cluster.start_jitter.mul_f64(chance())).await;
     engine.open().await;
@@ -88,7 +88,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
     Box::pin(future::join3(mirroring, following, claiming)).await;
 }
 
-/// Which objects change from now on.
+/// The keys of changed records from now on.
 fn listen(shared: &Shared) -> mpsc::UnboundedReceiver<ObjectKey> {
     let (tell, told) = mpsc::unbounded_channel();
     shared.listen(tell);
@@ -104,7 +104,7 @@ fn watches(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events
     watches.collect()
 }
 
-/// What a watch said; one that failed is begun again after a pause.
+/// Returns the event of a watch; a failed watch is restarted after a pause.
 fn heard(
     kind: &str,
     event: watcher::Result<watcher::Event<DynamicObject>>,

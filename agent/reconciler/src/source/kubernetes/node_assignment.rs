@@ -1,4 +1,4 @@
-//! Objects that name no node: this one makes those its own whose source it holds.
+//! Objects that name no node: this node assigns those to itself whose source it has.
 
 use std::{
     collections::HashMap,
@@ -21,10 +21,10 @@ use crate::{
     state::{Shared, lock},
 };
 
-/// So many are claimed at once: one that the server is slow about holds up no other.
+/// Maximum number of assignments at once: a slow request must not delay the others.
 const AT_ONCE: usize = 4;
 
-/// The objects of no node, as far as this one could have them.
+/// The objects without a node that could be assigned to this one.
 pub(crate) struct NodeAssignment {
     shared: Arc<Shared>,
     server: Server,
@@ -33,17 +33,18 @@ pub(crate) struct NodeAssignment {
     queue: Queue,
 }
 
-/// What decides about an object that names no node. There may be very many of them, with a lot beside that, on every node.
+/// The data that decides about an object without a node. There may be very many of them, each with much more data, on
+/// every node.
 struct UnassignedObject {
     uid: String,
-    /// What it is made of, by name.
+    /// Its sources, by name.
     sources: Vec<ObjectKey>,
-    /// What it wants, without its annotations and labels, where it is a group: those can mean volumes by label.
+    /// The record of a group, without its annotations and labels: its selector can match volumes by label.
     group: Option<Box<Record>>,
 }
 
 impl UnassignedObject {
-    /// What is to be remembered of an object; nothing of what no agent can claim.
+    /// The data to remember of an object; `None` for one that no agent can assign to itself.
     fn of(kind: &str, object: &DynamicObject) -> Option<Self> {
         let metadata = &object.metadata;
         if metadata.deletion_timestamp.is_some() {
@@ -79,7 +80,7 @@ impl NodeAssignment {
         }
     }
 
-    /// Claims what is found to be this node's, for ever; looks again at what is made of an object that has changed.
+    /// Assigns objects to this node, forever; checks objects again when their source has changed.
     pub(crate) async fn run(&self, mut changed: mpsc::UnboundedReceiver<ObjectKey>) {
         let listening = async {
             while let Some(key) = changed.recv().await {
@@ -96,7 +97,7 @@ impl NodeAssignment {
         future::join(listening, future::join_all(claiming)).await;
     }
 
-    /// Takes over what a watch says of objects of `kind` that name no node.
+    /// Applies a watch event about objects of `kind` that name no node.
     pub(crate) fn follow(&self, kind: &'static str, event: Event<DynamicObject>) {
         match event {
             Event::Init => lock(&self.waiting).retain(|key, _| key.kind != kind),
@@ -110,14 +111,14 @@ impl NodeAssignment {
                 lock(&self.waiting).insert(key.clone(), unclaimed);
                 self.queue.add(&key, Instant::now());
             }
-            // It is somebody's now, or gone.
+            // It has a node now, or is deleted.
             Event::Delete(object) => {
                 lock(&self.waiting).remove(&key_of(kind, &object));
             }
         }
     }
 
-    /// An object of this node has changed: those that are made of it can be this node's.
+    /// An object of this node has changed: objects that have it as their source may belong to this node.
     fn wake(&self, source: &ObjectKey) {
         let waiting = lock(&self.waiting);
         for (key, unclaimed) in &*waiting {
@@ -137,25 +138,25 @@ impl NodeAssignment {
         let by = FieldManager::Agent;
         match self.server.claim(key, &uid, &self.node, by).await {
             Ok(()) => {
-                tracing::info!(object = %key, "claimed: its source is here");
+                tracing::info!(object = %key, "object assigned to this node");
                 let mut waiting = lock(&self.waiting);
-                // Unless it was made again meanwhile.
+                // Unless it was recreated meanwhile.
                 if waiting.get(key).is_some_and(|one| one.uid == uid) {
                     waiting.remove(key);
                 }
             }
             Err(refusal) => {
-                tracing::warn!(object = %key, error = %refusal, "could not be claimed");
+                tracing::warn!(object = %key, error = %refusal, "object could not be assigned to this node");
                 self.queue.add(key, Instant::now() + AGAIN);
             }
         }
     }
 
-    /// The id of an object, if what it is made of is on this node.
+    /// The UID of an object, if its source is on this node.
     fn found(&self, key: &ObjectKey) -> Option<String> {
         let waiting = lock(&self.waiting);
         let unclaimed = waiting.get(key)?;
-        // What is of a file of this host is none of a namespace's business.
+        // An object of a manifest file is no source for objects of a namespace.
         let is_ours =
             |record: &Record| record.served().is_some() && record.drumlin.orphan_since.is_none();
         let mut sources = unclaimed.sources.iter();
@@ -184,7 +185,7 @@ mod tests {
         Arc::new(Shared::new(store, state.to_owned(), |_| {}).unwrap())
     }
 
-    /// A snapshot of a volume, with as much beside its spec as a server takes.
+    /// A snapshot of a volume, with as much other data as a server accepts.
     fn large(name: &str) -> DynamicObject {
         let annotation = name.repeat(200 * 1024 / name.len());
         let object = json!({

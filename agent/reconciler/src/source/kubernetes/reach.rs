@@ -1,4 +1,4 @@
-//! How an API server is reached: by files that are replaced while this runs, when certificates are rotated.
+//! The connection to an API server: its files are replaced at run time when certificates are rotated.
 
 use std::{
     collections::BTreeMap,
@@ -19,17 +19,17 @@ use tonic::codegen::http::{Request, Response};
 use super::watch_rate_limit;
 use crate::{Error, blocking::blocking, state::lock};
 
-/// The longest that a watch may be silent: it is told something every minute.
+/// Maximum silence of a watch: the server sends a bookmark every minute.
 const SILENCE: Duration = Duration::from_mins(5);
-/// It is looked at most this often whether the files are still the same.
+/// Minimum interval between two checks of the files for changes.
 const ROUND: Duration = Duration::from_secs(1);
-/// Where a pod finds by whom the certificate of its API server is signed.
+/// The CA certificate of the API server within a pod.
 const OF_THE_POD: &str = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
 
-/// What there is in files, as far as they can be read.
+/// The contents of files, as far as they can be read.
 type Contents = BTreeMap<PathBuf, Option<[u8; 32]>>;
 
-/// A client that is made anew when the files have changed that it was made from.
+/// A client that is rebuilt when its files have changed.
 struct ReloadingClient {
     kubeconfig: Option<PathBuf>,
     made: Mutex<BuiltClient>,
@@ -38,17 +38,18 @@ struct ReloadingClient {
 struct BuiltClient {
     client: Client,
     from: Contents,
-    /// When it was looked whether the files are still the same; never where a request has failed since.
+    /// The time of the last check of the files; `None` if a request has failed since.
     looked: Option<Instant>,
 }
 
-/// A client of the server that a file names, or the environment: the one whose pod this is.
+/// Creates a client from a kubeconfig file, or from the in-cluster configuration of this pod.
 ///
 /// # Errors
-/// When there is none, or its configuration cannot be read. Whether it answers is seen later.
+/// When there is no configuration, or it cannot be read. The server is not contacted yet.
 pub(super) async fn client(kubeconfig: Option<&Path>) -> Result<Client, Error> {
     let made = make(kubeconfig).await;
-    let made = made.map_err(|error| Error::Cluster(format!("no API server: {error}")))?;
+    let made =
+        made.map_err(|error| Error::Cluster(format!("could not find the API server: {error}")))?;
     let namespace = made.client.default_namespace().to_owned();
     let reach = Arc::new(ReloadingClient {
         kubeconfig: kubeconfig.map(Path::to_owned),
@@ -71,7 +72,7 @@ impl ReloadingClient {
         answer
     }
 
-    /// The client by what the files say now. One that was made before ends with its last watch.
+    /// The client for the present files. An older one ends with its last watch.
     async fn client(&self) -> Client {
         let (client, from) = {
             let mut made = lock(&self.made);
@@ -79,7 +80,7 @@ impl ReloadingClient {
             if made.looked.is_some_and(|looked| looked.elapsed() < ROUND) {
                 return client;
             }
-            // Who asks meanwhile need not look, too.
+            // Concurrent callers need not check, too.
             made.looked = Some(Instant::now());
             (client, made.from.clone())
         };
@@ -88,14 +89,14 @@ impl ReloadingClient {
         }
         match make(self.kubeconfig.as_deref()).await {
             Ok(next) => {
-                tracing::info!("files that say how the API server is reached have changed");
+                tracing::info!("API server connection settings reloaded");
                 let client = next.client.clone();
                 *lock(&self.made) = next;
                 client
             }
-            // One file may be written already, and the other not yet.
+            // The replacement of several files may be incomplete.
             Err(error) => {
-                tracing::warn!(error = %error, "files that say how the API server is reached have changed, and cannot be used");
+                tracing::warn!(error = %error, "changed API server connection settings could not be loaded; the previous ones still apply");
                 client
             }
         }
@@ -103,7 +104,7 @@ impl ReloadingClient {
 }
 
 async fn make(kubeconfig: Option<&Path>) -> Result<BuiltClient, String> {
-    // Before they are used: what changes while they are is seen at the next look.
+    // Read before the files are used: a change during the use is found by the next check.
     let from = blocking(|| contents(files(kubeconfig)));
     let mut config = match kubeconfig {
         Some(path) => {
@@ -115,7 +116,7 @@ async fn make(kubeconfig: Option<&Path>) -> Result<BuiltClient, String> {
         None => Config::infer().await.map_err(|error| error.to_string())?,
     };
     config.read_timeout = Some(SILENCE);
-    // Every request is tried again by who needs it: what retries below would sleep for minutes, and hear nothing.
+    // Callers retry their requests themselves: a retry layer below them would sleep for minutes, unnoticed.
     config.default_retry = false;
     let client = ClientBuilder::try_from(config).map_err(|error| error.to_string())?;
     Ok(BuiltClient {
@@ -125,7 +126,7 @@ async fn make(kubeconfig: Option<&Path>) -> Result<BuiltClient, String> {
     })
 }
 
-/// The files that say how a server is reached. Those of tokens are not among them: they are read again all the time.
+/// The files of the connection settings, without those of tokens, which are read again for every request.
 fn files(kubeconfig: Option<&Path>) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = kubeconfig.map(Path::to_owned).into_iter().collect();
     let told = if let Some(path) = kubeconfig {
@@ -168,7 +169,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says its name to whoever asks, and lets watches last for a while; where it is.
+    /// Starts a server that answers with its name, and keeps watches open for a while; returns its address.
     async fn server(name: &'static str) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let place = format!("http://{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-//! The API server: what it is asked, and what it is told.
+//! Requests to the API server.
 
 use std::{
     path::Path,
@@ -26,18 +26,18 @@ use serde_json::{Value, json};
 use super::reach;
 use crate::{Error, state::lock};
 
-/// Under which name the guard and the status are applied.
+/// The field manager of the finalizer and the status.
 const AGENT: &str = "drumlin-agent";
-/// Under which name a node is applied: an apply of the guard alone takes back nothing of it.
+/// The field manager of the node assignment, so that an apply of the finalizer alone does not remove the node.
 const CLAIM: &str = "drumlin-agent-claim";
-/// Under which name the controller applies what it has found out.
+/// The field manager of the controller.
 const CONTROLLER: &str = "drumlin-controller";
-/// So often something is tried that others change meanwhile.
+/// Maximum number of attempts after conflicts.
 const CONFLICTS: u32 = 5;
-/// The longest that a request may take.
+/// Timeout for a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The kinds there are, each with its plural.
+/// All kinds, each with its plural.
 pub(crate) const KINDS: [(&str, &str); 4] = [
     ("Volume", "volumes"),
     ("VolumeGroup", "volumegroups"),
@@ -45,13 +45,13 @@ pub(crate) const KINDS: [(&str, &str); 4] = [
     ("GroupSnapshot", "groupsnapshots"),
 ];
 
-/// Why the server did not do what it was asked.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// The object is gone, or another one has its name by now.
-    #[error("the object is gone")]
+    /// The object does not exist, or another one has its name.
+    #[error("object no longer exists")]
     Gone,
-    /// It said no, or could not be reached.
+    /// The server refused, or could not be reached.
     #[error("{0}")]
     Other(String),
 }
@@ -59,9 +59,10 @@ pub(crate) enum Refusal {
 impl From<kube::Error> for Refusal {
     fn from(error: kube::Error) -> Self {
         match error {
-            // To apply what is not there is a conflict, for its id is said; so is a claim of what somebody else has claimed.
+            // Applying to a missing object is a conflict, because the UID is given; so is an assignment that another
+            // client made first.
             kube::Error::Api(status) if matches!(status.code, 404 | 409) => Self::Gone,
-            // Another object has the name by now, and an id is never changed.
+            // Another object has the name, and a UID is immutable.
             kube::Error::Api(status)
                 if status.code == 422 && status.message.contains("metadata.uid") =>
             {
@@ -73,7 +74,7 @@ impl From<kube::Error> for Refusal {
     }
 }
 
-/// Who says something: the server keeps apart what each has said.
+/// The field manager of an apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FieldManager {
     /// The agent of a node.
@@ -86,15 +87,15 @@ pub(crate) enum FieldManager {
 #[derive(Clone)]
 pub(crate) struct Server {
     client: Client,
-    /// Until when nobody waits for it whose objects others wait behind: it did not answer just now.
+    /// After a timeout, requests of passes fail immediately until then.
     silent: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Server {
-    /// The server that a file names, or the environment: the one whose pod this is.
+    /// Connects to the server of a kubeconfig file, or of the in-cluster configuration of this pod.
     ///
     /// # Errors
-    /// When there is none, or its configuration cannot be read. Whether it answers is seen later.
+    /// When there is no configuration, or it cannot be read. The server is not contacted yet.
     pub(crate) async fn new(kubeconfig: Option<&Path>) -> Result<Self, Error> {
         Ok(Self {
             client: reach::client(kubeconfig).await?,
@@ -102,7 +103,7 @@ impl Server {
         })
     }
 
-    /// One that a client of the test's own reaches.
+    /// A server with a client of the test.
     #[cfg(test)]
     pub(crate) fn known_by(client: Client) -> Self {
         Self {
@@ -111,7 +112,7 @@ impl Server {
         }
     }
 
-    /// For requests of other kinds than ours.
+    /// The client, for requests about foreign kinds.
     pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
@@ -130,14 +131,14 @@ impl Server {
         self.of(&key.namespace, &key.kind)
     }
 
-    /// An object as the server's store has it, and not as a cache may still have it; none where it has none.
+    /// Reads an object from the server's store (quorum read), not from a cache; `None` if it does not exist.
     pub(crate) async fn find(&self, key: &ObjectKey) -> Result<Option<DynamicObject>, Refusal> {
         let objects = self.beside(key);
         self.unless_silent(objects.get_opt(&key.name)).await
     }
 
-    /// Asks what passes over objects wait for. There are few of those at a time, and what files ask for is behind them: of
-    /// a server that does not answer one of them finds that out.
+    /// Sends a request of a pass. There are few of those at a time, and objects of manifest files wait behind them:
+    /// only one request waits for a server that does not answer.
     async fn unless_silent<T>(
         &self,
         asked: impl Future<Output = kube::Result<T>>,
@@ -153,7 +154,8 @@ impl Server {
         answer
     }
 
-    /// Has the server keep an object until [`Server::let_go`]. Finalizers are a set to an apply: those of others stay.
+    /// Adds our finalizer, which keeps the object until [`Server::let_go`]. Finalizers are a set to an apply: those of
+    /// others stay.
     pub(crate) async fn add_finalizer(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
         let mut body = head(key, uid);
         set(
@@ -169,12 +171,12 @@ impl Server {
         added.await.map(drop)
     }
 
-    /// Lets the server forget an object, whoever has written our finalizer: an apply would leave what others own, too.
+    /// Removes our finalizer, whichever field manager has added it: an apply would leave it if others own it, too.
     pub(crate) async fn let_go(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
         self.let_go_if(key, uid, |_| true).await
     }
 
-    /// The same, while the server's store has of the object what `may_go` wants.
+    /// The same, if the stored metadata satisfies `may_go`.
     pub(crate) async fn let_go_if(
         &self,
         key: &ObjectKey,
@@ -188,7 +190,9 @@ impl Server {
                 return Err(Refusal::Gone);
             }
             if !may_go(&metadata) {
-                return Err(Refusal::Other("it is to stay by now".to_owned()));
+                return Err(Refusal::Other(
+                    "object no longer allows its finalizer to be removed".to_owned(),
+                ));
             }
             let before = metadata.finalizers.unwrap_or_default();
             let others: Vec<&String> = before
@@ -208,15 +212,17 @@ impl Server {
             };
             let patch = Patch::Merge(&body);
             match within(objects.patch(&key.name, &how, &patch)).await {
-                // Somebody has changed it meanwhile, or it is gone: the next look says which.
+                // It was changed or deleted meanwhile: the next read shows which.
                 Err(Refusal::Gone) => {}
                 answer => return answer,
             }
         }
-        Err(Refusal::Other("it changes all the time".to_owned()))
+        Err(Refusal::Other(
+            "object changed during every attempt".to_owned(),
+        ))
     }
 
-    /// Gives an object to a node, unless it is another's by now.
+    /// Assigns an object to a node, unless it has another one by now.
     pub(crate) async fn claim(
         &self,
         key: &ObjectKey,
@@ -235,7 +241,7 @@ impl Server {
         within(objects.patch(&key.name, &how, &patch)).await
     }
 
-    /// Tells the status of an object; what the same one has said before and does not now goes.
+    /// Applies the status of an object; fields that the same field manager no longer sets are removed.
     pub(crate) async fn write_status(
         &self,
         key: &ObjectKey,
@@ -254,21 +260,22 @@ impl Server {
         within(objects.patch_status(&key.name, &how.force(), &patch)).await
     }
 
-    /// The id of a namespace: one that is made again has another.
+    /// The UID of a namespace; a recreated one has another.
     pub(crate) async fn namespace_uid(&self, namespace: &str) -> Result<String, Refusal> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let found = answer(namespaces.get_metadata(namespace)).await?;
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
-    /// The id of a user's claim, as it is now and not as a watch has it.
+    /// The UID of a claim, read from the server and not from a watch.
     pub(crate) async fn claim_uid(&self, namespace: &str, name: &str) -> Result<String, Refusal> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let found = answer(claims.get_metadata(name)).await?;
         Ok(found.metadata.uid.unwrap_or_default())
     }
 
-    /// Whether a kind is being deleted, and with it all its objects, which nobody asked to be destroyed.
+    /// Returns true if the `CustomResourceDefinition` of a kind is being deleted, and with it all its objects, without a
+    /// request to destroy their data.
     pub(crate) async fn is_kind_leaving(&self, kind: &str) -> Result<bool, Refusal> {
         let definitions: Api<CustomResourceDefinition> = Api::all(self.client.clone());
         let name = format!("{}.{}", plural(kind), names::GROUP);
@@ -279,7 +286,7 @@ impl Server {
         }
     }
 
-    /// Tells those who watch an object what has become of it.
+    /// Publishes an event of an object.
     pub(crate) async fn tell(
         &self,
         key: &ObjectKey,
@@ -299,7 +306,7 @@ impl Server {
         self.publish(AGENT, node, &event, &object).await
     }
 
-    /// Tells those who watch the lease of the controller what it has found out.
+    /// Publishes an event of the controller's lease.
     pub(crate) async fn tell_of_lease(
         &self,
         (namespace, name): (&str, &str),
@@ -323,12 +330,12 @@ impl Server {
             controller: controller.to_owned(),
             instance: Some(instance.to_owned()),
         };
-        // A recorder that is kept repeats the first note of a reason for ever; events are told at transitions only.
+        // A reused recorder repeats the first note of a reason forever; events are published at transitions only.
         let recorder = Recorder::new(self.client.clone(), reporter);
         within(recorder.publish(event, object)).await
     }
 
-    /// As whom the server knows us.
+    /// The user name that the server has authenticated.
     pub(crate) async fn account(&self) -> Result<String, Refusal> {
         let reviews: Api<SelfSubjectReview> = Api::all(self.client.clone());
         let asked = SelfSubjectReview::default();
@@ -337,7 +344,7 @@ impl Server {
         Ok(user.and_then(|user| user.username).unwrap_or_default())
     }
 
-    /// Whether a policy refuses the controller an object, by a dry run: that policy is in force.
+    /// Returns true if a policy refuses an object of the controller in a dry run: then the policy is in force.
     pub(crate) async fn is_refused_by(
         &self,
         policy: &str,
@@ -352,8 +359,8 @@ impl Server {
         refused(policy, asked).await
     }
 
-    /// Whether a policy keeps it to administrators which objects have what was another one's: whether this agent, which is
-    /// none, is kept from asking for that.
+    /// Returns true if a policy restricts the adoption annotation to administrators: a dry run of this agent, which is
+    /// none, must be refused.
     pub(crate) async fn restricts_adoption(&self, key: &ObjectKey) -> Result<bool, Refusal> {
         let how = PatchParams {
             dry_run: true,
@@ -366,7 +373,7 @@ impl Server {
     }
 }
 
-/// Whether a policy refuses a change.
+/// Returns true if a policy refuses a change.
 async fn refused<T>(
     policy: &str,
     asked: impl Future<Output = kube::Result<T>>,
@@ -384,7 +391,7 @@ async fn refused<T>(
     }
 }
 
-/// What an event says.
+/// The contents of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EventNote {
     pub(crate) is_trouble: bool,
@@ -418,7 +425,7 @@ fn resource(kind: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&kind, plural(&kind.kind))
 }
 
-/// What every apply says: which object, by name and by id, so that no other one of its name is meant.
+/// The head of every apply: the object by name and by UID, so that a recreated one is not changed.
 fn head(key: &ObjectKey, uid: &str) -> Value {
     json!({
         "apiVersion": names::API_VERSION,

@@ -1,4 +1,4 @@
-//! Tells an API server what has become of its objects: only what is new, and no faster than it can bear.
+//! Writes the status of objects to an API server: only changes, with a rate limit.
 
 use std::{
     collections::HashMap,
@@ -20,19 +20,19 @@ use crate::{
     state::{Shared, lock},
 };
 
-/// An object that is worked on is written at most this often.
+/// Minimum interval between two writes of an object that is being reconciled.
 const BUSY: Duration = Duration::from_secs(5);
-/// What is not settled yet may be in a moment.
+/// Debounce for an unsettled object, which may settle soon.
 const MOMENT: Duration = Duration::from_millis(200);
-/// So many objects are written at once: one that the server is slow about holds up no other.
+/// Maximum number of writes at once: a slow request must not delay the others.
 const AT_ONCE: usize = 4;
-/// So many writes may come at once, and so many a second after them.
+/// Rate limit: the burst, and the writes per second after it.
 const BURST: f64 = 20.0;
 const RATE: f64 = 5.0;
-/// The pauses after a write that failed.
+/// Initial and maximum backoff after a failed write.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 
-/// What the server has of each object, and what is still to be told.
+/// The known status of each object on the server, and the pending writes.
 pub(crate) struct StatusWriter {
     shared: Arc<Shared>,
     server: Server,
@@ -41,16 +41,16 @@ pub(crate) struct StatusWriter {
     known: Mutex<HashMap<ObjectKey, ServerStatus>>,
 }
 
-/// What the server has of an object.
+/// The known status of an object on the server.
 #[derive(Debug, Clone, Default)]
 struct ServerStatus {
     uid: String,
     status: Value,
     written: Option<Instant>,
     pause: Option<Duration>,
-    /// What is told of an object that is not taken over; it has no record.
+    /// The status of a rejected object, which has no record.
     refused: Option<Value>,
-    /// Whether our finalizer is to go, and nothing else is to be done.
+    /// True if only our finalizer is to be removed.
     is_released: bool,
 }
 
@@ -65,7 +65,7 @@ impl StatusWriter {
         }
     }
 
-    /// The server has an object with this status.
+    /// Notes that the server has an object with this status.
     pub(crate) fn saw(&self, key: &ObjectKey, uid: &str, status: Value) {
         let mut known = lock(&self.known);
         let now = known.entry(key.clone()).or_default();
@@ -76,12 +76,12 @@ impl StatusWriter {
         now.status = status;
     }
 
-    /// The server has an object no more.
+    /// Notes that the server has deleted an object.
     pub(crate) fn lost(&self, key: &ObjectKey) {
         lock(&self.known).remove(key);
     }
 
-    /// An object is as it should be told: it is not taken over, and why.
+    /// Writes why an object was rejected.
     pub(crate) fn refuse(&self, key: &ObjectKey, generation: i64, verdict: &Verdict) {
         let mut known = lock(&self.known);
         let Some(known) = known.get_mut(key) else {
@@ -92,7 +92,7 @@ impl StatusWriter {
         self.queue.add(key, Instant::now());
     }
 
-    /// The server may forget an object: nothing here is of it.
+    /// Removes our finalizer: the object has no resources here.
     pub(crate) fn release(&self, key: &ObjectKey) {
         if let Some(known) = lock(&self.known).get_mut(key) {
             known.is_released = true;
@@ -100,7 +100,7 @@ impl StatusWriter {
         self.queue.add(key, Instant::now());
     }
 
-    /// An object is taken over after all.
+    /// Notes that a rejected object was accepted.
     pub(crate) fn accept(&self, key: &ObjectKey) {
         if let Some(known) = lock(&self.known).get_mut(key) {
             known.refused = None;
@@ -109,7 +109,7 @@ impl StatusWriter {
         self.changed(key);
     }
 
-    /// Something of an object's record has changed.
+    /// Notes that the record of an object has changed.
     pub(crate) fn changed(&self, key: &ObjectKey) {
         let is_done =
             |record: &Record| record.is_settled() || record.condition("Stalled").is_some();
@@ -120,7 +120,7 @@ impl StatusWriter {
         self.queue.add(key, Instant::now() + pause);
     }
 
-    /// Writes what is to be told, for ever.
+    /// Writes changed statuses, forever.
     pub(crate) async fn run(self: Arc<Self>, mut changed: mpsc::UnboundedReceiver<ObjectKey>) {
         let listening = async {
             while let Some(key) = changed.recv().await {
@@ -141,7 +141,7 @@ impl StatusWriter {
         future::join(listening, future::join_all(writing)).await;
     }
 
-    /// Tells what is new of one object; says whether it wrote.
+    /// Writes the changes of one object; returns true if there was a write.
     async fn one(&self, key: &ObjectKey) -> bool {
         let Some(known) = lock(&self.known).get(key).cloned() else {
             return false;
@@ -152,7 +152,7 @@ impl StatusWriter {
             served.uid == known.uid
                 && served.is_deleting
                 && served.has_finalizer
-                // Not what was released only, and is to be deleted since.
+                // Not an object that was released but shall be deleted since.
                 && record.as_ref().is_some_and(Record::is_destroyed)
         };
         if known.is_released || served.is_some_and(is_over) {
@@ -164,7 +164,7 @@ impl StatusWriter {
         let status = match (&known.refused, &record, served) {
             (Some(refused), ..) => refused.clone(),
             (None, Some(record), Some(served)) if served.uid == known.uid => {
-                // What nobody has judged yet says nothing.
+                // An object without conditions was not reconciled yet.
                 if record.condition("Ready").is_none() {
                     return false;
                 }
@@ -200,7 +200,7 @@ impl StatusWriter {
         true
     }
 
-    /// An event, where an operator would say that something happened.
+    /// Publishes an event if the `Ready` condition changed.
     async fn tell(&self, key: &ObjectKey, before: &ServerStatus, status: &Value) {
         let (was, is) = (ready(&before.status), ready(status));
         let seen = |ready: &Option<Condition>| {
@@ -219,11 +219,11 @@ impl StatusWriter {
             message: is.message,
         };
         if let Err(refusal) = self.server.tell(key, &before.uid, &self.node, told).await {
-            tracing::debug!(object = %key, error = %refusal, "event could not be told");
+            tracing::debug!(object = %key, error = %refusal, "event could not be published");
         }
     }
 
-    /// What failed is tried again later, unless the object is gone: then the watch says so.
+    /// Retries a failed write later, unless the object does not exist: the watch reports that.
     fn note(&self, key: &ObjectKey, uid: &str, result: Result<(), Refusal>) {
         let mut known = lock(&self.known);
         let Some(known) = known.get_mut(key).filter(|known| known.uid == uid) else {
@@ -235,21 +235,21 @@ impl StatusWriter {
                 let (first, last) = PAUSES;
                 let pause = known.pause.map_or(first, |pause| (pause * 2).min(last));
                 known.pause = Some(pause);
-                tracing::warn!(object = %key, error = %why, "API server could not be told");
+                tracing::warn!(object = %key, error = %why, "API server update failed");
                 self.queue.add(key, Instant::now() + pause);
             }
         }
     }
 }
 
-/// Takes one write from what may be written now; how long to wait when nothing is left.
+/// Takes one token of the rate limit; returns how long to wait if none is left.
 fn spend((left, at): &mut (f64, Instant)) -> Duration {
     *left = (*left + at.elapsed().as_secs_f64() * RATE).min(BURST) - 1.0;
     *at = Instant::now();
     Duration::from_secs_f64((-*left / RATE).max(0.0))
 }
 
-/// A status without what others write, in one order: lists that are maps come in any.
+/// A status without the fields of others, in a canonical order: lists with map semantics have none.
 fn ordered(status: &Value) -> Value {
     let mut status = status.clone();
     if let Value::Object(map) = &mut status {
@@ -265,7 +265,7 @@ fn ordered(status: &Value) -> Value {
     status
 }
 
-/// The status of an object that is not taken over: what was told of it stays, and why it stands still.
+/// The status of a rejected object: the previous one, with the reason of the rejection.
 fn told_status(before: &Value, generation: i64, verdict: &Verdict) -> Value {
     let mut status = before.clone();
     let mut conditions: Vec<Condition> = conditions(before);
@@ -297,7 +297,7 @@ fn ready(status: &Value) -> Option<Condition> {
     all.find(|condition| condition.type_ == "Ready")
 }
 
-/// It stands still until somebody changes something.
+/// It is stalled until something is changed.
 pub(crate) fn refusal(reason: &'static str, message: String) -> Verdict {
     Verdict {
         state: State::Stalled,

@@ -1,8 +1,8 @@
-//! Watches of an API server, begun again for ever and at a calm pace.
+//! Watches of an API server, restarted forever, with a rate limit.
 //!
-//! What there is comes from the server's cache, not from its store: thousands of watches that are begun at once must not
-//! have it read everything for each. Where it can the server streams it, object by object; an older one is asked for a
-//! list. A cache may be behind: whoever does what cannot be undone asks for the object itself first.
+//! The initial list comes from the server's cache, not from its store: thousands of watches that start at once must not
+//! make it read everything for each. If it can, the server streams the list, object by object; an older server is asked
+//! for a list. A cache may be stale: code that does something irreversible reads the object itself first.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -19,16 +19,16 @@ use serde::de::DeserializeOwned;
 
 use crate::engine::chance;
 
-/// The shortest pause after a watch that failed; the longest is twice that, for those of many nodes fail at once.
+/// Minimum pause after a failed watch; the maximum is twice that, because those of many nodes fail at once.
 const PAUSE: Duration = Duration::from_secs(5);
-/// So long a watch lasts at least.
+/// Minimum duration of a watch.
 pub(super) const LASTS: Duration = Duration::from_secs(230);
-/// So much longer it may last, so that those that were begun at once do not all end at once.
+/// Maximum random addition to the duration, so that watches that started together do not all end together.
 const LONGER: Duration = Duration::from_mins(1);
 
 type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
-/// What there is, and what becomes of it. One that fails says so, and is begun again after a pause.
+/// The objects and their changes. A failed watch returns an error, and is restarted after a pause.
 pub(crate) fn watch<K>(objects: Api<K>, mut config: Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -37,7 +37,7 @@ where
     config.timeout = u32::try_from(lasts.as_secs()).ok();
     let streamed = begin(objects.clone(), config.clone().streaming_lists());
     config.list_semantic = ListSemantic::Any;
-    // A list in pages would be read from the store.
+    // A paginated list would be read from the store.
     config.page_size = None;
     let state = (streamed, Some((objects, config)));
     let events = stream::unfold(state, async |(mut events, mut listed)| {
@@ -49,7 +49,7 @@ where
             events = begin(objects, config);
             event = events.next().await?;
         }
-        // A pause of its own: the beginning of a list that fails counts as a success to kube's.
+        // A backoff of our own: kube resets its own when a list that fails has begun.
         if event.is_err() {
             tokio::time::sleep(PAUSE.mul_f64(1.0 + chance())).await;
         }
@@ -65,7 +65,7 @@ where
     watcher(objects, config).default_backoff().boxed()
 }
 
-/// Whether a server does not stream what there is: it refuses to be asked so.
+/// Returns true if a server does not support streaming lists: it refuses the request.
 fn cannot_stream(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.message.contains("sendInitialEvents"))
 }
@@ -90,7 +90,7 @@ mod tests {
         assert!((2..=12).contains(&asked), "{asked} requests in a minute");
     }
 
-    /// What the first request is answered, and how the next ones are asked for.
+    /// The first request and its answer, and the following requests.
     async fn requests(answers: fn(&Asked) -> Option<Answer>) -> Vec<String> {
         let fake = Fake::new(Answer::Hangs);
         fake.follow(answers);

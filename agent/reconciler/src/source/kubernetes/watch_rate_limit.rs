@@ -1,6 +1,6 @@
-//! The pace at which watches are begun. One that is broken off is begun again at once by kube, which takes that for a
-//! success: a server, or a proxy before it, that breaks off every watch would be asked hundreds of times a second. And a
-//! server that is started anew breaks off those of all nodes at once.
+//! The rate limit of watches. kube restarts an interrupted watch at once, because it takes the interruption for a
+//! success: a server, or a proxy before it, that interrupts every watch would receive hundreds of requests a second.
+//! And a server that restarts interrupts those of all nodes at once.
 
 use std::{
     collections::HashMap,
@@ -17,17 +17,17 @@ use tower::{Layer, Service, layer::layer_fn};
 use super::watch::LASTS;
 use crate::{engine::chance, state::lock};
 
-/// The same watch is begun at most this often; one that was broken off waits up to so much longer.
+/// Minimum interval between two starts of the same watch, and maximum random addition after an interruption.
 const PACE: Duration = Duration::from_secs(5);
 
 type Request = tonic::codegen::http::Request<Body>;
 
-/// When each watch was begun last.
+/// The time of the last start of each watch.
 #[derive(Debug, Default)]
 struct WatchTimes(Mutex<HashMap<String, Instant>>);
 
 impl WatchTimes {
-    /// The turn of a request: now, unless it begins a watch that was begun a moment ago.
+    /// When a request may be sent: now, unless it starts a watch that was just started.
     fn of(&self, request: &Request) -> Instant {
         let now = Instant::now();
         let Some(watch) = watched(request) else {
@@ -42,11 +42,11 @@ impl WatchTimes {
     }
 }
 
-/// What a request watches, if it does; from which version is not a part of that.
+/// Identifies the watch that a request starts, if any, without the resource version.
 fn watched(request: &Request) -> Option<String> {
     let parts = || request.uri().query().unwrap_or_default().split('&');
     let fields = parts().find(|part| part.starts_with("fieldSelector="));
-    // Where a server cannot do that, the same is asked for otherwise at once.
+    // If a server does not support streaming lists, another request for the same follows at once.
     let streamed = parts().find(|part| part.starts_with("sendInitialEvents="));
     let path = request.uri().path();
     parts()
@@ -54,7 +54,7 @@ fn watched(request: &Request) -> Option<String> {
         .then(|| format!("{path}?{fields:?}{streamed:?}"))
 }
 
-/// Keeps the watches of a client to their pace.
+/// A layer that applies the rate limit to the watches of a client.
 pub(super) fn layer<S>() -> impl Layer<S, Service = RateLimited<S>> {
     let turns = Arc::new(WatchTimes::default());
     layer_fn(move |inner| RateLimited {
@@ -63,7 +63,7 @@ pub(super) fn layer<S>() -> impl Layer<S, Service = RateLimited<S>> {
     })
 }
 
-/// A client whose watches wait for their turn.
+/// A client whose watches are rate limited.
 #[derive(Debug)]
 pub(super) struct RateLimited<S> {
     inner: S,
@@ -84,7 +84,7 @@ where
 
     fn call(&mut self, request: Request) -> Self::Future {
         let turn = self.turns.of(&request);
-        // Nothing is sent before it is waited for.
+        // No request is sent before the future is polled.
         let answer = self.inner.call(request);
         Box::pin(async move {
             tokio::time::sleep_until(turn).await;
@@ -121,7 +121,7 @@ mod tests {
         ] {
             assert_eq!(turns.of(&asks(other)), begun, "{other}");
         }
-        // One that ends as watches do has no need to wait.
+        // A watch that ended normally need not wait.
         tokio::time::advance(60 * PACE).await;
         assert_eq!(turns.of(&asks(one)), begun + 60 * PACE);
     }

@@ -117,7 +117,7 @@ async fn a_link_on_the_way_that_is_swapped_is_followed_at_once() {
     {
         watch.follow();
     }
-    // What else happens beside the way is nobody's business.
+    // Other changes near the path wake nothing.
     for name in ["other", "git/other", "git/7/other"] {
         fs::write(at(name), "x").unwrap();
     }

@@ -1,4 +1,4 @@
-//! What a server's cache says that is behind does no harm.
+//! Stale answers of an API server's cache do no harm.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::{
     store::Store,
 };
 
-/// An engine that nobody runs, which has begun a volume of this id and generation.
+/// An engine that does not run, with a created volume of this UID and generation.
 fn engine(directory: &TempDir, uid: &str, generation: i64) -> Engine {
     let state = directory.path().to_owned();
     let shared = Shared::new(Store::open(&state).unwrap(), state, |_| {}).unwrap();
@@ -36,7 +36,7 @@ fn engine(directory: &TempDir, uid: &str, generation: i64) -> Engine {
     Engine::new(Arc::new(shared), client)
 }
 
-/// A volume that the server has, with these annotations.
+/// A volume of the server with these annotations.
 fn volume(uid: &str, generation: i64, version: u64, annotations: &Value) -> DynamicObject {
     let object = json!({
         "apiVersion": "drumlin.dev/v1alpha1",
@@ -55,7 +55,7 @@ fn key() -> ObjectKey {
     key_of("Volume", &volume("1", 1, 1, &json!({})))
 }
 
-/// A server that has this object, or none.
+/// A server with this object, or with none.
 fn server(fake: &Fake, object: Option<&DynamicObject>) -> Server {
     has(fake, object);
     Server::known_by(fake.client())
@@ -73,7 +73,7 @@ fn has(fake: &Fake, object: Option<&DynamicObject>) {
     });
 }
 
-/// What a list says: these objects, and no others.
+/// The events of a list with exactly these objects.
 async fn list(catalog: &mut Catalog<'_>, objects: &[&DynamicObject]) {
     catalog.follow("Volume", Event::Init).await;
     for object in objects {
@@ -130,7 +130,7 @@ async fn an_object_that_is_older_than_what_is_known_is_read_anew() {
         let said = |record: &Record| (record.is_absent(), record.served().unwrap().uid.clone());
         let said = engine.shared.with(&key(), said);
         assert_eq!(said, Some((false, "2".to_owned())), "{case}");
-        // Of a server whose store was put back the same is the truth.
+        // From a server whose store was restored from a backup, the same object is current.
         has(&fake, Some(&stale));
         list(&mut catalog, &[&stale]).await;
         let is_absent = engine.shared.with(&key(), Record::is_absent);
