@@ -334,7 +334,7 @@ fn user(text: &str) -> Result<u32, String> {
     }
     match nix::unistd::User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => Err("there is no such user on this host".to_owned()),
+        Ok(None) => Err("this user does not exist on this host".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -28,7 +28,9 @@ impl Classes {
     /// [`Kind::Invalid`] when there is none, two have one name, or ids would be longer than 128 bytes.
     pub fn new(node: &NodeName, classes: Vec<Class>) -> Result<Self> {
         if classes.is_empty() {
-            return Err(Error::invalid("there is no class; configure at least one"));
+            return Err(Error::invalid(
+                "no device class is configured; add at least one to classes",
+            ));
         }
         for (index, class) in classes.iter().enumerate() {
             let id = node.as_str().len() + class.name.as_str().len() + 2 + 36;
@@ -45,7 +47,7 @@ impl Classes {
                 .any(|other| other.name == class.name)
             {
                 return Err(Error::invalid(format!(
-                    "class {} is there twice",
+                    "class {} is configured twice; give each class its own name",
                     class.name
                 )));
             }
@@ -68,7 +70,7 @@ impl Classes {
             Error::new(
                 Kind::Invalid,
                 format!(
-                    "parameters.class: there is no class {}; there are: {}",
+                    "parameters.class: class {} does not exist on this node; choose one of: {}",
                     name.map_or("", ClassName::as_str),
                     names.join(", ")
                 ),

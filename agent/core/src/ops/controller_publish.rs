@@ -52,7 +52,7 @@ impl Operations {
                 found.check_not_on_its_way()?;
                 if request.node != this.settings.node.as_str() {
                     return Err(Error::not_found(format!(
-                        "node {:?} is not known; volume {} is on node {}",
+                        "node {:?} does not have the volume: volume {} is on node {}",
                         request.node, found.handle, this.settings.node
                     )));
                 }
@@ -62,7 +62,7 @@ impl Operations {
                         return Err(Error::new(
                             Kind::Conflict,
                             format!(
-                                "volume {} is published already, {} and as {}",
+                                "volume {} is already published, {} and with access mode {}; unpublish it first",
                                 found.handle,
                                 if published.read_only { "read-only" } else { "writable" },
                                 published.mode
@@ -98,7 +98,7 @@ impl Operations {
         Err(Error::new(
             Kind::NoSpace,
             format!(
-                "node {} has {published} volumes published, the limit is {most}",
+                "node {} already has {published} published volumes; the limit (maxVolumesPerNode) is {most}",
                 self.settings.node
             ),
         ))

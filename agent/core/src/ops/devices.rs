@@ -110,7 +110,7 @@ impl Devices {
         }
         Err(Error::new(
             Kind::InUse,
-            "the volume is mounted at target_path again and again",
+            "could not unmount the volume from target_path: another process mounts it again after each unmount; stop that process",
         ))
     }
 
@@ -192,7 +192,7 @@ impl PathState {
         Error::new(
             Kind::Precondition,
             format!(
-                "{field} {} has something else mounted on it ({}); unmount that first",
+                "{field} {} has a foreign mount on it ({}); unmount that first",
                 mount.target.display(),
                 mount.source.to_string_lossy()
             ),

@@ -164,7 +164,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!(
-                        "group snapshot {:?} exists already: it was kept when its volumes were rolled back",
+                        "group snapshot {:?} already exists: a rollback kept it as the previous contents of its volumes; choose another name",
                         request.name.as_str()
                     ),
                 ));
@@ -178,7 +178,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!(
-                        "group snapshot {:?} exists already, of other volumes",
+                        "group snapshot {:?} already exists with other source volumes; choose another name",
                         request.name.as_str()
                     ),
                 ));
@@ -188,7 +188,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Busy,
                     format!(
-                        "group snapshot {:?} of other volumes is not ended yet; ask again later",
+                        "group snapshot {:?} of other volumes is still being created or deleted; repeat the call later",
                         request.name.as_str()
                     ),
                 ));
@@ -254,7 +254,7 @@ impl Operations {
                 tracing::info!(
                     group.id = %found.handle,
                     members = volumes.len(),
-                    held_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
+                    quiesced_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
                     "group snapshot created"
                 );
                 Ok(found)
@@ -264,7 +264,7 @@ impl Operations {
                 Err(second) => Err(Error::new(
                     Kind::HalfDone,
                     format!(
-                        "{}; what was made of it could not be removed: {}",
+                        "{}; the incomplete group snapshot could not be removed: {}",
                         error.chain(),
                         second.chain()
                     ),
@@ -292,7 +292,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "volume {} is in class {}, whose images cannot be held at one moment with those of class {}",
+                        "volume {} is in class {}, whose images cannot be quiesced together with those of class {}",
                         found.handle, found.class.name, home.name
                     ),
                 ));
@@ -337,7 +337,11 @@ impl Operations {
         }
         fail::point("create-group-snapshot.prepared");
         let guard = guard.await.map_err(|error| {
-            Error::new(Kind::Bug, "the start of the guard ended early").because(error)
+            Error::new(
+                Kind::Bug,
+                "the task that starts the thaw watchdog ended early",
+            )
+            .because(error)
         })??;
         let taken = blocking(move || moment.take(guard)).await?;
         fail::point("create-group-snapshot.taken");
@@ -371,7 +375,7 @@ impl Operations {
                 Error::new(
                     Kind::Precondition,
                     format!(
-                        "group snapshot {} has a member in class {}, which is not configured any more",
+                        "could not remove group snapshot {}: it has a member in class {}, which is no longer configured; configure that class again",
                         group.handle, volume.class
                     ),
                 )
@@ -468,7 +472,7 @@ impl Operations {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "snapshot_ids are not the {} members of group snapshot {}",
+            "snapshot_ids do not match the {} members of group snapshot {}",
             own.len(),
             group.handle
         )))
@@ -533,7 +537,7 @@ impl Operations {
                     }),
                     size: Size::default(),
                     created,
-                    damage: Some("it is gone".to_owned()),
+                    damage: Some("the snapshot no longer exists".to_owned()),
                     group: Some(group.handle.clone()),
                 },
             };

@@ -18,7 +18,7 @@ impl LocatedImage {
             Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "volume {:?} exists with other arguments: {what}",
+                    "volume {:?} already exists with other arguments: {what}",
                     request.name.as_str()
                 ),
             ))
@@ -33,13 +33,16 @@ impl LocatedImage {
             return differs(format!("it is in class {}", self.class.name));
         }
         if !request.size.allows(image.size) {
-            return differs(format!("it has {}", image.size));
+            return differs(format!("its size is {}", image.size));
         }
         if image.source() != request.source {
             return differs("its volume_content_source differs".to_owned());
         }
         if parameters::is_of_another(&image.parameters(), &request.parameters) {
-            return differs("it was not made for this namespace, but for a former one of the same name or for none".to_owned());
+            return differs(
+                "it belongs to an earlier namespace of the same name, or to no namespace"
+                    .to_owned(),
+            );
         }
         let but_class = |parameters| {
             let mut own = parameters::own(parameters);

@@ -106,7 +106,7 @@ impl Operations {
                 Ok(Ok(Err(error))) => unreadable.push((class.name.clone(), error.chain())),
                 Ok(Err(error)) => unreadable.push((class.name.clone(), error.to_string())),
                 Err(_) => {
-                    let why = format!("does not answer within {} s", PATIENCE.as_secs());
+                    let why = format!("no answer within {} s", PATIENCE.as_secs());
                     unreadable.push((class.name.clone(), why));
                 }
             }

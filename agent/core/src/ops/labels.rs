@@ -123,7 +123,7 @@ pub(super) trait Read {
     fn lacks(&self, capabilities: &[Capability]) -> Option<String> {
         let is_mounted = capabilities.iter().any(|capability| !capability.is_block());
         if is_mounted && self.is_raw_alone() {
-            return Some("it was made as a raw block device, without a file system".to_owned());
+            return Some("it was created as a raw block device, without a file system".to_owned());
         }
         let has = self.file_system()?;
         let mut wanted = capabilities.iter().filter_map(Capability::file_system);
@@ -201,7 +201,7 @@ pub(super) fn time(moment: SystemTime) -> String {
 /// A value as a label's text.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value)
-        .map_err(|error| Error::new(Kind::Bug, "could not write a label").because(error))
+        .map_err(|error| Error::new(Kind::Bug, "could not serialize a label").because(error))
 }
 
 #[cfg(test)]

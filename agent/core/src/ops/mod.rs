@@ -151,7 +151,7 @@ impl Operations {
     }
 
     fn recover_later(&self, class: &Class, error: &crate::Error) {
-        tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
+        tracing::warn!(class = %class.name, error = %error.chain(), "class unavailable");
         self.unrecovered().insert(class.name.clone());
     }
 
@@ -184,7 +184,7 @@ impl Operations {
         let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
             let delete = async move {
-                tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
+                tracing::warn!(class = %class.name, image = %id, "resuming interrupted deletion");
                 class.backend.end_deletion(id).await
             };
             let ended = this
@@ -196,7 +196,7 @@ impl Operations {
                 && error.kind() != crate::Kind::Busy
             {
                 // Whoever asked for it asks again.
-                tracing::warn!(image = %id, error = %error.chain(), "deletion not ended");
+                tracing::warn!(image = %id, error = %error.chain(), "interrupted deletion not completed");
             }
         });
     }
@@ -233,10 +233,10 @@ impl Operations {
     fn tell_trouble(&self, problems: &[String]) {
         let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         for problem in problems.iter().filter(|problem| !told.contains(problem)) {
-            tracing::warn!(error = %problem, "class cannot be used");
+            tracing::warn!(error = %problem, "class unavailable");
         }
         if problems.is_empty() && !told.is_empty() {
-            tracing::info!("all classes can be used again");
+            tracing::info!("all classes available again");
         }
         problems.clone_into(&mut told);
     }

@@ -200,7 +200,7 @@ impl LocatedImage {
     ) -> Result<PathBuf> {
         let missing = || {
             Error::not_found(format!(
-                "volume {} is not at volume_path {path:?}",
+                "volume {} is neither staged nor published at volume_path {path:?}",
                 self.handle
             ))
         };
@@ -286,7 +286,7 @@ impl LocatedImage {
             return Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "volume {} is published at target_path {} already, in another way",
+                    "volume {} is already published at target_path {} with other arguments; unpublish it first",
                     self.handle, request.target.path
                 ),
             ));
@@ -310,7 +310,7 @@ impl LocatedImage {
         Err(Error::new(
             Kind::Precondition,
             format!(
-                "volume {} is for one workload alone, which has it at {}",
+                "volume {} can be published to one workload only and is already mounted at {}; unpublish it there first",
                 self.handle,
                 other.target.display()
             ),
@@ -330,10 +330,14 @@ impl LocatedImage {
             ))
         };
         let Some(staging) = &request.staging else {
-            return refused("needs staging_target_path; stage it first".to_owned());
+            return refused(
+                "cannot be published without staging_target_path; stage it first".to_owned(),
+            );
         };
         let Some(device) = devices.first() else {
-            return refused(format!("is not staged at staging_target_path {staging}"));
+            return refused(format!(
+                "is not staged at staging_target_path {staging}; stage it first"
+            ));
         };
         if request.capability.is_block() {
             if let PathState::Ours(mount) = devices.at(table, staging) {
@@ -348,7 +352,9 @@ impl LocatedImage {
             PathState::Ours(mount) if mount.fs_type != "devtmpfs" => {
                 Ok((mount.target.clone(), Some(mount.target)))
             }
-            _ => refused(format!("is not staged at staging_target_path {staging}")),
+            _ => refused(format!(
+                "is not staged at staging_target_path {staging}; stage it first"
+            )),
         }
     }
 

@@ -55,7 +55,7 @@ impl PageRequest {
             Error::new(
                 Kind::StaleToken,
                 format!(
-                    "starting_token {token:?} was not given out by this agent; start again without it"
+                    "starting_token {token:?} was not issued by this agent; restart the listing without a token"
                 ),
             )
         })

@@ -35,7 +35,7 @@ pub(super) fn check_owner(owner: &Map) -> Result<()> {
     match owner.keys().find(|key| !key.starts_with(OWNER)) {
         None => Ok(()),
         Some(key) => Err(Error::invalid(format!(
-            "owner.{key} does not begin with {OWNER}"
+            "owner.{key} must begin with {OWNER}"
         ))),
     }
 }
@@ -68,7 +68,9 @@ pub(super) fn own(parameters: &Map) -> Map {
 pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
     match parameters.keys().find(|key| !is_foreign(key)) {
         None => Ok(()),
-        Some(key) => Err(Error::invalid(format!("parameters.{key} is not known"))),
+        Some(key) => Err(Error::invalid(format!(
+            "unknown parameter parameters.{key}; remove it"
+        ))),
     }
 }
 
@@ -82,7 +84,7 @@ pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
         .find(|key| *key != CLASS && !is_foreign(key))
     {
         return Err(Error::invalid(format!(
-            "parameters.{key} is not known; known are: class"
+            "unknown parameter parameters.{key}; the only parameter is class"
         )));
     }
     let name = parameters.get(CLASS).map(|name| name.parse());

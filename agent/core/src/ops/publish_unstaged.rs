@@ -90,7 +90,7 @@ impl LocatedImage {
         let device = device.await?.ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
-                format!("volume {} has lost its device", self.handle),
+                format!("the block device of volume {} disappeared while it was being published; repeat the call", self.handle),
             )
         })?;
         let target = request.target.clone();

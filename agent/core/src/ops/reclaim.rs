@@ -82,7 +82,7 @@ impl LocatedImage {
                 _ => Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "volume {} is used as a raw block device; only its user knows which of its blocks are free",
+                        "could not reclaim space of volume {}: it is used as a raw block device, and only its user can tell which blocks are free; discard them from there",
                         found.handle
                     ),
                 )),
@@ -120,7 +120,7 @@ impl LocatedImage {
             }
         }
         let after = backend.usage(self.image.id).await?;
-        tracing::info!(volume.id = %self.handle, ?before, ?after, "free blocks given back");
+        tracing::info!(volume.id = %self.handle, ?before, ?after, "free blocks reclaimed");
         Ok(Reclaimed { before, after })
     }
 

@@ -36,12 +36,12 @@ impl Operations {
     ) -> Result<()> {
         for found in self.group_snapshots_of(class).await? {
             if found.is_rolling() {
-                tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
+                tracing::warn!(group.id = %found.handle, "resuming interrupted rollback");
                 let holds = Self::rollback_holds(&found);
                 self.when_free(holds, found, LocatedImage::is_rolling, Self::go_on_rolling);
             } else if found.image.label(labels::STATE).is_some() {
                 if !is_served && let Err(error) = self.release_members(&found).await {
-                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
+                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "volumes of an incomplete group snapshot not thawed");
                 }
                 let holds = whole_holds(found.image.id, &found.members());
                 let is_left = |found: &LocatedImage| found.image.label(labels::STATE).is_some();
@@ -115,7 +115,7 @@ impl Operations {
                     }
                     Err(error) => {
                         // Whoever asks for it again has it ended.
-                        tracing::error!(id = %found.handle, error = %error.chain(), "what was interrupted is not ended");
+                        tracing::error!(id = %found.handle, error = %error.chain(), "recovery of an interrupted operation failed");
                         return;
                     }
                     Ok(()) => return,
@@ -134,7 +134,7 @@ impl Operations {
             Some(UNDECIDED) if self.is_kept(&group).await => return Ok(()),
             Some(_) => {}
         }
-        tracing::warn!(group.id = %group.handle, "ends a group snapshot that was interrupted");
+        tracing::warn!(group.id = %group.handle, "removing incomplete group snapshot");
         self.release_members(&group).await?;
         self.end_group_snapshot(&group).await
     }

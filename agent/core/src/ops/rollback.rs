@@ -49,7 +49,7 @@ impl LocatedImage {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "volumes are being rolled back to {}; ask again",
+                "a rollback to group snapshot {} is in progress; repeat the call later",
                 self.handle
             ),
         ))
@@ -62,7 +62,7 @@ impl LocatedImage {
             Some(group) => Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "volume {} is being rolled back to group snapshot {}/{group}; if that does not end, ask for the rollback again",
+                    "volume {} is being rolled back to group snapshot {}/{group}; if the rollback does not complete, repeat it",
                     self.handle, self.handle.node
                 ),
             )),
@@ -106,7 +106,7 @@ impl Operations {
             return Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "{:?} is the name of the group snapshot itself; a rollback needs one of its own",
+                    "{:?} is the name of the group snapshot itself; give the rollback another name",
                     request.name.as_str()
                 ),
             ));
@@ -133,7 +133,7 @@ impl Operations {
                     return Err(Error::new(
                         Kind::Busy,
                         format!(
-                            "group snapshot {} was changed by another call; ask again",
+                            "group snapshot {} was changed by another call; repeat the call",
                             group.handle
                         ),
                     ));
@@ -194,7 +194,7 @@ impl Operations {
                     return Err(Error::new(
                         Kind::Conflict,
                         format!(
-                            "group snapshot {:?} exists already; a rollback needs a name of its own",
+                            "group snapshot {:?} already exists; give the rollback another name",
                             request.name.as_str()
                         ),
                     ));
@@ -212,7 +212,7 @@ impl Operations {
         if let Err(error) = self.decide(&mut group, &request.name).await {
             return Err(self.undo(&group, before, error).await);
         }
-        tracing::info!(group.id = %group.handle, name = %request.name, "rollback begins");
+        tracing::info!(group.id = %group.handle, name = %request.name, "rollback started");
         self.roll_forward(group).await?;
         match before {
             Some(before) => {
@@ -242,7 +242,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::InUse,
                     format!(
-                        "volume {} is published to node {}",
+                        "volume {} is published to node {}; unpublish it first",
                         found.handle, published.node
                     ),
                 ));
@@ -279,7 +279,7 @@ impl Operations {
                 None => Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "the snapshot of volume {}/{}/{} in group snapshot {} is lost",
+                        "the snapshot of volume {}/{}/{} in group snapshot {} no longer exists",
                         self.settings().node,
                         member.class,
                         member.key,
@@ -336,7 +336,7 @@ impl Operations {
             // It may have been decided although it failed: then it is not undone.
             let now = group.class.backend.get(group.image.id).await?;
             if now.is_none_or(|now| now.label(labels::ROLLBACK).is_some()) {
-                return Err(Error::new(Kind::HalfDone, "it may have begun"));
+                return Err(Error::new(Kind::HalfDone, "the rollback may have started"));
             }
             self.free(group).await?;
             match &before {
@@ -349,7 +349,7 @@ impl Operations {
             Err(second) => Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{}; it could not be undone: {}",
+                    "{}; the preparation of the rollback could not be undone: {}",
                     error.chain(),
                     second.chain()
                 ),
@@ -382,7 +382,7 @@ impl Operations {
     /// Gives a volume free that a rollback which never began still holds.
     pub(super) async fn free_if_held_for_nothing(&self, volume: &LocatedImage) -> Result<()> {
         if self.is_held_for_nothing(volume).await {
-            tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
+            tracing::warn!(volume.id = %volume.handle, "volume released from a rollback that did not start");
             let change = LabelChange::remove(labels::ROLLBACK_TO);
             let id = volume.image.id;
             volume.class.backend.relabel(id, &change).await?;
@@ -399,7 +399,7 @@ impl Operations {
         self.roll_each(group).await.map_err(|error| {
             Error::new(
                 Kind::HalfDone,
-                format!("the rollback to group snapshot {handle} was begun and has not ended; ask for it again"),
+                format!("the rollback to group snapshot {handle} has started and is not complete; repeat it to continue"),
             )
             .because(error)
         })
@@ -416,7 +416,7 @@ impl Operations {
             // All were marked before it was decided; one that is not is another one by now.
             let volume = volumes.get(&member);
             let Some(volume) = volume.filter(|volume| volume.rolls_to(&group)) else {
-                tracing::warn!(group.id = %group.handle, class = %member.class, key = %member.key, "a volume to be rolled back is gone");
+                tracing::warn!(group.id = %group.handle, class = %member.class, key = %member.key, "volume not rolled back: deleted or replaced since the rollback started");
                 continue;
             };
             let explain = |error: Error| {
@@ -441,7 +441,7 @@ impl Operations {
             ..group
         };
         self.free(&group).await?;
-        tracing::info!(group.id = %group.handle, %name, "rollback ended");
+        tracing::info!(group.id = %group.handle, %name, "rollback completed");
         Ok(group)
     }
 

@@ -126,7 +126,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!(
-                        "snapshot {:?} exists already, of volume {}",
+                        "snapshot {:?} already exists, of volume {}; choose another name",
                         request.name.as_str(),
                         of.unwrap_or("unknown")
                     ),
@@ -241,12 +241,12 @@ impl Operations {
             Some(group) if group.image.label(labels::STATE).is_some() => Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "snapshot {} goes with group snapshot {}, which is being ended",
+                    "snapshot {} is a member of group snapshot {}, which is being deleted; repeat the call later",
                     snapshot.handle, group.handle
                 ),
             )),
             Some(group) => Err(Error::invalid(format!(
-                "snapshot {} is a member of group snapshot {}; delete that",
+                "snapshot {} is a member of group snapshot {}; delete the group snapshot instead",
                 snapshot.handle, group.handle
             ))),
         }

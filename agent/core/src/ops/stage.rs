@@ -111,10 +111,14 @@ impl Operations {
             ))
         };
         let Some(published) = found.image.publication()? else {
-            return refused("is not published to this node by the controller");
+            return refused(
+                "is not published to this node by the controller; call ControllerPublishVolume first",
+            );
         };
         if !published.allows(capability.mode) || published.block != capability.is_block() {
-            return refused("was published by the controller for another use");
+            return refused(
+                "was published by the controller with another access mode or access type; unpublish it and publish it as needed",
+            );
         }
         if published.read_only {
             access = Access::ReadOnly;
@@ -166,21 +170,18 @@ fn check_staging(staging: &Path) -> Result<()> {
             staging.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Error::invalid(format!(
-            "staging_target_path {} goes through something that is not a directory",
+            "staging_target_path {} has a parent that is not a directory",
             staging.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
             Kind::Precondition,
             format!(
-                "staging_target_path {} does not exist; make the directory first",
+                "staging_target_path {} does not exist; create the directory first",
                 staging.display()
             ),
         )),
         Err(error) => Err(Error::io(
-            format!(
-                "could not look at staging_target_path {}",
-                staging.display()
-            ),
+            format!("could not read staging_target_path {}", staging.display()),
             error,
         )),
     }
@@ -213,7 +214,7 @@ impl LocatedImage {
             group,
         } = &request.capability.access_type
         else {
-            return Err(Error::new(Kind::Bug, "a raw volume was to be mounted"));
+            return Err(Error::new(Kind::Bug, "mount requested for a raw volume"));
         };
         let staging = request.staging.clone();
         let before = self.look(move |_, (devices, table)| {
@@ -230,7 +231,7 @@ impl LocatedImage {
         let kind = match (file_system, has) {
             (Some(wanted), Some(has)) if *wanted != has => {
                 return Err(Error::invalid(format!(
-                    "volume_capability.mount.fs_type is {wanted}, but volume {} has {has}",
+                    "volume_capability.mount.fs_type is {wanted}, but the file system of volume {} is {has}",
                     self.handle
                 )));
             }
@@ -313,7 +314,7 @@ impl LocatedImage {
         {
             return Err(Error::new(
                 Kind::HalfDone,
-                format!("{error}; its device could not be freed: {second}"),
+                format!("{error}; the device could not be detached: {second}"),
             )
             .because(error));
         }
@@ -337,20 +338,20 @@ impl LocatedImage {
                 self.format(device, kind, FormatTarget::Untouched).await
             }
             Probe::Blank if self.image.is_raw_alone() => refused(
-                "was made as a raw block device, without a file system; it is not formatted".to_owned(),
+                "was created as a raw block device, without a file system; it was not formatted".to_owned(),
             ),
             Probe::Blank => refused(
-                "is blank, though it was used before; its data is gone, and it is not formatted again"
+                "was used before but its device is blank: the data is lost; it was not formatted again"
                     .to_owned(),
             ),
             Probe::Known(found) if found.kind != kind => Err(Error::invalid(format!(
-                "volume_capability.mount.fs_type is {kind}, but volume {} has {}",
+                "volume_capability.mount.fs_type is {kind}, but the file system of volume {} is {}",
                 self.handle, found.kind
             ))),
             Probe::Known(_) if self.image.is_unformatted() => self.formatted(kind).await,
             Probe::Known(_) => self.renew_identity(device, kind).await,
             Probe::Foreign(name) => refused(format!(
-                "holds {name}, which we did not put there; nothing was changed"
+                "contains {name}, which this agent did not create; it was not changed"
             )),
         }
     }
@@ -413,7 +414,7 @@ impl LocatedImage {
     pub(super) async fn follow_device_if_possible(&self, mount_point: &Path) -> Result<()> {
         match self.follow_device(mount_point).await {
             Err(error) if error.kind() == Kind::Precondition => {
-                tracing::warn!(volume.id = %self.handle, error = %error.chain(), "file system is smaller than its volume");
+                tracing::warn!(volume.id = %self.handle, error = %error.chain(), "file system not grown to the size of its volume");
                 Ok(())
             }
             other => other,
@@ -480,7 +481,7 @@ fn staged_otherwise(found: &LocatedImage, target: &Path) -> Error {
     Error::new(
         Kind::Conflict,
         format!(
-            "volume {} is staged at {} already, in another way; unstage it first",
+            "volume {} is already staged at {} with other arguments; unstage it first",
             found.handle,
             target.display()
         ),

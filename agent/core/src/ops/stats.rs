@@ -62,7 +62,7 @@ impl Operations {
             Error::new(
                 Kind::Busy,
                 format!(
-                    "the file system of volume {} does not answer; look at its disk and at the kernel's log",
+                    "the file system of volume {} does not respond; check its disk and the kernel log",
                     found.handle
                 ),
             )
@@ -104,7 +104,7 @@ impl LocatedImage {
         {
             condition = Condition {
                 abnormal: true,
-                message: "its file system has become read-only; look at the kernel's log"
+                message: "the file system of the volume became read-only; check the kernel log"
                     .to_owned(),
             };
         }
@@ -115,7 +115,7 @@ impl LocatedImage {
             condition = Condition {
                 abnormal: true,
                 message: format!(
-                    "its file system does not answer; look at the kernel's log: {error}"
+                    "the file system of the volume does not respond; check the kernel log: {error}"
                 ),
             };
         }

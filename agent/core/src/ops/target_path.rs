@@ -129,7 +129,7 @@ pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
             let mut entries =
                 fs::read_dir(target.reached()).map_err(|error| failed(target, error))?;
             if entries.next().is_some() {
-                return Err(wrong(target, "is not empty; what is in it would be hidden"));
+                return Err(wrong(target, "is not empty; a mount would hide its files"));
             }
             Ok(false)
         }
@@ -181,7 +181,7 @@ pub(super) fn remove(target: &TargetLocation) -> Result<()> {
     {
         return Err(wrong(
             target,
-            "is not a publication of ours; nothing was removed",
+            "was not created by this agent; nothing was removed",
         ));
     } else {
         return Err(wrong(
@@ -213,10 +213,8 @@ fn failed(target: &TargetLocation, error: io::Error) -> Error {
 
 fn parent(target: &TargetLocation, error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::NotFound => wrong(target, "has no parent directory; make that first"),
-        io::ErrorKind::NotADirectory => {
-            wrong(target, "goes through something that is not a directory")
-        }
+        io::ErrorKind::NotFound => wrong(target, "has no parent directory; create it first"),
+        io::ErrorKind::NotADirectory => wrong(target, "has a parent that is not a directory"),
         _ => failed(target, error),
     }
 }

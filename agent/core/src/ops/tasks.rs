@@ -92,7 +92,7 @@ impl Tasks {
         let progress = progress.map_or_else(String::new, |progress| format!(" ({progress})"));
         Error::new(
             Kind::Busy,
-            format!("another change of {id} is running{progress}; ask again"),
+            format!("another operation on {id} is in progress{progress}; repeat the call later"),
         )
     }
 
@@ -101,13 +101,18 @@ impl Tasks {
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         if self.tracker.is_closed() {
-            return Err(Error::new(Kind::HalfDone, "the agent is shutting down"));
+            return Err(Error::new(
+                Kind::HalfDone,
+                "the agent is shutting down; repeat the call once it runs again",
+            ));
         }
         match self.tracker.spawn(change).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(cause) => panic::resume_unwind(cause),
-                Err(error) => Err(Error::new(Kind::HalfDone, "change was stopped").because(error)),
+                Err(error) => {
+                    Err(Error::new(Kind::HalfDone, "the operation was cancelled").because(error))
+                }
             },
         }
     }

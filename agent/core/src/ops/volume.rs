@@ -134,7 +134,7 @@ impl Operations {
             return Err(Error::new(
                 Kind::NoSpace,
                 format!(
-                    "accessibility_requirements leave no room for node {}",
+                    "accessibility_requirements exclude node {}",
                     self.settings().node
                 ),
             ));
@@ -363,7 +363,7 @@ impl Operations {
                 let after = found.class.backend.grow(image.id, wanted).await?.into_inner();
                 fail::point("expand-volume.grown");
                 if after.size > image.size {
-                    tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume grown");
+                    tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume expanded");
                 }
                 Ok((after.size, has_file_system))
             })
@@ -434,7 +434,10 @@ impl LocatedImage {
             None => Ok(()),
             Some(published) => Err(Error::new(
                 Kind::InUse,
-                format!("volume {handle} is published to node {}", published.node),
+                format!(
+                    "volume {handle} is published to node {}; unpublish it first",
+                    published.node
+                ),
             )),
         }
     }
@@ -480,7 +483,7 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
     for capability in capabilities {
         if capability.mode.is_multi_node() {
             return Err(Error::invalid(format!(
-                "{field}: access mode {} needs several nodes; a local volume has one",
+                "{field}: access mode {} needs several nodes, but a local volume is on one node only",
                 capability.mode.word()
             )));
         }
@@ -490,7 +493,7 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
                 && one != other
             {
                 return Err(Error::invalid(format!(
-                    "{field}: a volume cannot have both {one} and {other}"
+                    "{field}: one volume cannot have the file systems {one} and {other}"
                 )));
             }
             file_system = file_system.or(kind);
@@ -555,7 +558,7 @@ fn inherit(labels: &mut Labels, request: &CreateVolume, source: &Image) -> Resul
             && wanted != kind
         {
             return Err(Error::invalid(format!(
-                "volume_capabilities: fs_type {wanted} was asked for, but the source has {kind}"
+                "volume_capabilities: fs_type is {wanted}, but the file system of the source is {kind}"
             )));
         }
     }

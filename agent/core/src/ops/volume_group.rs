@@ -102,7 +102,7 @@ impl LocatedImage {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "group {} was changed by another call; ask again",
+                "group {} was changed by another call; repeat the call",
                 self.handle
             ),
         ))
@@ -173,7 +173,7 @@ impl Operations {
             return Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "group {:?} exists already, with other parameters or volumes",
+                    "group {:?} already exists with other parameters or volumes; choose another name",
                     request.name.as_str()
                 ),
             ));
@@ -262,7 +262,7 @@ impl Operations {
         let changed = found.class.backend.relabel(id, &change).await?;
         fail::point("modify-group.changed");
         found.image = changed.into_inner();
-        tracing::info!(group.id = %found.handle, members = wanted.len(), "group changed");
+        tracing::info!(group.id = %found.handle, members = wanted.len(), "members of group changed");
         Ok(volumes.group(found))
     }
 
@@ -328,7 +328,7 @@ impl Operations {
                 Error::new(
                     Kind::Precondition,
                     format!(
-                        "group {} has a volume in class {}, which is not configured any more; remove it from the group first",
+                        "group {} has a volume in class {}, which is no longer configured; remove it from the group first",
                         group.handle, member.class
                     ),
                 )
@@ -387,7 +387,7 @@ impl Operations {
             let place = place.map_err(|error| match error.kind() {
                 Kind::WrongNode => Error::new(
                     Kind::Precondition,
-                    format!("{error}; the volumes of a group are all on one node"),
+                    format!("{error}; all volumes of a group must be on one node"),
                 ),
                 _ => error,
             })?;
@@ -545,7 +545,7 @@ impl Volumes {
                 published: None,
                 condition: Condition {
                     abnormal: true,
-                    message: "volume is lost".to_owned(),
+                    message: "volume no longer exists".to_owned(),
                 },
             },
         };

@@ -40,9 +40,12 @@ const FILE: u32 = 0o060;
 /// `Busy` when a directory was moved while it was walked: the repeat walks again.
 pub(super) fn give(root: &Path, group: u32) -> Result<()> {
     let failed = |error: io::Error| {
-        let what = format!("could not give {} to group {group}", root.display());
+        let what = format!(
+            "could not change the group of the files below {} to {group}",
+            root.display()
+        );
         if error.raw_os_error() == Some(libc::ESTALE) {
-            let why = "a directory in it was moved meanwhile; ask again";
+            let why = "a directory in it was moved at the same time; repeat the call";
             return Error::new(Kind::Busy, format!("{what}: {why}"));
         }
         Error::io(what, error)
