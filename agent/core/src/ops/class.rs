@@ -11,9 +11,9 @@ use crate::{
 /// A device class.
 #[derive(Debug, Clone)]
 pub struct Class {
-    /// Its name, part of the ids of what is in it.
+    /// Its name; part of the handles of its images.
     pub name: ClassName,
-    /// What stores its images.
+    /// The back end that stores its images.
     pub backend: Arc<dyn Backend>,
 }
 
@@ -22,10 +22,10 @@ pub struct Class {
 pub struct Classes(Vec<Class>);
 
 impl Classes {
-    /// The classes of node `node`, of which the first is the default.
+    /// The classes of node `node`; the first one is the default.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when there is none, two have one name, or ids would be longer than 128 bytes.
+    /// [`Kind::Invalid`] if there is no class, if two classes have the same name, or if handles would exceed 128 bytes.
     pub fn new(node: &NodeName, classes: Vec<Class>) -> Result<Self> {
         if classes.is_empty() {
             return Err(Error::invalid(

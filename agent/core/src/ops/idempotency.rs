@@ -1,4 +1,4 @@
-//! Whether a call that names what is there already asks for just that (CSI, idempotency).
+//! Idempotency: decides whether a repeated create call matches the existing volume (CSI, idempotency).
 
 use super::{
     labels::{self, Read},
@@ -9,10 +9,10 @@ use super::{
 use crate::{Error, Kind, Result};
 
 impl LocatedImage {
-    /// Whether this volume is what `request` asks for.
+    /// Checks that this volume is what `request` asks for.
     ///
     /// # Errors
-    /// `Conflict` saying what differs.
+    /// `Conflict` naming the difference.
     pub(super) fn answers(&self, request: &CreateVolume) -> Result<()> {
         let differs = |what: String| {
             Err(Error::new(
@@ -27,7 +27,8 @@ impl LocatedImage {
         if image.label(labels::NAME) != Some(request.name.as_str()) {
             return differs(format!("its name is {:?}", image.label(labels::NAME)));
         }
-        // Who names none takes it where it is: the default may have become another one since it was made.
+        // Without a class in the request any class matches: the default class may have changed since the volume was
+        // created.
         let named = parameters::class(&request.parameters)?;
         if named.is_some_and(|named| named != self.class.name) {
             return differs(format!("it is in class {}", self.class.name));

@@ -3,7 +3,7 @@
 use super::labels;
 use crate::{Error, Result, backend::LabelChange, types::Map};
 
-/// Refuses what cannot be changed, naming it.
+/// Refuses parameters that are not mutable, naming them.
 pub(super) fn check(mutable: &Map) -> Result<()> {
     for (key, value) in mutable {
         let wrong = |why: &str| Err(Error::invalid(format!("mutable_parameters.{key}: {why}")));
@@ -32,7 +32,7 @@ pub(super) fn check(mutable: &Map) -> Result<()> {
     Ok(())
 }
 
-/// What the parameters change of the labels beside an image.
+/// The changes of the labels of an image for these parameters.
 pub(super) fn change(mutable: &Map) -> LabelChange {
     let mut change = LabelChange::default();
     for (key, value) in mutable {
