@@ -9,7 +9,7 @@ use drumlin_reconciler::Cluster;
 
 use crate::telemetry::{self, LogFormat};
 
-/// Keeps a machine's local volumes the way files say they should be, and serves them over CSI.
+/// Provisions local volumes from declarative manifests and serves them over CSI.
 #[derive(Debug, Parser)]
 #[command(version = crate::VERSION, about, disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -19,60 +19,60 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serve CSI on a unix socket, and converge a directory of manifests or the objects of an API server.
+    /// Serve CSI on a unix socket, and reconcile a directory of manifests or the objects of a Kubernetes API server.
     #[command(after_help = "Example:\n  drumlin agent --manifests /etc/drumlin/manifests.d")]
     Agent(AgentArguments),
-    /// Converge a directory of manifests through the socket of an agent that runs elsewhere.
+    /// Reconcile a directory of manifests through the CSI socket of a separately running agent.
     #[command(
         after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
     )]
     Reconcile(ReconcileArguments),
-    /// Look after what is a cluster's and no node's: claims of users in groups, nodes that are gone. One for a cluster.
+    /// Run the cluster-wide controller: resolves PersistentVolumeClaims of groups and reports lost nodes. One per cluster.
     #[command(after_help = "Example:\n  drumlin controller --kubeconfig ~/.kube/config")]
     Controller(ControllerArguments),
-    /// Say on a socket who the driver is, and that its volumes grow at their nodes: for the stock resizer, one for a cluster.
+    /// Serve only driver name and capabilities on a socket, for the external-resizer sidecar. One per cluster.
     #[command(after_help = "Example:\n  drumlin driver-info --endpoint unix:///csi/csi.sock")]
     DriverInfo(DriverInfoArguments),
-    /// Ask an agent who it is. Exits with 1 when none answers.
+    /// Check that an agent responds, and print its name and version. Exits with 1 if it does not respond.
     #[command(after_help = "Example:\n  drumlin ping")]
     Ping(PingArguments),
-    /// Check manifests without an agent. Exits with 4 if one is invalid.
+    /// Validate manifests without an agent. Exits with 4 if one is invalid.
     #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]
     Validate(ValidateArguments),
-    /// Show what became of the manifests, from the state files. Exits with 3 if anything is not ready.
+    /// Show the status of all objects, from the state files. Exits with 3 if any object is not ready.
     #[command(after_help = "Example:\n  drumlin status -o wide")]
     Status(StatusArguments),
-    /// Print the manifests that restore a snapshot, from the state files. Applies nothing.
+    /// Print the manifests that restore a snapshot, from the state files. Does not apply them.
     #[command(
         after_help = "Example:\n  drumlin restore dgsnap db/before-upgrade --suffix -restored > restored.yaml"
     )]
     Restore(RestoreArguments),
-    /// Show what the agent has and no object asks for: what was released, is left of former namespaces, or has no manifest.
+    /// List resources of the agent that no object refers to: released ones, and those whose namespace or manifest was removed.
     #[command(after_help = "Example:\n  drumlin kept")]
     Kept(KeptArguments),
-    /// Give what is kept to an object: it has that then, with its bytes, and nothing new is made.
+    /// Adopt a retained resource: the object gets it with its data instead of a new one.
     #[command(
         after_help = "Example:\n  drumlin adopt host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4 db/data"
     )]
     Adopt(AdoptArguments),
-    /// Let what is kept of an object whose manifest is away go to the other side: from a file to the API server, or back.
+    /// Hand a retained resource over between manifest files and the API server, after its manifest was removed from one side.
     #[command(after_help = "Example:\n  drumlin handover Volume db/data")]
     Handover(HandoverArguments),
-    /// Destroy what is kept and no object asks for; shows what that is first.
+    /// Permanently delete a retained resource that no object refers to; shows it and asks for confirmation first.
     #[command(
         after_help = "Example:\n  drumlin delete host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4"
     )]
     Delete(DeleteArguments),
-    /// Give the volumes of a group snapshot their bytes of its moment back, in place: all of them or none.
+    /// Roll the volumes of a group snapshot back to its point in time, in place: all of them or none.
     #[command(after_help = "Example:\n  drumlin rollback dgsnap db/before-upgrade")]
     Rollback(RollbackArguments),
-    /// Print the custom resource definitions of the kinds there are.
+    /// Print the custom resource definitions of all kinds.
     #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
     Crds,
-    /// Let writers go on that wait for the agent, should it die meanwhile. The agent starts this itself.
+    /// Thaw watchdog: thaws and resumes quiesced volumes if the agent dies. The agent starts this itself.
     #[command(hide = true)]
     Guard,
-    /// Print a script that completes commands in a shell.
+    /// Print the completion script for a shell.
     #[command(after_help = "Example:\n  drumlin completions bash > /etc/bash_completion.d/drumlin")]
     Completions {
         /// The shell.
@@ -92,22 +92,22 @@ pub(crate) enum Command {
     },
 }
 
-/// How to log.
+/// Logging options.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LogArguments {
-    /// How a log line looks.
+    /// Format of log lines.
     #[arg(long, env = "DRUMLIN_LOG_FORMAT", value_name = "FORMAT")]
     pub(crate) log_format: Option<LogFormat>,
-    /// What is logged: error, warn, info, debug, or a filter.
+    /// Log level: error, warn, info, debug, or a filter such as drumlin=debug.
     #[arg(long, env = "DRUMLIN_LOG", value_name = "LEVEL")]
     pub(crate) log_level: Option<String>,
 }
 
 impl LogArguments {
-    /// Begins to log as they say, of a command that has no configuration file.
+    /// Starts logging for a command that has no configuration file.
     ///
     /// # Errors
-    /// When the filter is none.
+    /// If the filter is invalid.
     pub(crate) fn start(&self) -> anyhow::Result<()> {
         let level = self.log_level.as_deref().unwrap_or("info");
         telemetry::start(self.log_format.unwrap_or_default(), level)
@@ -119,13 +119,13 @@ pub(crate) struct AgentArguments {
     /// The configuration file.
     #[arg(long, env = "DRUMLIN_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where to answer: `unix:///path.sock`, `unix:/path.sock` or `/path.sock` [default: `unix:///run/drumlin/csi.sock`]
+    /// Socket to serve CSI on: `unix:///path.sock`, `unix:/path.sock` or `/path.sock` [default: `unix:///run/drumlin/csi.sock`]
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) endpoint: Option<String>,
     /// This node's name [default: the host's name]
     #[arg(long, env = "DRUMLIN_NODE", value_name = "NAME")]
     pub(crate) node: Option<String>,
-    /// Former names of this node, or nodes whose disks came here for good: what they made becomes this node's.
+    /// Former names of this node, or nodes whose disks were moved here permanently: their volumes are adopted by this node.
     #[arg(
         long,
         env = "DRUMLIN_ADOPT_NODE",
@@ -133,17 +133,17 @@ pub(crate) struct AgentArguments {
         value_delimiter = ','
     )]
     pub(crate) adopt_node: Vec<String>,
-    /// Where state is kept, and the images of the built-in class [default: /var/lib/drumlin]
+    /// State directory; also holds the images of the built-in class [default: /var/lib/drumlin]
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// A directory of manifests to converge.
+    /// Directory of manifests to reconcile.
     #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) owners: OwnerArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
-    /// Volumes must be published by the controller before a node may use them.
+    /// Require ControllerPublishVolume before a volume can be staged or published.
     #[arg(
         long,
         env = "DRUMLIN_ATTACH",
@@ -160,14 +160,14 @@ pub(crate) struct AgentArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PingArguments {
-    /// Where the agent answers.
+    /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DriverInfoArguments {
-    /// Where to answer.
+    /// Socket to serve on.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) endpoint: String,
     /// The name of the CSI driver, as in the configuration of the agents.
@@ -177,19 +177,20 @@ pub(crate) struct DriverInfoArguments {
     pub(crate) log: LogArguments,
 }
 
-/// The API server whose objects are converged.
+/// The API server whose objects are reconciled.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArguments {
-    /// Converge the objects of this node that the Kubernetes API server has: that of this pod, or of the environment.
+    /// Reconcile the objects of this node from the Kubernetes API server that is configured by the pod or the environment.
     #[arg(long, env = "DRUMLIN_KUBERNETES")]
     pub(crate) kubernetes: bool,
-    /// The same, of the API server that this file names.
+    /// Reconcile the objects of this node from the Kubernetes API server that this kubeconfig file names.
     #[arg(long, env = "DRUMLIN_KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Mount volumes on this host where such objects ask for it: whoever may write them chooses paths of this host.
+    /// Mount volumes on this host where objects of the API server request it. Users who may write these objects can then choose
+    /// mount paths on this host.
     #[arg(long, env = "DRUMLIN_ALLOW_HOST_MOUNTS")]
     pub(crate) allow_host_mounts: bool,
-    /// With that: only below these directories, and through no link below them.
+    /// With --allow-host-mounts: mount only below these directories; symbolic links below them are not followed.
     #[arg(
         long,
         env = "DRUMLIN_MOUNT_ROOTS",
@@ -199,7 +200,7 @@ pub(crate) struct ClusterArguments {
         requires = "allow_host_mounts"
     )]
     pub(crate) mount_roots: Vec<PathBuf>,
-    /// With that: what their file systems may bring with them, which else is refused there (mounted `nosuid,nodev`).
+    /// With --allow-host-mounts: features that these mounts may use; by default they are mounted `nosuid,nodev`.
     #[arg(
         long,
         env = "DRUMLIN_MOUNT_ALLOW",
@@ -208,8 +209,8 @@ pub(crate) struct ClusterArguments {
         requires = "allow_host_mounts"
     )]
     mount_allow: Vec<MountRisk>,
-    /// Wait up to so many seconds, at random, before the API server is asked first: very many agents that start together
-    /// come one after the other.
+    /// Maximum random delay, in seconds, before the first request to the API server: spreads the load of many agents that start
+    /// at the same time.
     #[arg(
         long,
         env = "DRUMLIN_START_JITTER",
@@ -221,17 +222,17 @@ pub(crate) struct ClusterArguments {
     pub(crate) claims: ClaimArguments,
 }
 
-/// What a file system that somebody else writes can bring onto a host.
+/// A feature of a file system with tenant-controlled contents that can endanger a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum MountRisk {
-    /// Programs that run as who owns them, such as root (set-user-id, file capabilities).
+    /// Programs that run with the rights of their owner, such as root (set-user-id, file capabilities).
     Suid,
-    /// Nodes of the devices of this host.
+    /// Device nodes of this host.
     Dev,
 }
 
 impl MountRisk {
-    /// The mount option that keeps it away.
+    /// The mount option that disables the feature.
     fn refusal(self) -> String {
         match self {
             Self::Suid => "nosuid".to_owned(),
@@ -240,10 +241,11 @@ impl MountRisk {
     }
 }
 
-/// What the agents and the controller must be told alike.
+/// Options that the agents and the controller must agree on.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClaimArguments {
-    /// Who gives a node to objects that name none: the agent that has their source, or the controller (for very many nodes).
+    /// Component that sets the node of objects without spec.nodeName: the agent that has their source, or the controller (for
+    /// clusters with very many nodes).
     #[arg(
         long,
         env = "DRUMLIN_CLAIM",
@@ -254,13 +256,13 @@ pub(crate) struct ClaimArguments {
 }
 
 impl ClaimArguments {
-    /// Whether that is left to the controller.
+    /// Returns true if the controller assigns nodes.
     pub(crate) fn are_the_controllers(&self) -> bool {
         self.claim == Claimant::Controller
     }
 }
 
-/// Who gives a node to objects that name none.
+/// Component that sets the node of objects that name none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Claimant {
     /// The agent that has their source.
@@ -272,13 +274,13 @@ enum Claimant {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ControllerArguments {
-    /// The file that names the API server [default: that of this pod, or of the environment]
+    /// Kubeconfig file of the API server [default: the configuration of the pod or the environment]
     #[arg(long, env = "DRUMLIN_KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// The name of the CSI driver, as in the configuration of the agents.
     #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME", default_value = crate::config::DRIVER)]
     pub(crate) driver_name: String,
-    /// The namespace of the lease that only one of several controllers holds.
+    /// Namespace of the leader election lease.
     #[arg(
         long,
         env = "DRUMLIN_NAMESPACE",
@@ -286,12 +288,12 @@ pub(crate) struct ControllerArguments {
         default_value = "drumlin-system"
     )]
     pub(crate) namespace: String,
-    /// What this one is called among them, such as the name of its pod [default: the host's name and the process id]
+    /// Identity in the leader election, such as the name of the pod [default: the host's name and the process id]
     #[arg(long, env = "DRUMLIN_IDENTITY", value_name = "NAME")]
     pub(crate) identity: Option<String>,
     #[command(flatten)]
     pub(crate) claims: ClaimArguments,
-    /// So many seconds a node may be gone before its objects say so.
+    /// Grace period in seconds before the objects of a lost node report it.
     #[arg(
         long,
         env = "DRUMLIN_NODE_GRACE",
@@ -304,7 +306,7 @@ pub(crate) struct ControllerArguments {
 }
 
 impl ClusterArguments {
-    /// What the reconciler is told of it.
+    /// The settings of the reconciler for the API server.
     pub(crate) fn cluster(&self) -> Option<Cluster> {
         (self.kubernetes || self.kubeconfig.is_some()).then(|| Cluster {
             kubeconfig: self.kubeconfig.clone(),
@@ -324,11 +326,11 @@ impl ClusterArguments {
     }
 }
 
-/// Whose manifests are believed.
+/// Users whose manifests are accepted.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OwnerArguments {
-    /// A user, by name or number, whose manifests are believed beside those of root and of the user who runs this, such as
-    /// 65533 where git-sync writes them; may be repeated.
+    /// Additional user, by name or number, whose manifest files are accepted besides those of root and of the user running
+    /// this command, such as 65533 for git-sync; may be repeated.
     #[arg(
         long = "manifest-owner",
         env = "DRUMLIN_MANIFEST_OWNER",
@@ -339,31 +341,31 @@ pub(crate) struct OwnerArguments {
     pub(crate) manifest_owners: Vec<u32>,
 }
 
-/// The number of a user.
+/// Parses a user name or number to its number.
 fn user(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }
     match nix::unistd::User::from_name(text) {
         Ok(Some(user)) => Ok(user.uid.as_raw()),
-        Ok(None) => Err("there is no such user on this host".to_owned()),
+        Ok(None) => Err("this user does not exist on this host".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReconcileArguments {
-    /// Where the agent answers.
+    /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,
-    /// The directory of manifests to converge.
+    /// Directory of manifests to reconcile.
     #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR", required_unless_present_any = ["kubernetes", "kubeconfig"])]
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) owners: OwnerArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
-    /// Where state is kept.
+    /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
     #[command(flatten)]
@@ -372,31 +374,31 @@ pub(crate) struct ReconcileArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ValidateArguments {
-    /// Files, or directories of files.
+    /// Manifest files, or directories of them.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub(crate) paths: Vec<PathBuf>,
 }
 
-/// How status is shown.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Output {
     /// A table with more columns.
     Wide,
-    /// All there is, for programs.
+    /// All fields as JSON, for programs.
     Json,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StatusArguments {
-    /// How to show it.
+    /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<Output>,
-    /// Where state is kept.
+    /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
 }
 
-/// What can be restored, by its short name.
+/// Kinds that can be restored, by short name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SnapshotKind {
     /// A group snapshot: a volume for each member, and a group of them.
@@ -409,13 +411,13 @@ pub(crate) enum SnapshotKind {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RestoreArguments {
-    /// What it is.
+    /// Kind of the object.
     #[arg(value_name = "KIND")]
     pub(crate) kind: SnapshotKind,
-    /// Which one: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: String,
-    /// What stands behind the name of whatever is made, so that it is another one.
+    /// Suffix of the names of the restored objects, so that they differ from the originals.
     #[arg(
         long,
         value_name = "SUFFIX",
@@ -423,28 +425,28 @@ pub(crate) struct RestoreArguments {
         allow_hyphen_values = true
     )]
     pub(crate) suffix: String,
-    /// Where state is kept.
+    /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
 }
 
-/// The agent, and what the reconciler knows.
+/// The agent and the state directory of the reconciler.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HostArguments {
-    /// Where the agent answers.
+    /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: Endpoint,
-    /// Where state is kept.
+    /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct KeptArguments {
-    /// How to show it.
+    /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<Output>,
-    /// Also what other callers of the agent have made, such as kubelet.
+    /// Also list resources created by other callers of the agent, such as kubelet.
     #[arg(long)]
     pub(crate) all: bool,
     #[command(flatten)]
@@ -453,17 +455,17 @@ pub(crate) struct KeptArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AdoptArguments {
-    /// The agent's id of it (`NODE/CLASS/KEY`), as `drumlin kept` shows it.
+    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`.
     #[arg(value_name = "HANDLE")]
     pub(crate) handle: String,
-    /// The object that shall have it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Object that adopts it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: String,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }
 
-/// The kinds there are.
+/// Kinds of objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ObjectKind {
     #[value(name = "Volume", aliases = ["volume", "dv"])]
@@ -477,7 +479,7 @@ pub(crate) enum ObjectKind {
 }
 
 impl ObjectKind {
-    /// As manifests call it.
+    /// The kind as spelled in manifests.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Volume => "Volume",
@@ -490,30 +492,30 @@ impl ObjectKind {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HandoverArguments {
-    /// What it is.
+    /// Kind of the object.
     #[arg(value_name = "KIND")]
     pub(crate) kind: ObjectKind,
-    /// Which one: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: String,
-    /// Where state is kept.
+    /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeleteArguments {
-    /// The agent's id of it (`NODE/CLASS/KEY`), as `drumlin kept` shows it.
+    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`.
     #[arg(value_name = "HANDLE")]
     pub(crate) handle: String,
-    /// Do not ask.
+    /// Delete without asking for confirmation.
     #[arg(long)]
     pub(crate) yes: bool,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }
 
-/// What can be rolled back to, by its short name.
+/// Kinds that volumes can be rolled back to, by short name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum GroupSnapshotKind {
     /// A group snapshot.
@@ -523,23 +525,23 @@ pub(crate) enum GroupSnapshotKind {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RollbackArguments {
-    /// What it is.
+    /// Kind of the object.
     #[arg(value_name = "KIND")]
     pub(crate) kind: GroupSnapshotKind,
-    /// Which one: `NAMESPACE/NAME`, `NAME` in the namespace `default`, or the agent's id of it (`NODE/CLASS/KEY`).
+    /// Name of the group snapshot: `NAMESPACE/NAME`, `NAME` in the namespace `default`, or its handle (`NODE/CLASS/KEY`).
     #[arg(value_name = "NAMESPACE/NAME|ID")]
     pub(crate) which: String,
-    /// What this rollback is called, and the group snapshot of what was there before: the same name is done once
-    /// [default: `rollback-` and the time]
+    /// Name of this rollback, and of the group snapshot that keeps the previous contents. Repeating a call with the same name
+    /// does not roll back again [default: `rollback-` and the time]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// Keep nothing of what was there before.
+    /// Do not keep the previous contents.
     #[arg(long)]
     pub(crate) discard: bool,
-    /// Where the agent answers.
+    /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,
-    /// Where state is kept.
+    /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
 }

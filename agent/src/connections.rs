@@ -75,7 +75,7 @@ impl Connections {
                     }
                     Err(error) => {
                         if connections.lock().is_news() {
-                            tracing::warn!(error = %error, "nobody can be let in");
+                            tracing::warn!(error = %error, "could not accept a connection");
                         }
                         sleep(PAUSE).await;
                     }
@@ -99,7 +99,10 @@ impl Connections {
         if inside.count >= MOST {
             let Some((_, place)) = inside.silent.pop_first() else {
                 if inside.is_news() {
-                    tracing::warn!(limit = MOST, "too many connections; a new one is closed");
+                    tracing::warn!(
+                        limit = MOST,
+                        "connection limit reached, new connection closed"
+                    );
                 }
                 return None;
             };
@@ -163,7 +166,9 @@ impl Connection {
         place.waker.register(context.waker());
         if place.is_taken.load(Ordering::Acquire) {
             self.is_taken = true;
-            return Err(io::Error::other("another connection needs its place"));
+            return Err(io::Error::other(
+                "idle connection closed for a new one at the connection limit",
+            ));
         }
         if deadline.as_mut().poll(context).is_ready() {
             return Err(io::ErrorKind::TimedOut.into());

@@ -70,10 +70,7 @@ impl Server {
     /// # Errors
     /// When there is no such method, or no gRPC status in the answer.
     pub fn call(&self, method: usize, message: &[u8]) -> anyhow::Result<tonic::Code> {
-        let path = self
-            .methods
-            .get(method)
-            .context("there is no such method")?;
+        let path = self.methods.get(method).context("method does not exist")?;
         let mut bytes = BytesMut::with_capacity(message.len() + 5);
         bytes.put_u8(0);
         bytes.put_u32(u32::try_from(message.len())?);
@@ -92,7 +89,7 @@ impl Server {
                 let next = std::future::poll_fn(|context| {
                     http_body::Body::poll_frame(std::pin::Pin::new(&mut *body), context)
                 });
-                let frame = next.await.context("the answer has no status")??;
+                let frame = next.await.context("the response has no status")??;
                 let trailers = frame.trailers_ref().and_then(Status::from_header_map);
                 if let Some(status) = trailers {
                     return Ok(status.code());

@@ -80,7 +80,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
         Command::Restore(arguments) => commands::restore::run(&arguments)?,
         Command::Crds => commands::crds::run(),
-        Command::Guard => anyhow::bail!("the guard runs without this"),
+        Command::Guard => anyhow::bail!("the guard command is run without a runtime"),
         Command::Completions { shell } => commands::completions::run(shell),
         Command::Explain { what } => commands::explain::run(&what)?,
         Command::Man { directory } => commands::manual::run(&directory)?,

@@ -29,7 +29,7 @@ impl StateLock {
             .recursive(true)
             .mode(0o700)
             .create(directory)
-            .with_context(|| format!("could not make state directory {}", directory.display()))?;
+            .with_context(|| format!("could not create state directory {}", directory.display()))?;
         let path = directory.join("LOCK");
         let mut file = OpenOptions::new()
             .read(true)
@@ -51,7 +51,7 @@ impl StateLock {
                 Ok(Self { _file: file })
             }
             Err((_, Errno::EWOULDBLOCK)) => bail!(
-                "state directory {} is used by another agent, pid {}; stop that first, or choose another --state-dir",
+                "state directory {} is in use by another agent, pid {}; stop that agent first, or choose another --state-dir",
                 directory.display(),
                 holder.trim()
             ),

@@ -86,7 +86,7 @@ pub(crate) fn routes(
         )
         .register_encoded_file_descriptor_set(drumlin_proto::FILE_DESCRIPTOR_SET)
         .build_v1()
-        .context("could not describe the services")?;
+        .context("could not build the reflection service")?;
     let own = || Arc::clone(operations);
     let routes = Routes::new(reflection);
     let routes = volumegroup::Front::new(own()).register(routes);
@@ -125,8 +125,9 @@ fn panicked(
         .map(String::as_str)
         .or_else(|| cause.downcast_ref::<&str>().copied())
         .unwrap_or("no reason");
-    tracing::error!(error = text, "a call panicked");
-    crate::rpc::internal("the call failed inside the agent; its log says why").into_http()
+    tracing::error!(error = text, "rpc handler panicked");
+    crate::rpc::internal("the call failed because of a bug in the agent; see the log of the agent")
+        .into_http()
 }
 
 #[cfg(test)]

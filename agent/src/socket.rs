@@ -31,7 +31,7 @@ impl Socket {
                 .recursive(true)
                 .mode(0o755)
                 .create(parent)
-                .with_context(|| format!("could not make directory {}", parent.display()))?;
+                .with_context(|| format!("could not create directory {}", parent.display()))?;
         }
         clear(path)?;
         // The umask is the process's, so this happens before anything else makes files.
@@ -71,7 +71,8 @@ fn clear(path: &Path) -> anyhow::Result<()> {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => {
-            return Err(error).with_context(|| format!("could not look at {}", path.display()));
+            return Err(error)
+                .with_context(|| format!("could not read the metadata of {}", path.display()));
         }
     };
     if !metadata.file_type().is_socket() {
@@ -84,14 +85,14 @@ fn clear(path: &Path) -> anyhow::Result<()> {
         Ok(stream) => {
             let pid = getsockopt(&stream, PeerCredentials).map_or(0, |peer| peer.pid());
             bail!(
-                "endpoint {} is served by another process, pid {pid}; stop that first",
+                "endpoint {} is served by another process, pid {pid}; stop that process first",
                 path.display()
             );
         }
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path)
             .with_context(|| format!("could not remove the stale socket {}", path.display())),
         Err(error) => Err(error)
-            .with_context(|| format!("could not tell whether {} is in use", path.display())),
+            .with_context(|| format!("could not determine whether {} is in use", path.display())),
     }
 }
 

@@ -27,7 +27,7 @@ fn own(filter: &str) -> String {
 /// Begins to log what `filter` lets through, such as `info` or `drumlin=debug,warn`.
 pub(crate) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(own(filter)).with_context(|| {
-        format!("log level {filter:?} is not a filter such as info or drumlin=debug")
+        format!("log level {filter:?} is not a valid filter; use for example info or drumlin=debug")
     })?;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)

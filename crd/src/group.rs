@@ -21,7 +21,7 @@ use crate::{
     volume::DeletionPolicy,
 };
 
-/// Volumes that belong together.
+/// A set of volumes that are snapshotted together.
 #[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "drumlin.dev",
@@ -34,7 +34,7 @@ use crate::{
     derive = "PartialEq",
     status = "VolumeGroupStatus",
     selectable = ".spec.nodeName",
-    doc = "Volumes that belong together.",
+    doc = "A set of volumes that are snapshotted together.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -77,34 +77,34 @@ use crate::{
     validation = ("has(self.members) != has(self.selector)", "exactly one of members and selector must be set")
 )]
 pub struct VolumeGroupSpec {
-    /// The node that has the volumes; claimed from the first of them when left out, and once set it stays.
+    /// Node of the volumes. When omitted, the node of the first member is used. Immutable once set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// The members, by name: this or a selector.
+    /// Members by name. Set either this or `selector`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "members")]
     pub members: Option<Vec<GroupMember>>,
-    /// The members, by their labels: volumes and claims of this namespace on this node, at most 1,024. An empty one means all
-    /// of them.
+    /// Members by label: volumes and claims of this namespace on the node of the group, at most 1,024. An empty selector
+    /// selects all of them. Set either this or `members`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
-    /// No snapshot of the group is taken while it has fewer members than this; 1 when left out.
+    /// Minimum number of members: no group snapshot is taken while the group has fewer. Default: 1.
     #[serde(default = "one")]
     #[schemars(range(max = 4_294_967_295_u32))]
     pub min_members: u32,
-    /// What else the agent is told when it makes the group.
+    /// Further parameters of the create call.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     #[x_kube(validation = ("self == oldSelf", "parameters cannot be changed"))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the group when the object is destroyed: it goes too unless this is `Retain`. Its members stay whatever
-    /// this says.
+    /// What happens to the group when the object is deleted: `Delete` (the default) deletes it, `Retain` keeps it. The member
+    /// volumes are kept in both cases.
     #[serde(default = "delete")]
     pub deletion_policy: DeletionPolicy,
 }
 
-/// What a member of a group is: a Volume, or a claim.
+/// Kind of a group member: Volume or PersistentVolumeClaim.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -112,7 +112,7 @@ pub enum MemberKind {
     /// A Volume.
     #[default]
     Volume,
-    /// A claim.
+    /// A PersistentVolumeClaim.
     PersistentVolumeClaim,
 }
 
@@ -131,9 +131,9 @@ impl fmt::Display for MemberKind {
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GroupMember {
-    /// What it is.
+    /// Kind of the member.
     pub kind: MemberKind,
-    /// Its name, in the namespace of the group.
+    /// Name of the member, in the namespace of the group.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
@@ -153,79 +153,79 @@ fn by_kind_and_name(items: &Schema, most: usize) -> Schema {
     })
 }
 
-/// What has become of a member.
+/// Observed state of a group member.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberStatus {
-    /// What it is.
+    /// Kind of the member.
     pub kind: String,
-    /// Its name; empty when nothing here is called so.
+    /// Name of the member; empty when no object on this node corresponds to it.
     pub name: String,
-    /// Its `volume_id`, once it has one.
+    /// CSI `volume_id` of the member, once it exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
-    /// `Joined`, `Pending`, `NotFound`, `OtherNode`, `Conflict` or `Foreign`.
+    /// State of the member: `Joined`, `Pending`, `NotFound`, `OtherNode`, `Conflict` or `Foreign`.
     pub state: String,
-    /// Why it is so.
+    /// Explanation of the state.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// A claim that a manifest means, and the volume behind it.
+/// A claim that a manifest selects, and its volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Candidate {
-    /// What it is.
+    /// Kind of the candidate.
     pub kind: String,
-    /// Its name.
+    /// Name of the candidate.
     pub name: String,
-    /// Its `volume_id`, once it is bound.
+    /// CSI `volume_id` of its volume, once it is bound.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
-    /// The node that has the volume.
+    /// Node of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
 }
 
-/// The schema of the candidates: a list that is merged by kind and name. One more than a group can have says that there are
-/// too many.
+/// The schema of the candidates: a list that is merged by kind and name. It has room for one entry more than a group can
+/// have, which shows that there are too many.
 pub(crate) fn candidates(generator: &mut SchemaGenerator) -> Schema {
     by_kind_and_name(&generator.subschema_for::<Candidate>(), MOST_MEMBERS + 1)
 }
 
-/// What has become of a group.
+/// Observed state of a VolumeGroup.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupStatus {
-    /// The generation that this status is about; -1 before anybody has looked.
+    /// Generation of the spec that this status describes; -1 before the first reconciliation.
     #[serde(default = "unobserved")]
     pub observed_generation: i64,
-    /// Ready, and while they hold Reconciling, Stalled and others.
+    /// Conditions: Ready always; Reconciling, Stalled and others only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
-    /// The name that the agent knows the group by.
+    /// Name of the group in calls to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_name: Option<String>,
-    /// The last call that was made.
+    /// The last CSI call made for this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
-    /// The `volume_group_id`.
+    /// CSI-addons `volume_group_id` of the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_handle: Option<String>,
-    /// So many have joined.
+    /// Number of volumes that have joined the group.
     #[serde(default)]
     pub member_count: u32,
-    /// So many shall.
+    /// Number of volumes that should be in the group.
     #[serde(default)]
     pub desired_count: u32,
-    /// What has become of each.
+    /// State of each member.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<MemberStatus>,
-    /// When the last snapshot of it was taken, as RFC 3339.
+    /// Time of the last snapshot of the group, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_snapshot_time: Option<String>,
-    /// The claims that are meant, written by the controller alone.
+    /// The claims that the members or the selector resolve to; written only by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "candidates")]
     pub candidates: Vec<Candidate>,

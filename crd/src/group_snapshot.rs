@@ -20,7 +20,7 @@ use crate::{
     volume::DeletionPolicy,
 };
 
-/// One moment of all volumes of a group, kept.
+/// A point-in-time copy of all volumes of a group.
 #[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "drumlin.dev",
@@ -33,7 +33,7 @@ use crate::{
     derive = "PartialEq",
     status = "GroupSnapshotStatus",
     selectable = ".spec.nodeName",
-    doc = "One moment of all volumes of a group, kept.",
+    doc = "A point-in-time copy of all volumes of a group.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -75,19 +75,19 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 pub struct GroupSnapshotSpec {
-    /// The node that has the group; claimed by it when left out, and once set it stays.
+    /// Node of the group. When omitted, the agent of that node sets it. Immutable once set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// The group of this namespace whose moment it is.
+    /// Name of the VolumeGroup of this namespace whose volumes are snapshotted.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = ("self == oldSelf", "groupName cannot be changed"))]
     pub group_name: String,
-    /// What else the agent is told when it takes the snapshot.
+    /// Further parameters of the create call.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the snapshot when the object is destroyed: it goes too unless this is `Retain`.
+    /// What happens to the group snapshot when the object is deleted: `Delete` (the default) deletes it, `Retain` keeps it.
     #[serde(default = "delete")]
     pub deletion_policy: DeletionPolicy,
 }
@@ -96,53 +96,53 @@ pub struct GroupSnapshotSpec {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MemberSnapshot {
-    /// What it is a snapshot of.
+    /// Kind of the source.
     pub kind: String,
-    /// The name of that; empty when nothing here was called so.
+    /// Name of the source; empty when no object on this node corresponded to it.
     pub name: String,
-    /// The `volume_id` of that, fixed before the snapshot is asked for.
+    /// CSI `volume_id` of the source volume, recorded before the snapshot is requested.
     pub volume_handle: String,
-    /// The `snapshot_id`.
+    /// CSI `snapshot_id` of the member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
-    /// How large a volume made from it must be at least.
+    /// Minimum size of a volume created from this snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<Quantity>,
-    /// Whether volumes can be made from it.
+    /// True if volumes can be created from this snapshot.
     #[serde(default)]
     pub ready_to_use: bool,
 }
 
-/// What has become of a group snapshot.
+/// Observed state of a GroupSnapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotStatus {
-    /// The generation that this status is about; -1 before anybody has looked.
+    /// Generation of the spec that this status describes; -1 before the first reconciliation.
     #[serde(default = "unobserved")]
     pub observed_generation: i64,
-    /// Ready, and while they hold Reconciling, Stalled and others.
+    /// Conditions: Ready always; Reconciling, Stalled and others only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
-    /// The name that the agent knows the group snapshot by.
+    /// Name of the group snapshot in calls to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_name: Option<String>,
-    /// The last call that was made.
+    /// The last CSI call made for this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
-    /// The `group_snapshot_id`.
+    /// CSI `group_snapshot_id` of the group snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_snapshot_handle: Option<String>,
-    /// Its moment, as RFC 3339.
+    /// Point in time of the group snapshot, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<String>,
-    /// Whether volumes can be made from all members.
+    /// True if volumes can be created from all members.
     #[serde(default)]
     pub ready_to_use: bool,
-    /// So many members.
+    /// Number of members.
     #[serde(default)]
     pub member_count: u32,
-    /// The members: the list is fixed before the snapshot is asked for.
+    /// The members; the list is recorded before the snapshot is requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub members: Vec<MemberSnapshot>,
 }

@@ -355,7 +355,7 @@ impl Reader {
         // The same file under kubectl would mean something else, or be refused.
         for (place, word) in parsed.ambiguous {
             let message = format!(
-                "`{word}` without quotes is a boolean or a number to kubectl: put it in quotes"
+                "kubectl reads `{word}` without quotes as a boolean or a number: put it in quotes"
             );
             self.problem(origin.below(place), None, message);
         }
@@ -395,18 +395,22 @@ impl Reader {
             }
             (Some(GROUP), API_VERSION, _) => {
                 let message = format!(
-                    "kind: {kind:?} is not known; known are Volume, VolumeGroup, Snapshot and GroupSnapshot"
+                    "kind: {kind:?} is unknown; use Volume, VolumeGroup, Snapshot or GroupSnapshot"
                 );
                 self.problem(origin.place("kind"), None, message);
             }
             (Some(GROUP), ..) => {
                 let message = format!(
-                    "apiVersion: {api_version} is not known; this agent knows {API_VERSION}"
+                    "apiVersion: {api_version} is unknown; this agent supports {API_VERSION}"
                 );
                 self.problem(origin.place("apiVersion"), None, message);
             }
-            (_, "", _) => self.problem(here, None, "apiVersion is missing, or no text".to_owned()),
-            (_, _, "") => self.problem(here, None, "kind is missing, or no text".to_owned()),
+            (_, "", _) => self.problem(
+                here,
+                None,
+                "apiVersion is missing or not a string".to_owned(),
+            ),
+            (_, _, "") => self.problem(here, None, "kind is missing or not a string".to_owned()),
             _ => self.manifest.foreign.push(format!("{api_version}/{kind}")),
         }
     }

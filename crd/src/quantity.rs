@@ -103,7 +103,7 @@ impl Quantity {
     }
 
     fn too_large(&self) -> QuantityError {
-        self.wrong("is more than a volume can have: write less than 8Ei")
+        self.wrong("exceeds the largest possible volume size: use less than 8Ei")
     }
 }
 

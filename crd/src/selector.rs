@@ -7,46 +7,46 @@ use std::collections::BTreeMap;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// Which labels are meant: all of what is said here must hold. One that says nothing means all objects.
+/// Label selector: all requirements must match. An empty selector matches all objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Selector {
-    /// Labels with these values.
+    /// Labels that must have exactly these values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub match_labels: BTreeMap<String, String>,
-    /// What else must hold of labels.
+    /// Further requirements on labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub match_expressions: Vec<Requirement>,
 }
 
-/// What must hold of one label.
+/// A requirement on one label.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Requirement {
-    /// The label.
+    /// Key of the label.
     #[schemars(length(min = 1, max = 317))]
     pub key: String,
-    /// How it is looked at.
+    /// Operator that compares the label with the values.
     #[schemars(schema_with = "operators")]
     pub operator: Operator,
-    /// The values, for `In` and `NotIn` only.
+    /// The values; only for `In` and `NotIn`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub values: Vec<String>,
 }
 
-/// How a label is looked at.
+/// Operator of a requirement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operator {
-    /// It has one of the values.
+    /// The label has one of the values.
     In,
-    /// It is not there, or has none of the values.
+    /// The label is absent or has none of the values.
     NotIn,
-    /// It is there.
+    /// The label is present.
     Exists,
-    /// It is not there.
+    /// The label is absent.
     DoesNotExist,
 }
 
@@ -56,7 +56,7 @@ fn operators(_: &mut SchemaGenerator) -> Schema {
 }
 
 impl Selector {
-    /// Whether an object with these labels is meant.
+    /// Returns true if an object with these labels matches.
     pub fn matches(&self, labels: Option<&BTreeMap<String, String>>) -> bool {
         let label = |key: &str| labels.and_then(|labels| labels.get(key));
         let has = |(key, value): (&String, &String)| label(key) == Some(value);
@@ -75,7 +75,7 @@ impl Selector {
 }
 
 impl Requirement {
-    /// Whether there are values where there must be some, and none where they would mean nothing.
+    /// Returns true if the operator has values exactly when it needs them.
     pub(crate) fn has_the_values_it_needs(&self) -> bool {
         let needs = matches!(self.operator, Operator::In | Operator::NotIn);
         needs != self.values.is_empty()

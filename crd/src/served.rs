@@ -23,7 +23,7 @@ impl Object {
             "VolumeGroup" => made(metadata, spec, make_group)?,
             "GroupSnapshot" => made(metadata, spec, make_group_snapshot)?,
             other => {
-                let message = format!("{other:?} is not known to this agent");
+                let message = format!("{other:?} is unknown to this agent");
                 return Err(vec![wrong_at("kind".to_owned(), message)]);
             }
         };

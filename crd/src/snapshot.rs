@@ -21,7 +21,7 @@ use crate::{
     volume::DeletionPolicy,
 };
 
-/// One moment of a volume, kept.
+/// A point-in-time copy of a volume.
 #[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "drumlin.dev",
@@ -34,7 +34,7 @@ use crate::{
     derive = "PartialEq",
     status = "SnapshotStatus",
     selectable = ".spec.nodeName",
-    doc = "One moment of a volume, kept.",
+    doc = "A point-in-time copy of a volume.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -80,23 +80,23 @@ use crate::{
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 pub struct SnapshotSpec {
-    /// The node that has the volume; claimed by it when left out, and once set it stays.
+    /// Node of the source volume. When omitted, the agent of that node sets it. Immutable once set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// What it is a snapshot of.
+    /// Source of the snapshot.
     #[x_kube(validation = ("self == oldSelf", "source cannot be changed"))]
     pub source: SnapshotSource,
-    /// What else the agent is told when it makes the snapshot.
+    /// Further parameters of the create call.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the snapshot when the object is destroyed: it goes too unless this is `Retain`.
+    /// What happens to the snapshot when the object is deleted: `Delete` (the default) deletes it, `Retain` keeps it.
     #[serde(default = "delete")]
     pub deletion_policy: DeletionPolicy,
 }
 
-/// What a snapshot is taken of: exactly one of these.
+/// Source of a snapshot: set exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = ("has(self.volumeName) != has(self.persistentVolumeClaimName)", "exactly one of volumeName and persistentVolumeClaimName must be set"))]
@@ -105,45 +105,45 @@ pub struct SnapshotSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub volume_name: Option<String>,
-    /// A claim of this namespace.
+    /// A PersistentVolumeClaim of this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub persistent_volume_claim_name: Option<String>,
 }
 
-/// What has become of a Snapshot.
+/// Observed state of a Snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
-    /// The generation that this status is about; -1 before anybody has looked.
+    /// Generation of the spec that this status describes; -1 before the first reconciliation.
     #[serde(default = "unobserved")]
     pub observed_generation: i64,
-    /// Ready, and while they hold Reconciling, Stalled and others.
+    /// Conditions: Ready always; Reconciling, Stalled and others only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
-    /// The name that the agent knows the snapshot by.
+    /// Name of the snapshot in calls to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_name: Option<String>,
-    /// The last call that was made.
+    /// The last CSI call made for this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
-    /// The `snapshot_id`.
+    /// CSI `snapshot_id` of the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_handle: Option<String>,
-    /// The `volume_id` of the volume, fixed before the snapshot is asked for.
+    /// CSI `volume_id` of the source volume, recorded before the snapshot is requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_volume_handle: Option<String>,
-    /// Its moment, as RFC 3339.
+    /// Point in time of the snapshot, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creation_time: Option<String>,
-    /// Whether volumes can be made from it.
+    /// True if volumes can be created from the snapshot.
     #[serde(default)]
     pub ready_to_use: bool,
-    /// How large a volume made from it must be at least.
+    /// Minimum size of a volume created from the snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restore_size: Option<Quantity>,
-    /// The claim that is meant, written by the controller alone.
+    /// The claim that the source resolves to; written only by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "candidates")]
     pub candidates: Vec<Candidate>,

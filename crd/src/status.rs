@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
-/// The last call that was made for an object.
+/// The last CSI call made for an object.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LastOperation {
@@ -12,26 +12,26 @@ pub struct LastOperation {
     pub rpc: String,
     /// Its gRPC code, such as `ABORTED`.
     pub code: String,
-    /// What the agent said.
+    /// Message of the agent.
     #[schemars(length(max = 1024))]
     pub message: String,
-    /// How often it was tried.
+    /// Number of attempts.
     pub attempts: u32,
-    /// When it was tried first, as RFC 3339.
+    /// Time of the first attempt, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start_time: Option<String>,
-    /// When it is tried next, as RFC 3339.
+    /// Time of the next attempt, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<String>,
 }
 
-/// What the status of every kind has.
+/// Access to the fields that the status of every kind has.
 pub trait Observed {
-    /// The generation that it is about, and the conditions.
+    /// The observed generation and the conditions.
     fn seen(&self) -> (i64, &Vec<Condition>);
-    /// The same, to be written.
+    /// The observed generation and the conditions, mutable.
     fn seen_mut(&mut self) -> (&mut i64, &mut Vec<Condition>);
-    /// The last call that was made, to be written.
+    /// The last CSI call, mutable.
     fn last_operation_mut(&mut self) -> &mut Option<LastOperation>;
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// What `observedGeneration` is before anybody has looked, so that tools do not take silence for success.
+/// `observedGeneration` before the first reconciliation: tools must not read a missing value as success.
 pub(crate) fn unobserved() -> i64 {
     -1
 }

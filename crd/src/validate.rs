@@ -116,12 +116,12 @@ fn check_mount(checks: &mut Checks, mount: &VolumeMount) {
             && parts().all(|part| !part.is_empty())
             && !path.contains('\0'),
         "spec.mount.path",
-        "must be an absolute path without empty parts, such as /srv/data",
+        "must be an absolute path without empty components, such as /srv/data",
     );
     checks.that(
         !parts().any(|part| part == "." || part == ".."),
         "spec.mount.path",
-        "must not have a part '.' or '..'",
+        "must not have a component '.' or '..'",
     );
     checks.that(
         mount.options.len() <= 32,
@@ -180,7 +180,7 @@ pub fn group(spec: &VolumeGroupSpec) -> Vec<FieldError> {
                 .take(index)
                 .any(|other| Some(other) == members.get(index)),
             &format!("spec.members.{index}"),
-            format!("{name} is there twice"),
+            format!("{name} is listed twice"),
         );
     }
     checks.parameters(&spec.parameters);

@@ -20,7 +20,7 @@ use crate::{
     status::{LastOperation, conditions, unobserved},
 };
 
-/// A volume on one node, mounted where the manifest says.
+/// A volume on one node, mounted at the path given in the manifest.
 #[derive(CustomResource, KubeSchema, Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "drumlin.dev",
@@ -33,7 +33,7 @@ use crate::{
     derive = "PartialEq",
     status = "VolumeStatus",
     selectable = ".spec.nodeName",
-    doc = "A volume on one node, mounted where the manifest says.",
+    doc = "A volume on one node, mounted at the path given in the manifest.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -82,13 +82,12 @@ use crate::{
 #[x_kube(validation = ("!has(oldSelf.nodeName) || (has(self.nodeName) && self.nodeName == oldSelf.nodeName)", "nodeName cannot be changed once it is set"))]
 #[x_kube(validation = ("has(self.source) == has(oldSelf.source)", "source cannot be added or removed"))]
 pub struct VolumeSpec {
-    /// The node that has the volume. When left out it is this host, or in a cluster the node of its source; once set it
-    /// stays.
+    /// Node of the volume. Default: this host, or in a cluster the node of the source. Immutable once set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// The device class of the agent that it is made in; when left out that of its source, or the agent's default. The
-    /// status says which it is.
+    /// Device class in which the volume is created. Default: the class of the source, or the default class of the agent;
+    /// `status.deviceClass` shows the class in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 63),
@@ -96,38 +95,39 @@ pub struct VolumeSpec {
     )]
     #[x_kube(validation = ("self == oldSelf", "deviceClass cannot be changed"))]
     pub device_class: Option<String>,
-    /// How large it shall be at least, such as `10Gi`. It can grow, and never shrinks.
+    /// Minimum size of the volume, such as `10Gi`. It can be increased but not decreased.
     #[x_kube(validation = ("isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))", "capacity must be a quantity greater than 0, such as 10Gi"))]
     #[x_kube(validation = ("!isQuantity(self) || !isQuantity(oldSelf) || quantity(self).compareTo(quantity(oldSelf)) >= 0", "capacity can only grow"))]
     pub capacity: Quantity,
-    /// A mounted file system, which it is when left out, or a raw block device.
+    /// Filesystem (the default) for a mounted file system, Block for a raw block device.
     #[serde(default)]
     #[x_kube(validation = ("self == oldSelf", "volumeMode cannot be changed"))]
     pub volume_mode: VolumeMode,
-    /// Its file system; when left out that of its source, or the one that its class gives.
+    /// File system of the volume. Default: the file system of the source, or the one of the device class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "fsType cannot be changed"))]
     pub fs_type: Option<FsType>,
-    /// What it is made from, of this namespace: a snapshot, a member of a group's snapshot or another volume; blank when left
-    /// out.
+    /// Object of this namespace whose contents the volume gets: a snapshot, a member of a group snapshot, or another volume.
+    /// Without a source the volume is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "source cannot be changed"))]
     pub source: Option<VolumeSource>,
-    /// Where it is mounted on the host, nowhere when left out; in a cluster only by agents with `--allow-host-mounts`.
+    /// Mount on the host. Default: the volume is not mounted. In a cluster only agents with `--allow-host-mounts` mount volumes
+    /// on their host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount: Option<VolumeMount>,
-    /// What else the agent is told when it makes the volume, as a storage class would.
+    /// Further parameters of the create call, as in a storage class.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     #[x_kube(validation = ("self == oldSelf", "parameters cannot be changed"))]
     pub parameters: BTreeMap<String, String>,
-    /// What becomes of the volume when the object is destroyed: `Retain`, which it is when left out, keeps its bytes, to be
-    /// found again by an object of the same name.
+    /// What happens to the volume when the object is deleted: `Retain` (the default) keeps the volume and its data, and a new
+    /// object of the same name gets it back; `Delete` deletes it.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
 }
 
-/// A mounted file system, or a raw block device.
+/// Mode of a volume: a mounted file system or a raw block device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum VolumeMode {
     /// A mounted file system.
@@ -137,7 +137,7 @@ pub enum VolumeMode {
     Block,
 }
 
-/// The file system that a volume is formatted with; when left out that of its source, or the one that its class gives.
+/// File system that a volume is formatted with. Default: the file system of the source, or the one of the device class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FsType {
@@ -150,7 +150,7 @@ pub enum FsType {
 }
 
 impl FsType {
-    /// The kernel's name of it.
+    /// The name that the kernel uses.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -160,17 +160,17 @@ impl FsType {
     }
 }
 
-/// What becomes of the storage when its object is destroyed.
+/// What happens to the storage when its object is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum DeletionPolicy {
-    /// It stays, to be found again by the same name.
+    /// The storage and its data are kept; a new object of the same name gets them back.
     #[default]
     Retain,
-    /// It is deleted.
+    /// The storage is deleted.
     Delete,
 }
 
-/// What a volume is made from: exactly one of these.
+/// Source of the contents of a volume: set exactly one field.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(validation = ("[has(self.snapshotName), has(self.groupSnapshot), has(self.volumeName)].exists_one(x, x)", "exactly one of snapshotName, groupSnapshot and volumeName must be set"))]
@@ -182,7 +182,7 @@ pub struct VolumeSource {
     /// A member of a `GroupSnapshot` of this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_snapshot: Option<GroupSnapshotMember>,
-    /// Another Volume of this namespace, as it is now.
+    /// Another Volume of this namespace; its contents at the time of the copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub volume_name: Option<String>,
@@ -198,58 +198,59 @@ pub struct GroupSnapshotMember {
     /// The name of the member in its group.
     #[schemars(length(min = 1, max = 253))]
     pub member: String,
-    /// What the member is; only needed where a volume and a claim in the group have one name.
+    /// Kind of the member; only needed when a volume and a claim of the group have the same name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member_kind: Option<MemberKind>,
 }
 
-/// Where and how a volume is mounted on its host.
+/// Mount of a volume on its host.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, KubeSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeMount {
-    /// The directory, or for a raw volume the file, that it appears at; made when it is not there.
+    /// Directory on which the volume is mounted, or for a raw volume the file that becomes its device node; created if missing.
     #[schemars(length(min = 1, max = 4095), regex(pattern = "^(/[^/\\x00]+)+$"))]
-    #[x_kube(validation = ("!self.split('/').exists(c, c == '..' || c == '.')", "path must not have a part '.' or '..'"))]
+    #[x_kube(validation = ("!self.split('/').exists(c, c == '..' || c == '.')", "path must not have a component '.' or '..'"))]
     pub path: String,
-    /// Mount options, such as `noatime`; in a cluster `nosuid` and `nodev` hold too, unless the agent has `--mount-allow`.
+    /// Mount options, such as `noatime`. In a cluster `nosuid` and `nodev` are added unless `--mount-allow` of the agent
+    /// permits otherwise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32), inner(length(max = 256)))]
     pub options: Vec<String>,
-    /// Whether it can only be read there; it can be written when left out.
+    /// True for a read-only mount. Default: false.
     #[serde(default)]
     pub read_only: bool,
 }
 
-/// What has become of a Volume.
+/// Observed state of a Volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
-    /// The generation that this status is about; -1 before anybody has looked.
+    /// Generation of the spec that this status describes; -1 before the first reconciliation.
     #[serde(default = "unobserved")]
     pub observed_generation: i64,
-    /// Ready, and while they hold Reconciling, Stalled and others.
+    /// Conditions: Ready always; Reconciling, Stalled and others only while they are true.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "conditions")]
     pub conditions: Vec<Condition>,
-    /// The name that the agent knows the volume by.
+    /// Name of the volume in calls to the agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub csi_name: Option<String>,
-    /// The last call that was made.
+    /// The last CSI call made for this object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<LastOperation>,
     /// The `volume_id`: `<node>/<class>/<key>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume_handle: Option<String>,
-    /// The device class that it is in.
+    /// The device class that the volume is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device_class: Option<String>,
-    /// How large it is.
+    /// Current size of the volume.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Quantity>,
-    /// Where it is mounted.
+    /// Path at which the volume is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mount_path: Option<String>,
-    /// The group that holds it.
+    /// The group that the volume is a member of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_name: Option<String>,
 }

@@ -291,7 +291,7 @@ fn a_group_has_members_or_a_selector_and_every_mistake_has_its_line() {
         (
             "  members:\n  - {kind: Volume, name: a}\n  - {kind: Volume, name: b}\n  - {kind: Volume, name: a}\n",
             8,
-            "spec.members.2: a is there twice",
+            "spec.members.2: a is listed twice",
         ),
         ("  members:\n  - {name: a}\n", 6, "kind"),
         (

@@ -28,7 +28,9 @@ pub async fn blocking_at_once<T: Send + 'static>(
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
             Ok(cause) => std::panic::resume_unwind(cause),
-            Err(error) => Err(Error::new(Kind::HalfDone, "work was stopped").because(error)),
+            Err(error) => {
+                Err(Error::new(Kind::HalfDone, "the operation was cancelled").because(error))
+            }
         },
     }
 }

@@ -11,7 +11,7 @@ pub(crate) async fn run(arguments: &AdoptArguments) -> anyhow::Result<()> {
     let name = split(&arguments.name);
     let key = kept::adopt(host.endpoint.path(), &host.state_dir, handle, name).await?;
     print(&format!(
-        "{handle} is {key} from now on: as soon as a manifest or the API server asks for that on this node\n"
+        "{handle} is assigned to {key}: it is adopted as soon as a manifest or the API server declares that object on this node\n"
     ));
     Ok(())
 }

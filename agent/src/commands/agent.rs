@@ -85,7 +85,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     drop((socket, beside));
     tracing::info!("agent stopped");
     if let Ok(Err(error)) = followed {
-        anyhow::bail!("the reconciler has ended: {error}");
+        anyhow::bail!("the reconciler stopped unexpectedly: {error}");
     }
     served
 }
@@ -121,7 +121,9 @@ async fn serve_until_stopped(
         stop.cancelled().await;
         let changes = operations.shut_down();
         if tokio::time::timeout(PATIENCE, changes).await.is_err() {
-            tracing::warn!("a change has not ended; its repeat finishes or undoes it");
+            tracing::warn!(
+                "in-flight operations not completed before shutdown; repeating the calls completes or undoes them"
+            );
         }
         ended.cancel();
     };
@@ -143,14 +145,16 @@ fn raise_limits() {
         }
     });
     if let Err(error) = raised {
-        tracing::warn!(%error, "limit of open files not raised");
+        tracing::warn!(%error, "open file limit not raised");
     }
 }
 
 /// Says in one line what this host lacks.
 fn check_host() -> anyhow::Result<()> {
     if !nix::unistd::Uid::effective().is_root() {
-        anyhow::bail!("the agent mounts file systems and needs root; start it with sudo");
+        anyhow::bail!(
+            "the agent needs root to mount file systems; start it as root, for example with sudo"
+        );
     }
     let lacks = lacks(
         Path::new("/dev/loop-control").exists(),

@@ -12,12 +12,14 @@ use crate::cli::DeleteArguments;
 pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
     let (host, handle) = (&arguments.host, &arguments.handle);
     let deletion = Deletion::of(host.endpoint.path(), &host.state_dir, handle).await?;
-    print(&format!("this destroys:\n{}", deletion.shown()));
+    print(&format!("this permanently deletes:\n{}", deletion.shown()));
     if !arguments.yes {
         if !io::stdin().is_terminal() {
-            bail!("nothing was deleted; --yes does it without a question");
+            bail!(
+                "nothing was deleted: standard input is not a terminal; pass --yes to delete without confirmation"
+            );
         }
-        note("type yes to destroy it:");
+        note("type yes to delete it permanently:");
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         if answer.trim() != "yes" {

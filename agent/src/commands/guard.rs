@@ -12,12 +12,14 @@ pub(crate) fn run() -> ExitCode {
         Ok(WatchdogReport::Nothing) => ExitCode::SUCCESS,
         Ok(WatchdogReport::Death(images)) => {
             eprintln!(
-                "drumlin guard: the agent died while {images} images were held; they are not any more"
+                "drumlin guard: the agent died while {images} images were quiesced; they were thawed and resumed"
             );
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("drumlin guard: {error}; the agent starts it when it takes a group snapshot");
+            eprintln!(
+                "drumlin guard: {error}; do not run this command by hand, the agent starts it for a group snapshot"
+            );
             ExitCode::FAILURE
         }
     }

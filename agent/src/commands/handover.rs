@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &HandoverArguments) -> anyhow::Result<()> {
     };
     let handle = kept::hand_over(&arguments.state_dir, &key)?;
     print(&format!(
-        "{handle} goes to whoever asks for {key} on this node within an hour\n"
+        "{handle} is released for handover: the first object {key} that is declared on this node within an hour adopts it\n"
     ));
     Ok(())
 }

@@ -41,11 +41,11 @@ pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     let answer = answer.with_context(|| format!("rollback {name} at {endpoint}"))?;
     print(&match answer.kept {
         None => format!(
-            "rolled back to {}; what was there before is not kept\n",
+            "rolled back to {}; the previous contents were discarded\n",
             arguments.which
         ),
         Some(kept) => format!(
-            "rolled back to {}, {} volumes\nwhat was there before is group snapshot {id}; to go back to that:\n  drumlin rollback dgsnap {id}\n",
+            "rolled back to {}, {} volumes\nthe previous contents are in group snapshot {id}; to return to them:\n  drumlin rollback dgsnap {id}\n",
             arguments.which,
             kept.snapshots.len(),
             id = kept.group_snapshot_id
@@ -75,10 +75,10 @@ fn id(arguments: &RollbackArguments) -> anyhow::Result<String> {
     });
     match row {
         None => bail!(
-            "GroupSnapshot/{namespace}/{name}: there is none; `drumlin status` shows what there is"
+            "GroupSnapshot/{namespace}/{name} does not exist; `drumlin status` lists all objects"
         ),
         Some(row) if row.handle.is_empty() => bail!(
-            "GroupSnapshot/{namespace}/{name}: is not ready: {}: {}",
+            "GroupSnapshot/{namespace}/{name} is not ready: {}: {}",
             row.reason,
             row.message
         ),
@@ -102,12 +102,15 @@ async fn ask(
                     since = Instant::now();
                 }
                 if since.elapsed() >= PATIENCE {
-                    bail!("{told}; ask again with --name {}", request.name);
+                    bail!(
+                        "{told}; to continue the rollback, repeat it with --name {}",
+                        request.name
+                    );
                 }
                 tokio::time::sleep(PAUSE).await;
             }
             Err(status) if !is_answer(&status) => bail!(
-                "the agent cannot be reached; if it was, it goes on: ask again with --name {}",
+                "the agent cannot be reached; a rollback that has started continues: repeat it with --name {}",
                 request.name
             ),
             Err(status) => bail!("{}{}", status.message(), hint(status.code())),

@@ -21,7 +21,7 @@ pub(crate) struct Signals {
 impl Signals {
     /// Begins to listen: from here on no signal ends the process by itself.
     pub(crate) fn new() -> anyhow::Result<Self> {
-        let listen = |kind| signal(kind).context("could not listen to signals");
+        let listen = |kind| signal(kind).context("could not install signal handlers");
         Ok(Self {
             terminate: listen(SignalKind::terminate())?,
             interrupt: listen(SignalKind::interrupt())?,
@@ -48,7 +48,7 @@ impl Signals {
             if stop.is_cancelled() {
                 std::process::exit(1);
             }
-            tracing::info!("stops when running changes have ended");
+            tracing::info!("shutting down after in-flight operations");
             stop.cancel();
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
         let found = manifests(path)?;
         if found.is_empty() {
             problems.push(format!(
-                "{}: has no manifests; directories within it are not looked at",
+                "{}: contains no manifests; subdirectories are not read",
                 path.display()
             ));
         }
@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
                         let key = document.object.key();
                         if let Some(first) = places.insert(key.clone(), place.clone()) {
                             problems.push(format!(
-                                "{place}: {key} is there more than once: {first} too"
+                                "{place}: duplicate object {key}, first defined at {first}"
                             ));
                         }
                     }

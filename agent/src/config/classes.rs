@@ -195,8 +195,11 @@ pub(super) fn classes(
         .collect();
     match (defaults.as_slice(), file.len()) {
         ([_], _) | ([], 1) => {}
-        ([], _) => bail!("classes: none is the default; set `default: true` on one"),
-        (several, _) => bail!("classes: several are the default: {}", several.join(", ")),
+        ([], _) => bail!("classes: no class is the default; set `default: true` on one"),
+        (several, _) => bail!(
+            "classes: more than one class is the default: {}; keep `default: true` on one",
+            several.join(", ")
+        ),
     }
     check_directories(&file)?;
     file.sort_by_key(|class| !class.default);
@@ -218,7 +221,7 @@ fn check_directories(file: &[FileClass]) -> anyhow::Result<()> {
         for (name, path) in &seen {
             if directory.path.starts_with(path) || path.starts_with(&directory.path) {
                 bail!(
-                    "classes: the directories of {name} and {} are one, or one is in the other; give each its own",
+                    "classes: the directories of {name} and {} are the same, or one contains the other; give each class its own directory",
                     class.name
                 );
             }
@@ -247,7 +250,10 @@ fn one_class(class: &FileClass, nodes: &Nodes<'_>) -> anyhow::Result<Class> {
 impl FileDirectory {
     fn settings(&self, nodes: &Nodes<'_>) -> anyhow::Result<DirectorySettings> {
         if !self.path.is_absolute() {
-            bail!("directory.path {} is not absolute", self.path.display());
+            bail!(
+                "directory.path {} must be an absolute path",
+                self.path.display()
+            );
         }
         Ok(DirectorySettings {
             path: self.path.clone(),
@@ -273,7 +279,7 @@ impl FileThin {
         check_lvm_name(&self.pool).context("thin.pool")?;
         if !(1.0..=1000.0).contains(&self.overcommit) {
             bail!(
-                "thin.overcommit {} is not between 1 (nothing is promised twice) and 1000",
+                "thin.overcommit {} must be between 1 (no overcommit) and 1000",
                 self.overcommit
             );
         }
@@ -308,7 +314,7 @@ impl FileThin {
         };
         if guard.warn_at > guard.data_limit {
             bail!(
-                "thin.warnAt {}% is more than thin.dataLimit {}%: nobody would be warned in time",
+                "thin.warnAt {}% must not exceed thin.dataLimit {}%: the warning would come too late",
                 guard.warn_at,
                 guard.data_limit
             );
@@ -325,7 +331,7 @@ impl FileCreate {
             None => *CHUNKS.start(),
         };
         if !CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
-            bail!("thin.create.chunk {chunk} bytes: it is a power of two from 64KiB to 1GiB");
+            bail!("thin.create.chunk {chunk} bytes must be a power of two from 64KiB to 1GiB");
         }
         let metadata = match self.metadata.as_deref() {
             None | Some("auto") => None,
@@ -333,7 +339,7 @@ impl FileCreate {
         };
         if let Some(wrong) = metadata.filter(|metadata| !POOL_METADATA.contains(metadata)) {
             bail!(
-                "thin.create.metadata {wrong} bytes: it is `auto`, or from {} to {} bytes",
+                "thin.create.metadata {wrong} bytes must be `auto`, or from {} to {} bytes",
                 POOL_METADATA.start(),
                 POOL_METADATA.end()
             );
@@ -355,9 +361,9 @@ fn pool_size(text: &str) -> anyhow::Result<PoolSize> {
     if let Some(number) = text.strip_suffix("%FREE") {
         return Ok(PoolSize::OfFree(part(number)?));
     }
-    let bytes = bytes(text).context("it is such as 80%VG, 100%FREE or 400GiB")?;
+    let bytes = bytes(text).context("must be a size such as 80%VG, 100%FREE or 400GiB")?;
     if bytes == 0 {
-        bail!("nothing fits into a pool of no size");
+        bail!("must be greater than 0");
     }
     Ok(PoolSize::Data(bytes))
 }
@@ -419,11 +425,11 @@ impl FileThick {
             }
             (FileLayout::Raid1, None, _) => {
                 bail!(
-                    "thick.mirrors: a raid1 volume has 1 to {MOST_MIRRORS} mirrors besides the first leg"
+                    "thick.mirrors: a raid1 volume needs 1 to {MOST_MIRRORS} mirrors besides the first leg"
                 )
             }
-            (_, Some(_), _) => bail!("thick.stripes is for layout striped only"),
-            (_, None, Some(_)) => bail!("thick.mirrors is for layout raid1 only"),
+            (_, Some(_), _) => bail!("thick.stripes is only allowed with layout striped"),
+            (_, None, Some(_)) => bail!("thick.mirrors is only allowed with layout raid1"),
         }
     }
 }
@@ -434,7 +440,7 @@ impl FileFreeze {
         const ALLOWED: std::ops::RangeInclusive<u64> = 1..=600;
         match self.0 {
             Some(seconds) if !ALLOWED.contains(&seconds) => bail!(
-                "{seconds} is not between {} and {} seconds",
+                "{seconds} must be between {} and {} seconds",
                 ALLOWED.start(),
                 ALLOWED.end()
             ),
@@ -468,7 +474,7 @@ impl Nodes<'_> {
     pub(super) fn check(&self, named: &[NodeName]) -> anyhow::Result<()> {
         if named.contains(self.here) {
             bail!(
-                "{} is this node itself; name the one that the disks came from",
+                "{} is this node itself; name the node that the disks came from",
                 self.here
             );
         }
@@ -482,7 +488,7 @@ fn percent(text: &str, allowed: std::ops::RangeInclusive<u32>) -> anyhow::Result
     let number = number.filter(|number| allowed.contains(number));
     number.with_context(|| {
         format!(
-            "{text:?} is no percentage from {}% to {}%",
+            "{text:?} must be a percentage from {}% to {}%",
             allowed.start(),
             allowed.end()
         )
@@ -502,7 +508,7 @@ fn check_lvm_name(name: &str) -> anyhow::Result<()> {
     let is_name = (1..=60).contains(&name.len()) && name.bytes().all(allowed);
     if !is_name || name.starts_with('-') || name == "." || name == ".." {
         bail!(
-            "{name:?} is no name of LVM's: 1 to 60 letters, digits, '+', '_', '.' or '-', not beginning with '-'"
+            "{name:?} is not a valid LVM name: it must be 1 to 60 letters, digits, '+', '_', '.' or '-', not beginning with '-'"
         );
     }
     Ok(())

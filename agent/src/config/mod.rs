@@ -103,7 +103,7 @@ impl Config {
             .unwrap_or_else(|| PathBuf::from(STATE_DIR));
         if !state_dir.is_absolute() {
             bail!(
-                "state directory {} is not an absolute path",
+                "state directory {} must be an absolute path",
                 state_dir.display()
             );
         }
@@ -131,7 +131,9 @@ impl Config {
         let addons_endpoint = file.addons_endpoint.map(|text| text.parse::<Endpoint>());
         let addons_endpoint = addons_endpoint.transpose().context("addonsEndpoint")?;
         if addons_endpoint.as_ref().map(Endpoint::path) == Some(endpoint.path()) {
-            bail!("addonsEndpoint is the endpoint of CSI, which has all services; leave it out");
+            bail!(
+                "addonsEndpoint equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
+            );
         }
         Ok(Self {
             endpoint,
@@ -173,7 +175,7 @@ fn read(path: &Path) -> anyhow::Result<File> {
 
 /// The host's name, as far as it can be a node's.
 pub(crate) fn host_name() -> anyhow::Result<String> {
-    let name = nix::unistd::gethostname().context("could not ask for the host name")?;
+    let name = nix::unistd::gethostname().context("could not read the host name")?;
     Ok(name.to_string_lossy().into_owned())
 }
 
@@ -193,7 +195,7 @@ pub(crate) fn check_driver(name: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "driverName {name:?} is not a domain name of at most 63 characters: letters, digits and '-' between dots, each part beginning and ending with a letter or a digit"
+        "driverName {name:?} must be a domain name of at most 63 characters: letters, digits and '-' between dots, each part beginning and ending with a letter or a digit"
     )
 }
 
@@ -279,7 +281,10 @@ mod tests {
             let error = wrong(&format!(
                 "node: n\nclasses:\n- {{name: a, default: true, directory: {{path: {first}}}}}\n- {{name: b, directory: {{path: {second}}}}}\n"
             ));
-            assert!(error.contains("give each its own"), "{error}");
+            assert!(
+                error.contains("give each class its own directory"),
+                "{error}"
+            );
         }
     }
 
@@ -353,11 +358,15 @@ mod tests {
             )
         };
         assert!(load(&two(", default: true", ""), &[]).is_ok());
-        assert!(wrong(&two("", "")).contains("none is the default"));
-        assert!(wrong(&two(", default: true", ", default: true")).contains("several"));
+        assert!(wrong(&two("", "")).contains("no class is the default"));
+        assert!(
+            wrong(&two(", default: true", ", default: true"))
+                .contains("more than one class is the default")
+        );
         assert!(wrong("node: n\nclasses: [{name: a}]\n").contains("no back end"));
         assert!(
-            wrong("node: n\nclasses: [{name: a, directory: {path: b}}]\n").contains("not absolute")
+            wrong("node: n\nclasses: [{name: a, directory: {path: b}}]\n")
+                .contains("must be an absolute path")
         );
         assert!(
             wrong("node: n\nclasses: [{name: A, directory: {path: /b}}]\n").contains("DNS label")

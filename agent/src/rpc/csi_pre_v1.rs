@@ -26,7 +26,9 @@ const LAST_MODE: i32 = 5;
 /// `Bug` when it has others.
 pub(super) fn same<T: Message + Default>(old: &impl Message) -> Result<T> {
     let decoded = T::decode(old.encode_to_vec().as_slice());
-    decoded.map_err(|error| Error::new(Kind::Bug, "messages are not alike").because(error))
+    decoded.map_err(|error| {
+        Error::new(Kind::Bug, "could not convert a message to its csi.v1 form").because(error)
+    })
 }
 
 /// One capability that came in `field`.
@@ -35,7 +37,7 @@ pub(super) fn capability(field: &str, old: Option<&impl Message>) -> Result<Capa
     let mode = new.as_ref().and_then(|new| new.access_mode.as_ref());
     if let Some(mode) = mode.filter(|mode| mode.mode > LAST_MODE) {
         return Err(Error::invalid(format!(
-            "{field}.access_mode.mode {} is not known",
+            "{field}.access_mode.mode {} is unknown",
             mode.mode
         )));
     }
@@ -85,7 +87,7 @@ pub(super) async fn publish_controller(
     {
         return Err(Error::new(
             Kind::Precondition,
-            format!("the volume is published to node {node} already; unpublish it there first"),
+            format!("the volume is already published to node {node}; unpublish it there first"),
         ));
     }
     operations.publish_controller(request).await
@@ -104,7 +106,7 @@ pub(super) async fn unpublish_controller(
     let ours = operations.settings().node.as_str();
     if !node.is_empty() && node != ours {
         return Err(Error::not_found(format!(
-            "node {node:?} is not known; this is node {ours}"
+            "node {node:?} does not exist here; this is node {ours}"
         )));
     }
     operations.unpublish_controller(volume, None).await

@@ -49,14 +49,17 @@ fn shortened(mut message: String) -> String {
 pub(crate) fn late(seconds: u64) -> Status {
     Status::new(
         Code::Unavailable,
-        format!("the request has not arrived as a whole within {seconds} s"),
+        format!("the request was not received completely within {seconds} s; repeat the call"),
     )
 }
 
 /// The answer to an RPC that this agent does not offer, and does not advertise.
 pub(super) fn unimplemented(rpc: &str) -> Status {
     tracing::debug!(rpc.method = rpc, rpc.code = ?Code::Unimplemented, "rpc");
-    Status::new(Code::Unimplemented, format!("{rpc} is not offered"))
+    Status::new(
+        Code::Unimplemented,
+        format!("{rpc} is not implemented by this driver"),
+    )
 }
 
 /// The answer to a method that no service has: the library's own, which says nothing.
@@ -65,7 +68,7 @@ pub(crate) fn with_words<B>(mut answer: http::Response<B>) -> http::Response<B> 
     if status
         .is_some_and(|status| status.code() == Code::Unimplemented && status.message().is_empty())
     {
-        let words = HeaderValue::from_static("no service on this socket has such a method");
+        let words = HeaderValue::from_static("this socket serves no such method");
         answer.headers_mut().insert("grpc-message", words);
     }
     answer

@@ -138,7 +138,7 @@ impl YamlError {
             .get(..indentation)
             .is_some_and(|blank| blank.contains('\t'))
         {
-            message.push_str(": there is a tab in front of this line, use spaces");
+            message.push_str(": this line is indented with a tab, use spaces");
         }
         Self {
             line,

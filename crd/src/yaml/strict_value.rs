@@ -41,7 +41,7 @@ impl<'a> Notes<'a> {
         state.nodes += 1;
         if state.nodes > NODES {
             return Err(E::custom(format_args!(
-                "more than {NODES} values: aliases that multiply are not read"
+                "more than {NODES} values: aliases that expand to this many values are rejected"
             )));
         }
         Ok(())
@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for Node<'_> {
 
     fn visit_enum<A: EnumAccess<'de>>(self, _: A) -> Result<Value, A::Error> {
         Err(A::Error::custom(
-            "tags such as !x are not read: leave it out",
+            "tags such as !x are not supported: remove it",
         ))
     }
 }
@@ -179,9 +179,7 @@ impl Key<'_> {
     // Refused while the key is read, so that the error has the key's place and not the map's.
     fn once<E: Error>(&self, key: &str) -> Result<Value, E> {
         if self.map.contains_key(key) {
-            return Err(E::custom(format_args!(
-                "key {key:?} stands twice: remove one"
-            )));
+            return Err(E::custom(format_args!("duplicate key {key:?}: remove one")));
         }
         Ok(Value::String(key.to_owned()))
     }
@@ -191,7 +189,7 @@ impl<'de> Visitor<'de> for Key<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text as key: put it in quotes")
+        f.write_str("a string as key: put it in quotes")
     }
 
     fn visit_borrowed_str<E: Error>(self, key: &'de str) -> Result<Value, E> {

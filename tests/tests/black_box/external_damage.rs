@@ -442,7 +442,7 @@ async fn a_file_system_that_has_shut_itself_down_is_abnormal() {
     // What xfs does on an I/O error of its log.
     run("xfs_io", &["-x", "-c", "shutdown", &at.1]);
     assert!(fs::write(format!("{}/other", at.1), "x").is_err());
-    is_abnormal_and_goes(&agent, (&id, at), "does not answer").await;
+    is_abnormal_and_goes(&agent, (&id, at), "does not respond").await;
     let at = mount(&agent, "v", &id, &plain).await;
     assert_eq!(get(&at.1, "file"), b"precious");
     unmount(&agent, &id, &at).await;

@@ -397,7 +397,7 @@ async fn a_group_with_a_mistake_is_named_with_file_line_and_field() {
     for (wrong, part) in [
         (both, "spec: exactly one of members and selector"),
         (neither, "spec: exactly one of members and selector"),
-        (group("g", "a a"), "spec.members.1: a is there twice"),
+        (group("g", "a a"), "spec.members.1: a is listed twice"),
         (unknown, "matchLabel"),
     ] {
         host.write("g.yaml", &[small("a"), wrong]);

@@ -237,7 +237,7 @@ async fn a_class_that_is_away_after_a_boot_holds_up_no_other() {
     host.write("v.yaml", &[manifests[0].clone(), absent(&manifests[1])]);
     host.until("here", &["Deleted"]).await;
     let log = host.agent.log();
-    let told = log.matches("class cannot be used").count();
+    let told = log.matches("class unavailable").count();
     assert!(
         (1..=2).contains(&told),
         "{told} times, of which one by the start\n{log}"

@@ -307,7 +307,7 @@ async fn what_we_did_not_put_there_is_never_formatted() {
                 .await,
             Code::FailedPrecondition,
         );
-        assert!(message.contains("nothing was changed"), "{message}");
+        assert!(message.contains("was not changed"), "{message}");
         assert!(
             fs::read(&image).unwrap().starts_with(bytes),
             "the data is as it was"

@@ -87,7 +87,7 @@ async fn the_volumes_of_a_manifest_go_back_and_forth() {
     host.pair(false).await;
     let id = told.split_whitespace().last().unwrap();
     let told = host.roll_back(&["dgsnap", id, "--discard"]).unwrap();
-    assert!(told.contains("not kept"), "{told}");
+    assert!(told.contains("were discarded"), "{told}");
     host.pair(true).await;
     assert_eq!(host.get_both(), ["two", "two"]);
 }
@@ -99,10 +99,10 @@ async fn what_is_not_there_or_not_ready_is_named() {
     host.write("s.yaml", &[taking]);
     host.until("early", &["DependencyNotFound"]).await;
     for (which, words) in [
-        ("db/none", "GroupSnapshot/db/none: there is none"),
+        ("db/none", "GroupSnapshot/db/none does not exist"),
         (
             "early",
-            "GroupSnapshot/default/early: is not ready: DependencyNotFound",
+            "GroupSnapshot/default/early is not ready: DependencyNotFound",
         ),
         ("node-a/default/none", "does not exist"),
     ] {

@@ -190,7 +190,7 @@ async fn a_thousand_calls_that_stall_leave_others_their_threads() {
     // All but the first are told to come again, before callers that are known give up.
     let last = calls.pop().unwrap().await.unwrap();
     let message = refused(last, Code::Aborted);
-    assert!(message.contains("does not answer"), "{message}");
+    assert!(message.contains("does not respond"), "{message}");
 
     drop(silent);
     for call in calls {

@@ -1,4 +1,4 @@
-//! Images that another node has left: what their labels become here.
+//! Adoption of the images of another node: the changes of their labels.
 
 use super::labels::{PUBLISHED, Read, SNAPSHOT_OF, SOURCE};
 use crate::{
@@ -6,7 +6,7 @@ use crate::{
     types::{Handle, NodeName},
 };
 
-/// Which nodes' images become this one's, and what that changes in their labels.
+/// The adoption of the images of `nodes` by this node, with the changes of their labels.
 pub fn adoption(nodes: Vec<NodeName>) -> Adoption {
     Adoption {
         nodes,
@@ -15,7 +15,7 @@ pub fn adoption(nodes: Vec<NodeName>) -> Adoption {
     }
 }
 
-/// The node that made what an image shows or is a copy of.
+/// The node that created the source of an image.
 fn node_of(labels: &Labels) -> Option<NodeName> {
     let of = labels.label(SNAPSHOT_OF);
     let source = labels.label(SOURCE);
@@ -24,10 +24,10 @@ fn node_of(labels: &Labels) -> Option<NodeName> {
     Some(Handle::parse(named)?.node)
 }
 
-/// What changes in the labels of an image that node `from` made when node `to` takes it over.
+/// The changes of the labels of an image of node `from` when node `to` adopts it.
 ///
-/// Handles begin with the node, so those that name what was there name what is here now. Nobody on this node was given
-/// the volume yet: a publication to the other one ends.
+/// Handles begin with the node name, so handles of `from` are rewritten to `to`. A publication to the other node is
+/// removed: the volume is not published on this node yet.
 fn adopted_labels(labels: &Labels, from: &NodeName, to: &NodeName) -> LabelChange {
     let here = |text: &str| {
         let handle = Handle::parse(text).filter(|handle| handle.node == *from)?;

@@ -1,4 +1,4 @@
-//! How much room there is.
+//! Available capacity.
 
 use super::{Operations, parameters, volume::check_capabilities};
 use crate::{
@@ -8,22 +8,22 @@ use crate::{
     types::{Capability, Map, Size, Topology},
 };
 
-/// For what room is asked (CSI, `GetCapacity`).
+/// A query for available capacity (CSI, `GetCapacity`).
 #[derive(Debug, Clone, Default)]
 pub struct CapacityQuery {
-    /// How volumes would be used, if that is known.
+    /// The capabilities of the volumes to be created, if known.
     pub capabilities: Vec<Capability>,
-    /// `class`, and what else a create would send.
+    /// `class` and the other parameters of the create call.
     pub parameters: Map,
-    /// Where they would have to be.
+    /// The topology in which the volumes must be accessible.
     pub topology: Option<Topology>,
 }
 
 impl Operations {
-    /// The room for such volumes, and the smallest one. No room for what could not be made.
+    /// The capacity available to such volumes, and their minimum size. Zero for volumes that this node cannot create.
     ///
     /// # Errors
-    /// `Invalid` naming the parameter; what the class's back end reports.
+    /// `Invalid` naming the parameter; errors of the back end.
     pub async fn capacity(&self, query: &CapacityQuery) -> Result<(Capacity, Size)> {
         let name = parameters::class(&query.parameters)?;
         let class = self.classes.find(name.as_ref())?;
@@ -44,7 +44,7 @@ impl Operations {
     }
 }
 
-/// The smallest volume that can have this file system.
+/// The minimum size of a volume with this file system.
 pub(super) fn minimum_size(kind: FileSystem) -> Size {
     Size::try_from(kind.minimum_bytes()).unwrap_or_default()
 }

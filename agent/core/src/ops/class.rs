@@ -11,9 +11,9 @@ use crate::{
 /// A device class.
 #[derive(Debug, Clone)]
 pub struct Class {
-    /// Its name, part of the ids of what is in it.
+    /// Its name; part of the handles of its images.
     pub name: ClassName,
-    /// What stores its images.
+    /// The back end that stores its images.
     pub backend: Arc<dyn Backend>,
 }
 
@@ -22,13 +22,15 @@ pub struct Class {
 pub struct Classes(Vec<Class>);
 
 impl Classes {
-    /// The classes of node `node`, of which the first is the default.
+    /// The classes of node `node`; the first one is the default.
     ///
     /// # Errors
-    /// [`Kind::Invalid`] when there is none, two have one name, or ids would be longer than 128 bytes.
+    /// [`Kind::Invalid`] if there is no class, if two classes have the same name, or if handles would exceed 128 bytes.
     pub fn new(node: &NodeName, classes: Vec<Class>) -> Result<Self> {
         if classes.is_empty() {
-            return Err(Error::invalid("there is no class; configure at least one"));
+            return Err(Error::invalid(
+                "no device class is configured; add at least one to classes",
+            ));
         }
         for (index, class) in classes.iter().enumerate() {
             let id = node.as_str().len() + class.name.as_str().len() + 2 + 36;
@@ -45,7 +47,7 @@ impl Classes {
                 .any(|other| other.name == class.name)
             {
                 return Err(Error::invalid(format!(
-                    "class {} is there twice",
+                    "class {} is configured twice; give each class its own name",
                     class.name
                 )));
             }
@@ -68,7 +70,7 @@ impl Classes {
             Error::new(
                 Kind::Invalid,
                 format!(
-                    "parameters.class: there is no class {}; there are: {}",
+                    "parameters.class: class {} does not exist on this node; choose one of: {}",
                     name.map_or("", ClassName::as_str),
                     names.join(", ")
                 ),

@@ -1,4 +1,4 @@
-//! Publishing by the controller: where and how a volume may be used (CSI, `ControllerPublishVolume`).
+//! Controller publish: records the node and the access for which a volume may be used (CSI, `ControllerPublishVolume`).
 
 use std::sync::Arc;
 
@@ -16,25 +16,26 @@ use crate::{
     types::{Capability, ImageKind, Map, Reference},
 };
 
-/// A volume to be published to a node.
+/// A request to publish a volume to a node.
 #[derive(Debug, Clone)]
 pub struct PublishController {
-    /// Which volume.
+    /// The volume.
     pub volume: Reference,
-    /// To which node, by its `node_id`.
+    /// The `node_id` of the node.
     pub node: String,
-    /// How it is to be used there.
+    /// The capability with which the node will use it.
     pub capability: Capability,
-    /// Whether it may be written there.
+    /// The access that the node gets.
     pub access: Access,
 }
 
 impl Operations {
-    /// Records where and how a volume may be used; the node holds its callers to it when `attach` is set.
-    /// Returns what the node will be sent with the volume.
+    /// Records the node and the access for which a volume may be used; enforced by the node when `attach` is set.
+    /// Returns the publish context. Idempotent.
     ///
     /// # Errors
-    /// `NotFound` for the volume or node, `Conflict` when published otherwise, `NoSpace` at the node's limit, `Busy`.
+    /// `NotFound` for the volume or node, `Conflict` if published with other arguments, `NoSpace` at the limit of the
+    /// node, `Busy`.
     pub async fn publish_controller(self: &Arc<Self>, request: PublishController) -> Result<Map> {
         super::volume::check_capabilities(
             "volume_capability",
@@ -52,7 +53,7 @@ impl Operations {
                 found.check_not_on_its_way()?;
                 if request.node != this.settings.node.as_str() {
                     return Err(Error::not_found(format!(
-                        "node {:?} is not known; volume {} is on node {}",
+                        "node {:?} does not have the volume: volume {} is on node {}",
                         request.node, found.handle, this.settings.node
                     )));
                 }
@@ -62,7 +63,7 @@ impl Operations {
                         return Err(Error::new(
                             Kind::Conflict,
                             format!(
-                                "volume {} is published already, {} and as {}",
+                                "volume {} is already published, {} and with access mode {}; unpublish it first",
                                 found.handle,
                                 if published.read_only { "read-only" } else { "writable" },
                                 published.mode
@@ -71,7 +72,7 @@ impl Operations {
                     }
                     return Ok(context(&wanted));
                 }
-                // Two volumes published at once must not both take the last place.
+                // Two concurrent calls must not both take the last slot below the limit.
                 let _one_at_a_time = this.publishing.lock().await;
                 this.check_limit().await?;
                 let change = LabelChange::set(labels::PUBLISHED, labels::json(&wanted)?);
@@ -98,13 +99,13 @@ impl Operations {
         Err(Error::new(
             Kind::NoSpace,
             format!(
-                "node {} has {published} volumes published, the limit is {most}",
+                "node {} already has {published} published volumes; the limit (maxVolumesPerNode) is {most}",
                 self.settings.node
             ),
         ))
     }
 
-    /// Takes a publication back; a volume that does not exist or is not published there is no error.
+    /// Removes a publication. Idempotent: a volume that does not exist or is not published there is no error.
     ///
     /// # Errors
     /// `NotFound` for another node's volume, `Busy`.
@@ -139,7 +140,7 @@ impl Operations {
     }
 }
 
-/// What the node is sent back: for people who look; the record decides.
+/// The publish context: informative only; the recorded publication is authoritative.
 fn context(publication: &Publication) -> Map {
     Map::from([(
         "drumlin.dev/readonly".to_owned(),

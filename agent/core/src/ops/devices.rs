@@ -15,14 +15,14 @@ pub(super) struct Devices {
     read_only: Vec<(LoopDevice, DeviceNumber)>,
 }
 
-/// What stands at a path.
+/// The mount at a path.
 #[derive(Debug)]
 pub(super) enum PathState {
     /// No mount.
     Nothing,
-    /// A mount from one of the devices.
+    /// A mount of one of the devices of the image.
     Ours(Box<Mount>),
-    /// A mount from elsewhere.
+    /// A mount of something else.
     Foreign(Box<Mount>),
 }
 
@@ -40,12 +40,12 @@ impl Devices {
         Ok(devices)
     }
 
-    /// The device of the image, when it has one.
+    /// The block device of the image, if it is attached.
     pub(super) fn first(&self) -> Option<&Path> {
         self.own.first().map(|(path, _)| path.as_path())
     }
 
-    /// All mounts of them: file systems, and device nodes shown as files.
+    /// All mounts of the devices: file systems, and bind mounts of device nodes.
     pub(super) fn mounts<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
         let own = self
             .own
@@ -59,7 +59,7 @@ impl Devices {
             .flat_map(|(path, number)| table.of_block_device(path, number))
     }
 
-    /// What stands at `path`.
+    /// The mount at `path`.
     pub(super) fn at(&self, table: &MountTable, path: &Path) -> PathState {
         // The table knows no symbolic links; a path whose parent is gone has nothing mounted on it.
         let path = mount::resolve(path).unwrap_or_else(|_| path.to_owned());
@@ -77,10 +77,10 @@ impl Devices {
         }
     }
 
-    /// What stands at a target, as it is now.
+    /// The mount at a target path, read now.
     ///
     /// # Errors
-    /// `Invalid` when a link leads elsewhere that must not.
+    /// `Invalid` if a symbolic link leads out of the allowed root.
     pub(super) fn at_spot(&self, spot: &TargetLocation) -> Result<PathState> {
         match spot {
             TargetLocation::Path(path) => Ok(self.at(&MountTable::read()?, path)),
@@ -91,10 +91,10 @@ impl Devices {
         }
     }
 
-    /// Takes away what is mounted at a target: nothing but mounts of these devices. Says whether there was any.
+    /// Unmounts all mounts of these devices from a target path. Returns true if there was one.
     ///
     /// # Errors
-    /// `Precondition` when something else is mounted there, `InUse` when it is used.
+    /// `Precondition` if something else is mounted there, `InUse` if the mount is busy.
     pub(super) fn take_away(&self, spot: &TargetLocation) -> Result<bool> {
         let mut was_there = false;
         for _ in 0..mount::DEEPEST_STACK {
@@ -110,11 +110,11 @@ impl Devices {
         }
         Err(Error::new(
             Kind::InUse,
-            "the volume is mounted at target_path again and again",
+            "could not unmount the volume from target_path: another process mounts it again after each unmount; stop that process",
         ))
     }
 
-    /// Whether a mount shows a device that refuses writes, or refuses them itself.
+    /// The access of a mount: read-only if its device, the mount or the file system is.
     pub(super) fn access_of(&self, mount: &Mount, table: &MountTable) -> Access {
         let by_device = self.read_only.iter().any(|(device, number)| {
             table
@@ -128,7 +128,7 @@ impl Devices {
         }
     }
 
-    /// Frees read-only devices that no mount shows any more.
+    /// Detaches read-only loop devices that no mount uses.
     pub(super) fn free_unused(&self) -> Result<()> {
         let table = MountTable::read()?;
         for (device, number) in &self.read_only {
@@ -145,8 +145,8 @@ impl Devices {
 }
 
 impl LocatedImage {
-    /// Looks at the devices of the image and at what is mounted, as they are now. `look` may block: a path that a caller
-    /// names may be on a file system that does not answer.
+    /// Calls `look` with the devices of the image and the mount table, both read now. `look` may block: a path of a
+    /// caller may be on a file system that does not respond.
     pub(super) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Self, (&Devices, &MountTable)) -> Result<T> + Send + 'static,
@@ -164,7 +164,7 @@ impl LocatedImage {
     /// Refuses an image that is mounted.
     ///
     /// # Errors
-    /// [`Kind::InUse`] saying where.
+    /// [`Kind::InUse`] naming the mount points.
     pub(super) async fn check_unmounted(&self) -> Result<()> {
         self.look(|found, (devices, table)| {
             let targets = devices.mounts(table).map(|mount| mount.target.display());
@@ -187,12 +187,12 @@ impl LocatedImage {
 }
 
 impl PathState {
-    /// The error of a caller who wants to use a path that somebody else has mounted on.
+    /// The error for a path with a foreign mount.
     pub(super) fn foreign(field: &str, mount: &Mount) -> Error {
         Error::new(
             Kind::Precondition,
             format!(
-                "{field} {} has something else mounted on it ({}); unmount that first",
+                "{field} {} has a foreign mount on it ({}); unmount that first",
                 mount.target.display(),
                 mount.source.to_string_lossy()
             ),

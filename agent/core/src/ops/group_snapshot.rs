@@ -1,8 +1,9 @@
-//! Group snapshots: one moment of several volumes, kept.
+//! Group snapshots: crash-consistent point-in-time copies of several volumes.
 //!
-//! A record of the group snapshot is written before anything else, and says that it is being made; what says that it is
-//! whole, and of which moment, is one change of that record. So a kill at any instant leaves one that is whole, or one
-//! whose members nobody sees and that is undone at the next start. A deletion goes the other way.
+//! The record of the group snapshot is written first, marked `incomplete`. A single later change of that record marks
+//! it complete and stores its point in time. So a kill at any instant leaves either a complete group snapshot, or an
+//! incomplete one whose members are hidden and that recovery removes at the next start. A deletion uses the same steps
+//! in reverse order.
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::SystemTime};
 
@@ -22,12 +23,12 @@ use crate::{
     types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 
-/// The value of [`labels::STATE`] while it is being made.
+/// The value of [`labels::STATE`] during creation.
 const INCOMPLETE: &str = "incomplete";
-/// The same while it is being deleted.
+/// The value of [`labels::STATE`] during deletion.
 const DELETING: &str = "deleting";
 
-/// The program that watches over held writers: this one.
+/// The program of the thaw watchdog: this one.
 const PROGRAM: &str = "/proc/self/exe";
 
 /// A group snapshot as the disk shows it now.
@@ -35,39 +36,39 @@ const PROGRAM: &str = "/proc/self/exe";
 pub struct GroupSnapshot {
     /// Its id.
     pub handle: Handle,
-    /// Its members. One that is lost has no size and is not ready.
+    /// Its members. A lost member has size 0 and is not ready.
     pub members: Vec<Snapshot>,
-    /// The moment.
+    /// Its point in time.
     pub created: SystemTime,
-    /// Whether volumes can be made from all of them.
+    /// True if volumes can be created from all members.
     pub ready: bool,
 }
 
-/// A group snapshot to be made (CSI, `CreateVolumeGroupSnapshot`).
+/// A request to create a group snapshot (CSI, `CreateVolumeGroupSnapshot`).
 #[derive(Debug, Clone)]
 pub struct CreateGroupSnapshot {
-    /// Its name: the same name finds the same one.
+    /// Its name, the idempotency key.
     pub name: Name,
-    /// Of which volumes: at least one.
+    /// The source volumes: at least one.
     pub of: Vec<Reference>,
-    /// What the caller sends with it.
+    /// The parameters of the call.
     pub parameters: Map,
 }
 
-/// A group snapshot that is to be taken.
+/// The plan of a group snapshot.
 pub(super) struct GroupSnapshotPlan<'a> {
-    /// Where its record is to be.
+    /// The class of its record.
     pub(super) class: Class,
     pub(super) id: ImageId,
-    /// Of which volumes.
+    /// The source volumes.
     pub(super) volumes: &'a [Member],
-    /// What else its record says from the beginning.
+    /// Further initial labels of its record.
     pub(super) labels: Labels,
-    /// Its state when it is whole; none when all may see it then.
+    /// The state label once it is complete; none if it is visible to callers then.
     pub(super) state: Option<&'static str>,
 }
 
-/// The group snapshots that hold some snapshots, by class and key.
+/// The group snapshots of some snapshots, by class and key.
 #[derive(Debug, Default)]
 pub(super) struct Groups(BTreeMap<(ClassName, Key), LocatedImage>);
 
@@ -108,7 +109,7 @@ pub(super) fn member_id(group: ImageId, volume: &Member) -> ImageId {
     }
 }
 
-/// What is held to make, or remove, a group snapshot of these volumes.
+/// The locks for creating or removing a group snapshot of these volumes.
 pub(super) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<LockMode> {
     let members = volumes.iter().map(|volume| member_id(group, volume));
     let all = [group].into_iter().chain(members);
@@ -116,11 +117,11 @@ pub(super) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<LockMode> {
 }
 
 impl Operations {
-    /// Makes a group snapshot, or finds the one that an earlier call with this name made.
+    /// Creates a group snapshot. Idempotent: an earlier group snapshot of this name and these volumes is returned.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound` (a volume), `Conflict`, `Busy`, `NoSpace`, `Precondition` when there can be no moment of all of
-    /// them, which names one and says why.
+    /// `Invalid`, `NotFound` (a volume), `Conflict`, `Busy`, `NoSpace`, `Precondition` if the volumes cannot be
+    /// quiesced together, naming one and the reason.
     pub async fn create_group_snapshot(
         self: &Arc<Self>,
         request: CreateGroupSnapshot,
@@ -157,14 +158,14 @@ impl Operations {
         request: CreateGroupSnapshot,
         volumes: Vec<Member>,
     ) -> Result<GroupSnapshot> {
-        // Before the volumes are looked at: they may be gone since, and a repeat must still find what it made.
+        // Idempotency: checked before the volumes, which may have been deleted since the first call.
         if let Some(found) = self.named(&class, id).await? {
             found.readable()?;
             if found.image.label(labels::BEFORE).is_some() {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!(
-                        "group snapshot {:?} exists already: it was kept when its volumes were rolled back",
+                        "group snapshot {:?} already exists: a rollback kept it as the previous contents of its volumes; choose another name",
                         request.name.as_str()
                     ),
                 ));
@@ -178,17 +179,17 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!(
-                        "group snapshot {:?} exists already, of other volumes",
+                        "group snapshot {:?} already exists with other source volumes; choose another name",
                         request.name.as_str()
                     ),
                 ));
             }
             if found.members() != volumes {
-                // What is left of it is held by nobody here.
+                // This call holds no locks on its remaining members.
                 return Err(Error::new(
                     Kind::Busy,
                     format!(
-                        "group snapshot {:?} of other volumes is not ended yet; ask again later",
+                        "group snapshot {:?} of other volumes is still being created or deleted; repeat the call later",
                         request.name.as_str()
                     ),
                 ));
@@ -212,7 +213,7 @@ impl Operations {
             .await
     }
 
-    /// Takes a group snapshot that is not there yet.
+    /// Takes a group snapshot that does not exist yet.
     pub(super) async fn take_group_snapshot(
         &self,
         taking: GroupSnapshotPlan<'_>,
@@ -254,7 +255,7 @@ impl Operations {
                 tracing::info!(
                     group.id = %found.handle,
                     members = volumes.len(),
-                    held_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
+                    quiesced_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
                     "group snapshot created"
                 );
                 Ok(found)
@@ -264,7 +265,7 @@ impl Operations {
                 Err(second) => Err(Error::new(
                     Kind::HalfDone,
                     format!(
-                        "{}; what was made of it could not be removed: {}",
+                        "{}; the incomplete group snapshot could not be removed: {}",
                         error.chain(),
                         second.chain()
                     ),
@@ -273,7 +274,7 @@ impl Operations {
         }
     }
 
-    /// What each class has to make, in the order of the members.
+    /// The images that each class has to create, in the order of the members.
     async fn parts(
         &self,
         id: ImageId,
@@ -292,7 +293,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "volume {} is in class {}, whose images cannot be held at one moment with those of class {}",
+                        "volume {} is in class {}, whose images cannot be quiesced together with those of class {}",
                         found.handle, found.class.name, home.name
                     ),
                 ));
@@ -316,7 +317,7 @@ impl Operations {
         Ok(parts)
     }
 
-    /// Takes the moment, and records that all is there, and in which state.
+    /// Copies all members at one point in time, then marks the record complete, with `state`.
     async fn complete(
         &self,
         group: &LocatedImage,
@@ -324,7 +325,7 @@ impl Operations {
         state: Option<&'static str>,
     ) -> Result<(LocatedImage, PointInTime)> {
         let guard = blocking(|| ThawWatchdog::start(&PathBuf::from(PROGRAM)));
-        // It starts while the rest is made.
+        // The watchdog starts while the copies are prepared.
         let guard = tokio::spawn(guard);
         let mut moment = QuiescePlan::default();
         for (class, specs) in parts {
@@ -337,7 +338,11 @@ impl Operations {
         }
         fail::point("create-group-snapshot.prepared");
         let guard = guard.await.map_err(|error| {
-            Error::new(Kind::Bug, "the start of the guard ended early").because(error)
+            Error::new(
+                Kind::Bug,
+                "the task that starts the thaw watchdog ended early",
+            )
+            .because(error)
         })??;
         let taken = blocking(move || moment.take(guard)).await?;
         fail::point("create-group-snapshot.taken");
@@ -363,15 +368,15 @@ impl Operations {
         Ok((found, taken))
     }
 
-    /// Removes a group snapshot that is not whole, or not any more: its members, then its record.
+    /// Removes an incomplete or deleting group snapshot: its members, then its record.
     pub(super) async fn end_group_snapshot(&self, group: &LocatedImage) -> Result<()> {
         for volume in group.members() {
-            // While it is not known what becomes of a member, the record must say that there is one.
+            // The record must stay until all members are known to be removed.
             let class = self.classes.find(Some(&volume.class)).map_err(|_| {
                 Error::new(
                     Kind::Precondition,
                     format!(
-                        "group snapshot {} has a member in class {}, which is not configured any more",
+                        "could not remove group snapshot {}: it has a member in class {}, which is no longer configured; configure that class again",
                         group.handle, volume.class
                     ),
                 )
@@ -385,10 +390,11 @@ impl Operations {
         Ok(())
     }
 
-    /// Deletes a group snapshot with all its members; one that does not exist is no error.
+    /// Deletes a group snapshot with all its members. Idempotent: one that does not exist is no error.
     ///
     /// # Errors
-    /// `Invalid` when `members` are given and are not its own, `InUse`, `Busy` while a volume is made from a member.
+    /// `Invalid` if `members` are given and differ from its own, `InUse`, `Busy` while a volume is created from a
+    /// member.
     pub async fn delete_group_snapshot(
         self: &Arc<Self>,
         reference: &Reference,
@@ -418,7 +424,7 @@ impl Operations {
                 found.check_not_rolling()?;
                 let volumes = this.volumes_of(found.members().iter()).await?;
                 if let Some(volume) = volumes.iter().find(|volume| volume.rolls_to(&found)) {
-                    // Only by it can that be given free.
+                    // The volume can only be released from the rollback through this record.
                     volume.check_not_on_its_way()?;
                 }
                 for member in this.snapshots_in(&found).await?.into_iter().flatten() {
@@ -437,7 +443,7 @@ impl Operations {
     /// One group snapshot.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` when `members` are given and are not its own.
+    /// `NotFound`; `Invalid` if `members` are given and differ from its own.
     pub async fn get_group_snapshot(
         &self,
         reference: &Reference,
@@ -454,7 +460,7 @@ impl Operations {
         self.group_snapshot(found).await
     }
 
-    /// Refuses a list of members that is not a group snapshot's own.
+    /// Refuses a list of members that differs from that of the group snapshot.
     fn check_members(&self, group: &LocatedImage, members: &[Reference]) -> Result<()> {
         if members.is_empty() {
             return Ok(());
@@ -468,7 +474,7 @@ impl Operations {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "snapshot_ids are not the {} members of group snapshot {}",
+            "snapshot_ids do not match the {} members of group snapshot {}",
             own.len(),
             group.handle
         )))
@@ -483,7 +489,7 @@ impl Operations {
         group.members().into_iter().map(handle).collect()
     }
 
-    /// The members of a group snapshot, in their order; none for one that is lost. One read for each class.
+    /// The members of a group snapshot, in order; `None` for a lost one. Reads each class once.
     pub(super) async fn snapshots_in(
         &self,
         group: &LocatedImage,
@@ -533,7 +539,7 @@ impl Operations {
                     }),
                     size: Size::default(),
                     created,
-                    damage: Some("it is gone".to_owned()),
+                    damage: Some("the snapshot no longer exists".to_owned()),
                     group: Some(group.handle.clone()),
                 },
             };
@@ -547,7 +553,7 @@ impl Operations {
         })
     }
 
-    /// Whether a snapshot may be seen: members are while their group snapshot is whole.
+    /// Returns true if a snapshot is visible to callers: members are while their group snapshot is complete.
     pub(super) async fn shows(&self, groups: &Groups, snapshot: &LocatedImage) -> Result<bool> {
         if let Some(group) = groups.of(snapshot) {
             return Ok(group.image.label(labels::STATE).is_none());
@@ -556,15 +562,16 @@ impl Operations {
             return Ok(true);
         };
         if self.classes.find(Some(&home)).is_err() {
-            // Nobody can tell whether it was ever whole.
+            // It is unknown whether the group snapshot was ever complete.
             return Ok(false);
         }
-        // Its group snapshot is deleted, and it was just before that; or its record is lost, and it stands for itself.
+        // The record is missing: either the group snapshot was just deleted with this member, or the record was lost
+        // and the member remains as a single snapshot.
         let now = snapshot.class.backend.get(snapshot.image.id).await?;
         Ok(now.is_some())
     }
 
-    /// The group snapshots of some snapshots. Costs nothing where none of them is in one.
+    /// The group snapshots of some snapshots. Reads nothing if none of them is a member of one.
     pub(super) async fn groups_of(&self, snapshots: &[LocatedImage]) -> Result<Groups> {
         let wanted: Vec<(ClassName, Key)> = snapshots.iter().filter_map(group_of).collect();
         let mut groups = BTreeMap::new();

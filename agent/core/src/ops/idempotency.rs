@@ -1,4 +1,4 @@
-//! Whether a call that names what is there already asks for just that (CSI, idempotency).
+//! Idempotency: decides whether a repeated create call matches the existing volume (CSI, idempotency).
 
 use super::{
     labels::{self, Read},
@@ -9,16 +9,16 @@ use super::{
 use crate::{Error, Kind, Result};
 
 impl LocatedImage {
-    /// Whether this volume is what `request` asks for.
+    /// Checks that this volume is what `request` asks for.
     ///
     /// # Errors
-    /// `Conflict` saying what differs.
+    /// `Conflict` naming the difference.
     pub(super) fn answers(&self, request: &CreateVolume) -> Result<()> {
         let differs = |what: String| {
             Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "volume {:?} exists with other arguments: {what}",
+                    "volume {:?} already exists with other arguments: {what}",
                     request.name.as_str()
                 ),
             ))
@@ -27,19 +27,23 @@ impl LocatedImage {
         if image.label(labels::NAME) != Some(request.name.as_str()) {
             return differs(format!("its name is {:?}", image.label(labels::NAME)));
         }
-        // Who names none takes it where it is: the default may have become another one since it was made.
+        // Without a class in the request any class matches: the default class may have changed since the volume was
+        // created.
         let named = parameters::class(&request.parameters)?;
         if named.is_some_and(|named| named != self.class.name) {
             return differs(format!("it is in class {}", self.class.name));
         }
         if !request.size.allows(image.size) {
-            return differs(format!("it has {}", image.size));
+            return differs(format!("its size is {}", image.size));
         }
         if image.source() != request.source {
             return differs("its volume_content_source differs".to_owned());
         }
         if parameters::is_of_another(&image.parameters(), &request.parameters) {
-            return differs("it was not made for this namespace, but for a former one of the same name or for none".to_owned());
+            return differs(
+                "it belongs to an earlier namespace of the same name, or to no namespace"
+                    .to_owned(),
+            );
         }
         let but_class = |parameters| {
             let mut own = parameters::own(parameters);

@@ -1,4 +1,4 @@
-//! All that there is in all classes, with who owns it: for whoever has lost what he knew of it.
+//! Inventory: all objects of all classes with their owners, for callers whose state was lost.
 
 use std::{
     sync::Arc,
@@ -24,38 +24,38 @@ use crate::{
     types::{ClassName, Handle, ImageKind, Map, Reference, Size},
 };
 
-/// So long a class may take to be read: the others do not wait for it.
+/// Timeout for reading a class: a slow class does not block the listing of the others.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Something that there is.
+/// An object of the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
-    /// What it is.
+    /// Its kind.
     pub kind: ImageKind,
-    /// Its id.
+    /// Its handle.
     pub handle: Handle,
-    /// The name that it was made with.
+    /// The name that it was created with.
     pub name: String,
-    /// The parameters that it was made with, and those of its owner.
+    /// The parameters that it was created with, and those that describe its owner.
     pub parameters: Map,
-    /// Its size in bytes; nothing for what only holds others.
+    /// Its size in bytes; 0 for groups and group snapshots.
     pub size: Size,
-    /// When it was made, or the moment that it shows.
+    /// Its creation time; the point in time of a snapshot.
     pub created: SystemTime,
-    /// The volumes that it holds or shows.
+    /// The member volumes of a group; the source volumes of a snapshot.
     pub volumes: Vec<Handle>,
     /// The group snapshot that it is a member of.
     pub group_snapshot: Option<Handle>,
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub problem: Option<String>,
 }
 
-/// A page of what there is, and where nobody could look.
+/// A page of the inventory, and the classes that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inventory {
     /// The page.
     pub page: Listing<Object>,
-    /// The classes that could not be read, each with why.
+    /// The classes that could not be read, each with the reason.
     pub unreadable: Vec<(ClassName, String)>,
 }
 
@@ -89,7 +89,7 @@ impl From<LocatedImage> for Object {
 }
 
 impl Operations {
-    /// All that there is, of every kind, in pages. A class that cannot be read hides no other one: it is named.
+    /// Lists the objects of all kinds, in pages. A class that cannot be read is reported and does not hide the others.
     ///
     /// # Errors
     /// `StaleToken`.
@@ -106,12 +106,12 @@ impl Operations {
                 Ok(Ok(Err(error))) => unreadable.push((class.name.clone(), error.chain())),
                 Ok(Err(error)) => unreadable.push((class.name.clone(), error.to_string())),
                 Err(_) => {
-                    let why = format!("does not answer within {} s", PATIENCE.as_secs());
+                    let why = format!("no answer within {} s", PATIENCE.as_secs());
                     unreadable.push((class.name.clone(), why));
                 }
             }
         }
-        // What is not whole is nobody's yet, or nobody's any more.
+        // Incomplete or deleting group snapshots and their members are not listed.
         let partial: Vec<String> = all.iter().filter_map(LocatedImage::partial_group).collect();
         let is_whole = |found: &LocatedImage| match found.image.label(labels::GROUP) {
             Some(group) => !partial.iter().any(|partial| partial == group),
@@ -122,10 +122,10 @@ impl Operations {
         Ok(Inventory { page, unreadable })
     }
 
-    /// What has this id, of whatever kind.
+    /// The object with this handle, of any kind.
     ///
     /// # Errors
-    /// Of its class, when that cannot be read.
+    /// Errors of its class, if it cannot be read.
     pub async fn get_object(&self, reference: &Reference) -> Result<Option<Object>> {
         for kind in ImageKind::ALL {
             match self.find(kind, reference).await {
@@ -138,10 +138,10 @@ impl Operations {
         Ok(None)
     }
 
-    /// Writes down whose something is from now on: its parameters that tell of the owner are these and no others.
+    /// Sets the owner of an object: `owner` replaces all parameters that describe the owner.
     ///
     /// # Errors
-    /// `Invalid` naming a parameter that does not tell of an owner, `NotFound`, `Busy`, `Precondition`.
+    /// `Invalid` naming a parameter that does not describe an owner, `NotFound`, `Busy`, `Precondition`.
     pub async fn set_owner(
         self: &Arc<Self>,
         kind: ImageKind,
@@ -170,7 +170,7 @@ impl Operations {
     }
 }
 
-/// Reads all that is in a class. What was begun is not broken off: a command may be running.
+/// Reads all images of a class in its own task, which is not cancelled: a command may be running.
 fn read(class: &Class) -> JoinHandle<Result<Vec<Image>>> {
     let backend = Arc::clone(&class.backend);
     tokio::spawn(async move {
@@ -183,7 +183,7 @@ fn read(class: &Class) -> JoinHandle<Result<Vec<Image>>> {
 }
 
 impl LocatedImage {
-    /// The place, as members name it, of a group snapshot that is not whole.
+    /// The `<class>/<key>` of a group snapshot that is incomplete or being deleted.
     fn partial_group(&self) -> Option<String> {
         let is_partial = self.image.id.kind == ImageKind::GroupSnapshot
             && self.image.label(labels::STATE).is_some();

@@ -1,4 +1,4 @@
-//! The labels that the operations keep beside an image, and their typed form.
+//! The labels that the operations store with an image, and their typed form.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,44 +14,44 @@ use crate::{
 
 /// The CSI name.
 pub(super) const NAME: &str = "name";
-/// When it was made, in nanoseconds since 1970.
+/// Creation time, in nanoseconds since 1970.
 pub(super) const CREATED: &str = "created";
-/// The parameters that it was made with, as JSON.
+/// The parameters of the create call, as JSON.
 pub(super) const PARAMETERS: &str = "parameters";
-/// What it is a copy of: `volume:<handle>` or `snapshot:<handle>`.
+/// The source of a copy: `volume:<handle>` or `snapshot:<handle>`.
 pub(super) const SOURCE: &str = "source";
-/// The volume that a snapshot shows.
+/// The source volume of a snapshot.
 pub(super) const SNAPSHOT_OF: &str = "of";
-/// The file system that it has, or shall get.
+/// The file system that the image has or will be formatted with.
 pub(super) const FILE_SYSTEM: &str = "fs";
-/// `pending` from birth until it is formatted or handed out raw, `running` while it is formatted.
-/// Only with this label may a volume be formatted: it says that nobody has ever used it.
+/// `pending` from creation until the volume is formatted or staged raw, `running` while it is being formatted.
+/// Only a volume with this label may be formatted: the label shows that the volume was never used.
 pub(super) const FORMAT: &str = "format";
 /// `copied` on a copy whose file system still has the identity of its source.
 pub(super) const IDENTITY: &str = "identity";
-/// To whom the controller has published it, as JSON.
+/// The controller publication, as JSON.
 pub(super) const PUBLISHED: &str = "published";
-/// The volumes of a group: `<class>/<key>`, with `:` between them. The node is the group's own.
+/// The volumes of a group: `<class>/<key>`, separated by `:`. Their node is that of the group.
 pub(super) const MEMBERS: &str = "members";
 /// The group snapshot that a snapshot is a member of: `<class>/<key>`.
 pub(super) const GROUP: &str = "group";
-/// `incomplete` on a group snapshot until all of it is there, `undecided` while it is kept for a rollback that may not begin,
-/// `deleting` while it is deleted.
+/// `incomplete` on a group snapshot until it is complete, `undecided` on one that keeps the previous contents for a
+/// rollback that has not started, `deleting` during its deletion.
 pub(super) const STATE: &str = "state";
-/// The name of the rollback to a group snapshot that runs.
+/// The name of the in-flight rollback to a group snapshot.
 pub(super) const ROLLBACK: &str = "rollback";
-/// The name of the last rollback to a group snapshot that ended.
+/// The name of the last completed rollback to a group snapshot.
 pub(super) const LAST_ROLLBACK: &str = "last-rollback";
-/// The group snapshot that a volume is being rolled back to, or is about to be: `<class>/<key>`.
+/// On a volume that is prepared for or in a rollback, the target group snapshot: `<class>/<key>`.
 pub(super) const ROLLBACK_TO: &str = "rollback-to";
-/// On what is kept for a rollback, the group snapshot that it was to: `<class>/<key>`.
+/// On the group snapshot that keeps the previous contents, the target of the rollback: `<class>/<key>`.
 pub(super) const BEFORE: &str = "before";
-/// `true` while it may not be deleted.
+/// `true` while deletion is forbidden.
 pub(super) const PROTECTED: &str = "protected";
-/// What the labels of a user begin with.
+/// Prefix of user-defined labels.
 pub(super) const USER: &str = "label.";
 
-/// The labels of a volume that say what its bytes are, and that a snapshot of it has, too.
+/// The labels that describe the contents of a volume; a snapshot inherits them.
 pub(super) const OF_BYTES: [&str; 3] = [FILE_SYSTEM, FORMAT, IDENTITY];
 
 /// A publication by the controller (CSI, `ControllerPublishVolume`).
@@ -64,7 +64,7 @@ pub(super) struct Publication {
 }
 
 impl Publication {
-    /// What publishing with `capability` and `access` on `node` records.
+    /// The record of a publication with `capability` and `access` to `node`.
     pub(super) fn new(node: &NodeName, capability: &Capability, access: Access) -> Self {
         Self {
             node: node.clone(),
@@ -74,31 +74,31 @@ impl Publication {
         }
     }
 
-    /// Whether a node may use the volume as `mode`.
+    /// Returns true if a node may use the volume with access mode `mode`.
     pub(super) fn allows(&self, mode: AccessMode) -> bool {
         self.mode == mode.word()
     }
 }
 
-/// Reads what the operations wrote.
+/// Typed access to the labels.
 pub(super) trait Read {
-    /// One label.
+    /// The value of one label.
     fn label(&self, key: &str) -> Option<&str>;
 
-    /// When it was made.
+    /// Creation time.
     fn created(&self) -> SystemTime {
         let nanoseconds = self.label(CREATED).and_then(|text| text.parse().ok());
         SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds.unwrap_or(0))
     }
 
-    /// The parameters that it was made with.
+    /// The parameters of the create call.
     fn parameters(&self) -> Map {
         self.label(PARAMETERS)
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default()
     }
 
-    /// What it is a copy of.
+    /// The source of a copy.
     fn source(&self) -> Option<Source> {
         let (kind, handle) = self.label(SOURCE)?.split_once(':')?;
         let handle = Handle::parse(handle)?;
@@ -109,21 +109,22 @@ pub(super) trait Read {
         }
     }
 
-    /// The file system that it has, or shall get.
+    /// The file system that the image has or will be formatted with.
     fn file_system(&self) -> Option<FileSystem> {
         self.label(FILE_SYSTEM)?.parse().ok()
     }
 
-    /// Whether it was made for a raw user alone. What a copy of such a volume holds nobody knows before it is looked at.
+    /// Returns true if it was created for raw use only. The contents of a copy of such a volume are unknown until they
+    /// are probed.
     fn is_raw_alone(&self) -> bool {
         self.file_system().is_none() && self.label(SOURCE).is_none()
     }
 
-    /// Why it cannot be used in all these ways, if it cannot.
+    /// The reason why it does not support all of these capabilities, if any.
     fn lacks(&self, capabilities: &[Capability]) -> Option<String> {
         let is_mounted = capabilities.iter().any(|capability| !capability.is_block());
         if is_mounted && self.is_raw_alone() {
-            return Some("it was made as a raw block device, without a file system".to_owned());
+            return Some("it was created as a raw block device, without a file system".to_owned());
         }
         let has = self.file_system()?;
         let mut wanted = capabilities.iter().filter_map(Capability::file_system);
@@ -131,21 +132,21 @@ pub(super) trait Read {
         Some(format!("its file system is {has}, not {other}"))
     }
 
-    /// Whether it was made by us and never formatted to the end.
+    /// Returns true if it was created by the agent and never formatted completely.
     fn is_unformatted(&self) -> bool {
         self.label(FORMAT).is_some()
     }
 
-    /// Whether a format of it was begun, and perhaps interrupted.
+    /// Returns true if formatting was started and possibly interrupted.
     fn is_format_running(&self) -> bool {
         self.label(FORMAT) == Some("running")
     }
 
-    /// To whom the controller has published it.
+    /// The controller publication, if any.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] for a record that cannot be read. It does not count as none: what is not published may be
-    /// deleted.
+    /// [`Kind::Precondition`] for a record that cannot be read. It is not treated as unpublished, because an
+    /// unpublished volume may be deleted.
     fn publication(&self) -> Result<Option<Publication>> {
         let Some(text) = self.label(PUBLISHED) else {
             return Ok(None);
@@ -161,12 +162,12 @@ pub(super) trait Read {
         })
     }
 
-    /// Whether the controller has published it.
+    /// Returns true if the controller has published it.
     fn is_published(&self) -> bool {
         self.label(PUBLISHED).is_some()
     }
 
-    /// Whether it may not be deleted.
+    /// Returns true if deletion is forbidden.
     fn is_protected(&self) -> bool {
         self.label(PROTECTED) == Some("true")
     }
@@ -184,12 +185,12 @@ impl Read for Image {
     }
 }
 
-/// The label of the present moment.
+/// The label value for the current time.
 pub(super) fn now() -> String {
     time(SystemTime::now())
 }
 
-/// The label of a moment.
+/// The label value for a time.
 pub(super) fn time(moment: SystemTime) -> String {
     moment
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -198,10 +199,10 @@ pub(super) fn time(moment: SystemTime) -> String {
         .to_string()
 }
 
-/// A value as a label's text.
+/// Serializes a value to the text of a label.
 pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value)
-        .map_err(|error| Error::new(Kind::Bug, "could not write a label").because(error))
+        .map_err(|error| Error::new(Kind::Bug, "could not serialize a label").because(error))
 }
 
 #[cfg(test)]

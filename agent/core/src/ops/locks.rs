@@ -1,4 +1,4 @@
-//! Locks on objects: all or none at once, waited for only by who wants to join what runs.
+//! Locks on objects, taken all or none. Only a call that joins an in-flight operation waits for them.
 
 use std::{
     collections::HashMap,
@@ -9,16 +9,17 @@ use tokio::{sync::Notify, time::Instant};
 
 use crate::types::ImageId;
 
-/// How an object is held.
+/// Mode in which an object is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LockMode {
-    /// By one change alone.
+    /// Exclusive: one operation only.
     Exclusive(ImageId),
-    /// By any number of changes that only read it, such as copies.
+    /// Shared by any number of operations that only read the object, such as copies.
     Shared(ImageId),
 }
 
-/// Who holds what in this process. After a crash nobody holds anything, and the disk shows what was half-made.
+/// The locks of this process, in memory only: after a crash no object is locked, and recovery reads interrupted
+/// operations from disk.
 #[derive(Debug, Default)]
 pub(super) struct Locks {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
@@ -31,7 +32,7 @@ enum Holders {
     Readers(usize),
 }
 
-/// Holds some objects until it is dropped.
+/// Holds locks on some objects until it is dropped.
 #[derive(Debug)]
 pub(super) struct LockGuard {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
@@ -40,7 +41,7 @@ pub(super) struct LockGuard {
 }
 
 impl Locks {
-    /// Takes all of `holds`, or none; else the object that another change holds.
+    /// Takes all of `holds`, or none. The error is the object that another operation has locked.
     pub(super) fn take(&self, holds: Vec<LockMode>) -> Result<LockGuard, ImageId> {
         let mut held = lock(&self.held);
         for hold in &holds {
@@ -72,7 +73,7 @@ impl Locks {
         })
     }
 
-    /// The same, waiting until `deadline` for others to be done.
+    /// Like [`Locks::take`], but waits until `deadline` for the locks of other operations.
     pub(super) async fn join(
         &self,
         holds: Vec<LockMode>,
@@ -81,7 +82,7 @@ impl Locks {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // From here on nothing that is freed is missed.
+            // Registered before the attempt, so that no release is missed.
             freed.as_mut().enable();
             match self.take(holds.clone()) {
                 Err(id) if tokio::time::timeout_at(deadline, freed).await.is_err() => {
@@ -95,7 +96,7 @@ impl Locks {
 }
 
 impl LockGuard {
-    /// Lets go of all that was held but for `id`.
+    /// Releases all locks except the one on `id`.
     pub(super) fn keep_only(&mut self, kept: ImageId) {
         let is_kept = |hold: &LockMode| *hold == LockMode::Exclusive(kept);
         let (kept, gone) = std::mem::take(&mut self.holds)

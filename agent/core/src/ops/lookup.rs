@@ -1,4 +1,4 @@
-//! From an id that a caller sent to the image that it means.
+//! Lookup: from the id of a caller to its image.
 
 use super::{Class, Operations};
 use crate::{
@@ -7,7 +7,7 @@ use crate::{
     types::{Handle, ImageId, ImageKind, Reference},
 };
 
-/// An image that exists, and where.
+/// An existing image with its location.
 #[derive(Debug, Clone)]
 pub(super) struct LocatedImage {
     pub(super) handle: Handle,
@@ -15,7 +15,7 @@ pub(super) struct LocatedImage {
     pub(super) image: Image,
 }
 
-/// Where an image would be, were there one.
+/// The location of an image that may or may not exist.
 #[derive(Debug)]
 pub(super) struct Location {
     pub(super) handle: Handle,
@@ -24,10 +24,10 @@ pub(super) struct Location {
 }
 
 impl Operations {
-    /// The place that an id of this node names.
+    /// The location that an id of this node names.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] when no image can have this id, [`Kind::WrongNode`] when another node has it.
+    /// [`Kind::NotFound`] if no image can have this id, [`Kind::WrongNode`] if it belongs to another node.
     pub(super) fn place(&self, kind: ImageKind, reference: &Reference) -> Result<Location> {
         let unknown = || Error::not_found(format!("{} {reference} does not exist", kind.word()));
         let handle = reference.handle().ok_or_else(unknown)?;
@@ -81,7 +81,7 @@ impl Operations {
 }
 
 impl Location {
-    /// The image in this place.
+    /// The image at this location.
     ///
     /// # Errors
     /// [`Kind::NotFound`].
@@ -102,10 +102,10 @@ impl Location {
 }
 
 impl LocatedImage {
-    /// The image, if it is as it should be.
+    /// The image, if it is healthy.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] saying what is wrong with it, [`Kind::Busy`] while it is being rolled back.
+    /// [`Kind::Precondition`] naming the damage, [`Kind::Busy`] during a rollback.
     pub(super) fn healthy(&self) -> Result<&Image> {
         self.check_not_on_its_way()?;
         match &self.image.health {
@@ -125,7 +125,7 @@ impl LocatedImage {
     /// The image, if its record can be read.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] saying what is wrong with the record.
+    /// [`Kind::Precondition`] naming the problem of the record.
     pub(super) fn readable(&self) -> Result<&Image> {
         match &self.image.health {
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(&self.image),
@@ -134,7 +134,7 @@ impl LocatedImage {
     }
 }
 
-/// Another node's image does not exist as far as this node's callers are concerned.
+/// Turns `WrongNode` into `NotFound`: to callers of this node, images of other nodes do not exist.
 pub(super) fn not_here(error: Error) -> Error {
     match error.kind() {
         Kind::WrongNode => Error::not_found(error.to_string()),

@@ -57,28 +57,28 @@ use crate::types::{ClassName, ImageId, NodeName};
 use locks::{LockMode, Locks};
 use tasks::Tasks;
 
-/// What the agent is told about itself.
+/// Settings of the agent.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// This node's name.
     pub node: NodeName,
-    /// Whether volumes must be published by the controller before a node may use them.
+    /// True if the controller must publish a volume before the node may stage or publish it.
     pub attach: bool,
-    /// How many volumes the node may have published at a time; enforced when `attach` is set.
+    /// Maximum number of volumes published to the node at a time; enforced when `attach` is set.
     pub max_volumes: Option<u32>,
-    /// What becomes of the members of a group that is deleted.
+    /// What happens to the members of a group that is deleted.
     pub on_group_delete: OnGroupDelete,
 }
 
-/// What becomes of the members of a group that is deleted (volumegroup, `DeleteVolumeGroup`).
+/// What happens to the members of a group that is deleted (volumegroup, `DeleteVolumeGroup`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnGroupDelete {
-    /// They stay, in no group.
+    /// The members are kept, in no group.
     #[default]
     Unlink,
     /// A group that has members is not deleted.
     Refuse,
-    /// They are deleted with it.
+    /// The members are deleted with the group.
     Cascade,
 }
 
@@ -91,11 +91,11 @@ pub struct Operations {
     /// The volumes whose stats are being read.
     measuring: Locks,
     publishing: tokio::sync::Mutex<()>,
-    /// Held by whoever puts a volume into a group: no other may put it into another one meanwhile.
+    /// Serializes changes of group memberships, so that no volume joins two groups at the same time.
     grouping: tokio::sync::Mutex<()>,
-    /// The classes that could not be read at the start: what was interrupted in them is still so.
+    /// The classes that could not be read at start: their recovery is still pending.
     unrecovered: Mutex<BTreeSet<ClassName>>,
-    /// What was wrong with the classes when they were looked at last: said once, however often it is asked for.
+    /// The problems that the last check of the classes found: each is logged once, not at every check.
     trouble: Mutex<Vec<String>>,
 }
 
@@ -114,13 +114,13 @@ impl Operations {
         })
     }
 
-    /// What the agent was told about itself.
+    /// The settings of the agent.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Finishes or undoes what an earlier agent left half-made, in every class that can be read.
-    /// A class that cannot is reported by [`Operations::probe`] and recovered when it comes back.
+    /// Recovery: completes or undoes the interrupted operations of an earlier agent, in every class that can be read.
+    /// A class that cannot be read is reported by [`Operations::probe`] and recovered once it is available again.
     pub async fn recover(self: &Arc<Self>) {
         let mut readable = Vec::new();
         for class in self.classes.iter() {
@@ -142,7 +142,7 @@ impl Operations {
         self.end_deletions(class).await
     }
 
-    /// Goes on with deletions that were interrupted.
+    /// Resumes interrupted deletions.
     async fn end_deletions(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
         for id in class.backend.deleting().await? {
             self.end_deletion(class, id);
@@ -151,7 +151,7 @@ impl Operations {
     }
 
     fn recover_later(&self, class: &Class, error: &crate::Error) {
-        tracing::warn!(class = %class.name, error = %error.chain(), "class cannot be used");
+        tracing::warn!(class = %class.name, error = %error.chain(), "class unavailable");
         self.unrecovered().insert(class.name.clone());
     }
 
@@ -160,7 +160,7 @@ impl Operations {
         locked.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Recovers a class that could not be read at the start and can be by now; once.
+    /// Recovers, once, a class that could not be read at start and is available now.
     fn recover_now(self: &Arc<Self>, class: &Class) {
         if !self.unrecovered().remove(&class.name) {
             return;
@@ -170,7 +170,7 @@ impl Operations {
             if let Err(error) = this.recover_class(&class).await {
                 return this.recover_later(&class, &error);
             }
-            // What others have waited for may be in this one.
+            // Interrupted group operations of other classes may have been waiting for volumes of this one.
             for class in this.classes.iter() {
                 if let Err(error) = this.recover_groups(class, true).await {
                     this.recover_later(class, &error);
@@ -179,39 +179,39 @@ impl Operations {
         });
     }
 
-    /// Goes on with a deletion that was interrupted; it may take long, and nobody waits for it.
+    /// Resumes an interrupted deletion in the background, as it may take long.
     fn end_deletion(self: &Arc<Self>, class: &Class, id: ImageId) {
         let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
             let delete = async move {
-                tracing::warn!(class = %class.name, image = %id, "ends a deletion that was interrupted");
+                tracing::warn!(class = %class.name, image = %id, "resuming interrupted deletion");
                 class.backend.end_deletion(id).await
             };
             let ended = this
                 .changes
                 .run(vec![LockMode::Exclusive(id)], delete)
                 .await;
-            // Where somebody is at it, that is no news.
+            // Busy: another operation is already working on it.
             if let Err(error) = ended
                 && error.kind() != crate::Kind::Busy
             {
-                // Whoever asked for it asks again.
-                tracing::warn!(image = %id, error = %error.chain(), "deletion not ended");
+                // The original caller repeats its call.
+                tracing::warn!(image = %id, error = %error.chain(), "interrupted deletion not completed");
             }
         });
     }
 
-    /// Whether every class can be read and written.
+    /// Checks that every class can be read and written.
     ///
     /// # Errors
-    /// [`crate::Kind::Precondition`] that says which class lacks what.
+    /// [`crate::Kind::Precondition`] naming each unavailable class and its problem.
     pub async fn probe(self: &Arc<Self>) -> crate::Result<()> {
         let mut problems = Vec::new();
         for class in self.classes.iter() {
             match class.backend.check().await {
                 Ok(()) => {
                     self.recover_now(class);
-                    // A program of LVM's may have been killed without this one.
+                    // An LVM command may have been killed while this process continued.
                     if let Err(error) = self.end_deletions(class).await {
                         problems.push(format!("class {}: {}", class.name, error.chain()));
                     }
@@ -229,19 +229,19 @@ impl Operations {
         ))
     }
 
-    /// Tells an operator what has become wrong with the classes, or right again.
+    /// Logs new problems of the classes, and when all problems are gone.
     fn tell_trouble(&self, problems: &[String]) {
         let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         for problem in problems.iter().filter(|problem| !told.contains(problem)) {
-            tracing::warn!(error = %problem, "class cannot be used");
+            tracing::warn!(error = %problem, "class unavailable");
         }
         if problems.is_empty() && !told.is_empty() {
-            tracing::info!("all classes can be used again");
+            tracing::info!("all classes available again");
         }
         problems.clone_into(&mut told);
     }
 
-    /// Takes no new changes and waits for the running ones to end.
+    /// Refuses new operations and waits for the in-flight ones to end.
     pub async fn shut_down(&self) {
         self.changes.shut_down().await;
     }

@@ -3,7 +3,7 @@
 use super::labels;
 use crate::{Error, Result, backend::LabelChange, types::Map};
 
-/// Refuses what cannot be changed, naming it.
+/// Refuses parameters that are not mutable, naming them.
 pub(super) fn check(mutable: &Map) -> Result<()> {
     for (key, value) in mutable {
         let wrong = |why: &str| Err(Error::invalid(format!("mutable_parameters.{key}: {why}")));
@@ -14,19 +14,25 @@ pub(super) fn check(mutable: &Map) -> Result<()> {
         } else if let Some(name) = key.strip_prefix(labels::USER) {
             let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
             if name.is_empty() || name.len() > 63 || !name.bytes().all(allowed) {
-                return wrong("a label's name has 1 to 63 letters, digits, '-', '_', '.' or '/'");
+                return wrong(
+                    "the name of a label must be 1 to 63 letters, digits, '-', '_', '.' or '/'",
+                );
             }
             if value.len() > 255 || value.chars().any(char::is_control) {
-                return wrong("a label's value has at most 255 bytes and no control characters");
+                return wrong(
+                    "the value of a label must have at most 255 bytes and no control characters",
+                );
             }
         } else {
-            return wrong("is not known; known are: protected, label.<name>");
+            return wrong(
+                "unknown parameter; the mutable parameters are protected and label.<name>",
+            );
         }
     }
     Ok(())
 }
 
-/// What the parameters change of the labels beside an image.
+/// The changes of the labels of an image for these parameters.
 pub(super) fn change(mutable: &Map) -> LabelChange {
     let mut change = LabelChange::default();
     for (key, value) in mutable {

@@ -23,34 +23,34 @@ use crate::{
     },
 };
 
-/// A staged volume to be published.
+/// A request to publish a staged volume.
 #[derive(Debug, Clone)]
 pub struct PublishVolume {
-    /// Which volume.
+    /// The volume.
     pub volume: Reference,
-    /// Where it is staged.
+    /// The staging path.
     pub staging: Option<AbsolutePath>,
-    /// Where a workload wants it: a directory, or a file for a block device. Made by this call.
+    /// The target path of the workload: a directory, or a file for a block device. Created by this call.
     pub target: Target,
-    /// How it is to be used.
+    /// The capability of the request.
     pub capability: Capability,
-    /// Whether it may be written there.
+    /// The access at the target.
     pub access: Access,
-    /// Whether a volume of one node has one target at a time, whatever its access mode.
+    /// True if a single-node volume can have only one target at a time, whatever its access mode.
     pub one_target: bool,
 }
 
-/// Whether what is published was staged.
+/// States whether a volume is staged before it is published.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Staging {
-    /// By a call before.
+    /// It is staged by an earlier call.
     Before,
-    /// The dialect has none.
+    /// The dialect has no staging.
     Never,
 }
 
 impl PublishVolume {
-    /// Whether writes are wanted, by the flag of the request and by those of the mount.
+    /// The requested access, from the flag of the request and the mount flags.
     pub(super) fn wanted(&self) -> Access {
         match &self.capability.access_type {
             AccessType::Mount { flags, .. } if flags.iter().any(|flag| flag == "ro") => {
@@ -60,7 +60,7 @@ impl PublishVolume {
         }
     }
 
-    /// What the mount flags do not allow at the target.
+    /// The restrictions at the target, from the mount flags.
     fn restrictions(&self) -> Restrictions {
         match &self.capability.access_type {
             AccessType::Mount { flags, .. } => Restrictions::among(flags),
@@ -70,16 +70,16 @@ impl PublishVolume {
 }
 
 impl Operations {
-    /// Makes a staged volume appear at the target path. A repeat finds it there.
+    /// Publishes a staged volume at the target path. Idempotent.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound`, `Conflict` when published there otherwise, `Busy`,
-    /// `Precondition` when it is not staged, or published elsewhere and wanted by one alone.
+    /// `Invalid`, `NotFound`, `Conflict` if published there with other arguments, `Busy`, `Precondition` if it is not
+    /// staged, or if it is published elsewhere and its access mode permits one workload only.
     pub async fn publish_volume(self: &Arc<Self>, request: PublishVolume) -> Result<()> {
         self.publish(request, Staging::Before).await
     }
 
-    /// Makes a volume appear at the target path, as far as it may be used there.
+    /// Publishes a volume at the target path, with the permitted access.
     pub(super) async fn publish(
         self: &Arc<Self>,
         request: PublishVolume,
@@ -107,10 +107,10 @@ impl Operations {
             .await
     }
 
-    /// Takes a volume away from a target path. Not published is no error.
+    /// Unpublishes a volume from a target path. Idempotent: a volume that is not published is no error.
     ///
     /// # Errors
-    /// `InUse` while it is held open there, `Precondition` when something else is mounted there.
+    /// `InUse` while it is open there, `Precondition` if something else is mounted there.
     pub async fn unpublish_volume(
         self: &Arc<Self>,
         volume: &Reference,
@@ -121,7 +121,7 @@ impl Operations {
             .await
     }
 
-    /// Takes a volume away from the target path, which may be gone with it.
+    /// Unpublishes a volume from the target path, which may not exist any more.
     pub(super) async fn unpublish(
         self: &Arc<Self>,
         volume: &Reference,
@@ -144,11 +144,11 @@ impl Operations {
             .await
     }
 
-    /// Grows the file system at `path` to its device, and the device first where it is smaller than `size` wants: who
-    /// grows volumes for a whole cluster reaches no controller of this node. Says the size of the device in bytes.
+    /// Grows the file system at `path` to the size of its device. Grows the device first if it is smaller than `size`,
+    /// because a cluster-wide resizer does not call the controller of this node. Returns the size of the device.
     ///
     /// # Errors
-    /// `NotFound` for the volume, or when it is not at `path`; `OutOfRange`, `NoSpace`, `Busy`.
+    /// `NotFound` for the volume, or if it is not at `path`; `OutOfRange`, `NoSpace`, `Busy`.
     pub async fn expand_node(
         self: &Arc<Self>,
         volume: &Reference,
@@ -167,7 +167,7 @@ impl Operations {
                     let rules = found.class.backend.features().await?.sizes;
                     size.choose(&rules, Some(size_now))?
                 } else {
-                    // A growth that was cut off before its devices were told is finished here.
+                    // Completes an expansion that was interrupted before the devices were resized.
                     size_now
                 };
                 let grown = found.class.backend.grow(found.image.id, wanted).await?;
@@ -189,7 +189,7 @@ impl LocatedImage {
         self.look(move |found, seen| found.shown(&path, seen)).await
     }
 
-    /// The same, as it was seen.
+    /// Like [`LocatedImage::shown_at`], with devices and mounts already read.
     ///
     /// # Errors
     /// As those of [`LocatedImage::shown_at`].
@@ -200,14 +200,14 @@ impl LocatedImage {
     ) -> Result<PathBuf> {
         let missing = || {
             Error::not_found(format!(
-                "volume {} is not at volume_path {path:?}",
+                "volume {} is neither staged nor published at volume_path {path:?}",
                 self.handle
             ))
         };
         let path = AbsolutePath::parse("volume_path", path).map_err(|_| missing())?;
         match devices.at(table, &path) {
             PathState::Ours(_) => Ok(path.to_path_buf()),
-            // A raw volume shows nothing at its staging path.
+            // A raw volume has no mount at its staging path.
             PathState::Nothing if devices.first().is_some() && self.image_is_raw() => {
                 Ok(path.to_path_buf())
             }
@@ -219,14 +219,15 @@ impl LocatedImage {
         self.image.file_system().is_none() && !self.image.is_unformatted()
     }
 
-    /// What is to be shown at the target, and where the volume is mounted when it is; none when it is at its target already.
+    /// The source of the bind mount, and the staging mount point if the volume is mounted; none if it is already
+    /// published.
     fn to_publish(
         &self,
         request: &PublishVolume,
         access: Access,
         seen: (&Devices, &MountTable),
     ) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
-        // First what stands at the target: one that is there in another way is a conflict however it is staged.
+        // The target is checked first: a publication with other arguments is a conflict regardless of staging.
         let is_published = self.is_published(request, access, seen)?;
         let (source, staging) = self.staged(request, seen)?;
         if is_published {
@@ -259,10 +260,10 @@ impl LocatedImage {
         Ok(())
     }
 
-    /// Whether it is at its target already.
+    /// Returns true if it is already published at its target.
     ///
     /// # Errors
-    /// `Conflict` when it is there in another way, `Precondition` when something else is.
+    /// `Conflict` if it is published there with other arguments, `Precondition` if something else is mounted there.
     pub(super) fn is_published(
         &self,
         request: &PublishVolume,
@@ -286,7 +287,7 @@ impl LocatedImage {
             return Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "volume {} is published at target_path {} already, in another way",
+                    "volume {} is already published at target_path {} with other arguments; unpublish it first",
                     self.handle, request.target.path
                 ),
             ));
@@ -294,10 +295,10 @@ impl LocatedImage {
         Ok(true)
     }
 
-    /// Refuses a volume that is for one workload and is mounted somewhere already, but where it is staged.
+    /// Refuses a single-workload volume that is already mounted anywhere except at its staging path.
     ///
     /// # Errors
-    /// `Precondition`, saying where.
+    /// `Precondition`, naming the mount point.
     pub(super) fn check_nowhere_else(
         &self,
         (devices, table): (&Devices, &MountTable),
@@ -310,14 +311,14 @@ impl LocatedImage {
         Err(Error::new(
             Kind::Precondition,
             format!(
-                "volume {} is for one workload alone, which has it at {}",
+                "volume {} can be published to one workload only and is already mounted at {}; unpublish it there first",
                 self.handle,
                 other.target.display()
             ),
         ))
     }
 
-    /// What is to be shown at the target, and where the volume is mounted when it is.
+    /// The source of the bind mount, and the staging mount point if the volume is mounted.
     fn staged(
         &self,
         request: &PublishVolume,
@@ -330,10 +331,14 @@ impl LocatedImage {
             ))
         };
         let Some(staging) = &request.staging else {
-            return refused("needs staging_target_path; stage it first".to_owned());
+            return refused(
+                "cannot be published without staging_target_path; stage it first".to_owned(),
+            );
         };
         let Some(device) = devices.first() else {
-            return refused(format!("is not staged at staging_target_path {staging}"));
+            return refused(format!(
+                "is not staged at staging_target_path {staging}; stage it first"
+            ));
         };
         if request.capability.is_block() {
             if let PathState::Ours(mount) = devices.at(table, staging) {
@@ -348,7 +353,9 @@ impl LocatedImage {
             PathState::Ours(mount) if mount.fs_type != "devtmpfs" => {
                 Ok((mount.target.clone(), Some(mount.target)))
             }
-            _ => refused(format!("is not staged at staging_target_path {staging}")),
+            _ => refused(format!(
+                "is not staged at staging_target_path {staging}; stage it first"
+            )),
         }
     }
 
@@ -360,7 +367,7 @@ impl LocatedImage {
                 Ok((spot, published.transpose()?.unwrap_or(false)))
             });
             let (spot, published) = match taken {
-                // What a link leads to that must not be followed is not where this volume was published.
+                // A target behind a forbidden symbolic link cannot be where this volume was published.
                 Err(error) if error.kind() == Kind::Invalid => (None, false),
                 other => other?,
             };
@@ -382,16 +389,16 @@ impl LocatedImage {
     }
 }
 
-/// What a volume looks like at its target.
+/// The form of a volume at its target.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TargetContents {
-    /// A mounted file system, and what it does not allow there.
+    /// A mounted file system, with its mount restrictions.
     Directory(Restrictions),
     /// A block device.
     File,
 }
 
-/// Makes `source` appear at `target`; whatever fails, a target that this made does not stay behind.
+/// Bind-mounts `source` at `target`; removes a target that it created on error.
 pub(super) fn show(
     source: &Path,
     target: &Target,

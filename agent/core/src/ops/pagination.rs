@@ -1,4 +1,4 @@
-//! Lists in pages that stay right while objects come and go.
+//! Pagination that is stable while objects are created and deleted.
 
 use super::lookup::LocatedImage;
 use crate::{
@@ -6,12 +6,12 @@ use crate::{
     types::{ClassName, Handle, Key},
 };
 
-/// Which page of a list a caller wants.
+/// A request for a page of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PageRequest {
-    /// How many entries at most; none for all.
+    /// Maximum number of entries; none for all.
     pub max_entries: Option<usize>,
-    /// What the page before gave out; none for the first page.
+    /// The token returned with the previous page; none for the first page.
     pub token: Option<String>,
 }
 
@@ -20,12 +20,12 @@ pub struct PageRequest {
 pub struct Listing<T> {
     /// Its entries.
     pub entries: Vec<T>,
-    /// What to ask the next page with; none after the last.
+    /// The token of the next page; none after the last one.
     pub next: Option<String>,
 }
 
-/// Where an object stands in a list. All are of one node, and what names that as well would be too long for a token, which
-/// has 128 bytes (CSI, "Size Limits").
+/// The sort key of an object in a list. All objects are of one node; with its name a token could exceed 128 bytes (CSI,
+/// "Size Limits").
 type ListPosition<'a> = (Key, &'a ClassName);
 
 fn place(handle: &Handle) -> ListPosition<'_> {
@@ -42,11 +42,11 @@ fn parse(token: &str) -> Option<(Key, ClassName)> {
 }
 
 impl PageRequest {
-    /// The object after which this page begins. A token names an object, not a number: it stays right when
-    /// others are made or deleted meanwhile, the named one too.
+    /// The object after which this page begins. A token names an object, not an index: it stays valid when objects are
+    /// created or deleted, even the named one.
     ///
     /// # Errors
-    /// [`Kind::StaleToken`] for a token that no list gives out.
+    /// [`Kind::StaleToken`] for a token that was not issued by a list call.
     fn after(&self) -> Result<Option<(Key, ClassName)>> {
         let Some(token) = &self.token else {
             return Ok(None);
@@ -55,13 +55,13 @@ impl PageRequest {
             Error::new(
                 Kind::StaleToken,
                 format!(
-                    "starting_token {token:?} was not given out by this agent; start again without it"
+                    "starting_token {token:?} was not issued by this agent; restart the listing without a token"
                 ),
             )
         })
     }
 
-    /// Cuts this page out of everything there is.
+    /// Cuts this page out of the full list.
     ///
     /// # Errors
     /// [`Kind::StaleToken`].

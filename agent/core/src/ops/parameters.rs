@@ -1,33 +1,34 @@
-//! What callers send with a request as words of their own (CSI, `parameters`).
+//! The opaque parameters of a request (CSI, `parameters`).
 
 use crate::{
     Error, Result,
     types::{ClassName, Map},
 };
 
-/// What parameters begin with that are not ours but may come: those that sidecars add, and what the reconciler tells of
-/// the owner.
+/// Prefixes of parameters that are accepted without interpretation: those of the sidecars, and those that describe the
+/// owner.
 const FOREIGN: [&str; 2] = ["csi.storage.k8s.io/", OWNER];
 
-/// What parameters begin with that tell of the owner.
+/// Prefix of parameters that describe the owner.
 const OWNER: &str = "drumlin.dev/";
 
-/// The namespace that something was made for, by an id that no other namespace of that name has.
+/// The UID of the namespace for which an object was created.
 const TENANT: &str = "drumlin.dev/namespace-uid";
 
-/// Whether what was made with these parameters is of another tenant than who asks with those. Who names none, such as a
-/// file of this host, may ask for anything; what was made for none is no tenant's.
+/// Returns true if an object created with `made` belongs to a different tenant than a request with `asked`. A request
+/// without a tenant, such as from a manifest file of this host, may access any object; an object without a tenant
+/// belongs to no tenant.
 pub(super) fn is_of_another(made: &Map, asked: &Map) -> bool {
     let (made, asked) = (made.get(TENANT), asked.get(TENANT));
     asked.is_some() && made != asked
 }
 
-/// The same of what has no bytes of its own: what was made for none may be handed to anybody.
+/// Like [`is_of_another`], for objects without data of their own: one without a tenant may be given to any tenant.
 pub(super) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
     made.contains_key(TENANT) && is_of_another(made, asked)
 }
 
-/// Refuses parameters that do not tell of an owner.
+/// Refuses parameters that do not describe an owner.
 ///
 /// # Errors
 /// [`crate::Kind::Invalid`] naming the parameter.
@@ -35,44 +36,46 @@ pub(super) fn check_owner(owner: &Map) -> Result<()> {
     match owner.keys().find(|key| !key.starts_with(OWNER)) {
         None => Ok(()),
         Some(key) => Err(Error::invalid(format!(
-            "owner.{key} does not begin with {OWNER}"
+            "owner.{key} must begin with {OWNER}"
         ))),
     }
 }
 
-/// The parameters of what was made with `made` and belongs to `owner` now.
+/// The parameters of an object that was created with `made` and now belongs to `owner`.
 pub(super) fn owned(made: &Map, owner: Map) -> Map {
     let rest = made.iter().filter(|(key, _)| !key.starts_with(OWNER));
     let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
     rest.chain(owner).collect()
 }
 
-/// What names the class.
+/// The parameter that names the class.
 pub(super) const CLASS: &str = "class";
 
 fn is_foreign(key: &str) -> bool {
     FOREIGN.iter().any(|prefix| key.starts_with(prefix))
 }
 
-/// What of the parameters makes an object another one: sidecars may add different words of their own to a repeat.
+/// The parameters that count for idempotency: sidecars may send different parameters of their own with a repeated call.
 pub(super) fn own(parameters: &Map) -> Map {
     let own = parameters.iter().filter(|(key, _)| !is_foreign(key));
     own.map(|(key, value)| (key.clone(), value.clone()))
         .collect()
 }
 
-/// Refuses parameters that nobody knows.
+/// Refuses unknown parameters.
 ///
 /// # Errors
 /// [`crate::Kind::Invalid`] naming the parameter.
 pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
     match parameters.keys().find(|key| !is_foreign(key)) {
         None => Ok(()),
-        Some(key) => Err(Error::invalid(format!("parameters.{key} is not known"))),
+        Some(key) => Err(Error::invalid(format!(
+            "unknown parameter parameters.{key}; remove it"
+        ))),
     }
 }
 
-/// The class that parameters name, where nothing else of ours may be in them.
+/// The class that the parameters name. Other parameters without a known prefix are refused.
 ///
 /// # Errors
 /// [`crate::Kind::Invalid`] naming the parameter.
@@ -82,7 +85,7 @@ pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
         .find(|key| *key != CLASS && !is_foreign(key))
     {
         return Err(Error::invalid(format!(
-            "parameters.{key} is not known; known are: class"
+            "unknown parameter parameters.{key}; the only parameter is class"
         )));
     }
     let name = parameters.get(CLASS).map(|name| name.parse());

@@ -1,5 +1,5 @@
-//! Publishing a volume that nobody stages (CSI 0.1, `NodePublishVolume`): it is attached, formatted and mounted where the
-//! workload wants it, and all of that is taken down with it.
+//! Publishing without staging (CSI 0.1, `NodePublishVolume`): the volume is attached, formatted and mounted directly at
+//! the target path, and unpublish undoes all of that.
 
 use std::sync::Arc;
 
@@ -17,20 +17,20 @@ use crate::{
 };
 
 impl Operations {
-    /// Attaches a volume, formats it if it never was, and makes it appear at the target path. A repeat finds it there.
+    /// Attaches a volume, formats it if it was never formatted, and mounts it at the target path. Idempotent.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound`, `Conflict` when published there otherwise, `Busy`, `Precondition` when it is staged or
-    /// published elsewhere.
+    /// `Invalid`, `NotFound`, `Conflict` if published there with other arguments, `Busy`, `Precondition` if it is
+    /// staged or published elsewhere.
     pub async fn publish_directly(self: &Arc<Self>, request: PublishVolume) -> Result<()> {
         self.publish(request, Staging::Never).await
     }
 
-    /// Takes a volume away from a target path, which stays, and its device when it was the last one. Not published is no
-    /// error.
+    /// Unmounts a volume from a target path, which is kept, and detaches the device after the last mount. Idempotent: a
+    /// volume that is not published is no error.
     ///
     /// # Errors
-    /// `InUse` while it is held open, `Precondition` when something else is mounted there.
+    /// `InUse` while it is open, `Precondition` if something else is mounted there.
     pub async fn unpublish_directly(
         self: &Arc<Self>,
         volume: &Reference,
@@ -90,13 +90,13 @@ impl LocatedImage {
         let device = device.await?.ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
-                format!("volume {} has lost its device", self.handle),
+                format!("the block device of volume {} disappeared while it was being published; repeat the call", self.handle),
             )
         })?;
         let target = request.target.clone();
         let shown = blocking(move || show(&device, &target, TargetContents::File, access)).await;
         if shown.is_err() {
-            // What is still used was attached for somebody else before.
+            // A device that is in use was attached before for another caller and stays.
             let _ = self.class.backend.detach(self.image.id).await;
         }
         shown

@@ -1,4 +1,4 @@
-//! Free blocks of volumes, given back (package `reclaimspace`).
+//! Reclaims the free blocks of volumes (package `reclaimspace`).
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -14,39 +14,39 @@ use crate::{
     types::{ImageKind, Reference},
 };
 
-/// What a volume took of its storage, in bytes, where that is known.
+/// Allocated bytes of a volume, if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reclaimed {
-    /// Before its free blocks were given back.
+    /// Before the free blocks were reclaimed.
     pub before: Option<u64>,
-    /// After that.
+    /// After the free blocks were reclaimed.
     pub after: Option<u64>,
 }
 
-/// What there is to be done for a volume.
+/// The method of reclaiming for a volume.
 enum ReclaimMethod {
-    /// Nothing: nobody but its user knows which of its blocks are free, or they are its own in any case.
+    /// None: only the raw user knows which blocks are free, or the blocks are preallocated.
     None,
-    /// It is mounted here.
+    /// Trim the file system mounted here.
     Mounted(PathBuf),
-    /// It has a file system that is mounted nowhere.
+    /// Trim a file system that is not mounted.
     Unmounted,
 }
 
 impl Operations {
-    /// Gives the free blocks of a volume's file system back, mounted or not. Of a raw volume and of one whose blocks are
-    /// its own nothing is given back.
+    /// Reclaims the free blocks of the file system of a volume, mounted or not. Does nothing for a raw volume and for
+    /// one with preallocated blocks.
     ///
     /// # Errors
-    /// `NotFound`, `Busy`, `Precondition` when it is mounted read-only or cannot be mounted.
+    /// `NotFound`, `Busy`, `Precondition` if it is mounted read-only or cannot be mounted.
     pub async fn reclaim(self: &Arc<Self>, volume: &Reference) -> Result<Reclaimed> {
         self.reclaim_where(volume, None).await
     }
 
-    /// The same for a volume that is staged or published at `path`.
+    /// Like [`Self::reclaim`], for a volume that is staged or published at `path`.
     ///
     /// # Errors
-    /// Besides those: `NotFound` when it is not there, `Precondition` for a raw volume.
+    /// Also `NotFound` if it is not at `path`, and `Precondition` for a raw volume.
     pub async fn reclaim_at(self: &Arc<Self>, volume: &Reference, path: &str) -> Result<Reclaimed> {
         self.reclaim_where(volume, Some(path.to_owned())).await
     }
@@ -82,7 +82,7 @@ impl LocatedImage {
                 _ => Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "volume {} is used as a raw block device; only its user knows which of its blocks are free",
+                        "could not reclaim space of volume {}: it is used as a raw block device, and only its user can tell which blocks are free; discard them from there",
                         found.handle
                     ),
                 )),
@@ -98,7 +98,8 @@ impl LocatedImage {
             if let Some(mount) = mounted {
                 return Ok(ReclaimMethod::Mounted(mount.target.clone()));
             }
-            // What a raw user wrote is his, and what was never formatted has nothing.
+            // The contents of a raw volume belong to its user, and a volume that was never formatted has no free blocks
+            // to reclaim.
             let is_used = devices.mounts(table).next().is_some();
             let is_new = found.image.is_unformatted() || found.image.is_format_running();
             if is_used || is_new || found.image.file_system().is_none() {
@@ -120,7 +121,7 @@ impl LocatedImage {
             }
         }
         let after = backend.usage(self.image.id).await?;
-        tracing::info!(volume.id = %self.handle, ?before, ?after, "free blocks given back");
+        tracing::info!(volume.id = %self.handle, ?before, ?after, "free blocks reclaimed");
         Ok(Reclaimed { before, after })
     }
 

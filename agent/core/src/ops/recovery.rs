@@ -1,7 +1,7 @@
-//! Group snapshots and rollbacks that an earlier agent was interrupted in: undone, or gone on with.
+//! Recovery of interrupted group snapshots and rollbacks: undone or continued.
 //!
-//! Writers go on before the agent serves; what takes longer nobody waits for. A class can come when others are served
-//! already: so all is looked at again once it is held.
+//! Volumes that are still quiesced are thawed before the agent serves; all longer work runs in the background. A class
+//! can become available while others are already served, so every image is read again after acquiring its locks.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -20,15 +20,15 @@ use crate::{
     types::ImageKind,
 };
 
-/// So long nothing is tried while others hold what was interrupted.
+/// Pause between attempts while other operations hold the locks.
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Operations {
-    /// Ends or undoes what was interrupted, of the groups whose records are in a class, and of its volumes. Before anybody
-    /// is served, writers go on when this returns.
+    /// Recovers the group snapshots whose records are in a class, and the volumes of the class. At start (`is_served`
+    /// is false) all writers are resumed when this returns.
     ///
     /// # Errors
-    /// When the class cannot be read; then nothing was done.
+    /// If the class cannot be read; then nothing was changed.
     pub(super) async fn recover_groups(
         self: &Arc<Self>,
         class: &Class,
@@ -36,12 +36,12 @@ impl Operations {
     ) -> Result<()> {
         for found in self.group_snapshots_of(class).await? {
             if found.is_rolling() {
-                tracing::warn!(group.id = %found.handle, "goes on with a rollback that was interrupted");
+                tracing::warn!(group.id = %found.handle, "resuming interrupted rollback");
                 let holds = Self::rollback_holds(&found);
                 self.when_free(holds, found, LocatedImage::is_rolling, Self::go_on_rolling);
             } else if found.image.label(labels::STATE).is_some() {
                 if !is_served && let Err(error) = self.release_members(&found).await {
-                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "its volumes could not be looked at");
+                    tracing::warn!(group.id = %found.handle, error = %error.chain(), "volumes of an incomplete group snapshot not thawed");
                 }
                 let holds = whole_holds(found.image.id, &found.members());
                 let is_left = |found: &LocatedImage| found.image.label(labels::STATE).is_some();
@@ -49,7 +49,7 @@ impl Operations {
             }
         }
         let (this, class) = (Arc::clone(self), class.clone());
-        // They are out of use until then, and all volumes are looked at for that: the start need not wait.
+        // In the background, because it reads all volumes; marked volumes cannot be used until then.
         tokio::spawn(async move {
             if let Err(error) = this.free_marked(&class).await {
                 this.recover_later(&class, &error);
@@ -58,7 +58,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Gives the volumes of a class free that are held for a rollback which is not running.
+    /// Releases the volumes of a class that are marked for a rollback that is not in flight.
     async fn free_marked(self: &Arc<Self>, class: &Class) -> Result<()> {
         for image in class.backend.list(ImageKind::Volume).await? {
             let found = self.found(class, image);
@@ -70,15 +70,15 @@ impl Operations {
         Ok(())
     }
 
-    /// The group snapshots of a class. Those of a newer agent are its own to end.
+    /// The group snapshots of a class, without those with an unreadable record, for example of a newer agent.
     async fn group_snapshots_of(&self, class: &Class) -> Result<Vec<LocatedImage>> {
         let images = class.backend.list(ImageKind::GroupSnapshot).await?;
         let found = images.into_iter().map(|image| self.found(class, image));
         Ok(found.filter(|found| found.readable().is_ok()).collect())
     }
 
-    /// Does something with an image as it is once these are held, which others may do for a while. Who holds them may do
-    /// what is left; then nobody is held up to look for it.
+    /// Re-reads an image after acquiring its locks, for which it waits, and runs `work` on it. Gives up once another
+    /// operation has done the work (`is_left` returns false).
     fn when_free<F>(
         self: &Arc<Self>,
         holds: Vec<LockMode>,
@@ -114,8 +114,8 @@ impl Operations {
                         }
                     }
                     Err(error) => {
-                        // Whoever asks for it again has it ended.
-                        tracing::error!(id = %found.handle, error = %error.chain(), "what was interrupted is not ended");
+                        // A repeated call completes it.
+                        tracing::error!(id = %found.handle, error = %error.chain(), "recovery of an interrupted operation failed");
                         return;
                     }
                     Ok(()) => return,
@@ -134,18 +134,18 @@ impl Operations {
             Some(UNDECIDED) if self.is_kept(&group).await => return Ok(()),
             Some(_) => {}
         }
-        tracing::warn!(group.id = %group.handle, "ends a group snapshot that was interrupted");
+        tracing::warn!(group.id = %group.handle, "removing incomplete group snapshot");
         self.release_members(&group).await?;
         self.end_group_snapshot(&group).await
     }
 
-    /// Thaws what an agent had frozen that died with its guard.
+    /// Thaws the file systems that were left frozen by an agent that died together with its thaw watchdog.
     async fn release_members(&self, group: &LocatedImage) -> Result<()> {
         let volumes = self.volumes_of(group.members().iter()).await?;
         for found in volumes.iter() {
             let thaw = |_: &LocatedImage, (devices, table): (&Devices, &MountTable)| {
                 for mount in devices.mounts(table) {
-                    // A raw volume is shown as a file, and has nothing to thaw.
+                    // A raw volume is bind-mounted on a file and has no file system to thaw.
                     if mount.target.is_dir() && freeze::thaw(&mount.target)? == freeze::Thaw::Thawed
                     {
                         tracing::warn!(object = %mount.target.display(), "file system thawed");

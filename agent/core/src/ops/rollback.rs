@@ -1,8 +1,8 @@
-//! Rollback of a group: its volumes get the bytes of one moment back, all of them or none.
+//! Rollback: all volumes of a group snapshot get its contents back in place, all of them or none.
 //!
-//! The record of the group snapshot says that it was decided, in one change. Before that all can be undone, and is; after
-//! it the rollback goes forward only, whatever interrupts it. A volume says itself that it is on its way, and is out of use
-//! for so long. What the volumes held before is kept as a group snapshot, seen from when it was decided.
+//! A single change of the record of the group snapshot commits the rollback. Before the commit an error undoes all
+//! preparations; after it, recovery only continues forward. Each volume has a label during the rollback and cannot be
+//! used meanwhile. The previous contents are kept as another group snapshot, which is visible from the commit on.
 
 use std::sync::Arc;
 
@@ -21,27 +21,27 @@ use crate::{
     types::{ImageId, ImageKind, Key, Name, Reference},
 };
 
-/// The value of [`labels::STATE`] of what is kept for a rollback that is not decided yet.
+/// The value of [`labels::STATE`] of the group snapshot of the previous contents, until the rollback is committed.
 pub(super) const UNDECIDED: &str = "undecided";
 
-/// A group to be rolled back.
+/// A request to roll volumes back to a group snapshot.
 #[derive(Debug, Clone)]
 pub struct RollBack {
-    /// What this rollback is called, and the group snapshot that it keeps: the same name is done once.
+    /// The name of the rollback, which is its idempotency key, and of the group snapshot of the previous contents.
     pub name: Name,
-    /// The group snapshot whose moment is wanted.
+    /// The group snapshot to roll back to.
     pub to: Reference,
-    /// Whether what the volumes hold before is kept.
+    /// True if the previous contents are kept.
     pub keeps: bool,
 }
 
 impl LocatedImage {
-    /// Whether volumes are being rolled back to this group snapshot.
+    /// Returns true if a rollback to this group snapshot is in flight.
     pub(super) fn is_rolling(&self) -> bool {
         self.image.label(labels::ROLLBACK).is_some()
     }
 
-    /// Refuses a group snapshot that volumes are being rolled back to.
+    /// Refuses a group snapshot with an in-flight rollback.
     pub(super) fn check_not_rolling(&self) -> Result<()> {
         if !self.is_rolling() {
             return Ok(());
@@ -49,38 +49,38 @@ impl LocatedImage {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "volumes are being rolled back to {}; ask again",
+                "a rollback to group snapshot {} is in progress; repeat the call later",
                 self.handle
             ),
         ))
     }
 
-    /// Refuses a volume that is on its way back to a group snapshot.
+    /// Refuses a volume that is being rolled back.
     pub(super) fn check_not_on_its_way(&self) -> Result<()> {
         match self.image.label(labels::ROLLBACK_TO) {
             None => Ok(()),
             Some(group) => Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "volume {} is being rolled back to group snapshot {}/{group}; if that does not end, ask for the rollback again",
+                    "volume {} is being rolled back to group snapshot {}/{group}; if the rollback does not complete, repeat it",
                     self.handle, self.handle.node
                 ),
             )),
         }
     }
 
-    /// Whether this volume is on its way back to a group snapshot.
+    /// Returns true if this volume is being rolled back to `group`.
     pub(super) fn rolls_to(&self, group: &Self) -> bool {
         self.image.label(labels::ROLLBACK_TO) == Some(&group.place_word())
     }
 
-    /// How the labels of others name this group snapshot.
+    /// The `<class>/<key>` by which labels of other images name this group snapshot.
     fn place_word(&self) -> String {
         format!("{}/{}", self.class.name, self.image.id.key)
     }
 }
 
-/// The group snapshot that keeps what was there before a rollback.
+/// The group snapshot that keeps the previous contents of a rollback.
 fn kept_id(name: &Name) -> ImageId {
     let kind = ImageKind::GroupSnapshot;
     ImageId {
@@ -90,12 +90,13 @@ fn kept_id(name: &Name) -> ImageId {
 }
 
 impl Operations {
-    /// Gives all volumes of a group snapshot the bytes of its moment back. Says which group snapshot keeps what they held
-    /// before, if one does.
+    /// Rolls all volumes of a group snapshot back to it. Returns the group snapshot that keeps the previous contents,
+    /// if any. Idempotent.
     ///
     /// # Errors
-    /// `NotFound`, `Conflict` when the name is that of another group snapshot, `InUse` saying who uses which volume, `Busy`,
-    /// `NoSpace`, `Precondition`: nothing is changed. `HalfDone` when it was begun and goes on with the next call.
+    /// `NotFound`, `Conflict` if the name is that of another group snapshot, `InUse` naming the volume and its user,
+    /// `Busy`, `NoSpace`, `Precondition`: nothing was changed. `HalfDone` if the rollback started and the next call
+    /// continues it.
     pub async fn roll_back(self: &Arc<Self>, request: RollBack) -> Result<Option<GroupSnapshot>> {
         let found = self.find(ImageKind::GroupSnapshot, &request.to).await;
         let group = found.map_err(not_here)?;
@@ -106,7 +107,7 @@ impl Operations {
             return Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "{:?} is the name of the group snapshot itself; a rollback needs one of its own",
+                    "{:?} is the name of the group snapshot itself; give the rollback another name",
                     request.name.as_str()
                 ),
             ));
@@ -133,7 +134,7 @@ impl Operations {
                     return Err(Error::new(
                         Kind::Busy,
                         format!(
-                            "group snapshot {} was changed by another call; ask again",
+                            "group snapshot {} was changed by another call; repeat the call",
                             group.handle
                         ),
                     ));
@@ -143,14 +144,14 @@ impl Operations {
             .await
     }
 
-    /// What a rollback needs, but for what one that has not begun is to keep.
+    /// The locks of a rollback, without those for a group snapshot of the previous contents that does not exist yet.
     pub(super) fn rollback_holds(group: &LocatedImage) -> Vec<LockMode> {
         let id = group.image.id;
         let volumes = group.members();
         let mut holds = vec![LockMode::Exclusive(id)];
         for volume in &volumes {
             holds.push(LockMode::Exclusive(volume.id()));
-            // Others may make volumes of it meanwhile.
+            // Shared: volumes may be created from the snapshot at the same time.
             holds.push(LockMode::Shared(member_id(id, volume)));
         }
         if let Some(name) = group.rolling_name() {
@@ -171,12 +172,12 @@ impl Operations {
         let kept = kept_id(&request.name);
         let known = self.named(&group.class, kept).await?;
         let is_ours = |known: &LocatedImage| {
-            // A group snapshot that was deleted and taken anew is another one.
+            // A group snapshot that was deleted and created again is a different one.
             known.image.label(labels::BEFORE) == Some(&group.place_word())
                 && known.image.created() >= group.image.created()
         };
         if group.image.label(labels::LAST_ROLLBACK) == Some(request.name.as_str()) {
-            // What was deleted since is kept no longer.
+            // The previous contents may have been deleted since.
             let is_seen =
                 |known: &LocatedImage| is_ours(known) && known.image.label(labels::STATE).is_none();
             return self.shown(known.filter(is_seen)).await;
@@ -185,7 +186,7 @@ impl Operations {
             known.readable()?;
             let is_ours = is_ours(&known);
             match known.image.label(labels::STATE) {
-                // It was done, and another one after it.
+                // This rollback was completed earlier, and another one after it.
                 None if is_ours => return self.shown(Some(known)).await,
                 Some(_) if is_ours && known.members() == group.members() => {
                     self.end_group_snapshot(&known).await?;
@@ -194,7 +195,7 @@ impl Operations {
                     return Err(Error::new(
                         Kind::Conflict,
                         format!(
-                            "group snapshot {:?} exists already; a rollback needs a name of its own",
+                            "group snapshot {:?} already exists; give the rollback another name",
                             request.name.as_str()
                         ),
                     ));
@@ -212,7 +213,7 @@ impl Operations {
         if let Err(error) = self.decide(&mut group, &request.name).await {
             return Err(self.undo(&group, before, error).await);
         }
-        tracing::info!(group.id = %group.handle, name = %request.name, "rollback begins");
+        tracing::info!(group.id = %group.handle, name = %request.name, "rollback started");
         self.roll_forward(group).await?;
         match before {
             Some(before) => {
@@ -231,7 +232,7 @@ impl Operations {
         }
     }
 
-    /// Refuses what cannot be rolled back, before anything is made.
+    /// Checks that the rollback is possible, before any change.
     async fn check_rollback(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         let volumes = self.volumes_of(members.iter()).await?;
@@ -242,7 +243,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::InUse,
                     format!(
-                        "volume {} is published to node {}",
+                        "volume {} is published to node {}; unpublish it first",
                         found.handle, published.node
                     ),
                 ));
@@ -252,7 +253,7 @@ impl Operations {
         self.check_pairs(group).await
     }
 
-    /// Asks each back end whether its volumes can get their bytes back.
+    /// Asks each back end whether its volumes can be rolled back.
     async fn check_pairs(&self, group: &LocatedImage) -> Result<()> {
         let mut parts: Vec<(Class, Vec<(ImageId, ImageId)>)> = Vec::new();
         for (member, snapshot) in self.pairs(group).await? {
@@ -279,7 +280,7 @@ impl Operations {
                 None => Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "the snapshot of volume {}/{}/{} in group snapshot {} is lost",
+                        "the snapshot of volume {}/{}/{} in group snapshot {} no longer exists",
                         self.settings().node,
                         member.class,
                         member.key,
@@ -290,7 +291,7 @@ impl Operations {
             .collect()
     }
 
-    /// Keeps what the volumes hold now, out of sight until it is decided.
+    /// Takes a group snapshot of the previous contents, hidden until the rollback is committed.
     async fn keep_before(&self, group: &LocatedImage, name: &Name) -> Result<LocatedImage> {
         let parameters = labels::json(&crate::types::Map::new())?;
         self.take_group_snapshot(GroupSnapshotPlan {
@@ -307,9 +308,9 @@ impl Operations {
         .await
     }
 
-    /// Takes the volumes out of use, and decides.
+    /// Marks the volumes as unusable, then commits the rollback.
     async fn decide(&self, group: &mut LocatedImage, name: &Name) -> Result<()> {
-        // What is kept takes room, too.
+        // Checked again, because the previous contents also take space.
         self.check_pairs(group).await?;
         let members = group.members();
         let volumes = self.volumes_of(members.iter()).await?;
@@ -325,7 +326,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Undoes what was done before the decision; says what the caller hears.
+    /// Undoes the preparations of a rollback that was not committed. Returns the error for the caller.
     async fn undo(
         &self,
         group: &LocatedImage,
@@ -333,10 +334,10 @@ impl Operations {
         error: Error,
     ) -> Error {
         let undone = async {
-            // It may have been decided although it failed: then it is not undone.
+            // The commit may have succeeded although it reported an error: then it must not be undone.
             let now = group.class.backend.get(group.image.id).await?;
             if now.is_none_or(|now| now.label(labels::ROLLBACK).is_some()) {
-                return Err(Error::new(Kind::HalfDone, "it may have begun"));
+                return Err(Error::new(Kind::HalfDone, "the rollback may have started"));
             }
             self.free(group).await?;
             match &before {
@@ -349,7 +350,7 @@ impl Operations {
             Err(second) => Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{}; it could not be undone: {}",
+                    "{}; the preparation of the rollback could not be undone: {}",
                     error.chain(),
                     second.chain()
                 ),
@@ -357,7 +358,7 @@ impl Operations {
         }
     }
 
-    /// Gives the volumes free.
+    /// Releases the volumes from the rollback.
     async fn free(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         let mark = LabelChange::remove(labels::ROLLBACK_TO);
@@ -370,7 +371,7 @@ impl Operations {
         Ok(())
     }
 
-    /// Gives those of its volumes free that a rollback which never began still holds.
+    /// Releases those volumes of the group snapshot that are marked for a rollback that never started.
     async fn free_held_for_nothing(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         for found in self.volumes_of(members.iter()).await?.iter() {
@@ -379,10 +380,10 @@ impl Operations {
         Ok(())
     }
 
-    /// Gives a volume free that a rollback which never began still holds.
+    /// Releases a volume that is marked for a rollback that never started.
     pub(super) async fn free_if_held_for_nothing(&self, volume: &LocatedImage) -> Result<()> {
         if self.is_held_for_nothing(volume).await {
-            tracing::warn!(volume.id = %volume.handle, "was to be rolled back, which did not begin");
+            tracing::warn!(volume.id = %volume.handle, "volume released from a rollback that did not start");
             let change = LabelChange::remove(labels::ROLLBACK_TO);
             let id = volume.image.id;
             volume.class.backend.relabel(id, &change).await?;
@@ -390,16 +391,16 @@ impl Operations {
         Ok(())
     }
 
-    /// Does what was decided, from wherever it was interrupted.
+    /// Completes a committed rollback, from wherever it was interrupted.
     ///
     /// # Errors
-    /// `HalfDone`: it goes on with the next call.
+    /// `HalfDone`: the next call continues the rollback.
     pub(super) async fn roll_forward(&self, group: LocatedImage) -> Result<LocatedImage> {
         let handle = group.handle.clone();
         self.roll_each(group).await.map_err(|error| {
             Error::new(
                 Kind::HalfDone,
-                format!("the rollback to group snapshot {handle} was begun and has not ended; ask for it again"),
+                format!("the rollback to group snapshot {handle} has started and is not complete; repeat it to continue"),
             )
             .because(error)
         })
@@ -413,10 +414,10 @@ impl Operations {
         let pairs = self.pairs(&group).await?;
         let volumes = self.volumes_of(group.members().iter()).await?;
         for (member, snapshot) in pairs {
-            // All were marked before it was decided; one that is not is another one by now.
+            // All volumes were marked before the commit; one without the mark was recreated since.
             let volume = volumes.get(&member);
             let Some(volume) = volume.filter(|volume| volume.rolls_to(&group)) else {
-                tracing::warn!(group.id = %group.handle, class = %member.class, key = %member.key, "a volume to be rolled back is gone");
+                tracing::warn!(group.id = %group.handle, class = %member.class, key = %member.key, "volume not rolled back: deleted or replaced since the rollback started");
                 continue;
             };
             let explain = |error: Error| {
@@ -441,11 +442,11 @@ impl Operations {
             ..group
         };
         self.free(&group).await?;
-        tracing::info!(group.id = %group.handle, %name, "rollback ended");
+        tracing::info!(group.id = %group.handle, %name, "rollback completed");
         Ok(group)
     }
 
-    /// Lets what was kept be seen, now that it is decided.
+    /// Makes the group snapshot of the previous contents visible, after the commit.
     async fn show_kept(&self, group: &LocatedImage, name: &Name) -> Result<()> {
         let kept = self.named(&group.class, kept_id(name)).await?;
         if let Some(kept) = kept
@@ -459,12 +460,12 @@ impl Operations {
         Ok(())
     }
 
-    /// Whether what a group snapshot keeps is that of a rollback which was decided.
+    /// Returns true if a group snapshot keeps the previous contents of a committed rollback.
     pub(super) async fn is_kept(&self, kept: &LocatedImage) -> bool {
         let Some(group) = self.named_by(kept.image.label(labels::BEFORE)).await else {
             return false;
         };
-        // Whatever cannot be read may have been decided.
+        // A rollback whose record cannot be read may have been committed.
         group.is_none_or(|group| {
             let name = kept.image.label(labels::NAME);
             group.image.label(labels::ROLLBACK) == name
@@ -472,7 +473,7 @@ impl Operations {
         })
     }
 
-    /// Whether a volume is held for a rollback that is not running.
+    /// Returns true if a volume is marked for a rollback that is not in flight.
     pub(super) async fn is_held_for_nothing(&self, volume: &LocatedImage) -> bool {
         let label = volume.image.label(labels::ROLLBACK_TO);
         if label.is_none() {
@@ -485,7 +486,7 @@ impl Operations {
         }
     }
 
-    /// The group snapshot that a label names: none when it is not there, `Some(None)` when that cannot be told.
+    /// The group snapshot that a label names: `None` if it does not exist, `Some(None)` if that is unknown.
     async fn named_by(&self, label: Option<&str>) -> Option<Option<LocatedImage>> {
         let (class, key) = label?.split_once('/')?;
         let id = ImageId {
@@ -508,18 +509,18 @@ impl Operations {
 }
 
 impl LocatedImage {
-    /// The name of the rollback to this group snapshot that runs.
+    /// The name of the in-flight rollback to this group snapshot.
     fn rolling_name(&self) -> Option<Name> {
         Name::parse("name", self.image.label(labels::ROLLBACK)?).ok()
     }
 }
 
-/// What a volume says of itself when it has the bytes of a snapshot again.
+/// The change of the labels of a volume that has the contents of a snapshot again.
 fn labels_of_moment(snapshot: &LocatedImage, volume: &LocatedImage) -> LabelChange {
     let mut change = LabelChange::default();
     for key in labels::OF_BYTES {
         match snapshot.image.label(key) {
-            // What it has behind the snapshot's end was written to since.
+            // The part beyond the end of the snapshot may have been written since.
             Some(_) if key == labels::FORMAT && volume.image.size > snapshot.image.size => {
                 change.set.insert(key.to_owned(), "running".to_owned());
             }

@@ -1,4 +1,4 @@
-//! Snapshots: one moment of a volume, kept.
+//! Snapshots: read-only point-in-time copies of one volume.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -17,35 +17,35 @@ use crate::{
     types::{Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 
-/// A snapshot as the disk shows it now.
+/// A snapshot as recorded on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Its id.
+    /// Its handle.
     pub handle: Handle,
-    /// The volume that it shows, which may be gone since.
+    /// The source volume, which may have been deleted since.
     pub of: Option<Handle>,
-    /// The size of the volume at its moment, in bytes; a copy needs at least this.
+    /// The size of the source volume at the point in time, in bytes; the minimum size of a copy.
     pub size: Size,
-    /// Its moment.
+    /// Its point in time.
     pub created: SystemTime,
-    /// Why no volume can be made from it, if none can.
+    /// The reason why no volume can be created from it, if any.
     pub damage: Option<String>,
     /// The group snapshot that it is a member of.
     pub group: Option<Handle>,
 }
 
-/// A snapshot to be made (CSI, `CreateSnapshot`).
+/// A request to create a snapshot (CSI, `CreateSnapshot`).
 #[derive(Debug, Clone)]
 pub struct CreateSnapshot {
-    /// Its name: the same name finds the same snapshot.
+    /// Its name, the idempotency key.
     pub name: Name,
-    /// Of which volume.
+    /// The source volume.
     pub of: Reference,
-    /// What the caller sends with it.
+    /// The parameters of the call.
     pub parameters: Map,
 }
 
-/// Which snapshots a list shows.
+/// Filter of a list of snapshots.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SnapshotFilter {
     /// This one only.
@@ -73,7 +73,7 @@ impl From<LocatedImage> for Snapshot {
     }
 }
 
-/// What every snapshot of a volume says.
+/// The labels that every snapshot of a volume has.
 pub(super) fn snapshot_labels(volume: &LocatedImage) -> Labels {
     let mut labels = Labels::from([
         (labels::CREATED.to_owned(), labels::now()),
@@ -88,8 +88,8 @@ pub(super) fn snapshot_labels(volume: &LocatedImage) -> Labels {
 }
 
 impl Operations {
-    /// Makes a snapshot, or finds the one that an earlier call with this name made.
-    /// While the bytes are copied a mounted file system is frozen.
+    /// Creates a snapshot. Idempotent: an earlier snapshot of this name is returned. A mounted file system is frozen
+    /// while its data is copied.
     ///
     /// # Errors
     /// `Invalid`, `NotFound`, `Conflict`, `Busy`, `NoSpace`, `WrongNode`, `Precondition`.
@@ -114,7 +114,7 @@ impl Operations {
     }
 
     async fn make_snapshot(&self, id: ImageId, request: CreateSnapshot) -> Result<Snapshot> {
-        // Before the volume is looked at: it may be gone since, and a repeat must still find its snapshot.
+        // Idempotency: checked before the volume, which may have been deleted since the first call.
         for class in self.classes.iter() {
             let Ok(Some(image)) = class.backend.get(id).await else {
                 continue;
@@ -126,7 +126,7 @@ impl Operations {
                 return Err(Error::new(
                     Kind::Conflict,
                     format!(
-                        "snapshot {:?} exists already, of volume {}",
+                        "snapshot {:?} already exists, of volume {}; choose another name",
                         request.name.as_str(),
                         of.unwrap_or("unknown")
                     ),
@@ -170,11 +170,11 @@ impl Operations {
         }
     }
 
-    /// Deletes a snapshot; one that does not exist is no error.
+    /// Deletes a snapshot. Idempotent: one that does not exist is no error.
     ///
     /// # Errors
-    /// `NotFound` for another node's, `Busy` while a volume is made from it, `InUse` while somebody has it mounted,
-    /// `Invalid` when it is a member of a group snapshot, which goes as a whole.
+    /// `NotFound` for one of another node, `Busy` while a volume is created from it, `InUse` while it is mounted,
+    /// `Invalid` if it is a member of a group snapshot, which is only deleted as a whole.
     pub async fn delete_snapshot(self: &Arc<Self>, reference: &Reference) -> Result<()> {
         let place = match self.place(ImageKind::Snapshot, reference) {
             Ok(place) => place,
@@ -186,7 +186,7 @@ impl Operations {
         self.changes
             .run(holds, async move {
                 let Some(image) = place.class.backend.get(place.id).await? else {
-                    // What was begun and never finished nobody sees, but it takes room.
+                    // An incomplete image is invisible to callers but takes space.
                     return place.class.backend.delete(place.id).await.map(drop);
                 };
                 let found = LocatedImage {
@@ -213,7 +213,8 @@ impl Operations {
         Ok(groups.snapshot(found))
     }
 
-    /// The snapshot that an id names. A member of a group snapshot is there when that is whole.
+    /// The snapshot that an id names. A member of a group snapshot exists for callers once the group snapshot is
+    /// complete.
     ///
     /// # Errors
     /// [`Kind::NotFound`] or [`Kind::WrongNode`].
@@ -221,7 +222,7 @@ impl Operations {
         self.find_shown(reference).await.map(|(found, _)| found)
     }
 
-    /// The same, with the group snapshot that it is a member of.
+    /// Like [`Self::find_snapshot`], with the group snapshot that it is a member of.
     async fn find_shown(&self, reference: &Reference) -> Result<(LocatedImage, Groups)> {
         let found = self.find(ImageKind::Snapshot, reference).await?;
         let groups = self.groups_of(std::slice::from_ref(&found)).await?;
@@ -241,18 +242,18 @@ impl Operations {
             Some(group) if group.image.label(labels::STATE).is_some() => Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "snapshot {} goes with group snapshot {}, which is being ended",
+                    "snapshot {} is a member of group snapshot {}, which is being deleted; repeat the call later",
                     snapshot.handle, group.handle
                 ),
             )),
             Some(group) => Err(Error::invalid(format!(
-                "snapshot {} is a member of group snapshot {}; delete that",
+                "snapshot {} is a member of group snapshot {}; delete the group snapshot instead",
                 snapshot.handle, group.handle
             ))),
         }
     }
 
-    /// Snapshots in pages. An id that is unknown, or another node's, shows nothing.
+    /// Lists snapshots in pages. An unknown id, or one of another node, gives an empty list.
     ///
     /// # Errors
     /// `StaleToken`.

@@ -1,4 +1,5 @@
-//! Staging: a volume's block device, and the file system on it, ready to be published (CSI, `NodeStageVolume`).
+//! Staging: attaches the block device of a volume and mounts its file system, so that it can be published (CSI,
+//! `NodeStageVolume`).
 
 use std::{
     fs, io,
@@ -27,18 +28,18 @@ use crate::{
     types::{AbsolutePath, AccessType, Capability, ImageKind, Reference},
 };
 
-/// A volume to be staged.
+/// A request to stage a volume.
 #[derive(Debug, Clone)]
 pub struct StageVolume {
-    /// Which volume.
+    /// The volume.
     pub volume: Reference,
     /// An existing directory that the file system is mounted on.
     pub staging: AbsolutePath,
-    /// How it is to be used.
+    /// The capability of the request.
     pub capability: Capability,
 }
 
-/// Checks mount flags against the list of safe ones; with no file system named, against that of every one.
+/// Checks mount flags against the allowlist of the file system; if none is named, against those of all file systems.
 pub(super) fn check_flags(field: &str, kind: Option<FileSystem>, flags: &[String]) -> Result<()> {
     let check = |kind: FileSystem| MountOptions::parse(kind, flags).map(|_| ());
     let checked = match kind {
@@ -53,11 +54,11 @@ pub(super) fn check_flags(field: &str, kind: Option<FileSystem>, flags: &[String
 }
 
 impl Operations {
-    /// Attaches a volume and mounts its file system at the staging path, formatting it if it never was.
-    /// A repeat finds the mount; an interrupted one is gone through again.
+    /// Attaches a volume and mounts its file system at the staging path, after formatting it if it was never formatted.
+    /// Idempotent; after an interruption the repeated call runs all steps again.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound`, `Conflict` when staged otherwise, `Busy`, `Precondition`, `NoSpace`.
+    /// `Invalid`, `NotFound`, `Conflict` if staged with other arguments, `Busy`, `Precondition`, `NoSpace`.
     pub async fn stage_volume(self: &Arc<Self>, request: StageVolume) -> Result<()> {
         check_capabilities(
             "volume_capability",
@@ -85,10 +86,10 @@ impl Operations {
             .await
     }
 
-    /// How a volume may be used, by what the controller has published and by its access mode.
+    /// The access that the controller publication and the access mode permit.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when the controller must publish it first, or published it otherwise.
+    /// [`Kind::Precondition`] if the controller has not published it, or with other arguments.
     pub(super) fn permitted(
         &self,
         found: &LocatedImage,
@@ -111,10 +112,14 @@ impl Operations {
             ))
         };
         let Some(published) = found.image.publication()? else {
-            return refused("is not published to this node by the controller");
+            return refused(
+                "is not published to this node by the controller; call ControllerPublishVolume first",
+            );
         };
         if !published.allows(capability.mode) || published.block != capability.is_block() {
-            return refused("was published by the controller for another use");
+            return refused(
+                "was published by the controller with another access mode or access type; unpublish it and publish it as needed",
+            );
         }
         if published.read_only {
             access = Access::ReadOnly;
@@ -122,10 +127,11 @@ impl Operations {
         Ok(access)
     }
 
-    /// Unmounts a volume from the staging path and frees its device. Not staged is no error.
+    /// Unmounts a volume from the staging path and detaches its device. Idempotent: a volume that is not staged is no
+    /// error.
     ///
     /// # Errors
-    /// `InUse` while it is published or held open, `Precondition` when something else is mounted there.
+    /// `InUse` while it is published or open, `Precondition` if something else is mounted there.
     pub async fn unstage_volume(
         self: &Arc<Self>,
         volume: &Reference,
@@ -147,7 +153,8 @@ impl Operations {
     }
 }
 
-/// What a call about a volume that is not there gets: success, unless something is mounted where it says.
+/// The result of an unstage or unpublish of a volume that does not exist: success, unless something is mounted at the
+/// path.
 pub(super) async fn gone(error: Error, path: AbsolutePath) -> Result<()> {
     let error = not_here(error);
     if error.kind() != Kind::NotFound
@@ -166,21 +173,18 @@ fn check_staging(staging: &Path) -> Result<()> {
             staging.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Error::invalid(format!(
-            "staging_target_path {} goes through something that is not a directory",
+            "staging_target_path {} has a parent that is not a directory",
             staging.display()
         ))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::new(
             Kind::Precondition,
             format!(
-                "staging_target_path {} does not exist; make the directory first",
+                "staging_target_path {} does not exist; create the directory first",
                 staging.display()
             ),
         )),
         Err(error) => Err(Error::io(
-            format!(
-                "could not look at staging_target_path {}",
-                staging.display()
-            ),
+            format!("could not read staging_target_path {}", staging.display()),
             error,
         )),
     }
@@ -193,7 +197,7 @@ impl LocatedImage {
         if let PathState::Ours(mount) = at.await? {
             return Err(staged_otherwise(self, &mount.target));
         }
-        // What a raw user writes is his: from now on this volume is never formatted.
+        // A raw user may write any data: from now on this volume is never formatted.
         if self.image.is_unformatted() {
             let change = LabelChange::remove(labels::FORMAT);
             self.class.backend.relabel(self.image.id, &change).await?;
@@ -213,7 +217,7 @@ impl LocatedImage {
             group,
         } = &request.capability.access_type
         else {
-            return Err(Error::new(Kind::Bug, "a raw volume was to be mounted"));
+            return Err(Error::new(Kind::Bug, "mount requested for a raw volume"));
         };
         let staging = request.staging.clone();
         let before = self.look(move |_, (devices, table)| {
@@ -230,7 +234,7 @@ impl LocatedImage {
         let kind = match (file_system, has) {
             (Some(wanted), Some(has)) if *wanted != has => {
                 return Err(Error::invalid(format!(
-                    "volume_capability.mount.fs_type is {wanted}, but volume {} has {has}",
+                    "volume_capability.mount.fs_type is {wanted}, but the file system of volume {} is {has}",
                     self.handle
                 )));
             }
@@ -271,7 +275,7 @@ impl LocatedImage {
         self.follow_device_if_possible(&request.staging).await
     }
 
-    /// What is said of a volume that cannot be mounted while a raw user has it.
+    /// The error for a volume that cannot be mounted while it is used raw.
     fn explain_raw(&self, error: Error, is_used: bool, staging: &Path) -> Error {
         if is_used && self.image_is_raw() && error.kind() == Kind::Precondition {
             return staged_otherwise(self, staging).because(error);
@@ -279,7 +283,7 @@ impl LocatedImage {
         error
     }
 
-    /// Attaches and mounts; whatever fails, the device does not stay behind.
+    /// Attaches and mounts; detaches the device on error.
     async fn attach_and_mount(
         &self,
         staging: &AbsolutePath,
@@ -290,7 +294,7 @@ impl LocatedImage {
         let device = backend.attach(self.image.id, Access::ReadWrite).await?;
         let mounted = async {
             self.prepare(&device, kind).await?;
-            // Where the kernel will not let us grow a mounted ext4, this is the moment to do it.
+            // If the kernel does not permit growing a mounted ext4, it is grown before the mount.
             let path = device.clone();
             let must_grow_now = move || {
                 Ok(!may_grow_mounted_ext4()
@@ -307,20 +311,21 @@ impl LocatedImage {
         let Err(error) = mounted.await else {
             return Ok(());
         };
-        // In use means that it was attached for somebody else before; then it stays.
+        // In use means that it was attached before for another caller; then it stays attached.
         if let Err(second) = backend.detach(self.image.id).await
             && second.kind() != Kind::InUse
         {
             return Err(Error::new(
                 Kind::HalfDone,
-                format!("{error}; its device could not be freed: {second}"),
+                format!("{error}; the device could not be detached: {second}"),
             )
             .because(error));
         }
         Err(error)
     }
 
-    /// Makes sure that the wanted file system is on the device. Formats only what we made and nobody ever used.
+    /// Makes sure that the requested file system is on the device. Formats only volumes that the agent created and that
+    /// were never used.
     pub(super) async fn prepare(&self, device: &Path, kind: FileSystem) -> Result<()> {
         let path = device.to_owned();
         let found = blocking(move || probe(&path)).await?;
@@ -331,31 +336,31 @@ impl LocatedImage {
             ))
         };
         match found {
-            // What an interrupted format of ours left has been seen by nobody.
+            // The remains of an interrupted format were never visible to a caller.
             _ if self.image.is_format_running() => self.format(device, kind, FormatTarget::Debris).await,
             Probe::Blank if self.image.is_unformatted() => {
                 self.format(device, kind, FormatTarget::Untouched).await
             }
             Probe::Blank if self.image.is_raw_alone() => refused(
-                "was made as a raw block device, without a file system; it is not formatted".to_owned(),
+                "was created as a raw block device, without a file system; it was not formatted".to_owned(),
             ),
             Probe::Blank => refused(
-                "is blank, though it was used before; its data is gone, and it is not formatted again"
+                "was used before but its device is blank: the data is lost; it was not formatted again"
                     .to_owned(),
             ),
             Probe::Known(found) if found.kind != kind => Err(Error::invalid(format!(
-                "volume_capability.mount.fs_type is {kind}, but volume {} has {}",
+                "volume_capability.mount.fs_type is {kind}, but the file system of volume {} is {}",
                 self.handle, found.kind
             ))),
             Probe::Known(_) if self.image.is_unformatted() => self.formatted(kind).await,
             Probe::Known(_) => self.renew_identity(device, kind).await,
             Probe::Foreign(name) => refused(format!(
-                "holds {name}, which we did not put there; nothing was changed"
+                "contains {name}, which this agent did not create; it was not changed"
             )),
         }
     }
 
-    /// Formats a volume that nobody has ever used.
+    /// Formats a volume that was never used.
     async fn format(&self, device: &Path, kind: FileSystem, ground: FormatTarget) -> Result<()> {
         format::check_maker(kind).await?;
         let running = LabelChange::set(labels::FORMAT, "running");
@@ -368,7 +373,7 @@ impl LocatedImage {
         Ok(())
     }
 
-    /// Records that the volume has a file system: before it is mounted, for then it is no longer ours to format.
+    /// Records that the volume has a file system, before it is mounted: from then on it must never be formatted.
     async fn formatted(&self, kind: FileSystem) -> Result<()> {
         let mut change = LabelChange::remove(labels::FORMAT);
         change
@@ -379,7 +384,7 @@ impl LocatedImage {
         Ok(())
     }
 
-    /// Gives the file system of a copy an identity of its own, where two of one identity must not be mounted.
+    /// Gives the file system of a copy a new UUID if the kernel does not mount two file systems with the same one.
     async fn renew_identity(&self, device: &Path, kind: FileSystem) -> Result<()> {
         if kind != FileSystem::Btrfs || self.image.label(labels::IDENTITY) != Some("copied") {
             return Ok(());
@@ -391,7 +396,7 @@ impl LocatedImage {
         Ok(())
     }
 
-    /// Grows the file system at `mount_point` to its device, if it is smaller and may be written.
+    /// Grows the file system at `mount_point` to the size of its device, if it is smaller and writable.
     pub(super) async fn follow_device(&self, mount_point: &Path) -> Result<()> {
         let path = mount_point.to_owned();
         let at = blocking(move || Ok(MountTable::read()?.at(&path).cloned()));
@@ -409,21 +414,22 @@ impl LocatedImage {
         Ok(())
     }
 
-    /// The same, where a file system that stays smaller for now is no reason to refuse the volume.
+    /// Like [`Self::follow_device`], but only logs a precondition error: the volume is usable with a smaller file
+    /// system.
     pub(super) async fn follow_device_if_possible(&self, mount_point: &Path) -> Result<()> {
         match self.follow_device(mount_point).await {
             Err(error) if error.kind() == Kind::Precondition => {
-                tracing::warn!(volume.id = %self.handle, error = %error.chain(), "file system is smaller than its volume");
+                tracing::warn!(volume.id = %self.handle, error = %error.chain(), "file system not grown to the size of its volume");
                 Ok(())
             }
             other => other,
         }
     }
 
-    /// Whether the volume is staged at a path.
+    /// Returns true if the volume is staged at a path.
     ///
     /// # Errors
-    /// `Precondition` when something else is there, `InUse` when the volume is somewhere else, too.
+    /// `Precondition` if something else is mounted there, `InUse` if the volume is also mounted elsewhere.
     fn staged_alone(
         &self,
         staging: &Path,
@@ -467,7 +473,7 @@ impl LocatedImage {
     }
 }
 
-/// Whether the file system of a mount may be written.
+/// The access of a mount and its file system.
 fn devices_access(mount: &Mount) -> Access {
     if mount.read_only || mount.is_file_system_read_only() {
         Access::ReadOnly
@@ -480,7 +486,7 @@ fn staged_otherwise(found: &LocatedImage, target: &Path) -> Error {
     Error::new(
         Kind::Conflict,
         format!(
-            "volume {} is staged at {} already, in another way; unstage it first",
+            "volume {} is already staged at {} with other arguments; unstage it first",
             found.handle,
             target.display()
         ),

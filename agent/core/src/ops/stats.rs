@@ -1,4 +1,4 @@
-//! How full a volume is, and how well (CSI, `NodeGetVolumeStats`).
+//! Usage and condition of a volume (CSI, `NodeGetVolumeStats`).
 
 use std::{fs, time::Duration};
 
@@ -17,28 +17,28 @@ use crate::{
     types::{ImageKind, Reference},
 };
 
-/// So long a caller waits for others that ask about the same volume: less than the deadlines that callers are known to set.
+/// Timeout for waiting on other stats calls for the same volume: shorter than the usual deadlines of callers.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Use of one kind of room.
+/// Usage of one resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// All there is.
+    /// Total amount.
     pub total: u64,
-    /// What is used.
+    /// Used amount.
     pub used: u64,
-    /// What anybody may still take.
+    /// Amount available to unprivileged users.
     pub available: u64,
 }
 
-/// How full a volume is, and how well.
+/// Usage and condition of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeStats {
-    /// Bytes.
+    /// Usage in bytes.
     pub bytes: Usage,
-    /// Inodes, of a file system that counts them.
+    /// Usage in inodes, for a file system that counts them.
     pub inodes: Option<Usage>,
-    /// Whether it is as it should be.
+    /// Condition of the volume.
     pub condition: Condition,
 }
 
@@ -46,14 +46,14 @@ impl Operations {
     /// The stats of a volume that is staged or published at `path`.
     ///
     /// # Errors
-    /// `NotFound` for the volume, or when it is not at `path`; `Busy` while its file system does not answer.
+    /// `NotFound` for the volume, or if it is not at `path`; `Busy` while its file system does not respond.
     pub async fn stats(&self, volume: &Reference, path: &str) -> Result<VolumeStats> {
         let found = self
             .find(ImageKind::Volume, volume)
             .await
             .map_err(not_here)?;
         let path = path.to_owned();
-        // One that does not answer holds up one thread, however often it is asked.
+        // A file system that does not respond blocks one thread only, however many calls arrive.
         let turn = self.measuring.join(
             vec![LockMode::Exclusive(found.image.id)],
             Instant::now() + PATIENCE,
@@ -62,7 +62,7 @@ impl Operations {
             Error::new(
                 Kind::Busy,
                 format!(
-                    "the file system of volume {} does not answer; look at its disk and at the kernel's log",
+                    "the file system of volume {} does not respond; check its disk and the kernel log",
                     found.handle
                 ),
             )
@@ -85,7 +85,7 @@ impl LocatedImage {
         let mut condition = Condition::of(&self.image.health);
         let mount = table.at(&path);
         let Some(mount) = mount.filter(|mount| mount.fs_type != "devtmpfs") else {
-            // How much of a raw device is used only its user knows.
+            // Only the user of a raw device knows how much of it is used.
             let bytes = Usage {
                 total: self.image.size.bytes(),
                 used: 0,
@@ -104,18 +104,18 @@ impl LocatedImage {
         {
             condition = Condition {
                 abnormal: true,
-                message: "its file system has become read-only; look at the kernel's log"
+                message: "the file system of the volume became read-only; check the kernel log"
                     .to_owned(),
             };
         }
-        // One that has shut itself down still tells its room.
+        // A file system that has shut down still reports its usage.
         if let Err(error) = fs::symlink_metadata(&path)
             && !condition.abnormal
         {
             condition = Condition {
                 abnormal: true,
                 message: format!(
-                    "its file system does not answer; look at the kernel's log: {error}"
+                    "the file system of the volume does not respond; check the kernel log: {error}"
                 ),
             };
         }

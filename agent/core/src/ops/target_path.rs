@@ -1,4 +1,4 @@
-//! Target paths of publications: made before, removed after.
+//! Target paths of publications: created before, removed after.
 
 use std::{
     fs::{self, DirBuilder, OpenOptions},
@@ -13,12 +13,12 @@ use crate::{
     types::{AbsolutePath, RootPath},
 };
 
-/// Where a volume is published.
+/// The target path of a publication.
 #[derive(Debug, Clone)]
 pub struct Target {
     /// The path.
     pub path: AbsolutePath,
-    /// The directory below which no link of the path is followed; all are where there is none.
+    /// The directory below which no symbolic link of the path is followed. Without it all links are followed.
     pub root: Option<RootPath>,
 }
 
@@ -28,20 +28,20 @@ impl From<AbsolutePath> for Target {
     }
 }
 
-/// A target, as it is reached now.
+/// A resolved target.
 #[derive(Debug)]
 pub(super) enum TargetLocation {
-    /// By its path, wherever links lead.
+    /// Reached by its path; symbolic links are followed.
     Path(PathBuf),
-    /// Beneath its root, and nowhere else.
+    /// Reached beneath its root only.
     Beneath(PathBeneath),
 }
 
 impl Target {
-    /// Where it is, if all directories above it are there.
+    /// Resolves the target, if all directories above it exist.
     ///
     /// # Errors
-    /// `Invalid` when a link leads elsewhere that must not.
+    /// `Invalid` if a symbolic link leads out of the root.
     pub(super) fn find(&self) -> Result<Option<TargetLocation>> {
         match &self.root {
             None => Ok(Some(TargetLocation::of(&self.path))),
@@ -49,7 +49,7 @@ impl Target {
         }
     }
 
-    /// The same, with the directories between the root and the target made.
+    /// Like [`Target::find`], but creates missing directories between the root and the target.
     ///
     /// # Errors
     /// As those of [`Target::find`].
@@ -62,7 +62,7 @@ impl Target {
 }
 
 impl TargetLocation {
-    /// The one of a path whose links are all followed.
+    /// The target at a path, with symbolic links followed.
     pub(super) fn of(path: &Path) -> Self {
         Self::Path(path.to_owned())
     }
@@ -81,7 +81,7 @@ impl TargetLocation {
         }
     }
 
-    /// Shows the directory or file `source` there too.
+    /// Bind-mounts the directory or file `source` at the target.
     pub(super) fn bind(
         &self,
         source: &Path,
@@ -96,7 +96,7 @@ impl TargetLocation {
         }
     }
 
-    /// Takes away the mount that was found there, and no other one.
+    /// Unmounts the mount that was found there, and no other one.
     pub(super) fn unmount(&self, mount: &Mount) -> Result<()> {
         let reached = match self {
             Self::Path(_) => mount.target.clone(),
@@ -106,17 +106,16 @@ impl TargetLocation {
     }
 }
 
-/// What becomes of a target when nothing is published there any more.
+/// What happens to a target path after unpublish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetCleanup {
-    /// It goes.
+    /// It is removed.
     Removed,
-    /// It stays: the caller has made it.
+    /// It is kept: the caller created it.
     Left,
 }
 
-/// Makes the directory that a file system is to be published at, or finds it empty.
-/// Says whether it was made.
+/// Creates the target directory for a file system, or checks that it is empty. Returns true if it was created.
 pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
     match DirBuilder::new().mode(0o755).create(target.reached()) {
         Ok(()) => Ok(true),
@@ -129,7 +128,7 @@ pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
             let mut entries =
                 fs::read_dir(target.reached()).map_err(|error| failed(target, error))?;
             if entries.next().is_some() {
-                return Err(wrong(target, "is not empty; what is in it would be hidden"));
+                return Err(wrong(target, "is not empty; a mount would hide its files"));
             }
             Ok(false)
         }
@@ -137,8 +136,7 @@ pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
     }
 }
 
-/// Makes the file that a block device is to be published at, or finds it empty.
-/// Says whether it was made.
+/// Creates the target file for a block device, or checks that it is empty. Returns true if it was created.
 pub(super) fn make_file(target: &TargetLocation) -> Result<bool> {
     let made = OpenOptions::new()
         .write(true)
@@ -159,7 +157,7 @@ pub(super) fn make_file(target: &TargetLocation) -> Result<bool> {
     }
 }
 
-/// Removes what a publication stood on. What has something in it is not ours and stays.
+/// Removes the target file or directory. A non-empty one was not created by the agent and is kept.
 pub(super) fn remove(target: &TargetLocation) -> Result<()> {
     let metadata = match fs::symlink_metadata(target.reached()) {
         Ok(metadata) => metadata,
@@ -181,7 +179,7 @@ pub(super) fn remove(target: &TargetLocation) -> Result<()> {
     {
         return Err(wrong(
             target,
-            "is not a publication of ours; nothing was removed",
+            "was not created by this agent; nothing was removed",
         ));
     } else {
         return Err(wrong(
@@ -213,10 +211,8 @@ fn failed(target: &TargetLocation, error: io::Error) -> Error {
 
 fn parent(target: &TargetLocation, error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::NotFound => wrong(target, "has no parent directory; make that first"),
-        io::ErrorKind::NotADirectory => {
-            wrong(target, "goes through something that is not a directory")
-        }
+        io::ErrorKind::NotFound => wrong(target, "has no parent directory; create it first"),
+        io::ErrorKind::NotADirectory => wrong(target, "has a parent that is not a directory"),
         _ => failed(target, error),
     }
 }

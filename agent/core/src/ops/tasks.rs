@@ -1,4 +1,4 @@
-//! Changes run to their end, whatever becomes of their caller.
+//! Operations run to completion even if their caller disconnects.
 
 use std::{future::Future, panic, time::Duration};
 
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{Error, Kind, Result, types::ImageId};
 
-/// So long a caller waits for what runs already: shorter than the deadlines that callers are known to set, so that they
-/// hear how far it is.
+/// Timeout for joining an in-flight operation: shorter than the usual deadlines of callers, so that they get a progress
+/// message.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Runs changes: each in a task of its own that owns its locks.
+/// Runs operations, each in its own task that owns its locks.
 #[derive(Debug)]
 pub(super) struct Tasks {
     classes: Vec<Class>,
@@ -24,7 +24,7 @@ pub(super) struct Tasks {
 }
 
 impl Tasks {
-    /// Changes of what is in these classes.
+    /// Operations on these classes.
     pub(super) fn new(classes: Vec<Class>) -> Self {
         Self {
             classes,
@@ -33,10 +33,12 @@ impl Tasks {
         }
     }
 
-    /// Takes `holds` and runs `change` to its end. A caller that goes away neither stops it nor frees its locks.
+    /// Takes the locks `holds` and runs `change` to completion. A caller that disconnects neither cancels it nor
+    /// releases its locks.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when an object is held, or when the agent is shutting down; else what `change` returns.
+    /// [`Kind::Busy`] if an object is locked, [`Kind::HalfDone`] if the agent is shutting down; else the errors of
+    /// `change`.
     pub(super) fn run<T, F>(
         &self,
         holds: Vec<LockMode>,
@@ -46,7 +48,7 @@ impl Tasks {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        // The futures of the callers stay small.
+        // Boxed to keep the futures of the callers small.
         let change = Box::pin(change);
         let holding = |guard: LockGuard| async move {
             let result = change.await;
@@ -56,7 +58,7 @@ impl Tasks {
         self.run_holding(holds, holding)
     }
 
-    /// The same for a change that lets go itself of what it needs no longer.
+    /// Like [`Self::run`], for an operation that releases locks early by itself.
     pub(super) async fn run_holding<T, F>(
         &self,
         holds: Vec<LockMode>,
@@ -70,7 +72,8 @@ impl Tasks {
         self.spawn(Box::pin(change(guard))).await
     }
 
-    /// The same for what may take long: a repeat waits a while for the first call to be done.
+    /// Like [`Self::run_holding`], for long operations: a repeated call waits up to [`PATIENCE`] for the first one to
+    /// complete.
     pub(super) async fn join<T, F>(
         &self,
         holds: Vec<LockMode>,
@@ -92,7 +95,7 @@ impl Tasks {
         let progress = progress.map_or_else(String::new, |progress| format!(" ({progress})"));
         Error::new(
             Kind::Busy,
-            format!("another change of {id} is running{progress}; ask again"),
+            format!("another operation on {id} is in progress{progress}; repeat the call later"),
         )
     }
 
@@ -101,18 +104,24 @@ impl Tasks {
         change: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
         if self.tracker.is_closed() {
-            return Err(Error::new(Kind::HalfDone, "the agent is shutting down"));
+            return Err(Error::new(
+                Kind::HalfDone,
+                "the agent is shutting down; repeat the call once it runs again",
+            ));
         }
         match self.tracker.spawn(change).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(cause) => panic::resume_unwind(cause),
-                Err(error) => Err(Error::new(Kind::HalfDone, "change was stopped").because(error)),
+                Err(error) => {
+                    Err(Error::new(Kind::HalfDone, "the operation was cancelled").because(error))
+                }
             },
         }
     }
 
-    /// Takes no new changes and waits for the running ones; those that take long end where they can go on.
+    /// Refuses new operations and waits for the in-flight ones; long ones stop at a point from which they can be
+    /// resumed.
     pub(super) async fn shut_down(&self) {
         self.tracker.close();
         for class in &self.classes {

@@ -1,4 +1,4 @@
-//! Volumes: made, found, grown, changed, deleted.
+//! Volumes: create, get, list, expand, modify, delete.
 
 use std::sync::Arc;
 
@@ -21,55 +21,55 @@ use crate::{
     },
 };
 
-/// A volume as the disk shows it now.
+/// A volume as recorded on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Its id.
+    /// Its handle.
     pub handle: Handle,
     /// Its size in bytes.
     pub size: Size,
-    /// What it was made from.
+    /// Its source, if it is a copy.
     pub source: Option<Source>,
-    /// The node that the controller has published it to.
+    /// The node to which the controller has published it.
     pub published: Option<NodeName>,
-    /// Whether it is as it should be.
+    /// Its condition.
     pub condition: Condition,
 }
 
-/// Whether a volume is as it should be (CSI, `VolumeCondition`).
+/// The condition of a volume (CSI, `VolumeCondition`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
-    /// Something is wrong with it.
+    /// True if something is wrong with the volume.
     pub abnormal: bool,
-    /// What, in words.
+    /// The problem, for humans.
     pub message: String,
 }
 
-/// What a volume is a copy of.
+/// The source of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A snapshot.
     Snapshot(Reference),
-    /// Another volume, at the moment of the call.
+    /// Another volume, at the time of the call.
     Volume(Reference),
 }
 
-/// A volume to be made (CSI, `CreateVolume`).
+/// A request to create a volume (CSI, `CreateVolume`).
 #[derive(Debug, Clone)]
 pub struct CreateVolume {
-    /// Its name: the same name finds the same volume.
+    /// Its name, the idempotency key.
     pub name: Name,
-    /// How large.
+    /// The requested size.
     pub size: SizeRange,
-    /// How it is to be used: at least one.
+    /// The requested capabilities: at least one.
     pub capabilities: Vec<Capability>,
-    /// `class` and what else the caller sends with it.
+    /// `class` and the other parameters of the call.
     pub parameters: Map,
-    /// What can be changed later: `protected`, `label.<name>`.
+    /// Mutable parameters: `protected`, `label.<name>`.
     pub mutable: Map,
-    /// What it is a copy of.
+    /// The source, if it is a copy.
     pub source: Option<Source>,
-    /// Where it must be usable from.
+    /// The topology in which it must be accessible.
     pub topology: Requirement,
 }
 
@@ -89,7 +89,7 @@ impl Condition {
 }
 
 impl Source {
-    /// What kind of image it is, and which.
+    /// The kind and the reference of the source.
     pub(super) fn split(&self) -> (ImageKind, &Reference) {
         match self {
             Self::Snapshot(id) => (ImageKind::Snapshot, id),
@@ -121,8 +121,8 @@ impl From<LocatedImage> for Volume {
 }
 
 impl Operations {
-    /// Makes a volume, or finds the one that an earlier call with this name made.
-    /// Repeated with other arguments it is a conflict; interrupted, the repeat begins anew.
+    /// Creates a volume. Idempotent: an earlier volume of this name is returned. A repeated call with other arguments
+    /// is a conflict; after an interruption the repeated call starts over.
     ///
     /// # Errors
     /// `Invalid`, `NotFound` (source), `Conflict`, `Busy`, `OutOfRange`, `NoSpace`, `WrongNode`, `Precondition`.
@@ -134,7 +134,7 @@ impl Operations {
             return Err(Error::new(
                 Kind::NoSpace,
                 format!(
-                    "accessibility_requirements leave no room for node {}",
+                    "accessibility_requirements exclude node {}",
                     self.settings().node
                 ),
             ));
@@ -153,7 +153,7 @@ impl Operations {
                 ));
             }
             holds.push(match kind {
-                // A volume is held still while it is copied, which only one can do at a time.
+                // A volume is quiesced while it is copied, by one operation at a time.
                 ImageKind::Volume => LockMode::Exclusive(source),
                 _ => LockMode::Shared(source),
             });
@@ -175,7 +175,7 @@ impl Operations {
         request: CreateVolume,
         mut guard: LockGuard,
     ) -> Result<Volume> {
-        // Before the source is looked at: it may be gone since, and a repeat must still find its volume.
+        // Idempotency: checked before the source, which may have been deleted since the first call.
         if let Some(found) = self.named(&class, id).await? {
             found.answers(&request)?;
             return Ok(found.into());
@@ -202,7 +202,7 @@ impl Operations {
         let image = class.backend.create(&spec).await?.into_inner();
         fail::point("create-volume.made");
         if let Some(Source::Volume(_)) = &request.source {
-            // Its moment is held; whoever uses it need not wait for the bytes.
+            // The point in time is fixed: the source can be used again while the data is copied.
             guard.keep_only(id);
         }
         class.backend.finish(&spec).await?;
@@ -215,7 +215,7 @@ impl Operations {
         .into())
     }
 
-    /// The class that a request names, else that of its source, else the default one.
+    /// The class that the request names, else the class of its source, else the default class.
     fn class_of(&self, request: &CreateVolume) -> Result<Class> {
         let name = parameters::class(&request.parameters)?;
         if name.is_none()
@@ -229,12 +229,12 @@ impl Operations {
         self.classes.find(name.as_ref()).cloned()
     }
 
-    /// The image that has this key already, in whatever class.
+    /// The existing image with this key, in any class.
     pub(super) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<LocatedImage>> {
         for class in self.classes.iter() {
             let image = match class.backend.get(id).await {
                 Ok(image) => image,
-                // Another class that cannot be read must not keep this one from serving.
+                // An unavailable class must not block calls for this one.
                 Err(_) if class.name != wanted.name => None,
                 Err(error) => return Err(error),
             };
@@ -271,10 +271,10 @@ impl Operations {
         Ok(found.image)
     }
 
-    /// Deletes a volume; one that does not exist is no error.
+    /// Deletes a volume. Idempotent: one that does not exist is no error.
     ///
     /// # Errors
-    /// `InUse` when it is published, attached or mounted, `Precondition` when it is protected or its record cannot be read.
+    /// `InUse` if it is published, attached or mounted, `Precondition` if it is protected or its record cannot be read.
     pub async fn delete_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
         let place = match self.place(ImageKind::Volume, reference) {
             Ok(place) => place,
@@ -288,7 +288,7 @@ impl Operations {
                 let (backend, id) = (Arc::clone(&place.class.backend), place.id);
                 let found = match place.find().await {
                     Ok(found) => found,
-                    // What was begun and never finished nobody sees, but it takes room.
+                    // An incomplete image is invisible to callers but takes space.
                     Err(error) if error.kind() == Kind::NotFound => {
                         return backend.delete(id).await.map(drop);
                     }
@@ -312,13 +312,14 @@ impl Operations {
     /// The volumes of all classes that can be read, in pages.
     ///
     /// # Errors
-    /// `StaleToken`; an error of the only class there is.
+    /// `StaleToken`; errors of a class.
     pub async fn list_volumes(&self, page: &PageRequest) -> Result<Listing<Volume>> {
         let all = self.everything(ImageKind::Volume).await?;
         Ok(page.cut(all)?.map(Volume::from))
     }
 
-    /// Every image of a kind. A class that cannot be read fails the whole list: a volume left out would look lost.
+    /// Lists every image of a kind. A class that cannot be read fails the whole list: an omitted volume would appear
+    /// lost.
     pub(super) async fn everything(&self, kind: ImageKind) -> Result<Vec<LocatedImage>> {
         let mut all = Vec::new();
         for class in self.classes.iter() {
@@ -336,7 +337,7 @@ impl Operations {
         Ok(all)
     }
 
-    /// Makes a volume larger; says its size and whether its file system must be grown by the node.
+    /// Expands a volume. Returns its size, and true if the node must grow the file system.
     ///
     /// # Errors
     /// `Invalid`, `NotFound`, `OutOfRange`, `NoSpace`, `Busy`, `Precondition`.
@@ -357,20 +358,20 @@ impl Operations {
                 let image = found.healthy()?;
                 let has_file_system = image.file_system().is_some()
                     && !capability.is_some_and(|capability| capability.is_block());
-                // A volume never shrinks: a range that its size does not reach is OUT_OF_RANGE.
+                // A volume never shrinks: a limit below its current size is OUT_OF_RANGE.
                 let rules = found.class.backend.features().await?.sizes;
                 let wanted = size.choose(&rules, Some(image.size))?;
                 let after = found.class.backend.grow(image.id, wanted).await?.into_inner();
                 fail::point("expand-volume.grown");
                 if after.size > image.size {
-                    tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume grown");
+                    tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume expanded");
                 }
                 Ok((after.size, has_file_system))
             })
             .await
     }
 
-    /// Sets and removes what can be changed: `protected`, `label.<name>` (an empty value removes a label).
+    /// Sets and removes mutable parameters: `protected`, `label.<name>` (an empty value removes a label).
     ///
     /// # Errors
     /// `Invalid` naming the parameter, `NotFound`, `Busy`.
@@ -396,7 +397,7 @@ impl Operations {
             .await
     }
 
-    /// Whether a volume can be used in all these ways; if not, the text says why.
+    /// Checks that a volume supports all these capabilities. Returns the reason if it does not.
     ///
     /// # Errors
     /// `NotFound`.
@@ -415,10 +416,10 @@ impl Operations {
 }
 
 impl LocatedImage {
-    /// Refuses a volume that may not be deleted now.
+    /// Refuses a volume that must not be deleted now.
     ///
     /// # Errors
-    /// `InUse` when it is published, `Precondition` when it is protected or its record cannot be read.
+    /// `InUse` if it is published, `Precondition` if it is protected or its record cannot be read.
     pub(super) fn check_deletable(&self) -> Result<()> {
         let (image, handle) = (self.readable()?, &self.handle);
         self.check_not_on_its_way()?;
@@ -434,7 +435,10 @@ impl LocatedImage {
             None => Ok(()),
             Some(published) => Err(Error::new(
                 Kind::InUse,
-                format!("volume {handle} is published to node {}", published.node),
+                format!(
+                    "volume {handle} is published to node {}; unpublish it first",
+                    published.node
+                ),
             )),
         }
     }
@@ -450,10 +454,10 @@ impl LocatedImage {
         }
     }
 
-    /// Deletes a volume that is in no group, or whose group goes with it.
+    /// Deletes a volume that is in no group, or whose group is deleted with it.
     ///
     /// # Errors
-    /// As those of [`LocatedImage::check_deletable`], `InUse` when it is attached or mounted.
+    /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
     pub(super) async fn delete_volume(&self) -> Result<()> {
         self.check_deletable()?;
         self.class.backend.delete(self.image.id).await?;
@@ -462,7 +466,7 @@ impl LocatedImage {
     }
 }
 
-/// The image of the volume called `name`.
+/// The image id of the volume with name `name`.
 fn volume_id(name: &Name) -> ImageId {
     let kind = ImageKind::Volume;
     ImageId {
@@ -471,7 +475,7 @@ fn volume_id(name: &Name) -> ImageId {
     }
 }
 
-/// Refuses what no local volume can give, and contradictions.
+/// Refuses capabilities that a local volume does not support, and contradictory ones.
 pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Result<()> {
     if capabilities.is_empty() {
         return Err(Error::invalid(format!("{field} is missing")));
@@ -480,7 +484,7 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
     for capability in capabilities {
         if capability.mode.is_multi_node() {
             return Err(Error::invalid(format!(
-                "{field}: access mode {} needs several nodes; a local volume has one",
+                "{field}: access mode {} needs several nodes, but a local volume is on one node only",
                 capability.mode.word()
             )));
         }
@@ -490,7 +494,7 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
                 && one != other
             {
                 return Err(Error::invalid(format!(
-                    "{field}: a volume cannot have both {one} and {other}"
+                    "{field}: one volume cannot have the file systems {one} and {other}"
                 )));
             }
             file_system = file_system.or(kind);
@@ -500,7 +504,7 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
     Ok(())
 }
 
-/// The file system that a request asks for, when it wants one: by name, else that of the class.
+/// The requested file system, if any: by name, else the one of the class.
 fn wanted_file_system(features: Features, capabilities: &[Capability]) -> Option<FileSystem> {
     let mut mounts = capabilities
         .iter()
@@ -545,7 +549,8 @@ async fn volume_labels(
     Ok(labels)
 }
 
-/// A copy has what its source has: its file system, or the right to be formatted if that never was.
+/// A copy inherits the file system of its source, or its label that allows formatting if the source was never
+/// formatted.
 fn inherit(labels: &mut Labels, request: &CreateVolume, source: &Image) -> Result<()> {
     let Some(kind) = source.file_system() else {
         return Ok(());
@@ -555,7 +560,7 @@ fn inherit(labels: &mut Labels, request: &CreateVolume, source: &Image) -> Resul
             && wanted != kind
         {
             return Err(Error::invalid(format!(
-                "volume_capabilities: fs_type {wanted} was asked for, but the source has {kind}"
+                "volume_capabilities: fs_type is {wanted}, but the file system of the source is {kind}"
             )));
         }
     }

@@ -1,7 +1,7 @@
 //! Volume groups: volumes that belong together. A volume is in at most one.
 //!
-//! The group's own record names its members, so that any change of them is one durable step. It lies in one class, its
-//! members may be in others of this node.
+//! The record of the group lists its members, so that a change of membership is one atomic, durable step. The record is
+//! in one class; the members may be in other classes of this node.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -19,30 +19,30 @@ use crate::{
     types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 
-/// The most volumes of a group.
+/// Maximum number of volumes in a group.
 const MOST_MEMBERS: usize = 1024;
 
-/// A volume group as the disk shows it now.
+/// A volume group as recorded on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeGroup {
-    /// Its id.
+    /// Its handle.
     pub handle: Handle,
-    /// Its volumes, in no order that means anything. One that is lost has no size and an abnormal condition.
+    /// Its volumes, in no particular order. A lost one has size 0 and an abnormal condition.
     pub members: Vec<Volume>,
 }
 
-/// A volume group to be made (volumegroup, `CreateVolumeGroup`).
+/// A request to create a volume group (volumegroup, `CreateVolumeGroup`).
 #[derive(Debug, Clone)]
 pub struct CreateVolumeGroup {
-    /// Its name: the same name finds the same group.
+    /// Its name, the idempotency key.
     pub name: Name,
-    /// `class` and what else the caller sends with it.
+    /// `class` and the other parameters of the call.
     pub parameters: Map,
-    /// The volumes that it begins with.
+    /// Its initial members.
     pub members: Vec<Reference>,
 }
 
-/// Which volume a group names: its class and key, on the group's own node.
+/// A member of a group: class and key of a volume on the node of the group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Member {
     pub(super) class: ClassName,
@@ -65,7 +65,7 @@ impl Member {
     }
 }
 
-/// The label that names members.
+/// Serializes members to the text of the label.
 pub(super) fn write(members: &[Member]) -> String {
     let words = members
         .iter()
@@ -73,7 +73,7 @@ pub(super) fn write(members: &[Member]) -> String {
     words.collect::<Vec<String>>().join(":")
 }
 
-/// The members that a label names, in order.
+/// Parses the members from the text of the label, in order.
 fn read(text: &str) -> Vec<Member> {
     let words = text.split(':').filter_map(|word| word.split_once('/'));
     let member = |(class, key): (&str, &str)| {
@@ -86,7 +86,7 @@ fn read(text: &str) -> Vec<Member> {
 }
 
 impl LocatedImage {
-    /// The members of a group, or the volumes that a group snapshot shows, by class and key.
+    /// The members of a group, or the source volumes of a group snapshot, by class and key.
     pub(super) fn members(&self) -> Vec<Member> {
         self.image
             .label(labels::MEMBERS)
@@ -94,7 +94,7 @@ impl LocatedImage {
             .unwrap_or_default()
     }
 
-    /// Refuses a group that was changed since its members were looked at, which was without a hold.
+    /// Refuses a group whose members changed since they were read, which was before it was locked.
     fn check_members_are(&self, before: &[Member]) -> Result<()> {
         if self.members() == before {
             return Ok(());
@@ -102,14 +102,15 @@ impl LocatedImage {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "group {} was changed by another call; ask again",
+                "group {} was changed by another call; repeat the call",
                 self.handle
             ),
         ))
     }
 }
 
-/// Whether a volume that is in another group already is a wrong argument or a wrong state: the calls' texts differ.
+/// The call for which membership is checked: the specification has a different code in each for a volume that is
+/// already in another group.
 #[derive(Debug, Clone, Copy)]
 enum JoinRule {
     Create,
@@ -120,18 +121,18 @@ enum JoinRule {
 pub(super) struct Volumes(BTreeMap<Member, LocatedImage>);
 
 impl Operations {
-    /// Makes a group, or finds the one that an earlier call with this name made.
+    /// Creates a group. Idempotent: an earlier group of this name is returned.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound` (a member), `Conflict`, `Busy`, `NoSpace`, `Precondition` (a member is in another group, or on
-    /// another node).
+    /// `Invalid`, `NotFound` (a member), `Conflict`, `Busy`, `NoSpace`, `Precondition` (a member is in another group or
+    /// on another node).
     pub async fn create_volume_group(
         self: &Arc<Self>,
         request: CreateVolumeGroup,
     ) -> Result<VolumeGroup> {
         let named = parameters::class(&request.parameters)?;
         let members = self.members_of(&request.members)?;
-        // Without a word on it, it lies where its first volume is.
+        // Without a class parameter the record is in the class of the first volume.
         let class = match (named, members.first()) {
             (None, Some(first)) => self.classes.find(Some(&first.class)),
             (named, _) => self.classes.find(named.as_ref()),
@@ -165,7 +166,7 @@ impl Operations {
                 && !parameters::is_handed_to_another(&found.image.parameters(), &request.parameters)
                 && parameters::own(&found.image.parameters())
                     == parameters::own(&request.parameters)
-                // A caller that names no volumes says nothing of them.
+                // A repeated call without volumes matches any membership.
                 && (members.is_empty() || found.members() == members);
             if is_same {
                 return self.group(found).await;
@@ -173,7 +174,7 @@ impl Operations {
             return Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "group {:?} exists already, with other parameters or volumes",
+                    "group {:?} already exists with other parameters or volumes; choose another name",
                     request.name.as_str()
                 ),
             ));
@@ -208,11 +209,11 @@ impl Operations {
         Ok(volumes.group(found))
     }
 
-    /// Makes these volumes the members of a group, and no others.
+    /// Replaces the members of a group with these volumes.
     ///
     /// # Errors
-    /// `NotFound` (the group or a volume), `Invalid` when a volume is in another group, `NoSpace` when there are too many,
-    /// `Precondition` when one is on another node, `Busy`.
+    /// `NotFound` (the group or a volume), `Invalid` if a volume is in another group, `NoSpace` if there are too many,
+    /// `Precondition` if one is on another node, `Busy`.
     pub async fn modify_group_members(
         self: &Arc<Self>,
         reference: &Reference,
@@ -235,7 +236,7 @@ impl Operations {
             .collect();
         let id = found.image.id;
         let mut holds = vec![LockMode::Exclusive(id)];
-        // Nobody may delete one on its way in.
+        // A volume that joins must not be deleted at the same time.
         holds.extend(new.iter().map(|member| LockMode::Shared(member.id())));
         let this = Arc::clone(self);
         self.changes
@@ -262,14 +263,16 @@ impl Operations {
         let changed = found.class.backend.relabel(id, &change).await?;
         fail::point("modify-group.changed");
         found.image = changed.into_inner();
-        tracing::info!(group.id = %found.handle, members = wanted.len(), "group changed");
+        tracing::info!(group.id = %found.handle, members = wanted.len(), "members of group changed");
         Ok(volumes.group(found))
     }
 
-    /// Deletes a group; one that does not exist is no error. What becomes of its members is a setting of the agent's.
+    /// Deletes a group. Idempotent: one that does not exist is no error. [`OnGroupDelete`] decides what happens to its
+    /// members.
     ///
     /// # Errors
-    /// `Precondition` when it has members that must go first, or a member may not be deleted with it, `InUse`, `Busy`.
+    /// `Precondition` if it has members that must be removed first, or a member that must not be deleted, `InUse`,
+    /// `Busy`.
     pub async fn delete_volume_group(self: &Arc<Self>, reference: &Reference) -> Result<()> {
         let place = match self.place(ImageKind::Group, reference) {
             Ok(place) => place,
@@ -304,7 +307,7 @@ impl Operations {
             .await
     }
 
-    /// Does with the members of a group that is about to go what the agent is set to.
+    /// Applies [`OnGroupDelete`] to the members of a group that is about to be deleted.
     async fn let_members_go(&self, group: &LocatedImage) -> Result<()> {
         let members = group.members();
         match self.settings().on_group_delete {
@@ -323,19 +326,19 @@ impl Operations {
             OnGroupDelete::Cascade => {}
         }
         for member in &members {
-            // It would stay, and be in no group.
+            // Otherwise it would remain without a group.
             self.classes.find(Some(&member.class)).map_err(|_| {
                 Error::new(
                     Kind::Precondition,
                     format!(
-                        "group {} has a volume in class {}, which is not configured any more; remove it from the group first",
+                        "group {} has a volume in class {}, which is no longer configured; remove it from the group first",
                         group.handle, member.class
                     ),
                 )
             })?;
         }
         let volumes = self.volumes_of(members.iter()).await?;
-        // Before the first one goes.
+        // All members are checked before the first one is deleted.
         for found in volumes.0.values() {
             found.check_deletable()?;
             if found.healthy().is_ok() {
@@ -379,7 +382,7 @@ impl Operations {
         Ok(volumes.group(found))
     }
 
-    /// The members that a list of ids means, each once, in order.
+    /// The members that a list of ids names, sorted and without duplicates.
     pub(super) fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
         let mut members = Vec::with_capacity(references.len());
         for reference in references {
@@ -387,7 +390,7 @@ impl Operations {
             let place = place.map_err(|error| match error.kind() {
                 Kind::WrongNode => Error::new(
                     Kind::Precondition,
-                    format!("{error}; the volumes of a group are all on one node"),
+                    format!("{error}; all volumes of a group must be on one node"),
                 ),
                 _ => error,
             })?;
@@ -407,7 +410,7 @@ impl Operations {
         Ok(members)
     }
 
-    /// What there is of these volumes: one read for each class that they are in.
+    /// The existing ones among these volumes. Reads each of their classes once.
     pub(super) async fn volumes_of(
         &self,
         members: impl Iterator<Item = &Member>,
@@ -504,7 +507,7 @@ impl Operations {
 }
 
 impl Volumes {
-    /// Refuses volumes that are not there, or that cannot be used.
+    /// Refuses volumes that do not exist or whose record cannot be read.
     pub(super) fn check(&self, operations: &Operations, members: &[Member]) -> Result<()> {
         for member in members {
             let Some(found) = self.0.get(member) else {
@@ -530,7 +533,7 @@ impl Volumes {
         self.0.values()
     }
 
-    /// A group with what there is of its volumes.
+    /// A group with its volumes, existing and lost.
     fn group(&self, group: LocatedImage) -> VolumeGroup {
         let member = |member: Member| match self.0.get(&member) {
             Some(found) => Volume::from(found.clone()),
@@ -545,7 +548,7 @@ impl Volumes {
                 published: None,
                 condition: Condition {
                     abnormal: true,
-                    message: "volume is lost".to_owned(),
+                    message: "volume no longer exists".to_owned(),
                 },
             },
         };

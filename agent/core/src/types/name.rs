@@ -79,7 +79,7 @@ impl FromStr for NodeName {
             || !edge(text.bytes().last())
         {
             return Err(Error::invalid(format!(
-                "node name {text:?} is not 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
+                "node name {text:?} must be 1 to 63 letters, digits, '-', '_' or '.', beginning and ending with a letter or digit"
             )));
         }
         Ok(Self(text.to_owned()))
@@ -92,7 +92,7 @@ impl FromStr for ClassName {
     fn from_str(text: &str) -> Result<Self> {
         if !is_dns_label(text) {
             return Err(Error::invalid(format!(
-                "class name {text:?} is not a DNS label (1 to 63 lower-case letters, digits and '-')"
+                "class name {text:?} must be a DNS label (1 to 63 lower-case letters, digits and '-')"
             )));
         }
         Ok(Self(text.to_owned()))

@@ -37,9 +37,9 @@ impl AbsolutePath {
         for part in text.split('/') {
             match part {
                 "" => {}
-                "." | ".." => return wrong("has a part '.' or '..'"),
+                "." | ".." => return wrong("has a component '.' or '..'"),
                 // A file name has at most 255 bytes on every file system that we know.
-                long if long.len() > 255 => return wrong("has a part of more than 255 bytes"),
+                long if long.len() > 255 => return wrong("has a component of more than 255 bytes"),
                 part => path.push(part),
             }
         }

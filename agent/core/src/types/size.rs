@@ -65,7 +65,7 @@ impl TryFrom<u64> for Size {
         if bytes > Self::MAX.0 {
             return Err(Error::new(
                 Kind::OutOfRange,
-                format!("{bytes} bytes are more than a volume can have"),
+                format!("{bytes} bytes exceed the largest possible volume size"),
             ));
         }
         Ok(Self(bytes))
@@ -170,12 +170,12 @@ impl SizeRange {
             && required < least
             && self.limit.is_some_and(|limit| limit < least)
         {
-            return Err(self.impossible(&format!("its source has {least}")));
+            return Err(self.impossible(&format!("the source has {least}")));
         }
         let size = wanted
             .max(floor)
             .round_up(rules.unit)
-            .ok_or_else(|| self.impossible("no volume is that large"))?;
+            .ok_or_else(|| self.impossible("the size exceeds the largest possible volume size"))?;
         if self.limit.is_some_and(|limit| size > limit) {
             return Err(self.impossible(&format!(
                 "the smallest size is {} and sizes are multiples of {}",

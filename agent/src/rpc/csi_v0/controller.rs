@@ -108,7 +108,8 @@ impl v0::controller_server::Controller for Front {
                 .operations
                 .validate_capabilities(&volume, &capabilities)
                 .await?;
-            let elsewhere = || format!("accessible_topology: the volume is on node {node} alone");
+            let elsewhere =
+                || format!("accessible_topology: the volume is accessible on node {node} only");
             let message = problem.or_else(|| (!is_there).then(elsewhere));
             let message = common::words(&message.unwrap_or_default());
             Ok(v0::ValidateVolumeCapabilitiesResponse {

@@ -18,7 +18,7 @@ pub(super) fn source(source: Option<&v0::VolumeContentSource>) -> Result<Option<
     };
     let Some(source::Type::Snapshot(snapshot)) = &source.r#type else {
         return Err(Error::invalid(
-            "volume_content_source.type is missing: snapshot",
+            "volume_content_source.type is missing: set snapshot",
         ));
     };
     let id = Reference::parse("volume_content_source.snapshot.id", &snapshot.id)?;

@@ -21,7 +21,7 @@ pub(super) fn size_range(range: Option<&v0_1::CapacityRange>) -> Result<SizeRang
         Error::new(
             Kind::OutOfRange,
             format!(
-                "capacity_range.required_bytes {} is more than a volume can have",
+                "capacity_range.required_bytes {} exceeds the largest possible volume size",
                 range.required_bytes
             ),
         )

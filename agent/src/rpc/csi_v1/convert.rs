@@ -39,7 +39,7 @@ pub(in crate::rpc) fn capability(
     let access_type = match &capability.access_type {
         None => {
             return Err(Error::invalid(format!(
-                "{field}.access_type is missing: block or mount"
+                "{field}.access_type is missing: set block or mount"
             )));
         }
         Some(WireType::Block(_)) => AccessType::Block,
@@ -79,7 +79,7 @@ fn mount_type(field: &str, mount: &v1::volume_capability::MountVolume) -> Result
                 .filter(|group| *group != u32::MAX)
                 .ok_or_else(|| {
                     Error::invalid(format!(
-                        "{field}.mount.volume_mount_group is not the number of a group: {number:?}"
+                        "{field}.mount.volume_mount_group must be a numeric group id: {number:?}"
                     ))
                 })?,
         ),
@@ -107,7 +107,7 @@ fn access_mode(field: &str, mode: i32) -> Result<AccessMode> {
         }
         Err(_) => {
             return Err(Error::invalid(format!(
-                "{field}.access_mode.mode {mode} is not known"
+                "{field}.access_mode.mode {mode} is unknown"
             )));
         }
     })
@@ -155,7 +155,7 @@ pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<
     Ok(Some(match &source.r#type {
         None => {
             return Err(Error::invalid(
-                "volume_content_source.type is missing: snapshot or volume",
+                "volume_content_source.type is missing: set snapshot or volume",
             ));
         }
         Some(WireSource::Snapshot(snapshot)) => Source::Snapshot(Reference::parse(
@@ -196,7 +196,7 @@ pub(super) fn target(path: &str, root: Option<&str>) -> Result<Target> {
 pub(super) fn metadata_text(key: &str, value: &MetadataValue<Binary>) -> Result<String> {
     let bytes = value.to_bytes().ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
-    text.ok_or_else(|| Error::invalid(format!("metadata {key} is not a text")))
+    text.ok_or_else(|| Error::invalid(format!("metadata {key} must be text")))
 }
 
 /// The ids that came in the list `field`.
@@ -315,7 +315,7 @@ pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
 pub(in crate::rpc) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
-        .map_err(|error| Error::new(Kind::Bug, "a time before 1970").because(error))?;
+        .map_err(|error| Error::new(Kind::Bug, "creation time is before 1970").because(error))?;
     Ok(prost_types::Timestamp {
         seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         nanos: i32::try_from(since.subsec_nanos()).unwrap_or(0),

@@ -64,7 +64,7 @@ fn kind(number: i32) -> Result<ImageKind> {
         Ok(ObjectKind::VolumeGroup) => Ok(ImageKind::Group),
         Ok(ObjectKind::VolumeGroupSnapshot) => Ok(ImageKind::GroupSnapshot),
         Ok(ObjectKind::Unknown) => Err(Error::invalid("kind is missing")),
-        Err(_) => Err(Error::invalid(format!("kind: {number} is not known"))),
+        Err(_) => Err(Error::invalid(format!("kind: {number} is unknown"))),
     }
 }
 

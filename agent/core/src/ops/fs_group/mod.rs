@@ -1,8 +1,9 @@
-//! Giving a mounted file system to a group (CSI, `volume_mount_group`).
+//! Changes the group of all files of a mounted file system (CSI, `volume_mount_group`).
 //!
-//! Its files may be used meanwhile, by somebody who wants other files changed. So nothing is reached by a path: each file
-//! is opened by its name in an open directory, without following a link and without leaving the mount, and changed by
-//! that descriptor. One directory is open at a time, and of those above it no more is kept than where they are read on.
+//! A tenant may modify the tree at the same time to redirect the change to foreign files. So no file is accessed by its
+//! path: each file is opened by its name relative to an open directory, without following symbolic links and without
+//! leaving the mount, and changed through that descriptor. One directory is open at a time; of each directory above it,
+//! only identity and read position are kept.
 
 use std::{
     ffi::OsStr,
@@ -26,23 +27,26 @@ use crate::{
     host::descriptor::{Entries, open_in, path_of},
 };
 
-/// What the group gets on directories: everything, and new files belong to it.
+/// Mode bits added to directories: all rights for the group, and set-group-id so that new files belong to it.
 const DIRECTORY: u32 = 0o2070;
-/// What the group gets on files.
+/// Mode bits added to files: read and write for the group.
 const FILE: u32 = 0o060;
 
-/// Makes everything below `root` belong to `group`, which can read and write it; but device nodes and what is mounted
-/// there, which are none of its files.
+/// Gives `group` ownership of, and read and write access to, all files below `root`, except device nodes and other
+/// mounts.
 ///
-/// The root is changed last: when it belongs to the group all the rest does, and a repeat has nothing to do.
+/// The root is changed last: if it belongs to the group, all other files do too, and a repeated call has nothing to do.
 ///
 /// # Errors
-/// `Busy` when a directory was moved while it was walked: the repeat walks again.
+/// `Busy` if a directory was moved during the walk; the repeated call walks again.
 pub(super) fn give(root: &Path, group: u32) -> Result<()> {
     let failed = |error: io::Error| {
-        let what = format!("could not give {} to group {group}", root.display());
+        let what = format!(
+            "could not change the group of the files below {} to {group}",
+            root.display()
+        );
         if error.raw_os_error() == Some(libc::ESTALE) {
-            let why = "a directory in it was moved meanwhile; ask again";
+            let why = "a directory in it was moved at the same time; repeat the call";
             return Error::new(Kind::Busy, format!("{what}: {why}"));
         }
         Error::io(what, error)
@@ -64,11 +68,11 @@ pub(super) fn give(root: &Path, group: u32) -> Result<()> {
 struct ParentDirectory {
     /// Its `st_dev` and `st_ino`.
     identity: (u64, u64),
-    /// Where it is read on.
+    /// The position at which reading continues.
     place: i64,
 }
 
-/// Gives all that is below an open directory.
+/// Changes all entries below an open directory.
 fn give_below(top: &File, group: u32) -> io::Result<()> {
     let mut above = Vec::new();
     let mut at = read_in(top, OsStr::new("."))?;
@@ -101,7 +105,7 @@ fn give_below(top: &File, group: u32) -> io::Result<()> {
     }
 }
 
-/// What has the name in a directory, itself; nothing when it is gone by now, or a mount covers it.
+/// Opens the entry itself, without following it; none if it was removed meanwhile or a mount covers it.
 fn open_entry(directory: &OwnedFd, name: &OsStr) -> io::Result<Option<File>> {
     match open_in(directory, name, OFlag::O_PATH, ResolveFlag::RESOLVE_NO_XDEV) {
         Ok(file) => Ok(Some(file.into())),
@@ -128,7 +132,7 @@ fn identity(directory: &OwnedFd) -> io::Result<(u64, u64)> {
 
 fn give_one(file: &File, metadata: &fs::Metadata, group: u32) -> io::Result<()> {
     let kind = metadata.file_type();
-    // What a device node opens is no part of the volume.
+    // A device node refers to a device outside of the volume.
     if kind.is_block_device() || kind.is_char_device() {
         return Ok(());
     }
