@@ -66,7 +66,7 @@ impl ImageSpec {
     pub(super) fn source(&self) -> Result<ImageId> {
         match self.origin {
             Origin::CopyOf(source) => Ok(source),
-            Origin::Blank => Err(Error::new(Kind::Bug, format!("{} is no copy", self.id))),
+            Origin::Blank => Err(Error::new(Kind::Bug, format!("{} is not a copy", self.id))),
         }
     }
 }

@@ -43,7 +43,10 @@ pub fn reflink(source: &File, target: &File) -> Result<Reflink> {
 pub fn supports_reflink(directory: &Path) -> Result<bool> {
     let failed = |error: io::Error| {
         Error::io(
-            format!("could not make a temporary file in {}", directory.display()),
+            format!(
+                "could not create a temporary file in {}",
+                directory.display()
+            ),
             error,
         )
     };
@@ -105,7 +108,7 @@ pub fn preallocate(file: &File, size: u64) -> Result<()> {
         if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
             return Error::new(
                 crate::Kind::Precondition,
-                "the file system of the class cannot reserve blocks; use another one or thin allocation",
+                "the file system of the class cannot reserve blocks; use a different file system, or thin allocation",
             );
         }
         Error::io("could not reserve the blocks of an image", error)

@@ -46,7 +46,7 @@ impl Store {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} is no exception store whose snapshot is whole and has chunks of 4 KiB or a multiple",
+                    "{} is not a valid exception store with a chunk size that is a multiple of 4 KiB",
                     path.display()
                 ),
             ));

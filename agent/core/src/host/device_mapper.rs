@@ -106,7 +106,7 @@ impl Mapped {
         if self.has_node() {
             return Ok(path);
         }
-        tracing::warn!(device = %self.name, "makes the node of a device that has none, or that of another one");
+        tracing::warn!(device = %self.name, "creating missing or wrong device node");
         let made = match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => mknod(
@@ -117,7 +117,12 @@ impl Mapped {
             )
             .map_err(io::Error::from),
         };
-        made.map_err(|error| Error::io(format!("could not make node {}", path.display()), error))?;
+        made.map_err(|error| {
+            Error::io(
+                format!("could not create device node {}", path.display()),
+                error,
+            )
+        })?;
         Ok(path)
     }
 
@@ -125,7 +130,7 @@ impl Mapped {
         Error::new(
             Kind::Busy,
             format!(
-                "udevd has not made {} for device {} within {} s; ask again, and if that does not help see whether udevd works (`udevadm settle`) and have it look again (`udevadm trigger --action=change /sys/dev/block/{}:{}`)",
+                "udevd did not create {} for device {} within {} s; retry, and if the error persists check that udevd works (`udevadm settle`) and trigger it again (`udevadm trigger --action=change /sys/dev/block/{}:{}`)",
                 self.path().display(),
                 self.uuid,
                 UDEV_PATIENCE.as_secs(),
@@ -172,7 +177,7 @@ impl DeviceMapper {
         file.map(Self).map_err(|error| {
             Error::new(
                 Kind::Precondition,
-                format!("device-mapper is missing ({CONTROL}); load it with `modprobe dm-mod`, and give a container the host's /dev"),
+                format!("device-mapper is missing ({CONTROL}); load it with `modprobe dm-mod`, and mount the host's /dev into the container"),
             )
             .because(error)
         })
@@ -183,7 +188,7 @@ impl DeviceMapper {
         match self.call(DEV_STATUS, uuid, 0, &[]) {
             Ok(answer) => Ok(Some(answer.mapped())),
             Err(Errno::ENXIO) => Ok(None),
-            Err(error) => Err(failed("look at", uuid, error)),
+            Err(error) => Err(failed("query", uuid, error)),
         }
     }
 
@@ -208,7 +213,7 @@ impl DeviceMapper {
                 }
                 // It has gone since.
                 Err(Errno::ENXIO) => {}
-                Err(error) => return Err(failed("look at", &name, error)),
+                Err(error) => return Err(failed("query", &name, error)),
             }
             match answer.u32(at + 8) {
                 Some(next) if next > 0 => at += usize::try_from(next).unwrap_or(usize::MAX / 2),
@@ -275,7 +280,9 @@ impl DeviceMapper {
     /// behind.
     pub fn prepare(&self, name: &str, uuid: &str, lines: &[Line]) -> Result<Mapped> {
         let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
-        let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
+        let made = made
+            .map_err(|error| failed("create", uuid, error))?
+            .mapped();
         if let Err(error) = self.load(uuid, lines) {
             let _ = self.remove(uuid);
             return Err(error);
@@ -321,7 +328,7 @@ impl DeviceMapper {
 
     /// Drops a table that waits.
     pub fn clear(&self, uuid: &str) -> Result<()> {
-        self.change(TABLE_CLEAR, uuid, 0, "clear the waiting table of")
+        self.change(TABLE_CLEAR, uuid, 0, "clear the inactive table of")
     }
 
     /// Holds a device: its users wait until it is resumed. Nobody resumes it when the caller dies.
@@ -349,7 +356,7 @@ impl DeviceMapper {
             match self.change(DEV_REMOVE, uuid, 0, "remove") {
                 Err(error) if error.kind() == Kind::InUse => {
                     if Instant::now() >= deadline {
-                        let message = "somebody has a device open that must go";
+                        let message = "could not remove a device that another process has open";
                         return Err(Error::new(Kind::Busy, message).because(error));
                     }
                     thread::sleep(Duration::from_millis(20));

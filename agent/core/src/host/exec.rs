@@ -371,7 +371,7 @@ fn complaint(stderr: &[u8]) -> String {
     let lines = failures.into_iter().chain(warnings);
     let first = lines.take(COMPLAINT_LINES).collect::<Vec<_>>();
     if first.is_empty() {
-        return "it did not say why".to_owned();
+        return "it printed no error message".to_owned();
     }
     first.join("; ").chars().take(1_000).collect()
 }

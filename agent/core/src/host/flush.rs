@@ -124,7 +124,7 @@ fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
     };
     let thread = thread::Builder::new().stack_size(STACK).spawn(sync);
     thread.map_err(|error| {
-        Error::new(Kind::Busy, "no thread can be had for a sync; ask again").because(error)
+        Error::new(Kind::Busy, "could not start a thread for a sync; retry").because(error)
     })?;
     all.insert(key, Arc::clone(&flight));
     Ok((flight, true))
@@ -155,7 +155,7 @@ fn takes_too_long(target: Target<'_>) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "a sync of {} has not ended within {} s and goes on; ask again, and look whether its disk is slow or its pool full (lvs, lvextend)",
+            "a sync of {} did not complete within {} s and continues; retry, and check whether its disk is slow or its pool is full (lvs, lvextend)",
             target.name,
             PATIENCE.as_secs()
         ),
@@ -166,7 +166,7 @@ fn never_catches_up(target: Target<'_>, limit: Duration) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "what is written to {} does not reach its disk within the {} ms that its writers may wait; ask again when less is written, or set a larger longestFreeze in the class",
+            "could not flush {} within the freeze timeout of {} ms; retry when its write load is lower, or set a larger longestFreeze in the class",
             target.name,
             limit.as_millis()
         ),

@@ -83,7 +83,7 @@ pub(super) async fn require(program: &'static str, kind: FileSystem) -> Result<(
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "file system {kind} needs the program {program}, which is missing on this node; install the package {}",
+        "file system {kind} requires the program {program}, which is missing on this node; install the package {}",
         kind.package()
     )))
 }
@@ -135,7 +135,7 @@ fn check_ground(device: &Path, kind: FileSystem, ground: FormatTarget) -> Result
     Err(Error::new(
         Kind::Precondition,
         format!(
-            "{} holds {found} and is not formatted; its data is as it was",
+            "{} was not formatted because it contains {found}; its data is unchanged",
             device.display()
         ),
     ))

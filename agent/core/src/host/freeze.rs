@@ -35,7 +35,7 @@ impl Frozen {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "the file system at {} is frozen already; thaw it with `fsfreeze --unfreeze` if nobody needs that",
+                    "the file system at {} is already frozen; thaw it with `fsfreeze --unfreeze` if no other program needs it frozen",
                     mount_point.display()
                 ),
             )),
@@ -58,7 +58,7 @@ impl Drop for Frozen {
             tracing::error!(
                 object = %self.mount_point.display(),
                 error = error.chain(),
-                "could not thaw file system"
+                "file system not thawed"
             );
         }
     }

@@ -111,13 +111,13 @@ pub(crate) fn device_in_use(device: &Path, users: &[String]) -> Error {
 
 fn in_use(what: &str, users: &[String]) -> Error {
     let who = if users.is_empty() {
-        "somebody this agent cannot see, in another mount namespace perhaps".to_owned()
+        "a holder that this agent cannot see, possibly in another mount namespace".to_owned()
     } else {
         users.join(", ")
     };
     Error::new(
         Kind::InUse,
-        format!("{what} is used by {who}; end that first"),
+        format!("{what} is in use by {who}; stop that use first"),
     )
 }
 

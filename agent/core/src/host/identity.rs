@@ -7,10 +7,10 @@ use crate::{Error, Result};
 /// The machine's host name.
 pub fn host_name() -> Result<String> {
     let name = nix::unistd::gethostname()
-        .map_err(|errno| Error::io("could not ask for the host name", errno))?;
+        .map_err(|errno| Error::io("could not get the host name", errno))?;
     name.into_string().map_err(|name| {
         Error::invalid(format!(
-            "the host name {} is not text; give the node a name",
+            "the host name {} is not valid UTF-8; set a node name",
             name.display()
         ))
     })

@@ -44,16 +44,13 @@ const GLANCE: Duration = Duration::from_millis(100);
 pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
     let file = open(image, access)
         .map_err(|error| Error::io(format!("could not open image {}", image.display()), error))?;
-    let metadata = file.metadata().map_err(|error| {
-        Error::io(
-            format!("could not look at image {}", image.display()),
-            error,
-        )
-    })?;
+    let metadata = file
+        .metadata()
+        .map_err(|error| Error::io(format!("could not stat image {}", image.display()), error))?;
     if !metadata.is_file() && !metadata.file_type().is_block_device() {
         return Err(Error::new(
             Kind::Precondition,
-            format!("image {} is not a file", image.display()),
+            format!("image {} is not a regular file", image.display()),
         ));
     }
     for device in find(image)? {
@@ -61,7 +58,7 @@ pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "image {} was deleted or replaced while {} shows it; unmount that device first",
+                    "image {} was deleted or replaced while attached to {}; unmount that device first",
                     image.display(),
                     device.path.display(),
                 ),
@@ -121,7 +118,7 @@ pub fn detach(device: &LoopDevice) -> Result<()> {
 pub fn refresh_size(device: &LoopDevice) -> Result<()> {
     File::open(&device.path)
         .and_then(system::refresh_loop_size)
-        .map_err(|error| failed("grow", &device.path, error))
+        .map_err(|error| failed("resize", &device.path, error))
 }
 
 fn open(path: &Path, access: Access) -> io::Result<File> {
@@ -141,7 +138,7 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
 fn missing(error: io::Error) -> Error {
     Error::new(
         Kind::Precondition,
-        "loop devices are missing; load them with `modprobe loop`, and give a container the host's /dev",
+        "loop devices are missing; load them with `modprobe loop`, and mount the host's /dev into the container",
     )
     .because(error)
 }
@@ -153,7 +150,7 @@ fn none_free(error: io::Error) -> Error {
     }
     Error::new(
         Kind::NoSpace,
-        "there is no free loop device; detach some, or raise the kernel's `max_loop`",
+        "no loop device is free; detach some, or raise the kernel's `max_loop`",
     )
     .because(error)
 }
@@ -176,7 +173,7 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
                 return Err(Error::new(
                     Kind::NoSpace,
                     format!(
-                        "there is no {} for the next loop device; give a container the host's /dev, or detach some",
+                        "device node {} of the next loop device is missing; mount the host's /dev into the container, or detach loop devices",
                         path.display()
                     ),
                 )
@@ -186,8 +183,8 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
         };
         match system::configure_loop_device(&device, file, flags, BLOCK_SIZE) {
             Ok(()) => {
-                let status = system::loop_status(&device)
-                    .map_err(|error| failed("look at", &path, error))?;
+                let status =
+                    system::loop_status(&device).map_err(|error| failed("query", &path, error))?;
                 let name = BackingName::new(image.as_os_str().as_bytes());
                 let device = describe(&status, name);
                 write_watch::start_counting(&device);
@@ -208,7 +205,7 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
     }
     Err(Error::new(
         Kind::Busy,
-        "every free loop device was taken by another program; ask again",
+        "other programs took every free loop device; retry",
     ))
 }
 

@@ -79,7 +79,7 @@ pub fn find(image: &Path) -> Result<Vec<LoopDevice>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
             return Err(Error::io(
-                format!("could not look at image {}", image.display()),
+                format!("could not stat image {}", image.display()),
                 error,
             ));
         }
@@ -224,7 +224,7 @@ fn look_at(number: u32, name: BackingName) -> Result<Option<LoopDevice>> {
         Ok(status) => Ok(Some(describe(&status, name))),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(None),
         Err(error) => Err(Error::io(
-            format!("could not look at loop device {}", path.display()),
+            format!("could not stat loop device {}", path.display()),
             error,
         )),
     }

@@ -44,7 +44,7 @@ pub enum Outcome {
 pub fn resolve(target: &Path) -> Result<PathBuf> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(Error::invalid(format!(
-            "{} cannot be a mount point",
+            "{} cannot be used as a mount point",
             target.display()
         )));
     };
@@ -186,13 +186,13 @@ pub fn bind_beneath(
             if found == MountState::Wanted {
                 return Ok(());
             }
-            not_as_asked(place.path(), "unmounted again")
+            not_as_asked(place.path(), "unmounted")
         }
         // Who moves it again and again holds up nothing but this.
         Ok(_) => Error::new(
             Kind::Busy,
             format!(
-                "{} was moved or unmounted while it was mounted on",
+                "{} was moved or unmounted by another process during the mount",
                 place.path().display()
             ),
         ),
@@ -203,7 +203,7 @@ pub fn bind_beneath(
     match umount_patiently(&covered, MntFlags::empty(), |table| table.has_on(id))? {
         Err(errno) if MountTable::read()?.by_id(id).is_some() => Err(Error::new(
             Kind::InUse,
-            format!("{refused}; what was mounted could not be unmounted again: {errno}"),
+            format!("{refused}; the new mount could not be unmounted: {errno}"),
         )),
         _ => Err(refused),
     }
@@ -231,7 +231,7 @@ pub fn unmount(target: &Path) -> Result<Outcome> {
     Err(Error::new(
         Kind::InUse,
         format!(
-            "something is mounted at {} again and again",
+            "could not unmount {}: another process keeps mounting there",
             target.display()
         ),
     ))
@@ -300,14 +300,14 @@ impl MountState {
             Self::OtherAccess => Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "{} is mounted at {target} already, read-only where it should be writable or the reverse; unmount it first",
+                    "{} is already mounted at {target} with different access (read-only instead of read-write, or the reverse); unmount it first",
                     source.display()
                 ),
             )),
             Self::Foreign => Err(Error::new(
                 Kind::InUse,
                 format!(
-                    "something else than {} is mounted at {target}; unmount it first",
+                    "{target} is in use by another mount than that of {}; unmount it first",
                     source.display()
                 ),
             )),
@@ -322,13 +322,13 @@ fn check(found: Option<MountState>, target: &Path) -> Result<Outcome> {
         // The kernel has made read-only what was asked for writable, or mounted a file system's older twin.
         Some(MountState::OtherAccess | MountState::Foreign) => {
             let undone = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-            let became = undone.map_or("left there", |()| "unmounted again");
+            let became = undone.map_or("left mounted", |()| "unmounted");
             Err(not_as_asked(target, became))
         }
         None => Err(Error::new(
             Kind::HalfDone,
             format!(
-                "{} was unmounted by another program at once",
+                "{} was unmounted by another program right after it was mounted",
                 target.display()
             ),
         )),
@@ -339,7 +339,7 @@ fn not_as_asked(target: &Path, became: &str) -> Error {
     Error::new(
         Kind::Precondition,
         format!(
-            "what got mounted at {} is not what was asked for, and was {became}; look at the kernel's log",
+            "the mount at {} differs from the request (source or access) and was {became}; check the kernel log",
             target.display()
         ),
     )
@@ -369,7 +369,7 @@ fn refuse_link(target: &Path) -> Result<()> {
         )),
         Ok(_) => Ok(()),
         Err(error) => Err(Error::io(
-            format!("could not look at mount point {}", target.display()),
+            format!("could not stat mount point {}", target.display()),
             error,
         )),
     }
@@ -387,7 +387,7 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
     match errno {
         Errno::EBUSY => holders::device_in_use(device, &holders::users_of_device(device)),
         Errno::ENODEV => precondition(format!(
-            "this kernel has no {kind}; load it with `modprobe {kind}`"
+            "the running kernel does not support {kind}; load it with `modprobe {kind}`"
         )),
         Errno::EROFS | Errno::EACCES => precondition(format!(
             "device {device_text} is read-only; mount it read-only"
@@ -397,7 +397,7 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
             target.display()
         )),
         Errno::EINVAL | Errno::EUCLEAN | Errno::EBADMSG => precondition(format!(
-            "the kernel cannot mount the {kind} file system on {device_text} with these options; its log says why"
+            "the kernel cannot mount the {kind} file system on {device_text} with these options; see the kernel log for the reason"
         )),
         errno => Error::io(
             format!("could not mount {device_text} at {}", target.display()),
@@ -421,7 +421,7 @@ fn bind_error(error: std::io::Error, source: &Path, target: &Path) -> Error {
     if error.raw_os_error() == Some(libc::ENOSYS) {
         return Error::new(
             Kind::Precondition,
-            "mounts need Linux 5.12 or newer, and a container runtime that lets mount_setattr(2) through",
+            "mounting requires Linux 5.12 or newer, and a container runtime that permits mount_setattr(2)",
         )
         .because(error);
     }

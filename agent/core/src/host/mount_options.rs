@@ -276,7 +276,7 @@ impl MountOptions {
             .find(|(known, _)| *known == name)
             .ok_or_else(|| {
                 Error::invalid(format!(
-                    "mount option `{}` is not one that {kind} volumes may have",
+                    "mount option `{}` is not allowed for {kind} volumes",
                     shown()
                 ))
             })?;
@@ -315,8 +315,8 @@ impl Value {
     fn demand(self) -> String {
         match self {
             Bare => "takes no value".to_owned(),
-            Number => "wants a number".to_owned(),
-            Size => "wants a size, as 64k".to_owned(),
+            Number => "requires a number".to_owned(),
+            Size => "requires a size such as 64k".to_owned(),
             OneOf(words) | Maybe(words) => format!("must be one of {}", words.join(", ")),
         }
     }

@@ -39,10 +39,7 @@ impl DeviceNumber {
     pub fn of_block_device(path: &Path) -> Result<Self> {
         use std::os::unix::fs::FileTypeExt;
         let metadata = fs::metadata(path).map_err(|error| {
-            Error::io(
-                format!("could not look at device {}", path.display()),
-                error,
-            )
+            Error::io(format!("could not stat device {}", path.display()), error)
         })?;
         if !metadata.file_type().is_block_device() {
             return Err(Error::io(
@@ -237,7 +234,7 @@ fn is_source(source: &OsStr, path: &Path, device: DeviceNumber) -> bool {
 fn unreadable(line: &[u8]) -> Error {
     Error::io(
         format!(
-            "could not read the line {:?} of {MOUNTINFO}; unmount what it names, or use an agent that knows its form",
+            "could not parse the line {:?} of {MOUNTINFO}; unmount the mount in that line, or upgrade this agent",
             String::from_utf8_lossy(line)
         ),
         io::ErrorKind::InvalidData,

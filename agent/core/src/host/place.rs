@@ -154,7 +154,7 @@ impl PathBeneath {
             Errno::EXDEV => Error::new(
                 Kind::InUse,
                 format!(
-                    "something else is mounted at {}; unmount it first",
+                    "another mount is present at {}; unmount it first",
                     self.path.display()
                 ),
             ),
@@ -209,7 +209,7 @@ fn enter(
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(
-                            "target_path {} goes through something that is not a directory",
+                            "target_path {} has a component that is not a directory",
                             path.display()
                         ),
                     ));
@@ -221,7 +221,10 @@ fn enter(
     }
     Err(Error::new(
         Kind::Busy,
-        format!("directory {} comes and goes", so_far.display()),
+        format!(
+            "directory {} is repeatedly created and removed by another process",
+            so_far.display()
+        ),
     ))
 }
 
@@ -231,7 +234,7 @@ fn is_link(mode: libc::mode_t) -> bool {
 
 fn link(path: &Path, link: &Path) -> Error {
     Error::invalid(format!(
-        "target_path {} goes through the symbolic link {}, and below its root none is followed",
+        "target_path {} contains the symbolic link {}, which is not allowed below its root",
         path.display(),
         link.display()
     ))

@@ -47,7 +47,7 @@ pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result
         return Err(Error::new(
             Kind::Precondition,
             format!(
-                "growing the mounted ext4 at {} needs the capability CAP_SYS_RESOURCE; give it to the agent, or unmount the volume: it is grown before its next mount",
+                "extending the mounted ext4 at {} requires the capability CAP_SYS_RESOURCE; grant it to the agent, or unmount the volume: it is extended before its next mount",
                 mount_point.display()
             ),
         ));
@@ -131,7 +131,7 @@ fn size_of_mounted(device: &Path, mount_point: &Path, kind: FileSystem) -> Resul
             _ => Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} is mounted and holds no {kind} any more",
+                    "{} is mounted but does not contain {kind} any more",
                     device.display()
                 ),
             )),

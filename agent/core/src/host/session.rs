@@ -67,17 +67,22 @@ impl Session {
         let mut session = Self {
             name,
             child,
-            stdin: stdin.ok_or_else(|| Error::new(Kind::Bug, "a program without its input"))?,
+            stdin: stdin.ok_or_else(|| {
+                Error::new(
+                    Kind::Bug,
+                    "the standard input of a program was not captured",
+                )
+            })?,
             output,
             complaint,
             asked: 0,
         };
-        tracing::debug!(program = name, "program goes on running");
+        tracing::debug!(program = name, "interactive program started");
         let answer = tokio::time::timeout(PATIENCE, session.carry_out("")).await;
         answer.map_err(|_| {
             Error::new(
                 Kind::Command,
-                format!("{name} does not complain of what it does not know"),
+                format!("{name} did not report the end of a command"),
             )
         })??;
         Ok(session)
@@ -104,7 +109,7 @@ impl Session {
                 ended.map_or_else(String::new, |status: ExitStatus| format!(" ({status})"));
             Error::new(
                 Kind::Command,
-                format!("{} ended while it was needed{status}", self.name),
+                format!("{} ended unexpectedly{status}", self.name),
             )
             .because(error)
         })?;
@@ -121,7 +126,7 @@ impl Session {
                 command = line,
                 elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
                 said,
-                "command carried out"
+                "command completed"
             );
         }
         Ok(said.to_owned())
@@ -145,7 +150,7 @@ impl Session {
         tracing::debug!(
             program = name,
             status = status.and_then(|status| status.code()),
-            "program ended its run"
+            "interactive program ended"
         );
     }
 }

@@ -37,7 +37,7 @@ impl Disk {
         let found = found.map_err(|error| {
             Error::io(
                 format!(
-                    "could not ask the file system at {} for its room",
+                    "could not get the free space of the file system at {}",
                     path.display()
                 ),
                 error,

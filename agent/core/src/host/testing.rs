@@ -81,7 +81,7 @@ fn take_away(path: &Path) -> Vec<(String, crate::Error)> {
 
 #[expect(clippy::print_stderr, reason = "who runs the tests cleans up by hand")]
 fn report(command: &str, error: &crate::Error) {
-    eprintln!("could not clean up ({error:?}); do it by hand: {command}");
+    eprintln!("could not clean up ({error:?}); run manually: {command}");
 }
 
 /// Starts a program of the test's own and waits for it.

@@ -60,7 +60,7 @@ fn trim_open(directory: impl AsFd, what: &Path) -> Result<()> {
 
 fn failed(what: &Path, error: std::io::Error) -> Error {
     Error::io(
-        format!("could not give the free blocks of {} back", what.display()),
+        format!("could not trim the free blocks of {}", what.display()),
         error,
     )
 }

@@ -123,7 +123,7 @@ fn does_not_answer() -> Error {
     Error::new(
         Kind::Precondition,
         format!(
-            "udevd runs ({CONTROL}), and what it answers to device-mapper does not come here within {} s ({} s while it has other events to handle), so LVM would wait for ever; give a container the host's IPC namespace (`hostIPC: true`, `--ipc=host`), or see on the host whether udevd works (`udevadm settle`) and has device-mapper's rules (95-dm-notify.rules)",
+            "udevd runs ({CONTROL}), but its replies to device-mapper do not arrive within {} s ({} s while it handles other events), so LVM would wait indefinitely; share the host's IPC namespace with the container (`hostIPC: true`, `--ipc=host`), or check on the host that udevd works (`udevadm settle`) and has the device-mapper rules (95-dm-notify.rules)",
             PATIENCE.as_secs(),
             PATIENCE_BUSY.as_secs()
         ),
@@ -148,7 +148,7 @@ struct Cookie {
 
 impl Cookie {
     fn new() -> Result<Self> {
-        let failed = |error| Error::io("could not make a semaphore for udevd", error);
+        let failed = |error| Error::io("could not create a semaphore for udevd", error);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         // Any that is free: device-mapper's programs take theirs in the same way.
         let mut number = now.subsec_nanos();

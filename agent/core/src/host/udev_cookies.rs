@@ -97,7 +97,7 @@ impl Cookie {
                 tracing::warn!(
                     cookie = format_args!("{key:#x}"),
                     answers = self.value,
-                    "removed a udev cookie that a killed program has left"
+                    "udev cookie of a killed program removed"
                 );
                 Ok(())
             }
@@ -111,7 +111,7 @@ fn parse(text: &str) -> Result<Vec<Row>> {
         parse_row(line).ok_or_else(|| {
             Error::new(
                 Kind::Io,
-                format!("{SEMAPHORES} has a line {line:?}, which is unknown"),
+                format!("could not parse the line {line:?} of {SEMAPHORES}"),
             )
         })
     });

@@ -60,7 +60,7 @@ impl WriteWatch {
                 return Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "the kernel does not count what is written to {}; turn that on with `echo 1 > /sys/block/loop{}/queue/iostats`",
+                        "the kernel does not count writes to {}; enable I/O statistics with `echo 1 > /sys/block/loop{}/queue/iostats`",
                         device.path.display(),
                         device.number
                     ),
@@ -70,7 +70,10 @@ impl WriteWatch {
             let begun = Instant::now();
             while has_writes_in_flight(&sysfs).map_err(failed)? {
                 if begun.elapsed() > SETTLING {
-                    let message = format!("{} is being written", device.path.display());
+                    let message = format!(
+                        "{} is in use: writes to it are in flight",
+                        device.path.display()
+                    );
                     return Err(Error::new(Kind::InUse, message));
                 }
                 thread::sleep(Duration::from_millis(1));
@@ -155,7 +158,9 @@ fn times(file: &Metadata) -> Times {
 }
 
 fn unreadable(file: &str, text: &str) -> io::Error {
-    io::Error::other(format!("`{file}` of a block device says {text:?}"))
+    io::Error::other(format!(
+        "could not parse {text:?} in `{file}` of a block device"
+    ))
 }
 
 #[cfg(test)]

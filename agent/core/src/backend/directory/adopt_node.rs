@@ -65,7 +65,7 @@ impl Inner {
         Err(Error::new(
             Kind::Precondition,
             format!(
-                "directory {path} has what node {named} made, and this node is {here}; set `adoptNode: {named}` beside its path, or start the agent with `--adopt-node {named}`, to take that over, or give this node its name back (`--node {named}`)",
+                "directory {path} belongs to node {named}, but this node is {here}; to adopt its images, set `adoptNode: {named}` beside its path or start the agent with `--adopt-node {named}`; if this is the same node, restore its name (`--node {named}`)",
                 path = self.settings.path.display()
             ),
         ))
@@ -82,7 +82,7 @@ impl Inner {
             Belongs::Nowhere => {
                 // A full disk must not keep anybody from what is on it.
                 if let Err(error) = self.write_mark() {
-                    tracing::warn!(directory = %self.settings.path.display(), error = %error, "directory could not be marked as this node's");
+                    tracing::warn!(directory = %self.settings.path.display(), error = %error, "directory not marked as owned by this node");
                 }
                 return Ok(());
             }
@@ -92,7 +92,7 @@ impl Inner {
         for kind in ImageKind::ALL {
             for image in self.layout.list(kind)? {
                 if matches!(image.health, Health::Unreadable(_)) {
-                    tracing::warn!(object = %image.id, from = %from, "its record cannot be read, so that it is taken over as it is");
+                    tracing::warn!(object = %image.id, from = %from, "image with an unreadable record adopted unchanged");
                     continue;
                 }
                 let change = (self.settings.adoption.labels)(&image.labels, from, here);
@@ -101,7 +101,7 @@ impl Inner {
         }
         fail::point("adopting.relabelled");
         self.write_mark()?;
-        tracing::info!(directory = %self.settings.path.display(), from = %from, "images of another node taken over");
+        tracing::info!(directory = %self.settings.path.display(), from = %from, "images of another node adopted");
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Inner {
             Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} {why}, so nobody knows which node's images are here; mend it, or remove it if they are this node's",
+                    "{} {why}, so the node that owns the images in this directory is unknown; repair the file, or remove it if the images belong to this node",
                     path.display()
                 ),
             )
@@ -124,7 +124,7 @@ impl Inner {
         match serde_json::from_slice::<Mark>(&bytes) {
             Ok(mark) if mark.version == VERSION => Ok(Some(mark.node)),
             Ok(mark) => Err(unusable(format!(
-                "has version {}, and this agent knows version {VERSION}",
+                "has version {}, but this agent supports version {VERSION}",
                 mark.version
             ))),
             Err(error) => Err(unusable(format!("cannot be parsed: {error}"))),

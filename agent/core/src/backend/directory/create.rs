@@ -65,7 +65,7 @@ impl Inner {
         Err(Error::new(
             Kind::NoSpace,
             format!(
-                "{} has room for {room}, not for {size}",
+                "{} has {room} of free space, but {size} are needed",
                 self.settings.path.display()
             ),
         ))
@@ -95,8 +95,9 @@ impl Inner {
     /// Makes the bytes, not yet on the disk.
     fn fill_image(&self, making: &Path, spec: &ImageSpec) -> Result<File> {
         let path = making.join("image");
-        let failed =
-            |error: io::Error| Error::io(format!("could not make image {}", path.display()), error);
+        let failed = |error: io::Error| {
+            Error::io(format!("could not create image {}", path.display()), error)
+        };
         let image = OpenOptions::new()
             .read(true)
             .write(true)
@@ -119,7 +120,7 @@ impl Inner {
         }
         image
             .set_len(size.bytes())
-            .map_err(|error| Error::io(format!("could not make {id} {size} large"), error))
+            .map_err(|error| Error::io(format!("could not resize {id} to {size}"), error))
     }
 
     /// Makes the file larger, then the record, then the devices. A growth that was cut off after the first is one.
@@ -216,7 +217,10 @@ fn undo(making: &Path, error: Error) -> Error {
         Ok(()) => error,
         Err(second) => Error::new(
             Kind::HalfDone,
-            format!("{error}; it could not be undone: {}", second.chain()),
+            format!(
+                "{error}; the change could not be rolled back: {}",
+                second.chain()
+            ),
         )
         .because(error),
     }
@@ -232,5 +236,5 @@ fn make_anew(path: &Path) -> Result<()> {
         }
         other => other,
     };
-    made.map_err(|error| Error::io(format!("could not make {}", path.display()), error))
+    made.map_err(|error| Error::io(format!("could not create {}", path.display()), error))
 }

@@ -48,7 +48,7 @@ impl Inner {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{id} is used as a raw block device, whose writers an image directory cannot hold at one moment with others; unpublish and unstage it first, or use a class over LVM"
+                    "{id} is in use as a raw block device, which an image directory cannot quiesce for a group snapshot; unpublish and unstage it first, or use an LVM class"
                 ),
             ));
         }
@@ -69,9 +69,8 @@ impl Inner {
             self.layout.usable(source)?;
             let path = self.layout.image(source);
             let image = fs::metadata(&path);
-            let image = image.map_err(|error| {
-                Error::io(format!("could not look at {}", path.display()), error)
-            })?;
+            let image = image
+                .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
             bytes += image.blocks() * 512;
             if let Writers::FileSystem(_) = self.writers(source)? {
                 frozen = frozen.or(Some(source));
@@ -85,7 +84,7 @@ impl Inner {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{source} is mounted, and {} cannot share blocks between images: its writers would have to wait for a whole copy; set longestFreeze in the class if they may, or use a file system with reflinks (xfs, btrfs)",
+                    "{source} is mounted, and {} cannot share blocks between images, so its writers would be quiesced during a full copy; set longestFreeze in the class to allow that, or use a file system with reflinks (xfs, btrfs)",
                     self.settings.path.display()
                 ),
             ));
@@ -161,5 +160,5 @@ impl Inner {
 }
 
 fn failed_sync(id: ImageId, error: std::io::Error) -> Error {
-    Error::io(format!("could not bring {id} to the disk"), error)
+    Error::io(format!("could not sync {id} to disk"), error)
 }

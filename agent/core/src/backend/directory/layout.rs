@@ -293,20 +293,21 @@ fn judge(
         Ok((true, size)) => (
             record.size,
             Health::Damaged(format!(
-                "its image has {size}, but should have {}; it was truncated or replaced",
+                "its image file has {size} instead of {}; it was truncated or replaced",
                 record.size
             )),
         ),
         Ok((false, _)) => (
             record.size,
-            Health::Damaged("its image is not a file".to_owned()),
+            Health::Damaged("its image is not a regular file".to_owned()),
         ),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (record.size, Health::Damaged("its image is gone".to_owned()))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (
+            record.size,
+            Health::Damaged("its image file is missing".to_owned()),
+        ),
         Err(error) => (
             record.size,
-            Health::Damaged(format!("its image cannot be read: {error}")),
+            Health::Damaged(format!("its image file cannot be read: {error}")),
         ),
     };
     Image {

@@ -197,7 +197,7 @@ impl Backend for Directory {
             Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "directory {} has not answered for {} s; look at its disk and at the kernel's log",
+                    "directory {} has not answered for {} s; check its disk and the kernel log",
                     self.inner.settings.path.display(),
                     SLOW_TO_LOOK.as_secs()
                 ),
@@ -273,9 +273,8 @@ impl Backend for Directory {
         self.run(move |inner| {
             inner.layout.usable(id)?;
             let path = inner.layout.image(id);
-            let metadata = std::fs::metadata(&path).map_err(|error| {
-                Error::io(format!("could not look at {}", path.display()), error)
-            })?;
+            let metadata = std::fs::metadata(&path)
+                .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
             Ok(Some(metadata.blocks() * 512))
         })
         .await

@@ -114,7 +114,7 @@ impl Inner {
                         continue;
                     }
                 }
-                tracing::info!(object = %id, "half-made change undone");
+                tracing::info!(object = %id, "incomplete change rolled back");
             }
         }
         Ok(())
@@ -128,7 +128,7 @@ fn unlink(path: &Path) -> Result<()> {
 
 fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
-    made.map_err(|error| unusable(path, "cannot be made", error))
+    made.map_err(|error| unusable(path, "cannot be created", error))
 }
 
 fn take(path: &Path) -> Result<Flock<File>> {
@@ -137,7 +137,7 @@ fn take(path: &Path) -> Result<Flock<File>> {
         Errno::EWOULDBLOCK => Error::new(
             Kind::Precondition,
             format!(
-                "{} is used by another agent; give each its own directory",
+                "{} is in use by another agent; configure a separate directory for each agent",
                 path.display()
             ),
         ),
@@ -149,8 +149,10 @@ fn take(path: &Path) -> Result<Flock<File>> {
 fn unusable(path: &Path, what: &str, error: io::Error) -> Error {
     let advice = match error.raw_os_error() {
         Some(libc::ENOENT) => "; create it, or mount the file system that it is on",
-        Some(libc::EROFS) => "; its file system is read-only, remount it writable",
-        Some(libc::EACCES | libc::EPERM) => "; run the agent as root and check its attributes",
+        Some(libc::EROFS) => "; its file system is read-only: remount it read-write",
+        Some(libc::EACCES | libc::EPERM) => {
+            "; run the agent as root and check the directory's attributes"
+        }
         Some(libc::ENOSPC) => "; its file system is full",
         _ => "",
     };

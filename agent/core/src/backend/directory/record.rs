@@ -41,7 +41,7 @@ struct Version {
 
 fn newer(version: u32) -> String {
     format!(
-        "its record.json has version {version}, this agent knows version {VERSION}; use a newer agent"
+        "its record.json has version {version}, but this agent supports version {VERSION}; upgrade this agent"
     )
 }
 
@@ -105,8 +105,9 @@ impl Record {
 
 /// Writes a value to a new file at `path` and to the disk.
 pub(super) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
-    let mut bytes = serde_json::to_vec(value)
-        .map_err(|error| Error::new(crate::Kind::Bug, "could not write a record").because(error))?;
+    let mut bytes = serde_json::to_vec(value).map_err(|error| {
+        Error::new(crate::Kind::Bug, "could not serialize a record").because(error)
+    })?;
     bytes.push(b'\n');
     let write = || {
         let mut file = OpenOptions::new()

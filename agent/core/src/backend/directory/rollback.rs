@@ -27,13 +27,15 @@ impl Inner {
             if moment.size > volume.size {
                 return Err(Error::new(
                     Kind::Precondition,
-                    format!("{from} shows no volume that could be {id}: that was made anew since"),
+                    format!(
+                        "cannot roll back {id} to {from}: the volume was created anew after the snapshot"
+                    ),
                 ));
             }
             if !self.devices(*id)?.is_empty() {
                 return Err(Error::new(
                     Kind::InUse,
-                    format!("{id} has a device; unpublish and unstage it first"),
+                    format!("{id} is attached to a device; unpublish and unstage it first"),
                 ));
             }
             // They are replaced one after the other, each when its new bytes are whole.

@@ -41,7 +41,7 @@ impl Stillness {
         let watch = watch.as_ref();
         let watch = watch.map_err(|error| io::Error::other(error.chain()))?;
         if watch.saw_writes()? {
-            return Err(io::Error::other("it was written meanwhile"));
+            return Err(io::Error::other("it was written during the copy"));
         }
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Drop for Stillness {
             // First the thaw: a mark without a frozen file system is harmless, the other way round is not.
             drop(frozen.take());
             if let Err(error) = fs::remove_file(&*mark) {
-                tracing::warn!(path = %mark.display(), %error, "mark of a frozen file system stays behind");
+                tracing::warn!(path = %mark.display(), %error, "marker of a frozen file system not removed");
             }
         }
     }
@@ -92,7 +92,7 @@ impl Inner {
         Error::new(
             Kind::Precondition,
             format!(
-                "{source} is used as a raw block device, whose writers an image directory cannot hold while it copies, and {}{allocation} shares no blocks between images; stop its writers, unpublish and unstage it, or use a thin class on a file system with reflinks (xfs, btrfs) or a class over LVM",
+                "{source} is in use as a raw block device, which an image directory cannot quiesce during a copy, and {}{allocation} cannot share blocks between images; stop its writers, unpublish and unstage it, or use a thin class on a file system with reflinks (xfs, btrfs) or an LVM class",
                 self.settings.path.display()
             ),
         )

@@ -56,7 +56,7 @@ impl Lvm {
                 volume = %volume.name,
                 group = %now.name,
                 from = %before.node,
-                "volume of another node taken over"
+                "volume of another node adopted"
             );
         }
         // Whatever that node left half-made is ours to end now.
@@ -82,14 +82,14 @@ impl Lvm {
                 continue;
             };
             let why_not = if before.is_newer {
-                Some("its tags are of a newer agent")
+                Some("its tags were written by a newer agent")
             } else if taken.contains(&before.id) && !before.is_incomplete {
-                Some("this node has one of that id")
+                Some("this node already has an image with that id")
             } else {
                 None
             };
             if let Some(reason) = why_not {
-                tracing::warn!(volume = %volume.name, group = %now.name, from = %from, reason, "volume of another node not taken over");
+                tracing::warn!(volume = %volume.name, group = %now.name, from = %from, reason, "volume of another node not adopted");
                 continue;
             }
             let mut after = Tags {
@@ -143,21 +143,21 @@ impl Lvm {
                 Some(tags) if tags.id == id && self.tags_of(volume).is_some() => continue,
                 Some(tags) if tags.class != self.settings.class.as_str() => {
                     format!(
-                        "of class {} on node {}; choose another name, or lvrename that volume",
+                        "belongs to class {} on node {}; choose another name, or rename that volume with lvrename",
                         tags.class, tags.node
                     )
                 }
                 Some(tags) => format!(
-                    "of node {node}; set `adoptNode: {node}` in class {class} to take that node's volumes over, or lvrename that volume",
+                    "belongs to node {node}; set `adoptNode: {node}` in class {class} to adopt that node's volumes, or rename that volume with lvrename",
                     node = tags.node,
                     class = self.settings.class
                 ),
-                None => "none that this agent made; lvrename or lvremove it".to_owned(),
+                None => "was not created by this agent; rename it with lvrename or remove it with lvremove".to_owned(),
             };
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{id} cannot be made: volume {} is there, and is {why}",
+                    "{id} cannot be created: volume {} already exists and {why}",
                     self.group.path(&name)
                 ),
             ));

@@ -76,7 +76,7 @@ impl Lvm {
         let (Some(moment), Some(size)) = (moment, size) else {
             return Err(Error::new(
                 Kind::HalfDone,
-                format!("what {} is copied from is gone", found.tags.id),
+                format!("the source of copy {} no longer exists", found.tags.id),
             ));
         };
         match self.snapshot_health(now, moment)? {
@@ -118,9 +118,12 @@ impl Lvm {
         };
         loop {
             let now = self.group.now().await?;
-            let found = self
-                .find(&now, spec.id)
-                .ok_or_else(|| Error::new(Kind::HalfDone, format!("{} was removed", spec.id)))?;
+            let found = self.find(&now, spec.id).ok_or_else(|| {
+                Error::new(
+                    Kind::HalfDone,
+                    format!("{} was removed while it was being copied", spec.id),
+                )
+            })?;
             let end = now.bytes(found.volume);
             let moment = match found.tags.source {
                 Some(_) => Some(self.moment(&now, &found)?),
@@ -215,7 +218,7 @@ impl Lvm {
             && let Err(error) = self.free(thick, moment).await
         {
             // The copy is complete. It goes with the next start, or with its origin.
-            tracing::warn!(image = %id, error = %error.chain(), "could not remove what held the moment of a copy");
+            tracing::warn!(image = %id, error = %error.chain(), "temporary snapshot of a copy not removed");
         }
         Ok(())
     }

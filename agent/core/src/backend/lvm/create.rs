@@ -69,7 +69,7 @@ impl Lvm {
             self.discard(spec.id).await.map_err(|second| {
                 Error::new(
                     Kind::HalfDone,
-                    format!("{error}; what was made of it could not be removed: {second}"),
+                    format!("{error}; the incomplete volume could not be removed: {second}"),
                 )
             })?;
             return Err(error);
@@ -77,7 +77,7 @@ impl Lvm {
         let found = self.find(&now, spec.id).ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
-                format!("{} was made and is gone again", spec.id),
+                format!("{} was created, but another process removed it", spec.id),
             )
         })?;
         fail::point("lvm.create.made");

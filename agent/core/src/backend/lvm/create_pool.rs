@@ -54,7 +54,7 @@ impl Plan {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "thin pool {}/{name} cannot be made: with chunks of {} bytes it would need {bytes} bytes of metadata, and no pool can use more than {}; set thin.create.chunk higher",
+                    "thin pool {}/{name} cannot be created: with chunks of {} bytes it would need {bytes} bytes of metadata, but the maximum is {}; set thin.create.chunk higher",
                     now.name,
                     new.chunk,
                     POOL_METADATA.end()
@@ -72,7 +72,7 @@ impl Plan {
             return Err(Error::new(
                 Kind::NoSpace,
                 format!(
-                    "thin pool {}/{name} cannot be made: it needs {} bytes with its metadata and the spare of that, and volume group {} has {} of {} free for it; add a disk with vgextend, or set thin.create.size lower",
+                    "thin pool {}/{name} cannot be created: it needs {} bytes including metadata and spare metadata, but volume group {} has {} of {} available for it; add a disk with vgextend, or set thin.create.size lower",
                     now.name,
                     needed.saturating_mul(now.extent),
                     now.name,
@@ -150,7 +150,7 @@ impl Lvm {
                 _ => Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "{} is no thin pool, so none of that name can be made; set thin.pool to another name",
+                        "thin pool cannot be created: volume {} has its name and is not a thin pool; set thin.pool to another name",
                         self.group.path(name)
                     ),
                 )),
@@ -186,13 +186,13 @@ impl Lvm {
                 Ok(()) => error,
                 Err(second) => Error::new(
                     Kind::HalfDone,
-                    format!("{error}; what was made of the pool could not be removed: {second}"),
+                    format!("{error}; the incomplete pool could not be removed: {second}"),
                 ),
             });
         }
         fail::point("lvm.pool.made");
         self.group.change(vec![unmark]).await?;
-        tracing::info!(pool = %name, group = %now.name, bytes = plan.bytes(&now), metadata, chunk = new.chunk, "thin pool made");
+        tracing::info!(pool = %name, group = %now.name, bytes = plan.bytes(&now), metadata, chunk = new.chunk, "thin pool created");
         Ok(())
     }
 
@@ -204,7 +204,7 @@ impl Lvm {
         let spares = marks.clone().filter_map(|mark| begun_spare(&now, mark));
         let mut commands = Vec::new();
         for volume in begun.into_iter().chain(spares) {
-            tracing::warn!(volume = %volume.name, pool = %name, group = %now.name, "removes a part of a thin pool whose making was interrupted");
+            tracing::warn!(volume = %volume.name, pool = %name, group = %now.name, "removing part of a thin pool whose creation was interrupted");
             commands.push(self.removal(volume));
         }
         commands.extend(marks.map(|mark| self.marking("--deltag", mark)));
@@ -232,7 +232,7 @@ fn only_at(sequence: u64, command: Command) -> Command {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "volume group {} was changed while a thin pool was to be made in it; ask again",
+                "volume group {} was changed by another process before the thin pool was created; retry",
                 now.name
             ),
         ))

@@ -6,7 +6,7 @@ use std::{borrow::Cow, collections::HashMap};
 use crate::{Error, Kind, Result};
 
 /// What the administrator can do.
-const CURE: &str = "take the copy away, or keep LVM from it (lvmdevices --deldev, or devices/global_filter in lvm.conf)";
+const CURE: &str = "disconnect the copy, or hide it from LVM (lvmdevices --deldev, or devices/global_filter in lvm.conf)";
 
 /// A disk that LVM leaves alone, and the one with the same physical volume that it takes.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl Duplicate<'_> {
 
     fn describe(&self) -> String {
         let Self { copy, taken, why } = self;
-        format!("{copy} is a copy of {taken}, which LVM takes because {why}")
+        format!("{copy} duplicates {taken}, which LVM prefers because {why}")
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn check(group: &str, warnings: &[u8], is_ours: impl Fn(&str) -> bool
         Some(pair) => Err(Error::new(
             Kind::Precondition,
             format!(
-                "of volume group {group}, {}, so either may be the right one; {CURE}",
+                "volume group {group} has duplicate disks: {}, so either may be the right one; {CURE}",
                 pair.describe()
             ),
         )),
@@ -118,7 +118,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("/dev/for PV is a copy of /dev/loop1"),
+                .contains("/dev/for PV duplicates /dev/loop1"),
             "{error}"
         );
     }
@@ -129,9 +129,6 @@ mod tests {
         assert_eq!(named(other, WARNINGS), other);
         let refusal = "Cannot update volume group g with duplicate PV devices.";
         let text = named(refusal, WARNINGS);
-        assert!(
-            text.contains("/dev/loop2 is a copy of /dev/loop0"),
-            "{text}"
-        );
+        assert!(text.contains("/dev/loop2 duplicates /dev/loop0"), "{text}");
     }
 }

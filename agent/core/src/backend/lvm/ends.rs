@@ -80,7 +80,9 @@ fn unless_changed(is_unchanged: bool, group: &str) -> Result<()> {
 fn changed_meanwhile(group: &str) -> Error {
     Error::new(
         Kind::Busy,
-        format!("volume group {group} was changed while a volume was to grow in it; ask again"),
+        format!(
+            "volume group {group} was changed by another process before a volume in it was extended; retry"
+        ),
     )
 }
 
@@ -241,7 +243,7 @@ fn end_in(now: &VolumeGroup, id: ImageId) -> Result<&LogicalVolume> {
         Error::new(
             Kind::Busy,
             format!(
-                "somebody removed {} while it was wiped; ask again",
+                "another process removed {} while it was being wiped; retry",
                 end_of(id)
             ),
         )

@@ -50,7 +50,7 @@ impl Lvm {
             Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{} was activated and has no device",
+                    "{} was activated but has no device",
                     self.group.path(&volume.name)
                 ),
             )
@@ -122,7 +122,7 @@ impl Lvm {
     /// Leaves nothing of a growth that failed.
     async fn give_up_growth(&self, id: ImageId, had_device: bool) {
         if let Err(error) = self.remove_end(id).await {
-            tracing::warn!(image = %id, error = %error.chain(), "what a volume was to grow by is not removed");
+            tracing::warn!(image = %id, error = %error.chain(), "extents reserved for growing a volume not released");
         }
         self.bring_back(id, had_device).await;
     }
@@ -161,7 +161,7 @@ impl Lvm {
             self.activate(&now, found.volume).await
         };
         if let Err(error) = again.await {
-            tracing::warn!(image = %id, error = %error.chain(), "a volume that was grown has no device now");
+            tracing::warn!(image = %id, error = %error.chain(), "volume was extended but could not be reactivated");
         }
     }
 
@@ -204,7 +204,9 @@ impl Lvm {
             let [line] = table.as_slice() else {
                 return Err(Error::new(
                     Kind::Precondition,
-                    format!("device {uuid} has an unknown table"),
+                    format!(
+                        "device {uuid} has a device-mapper table that this agent does not know"
+                    ),
                 ));
             };
             if line.length >= sectors && !is_suspended {

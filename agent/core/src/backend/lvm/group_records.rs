@@ -49,7 +49,9 @@ fn image(tags: Tags) -> Image {
         id: tags.id,
         size: Size::default(),
         health: if tags.is_newer {
-            Health::Unreadable("its tags are of a newer agent; use that".to_owned())
+            Health::Unreadable(
+                "its tags were written by a newer agent; upgrade this agent".to_owned(),
+            )
         } else {
             Health::Good
         },
@@ -89,7 +91,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{id} cannot be made: volume group {name} has one of class {class} on node {node}; set `adoptNode: {node}` in that class to take that node's groups over, or choose another name",
+                    "{id} cannot be created: volume group {name} already has a record of it for class {class} on node {node}; set `adoptNode: {node}` in that class to adopt that node's groups, or choose another name",
                     id = spec.id,
                     name = now.name,
                     class = other.class,
@@ -182,6 +184,8 @@ impl Lvm {
 fn newer(id: ImageId) -> Error {
     Error::new(
         Kind::Precondition,
-        format!("{id} cannot be changed: its tags are of a newer agent; use that"),
+        format!(
+            "{id} cannot be changed: its tags were written by a newer agent; upgrade this agent"
+        ),
     )
 }

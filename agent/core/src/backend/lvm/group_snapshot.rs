@@ -52,7 +52,7 @@ impl Lvm {
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(
-                            "{} is no volume any more that this class can copy",
+                            "{} cannot be copied by this class: it was changed or removed meanwhile",
                             self.group.path(&volume.name)
                         ),
                     ));
@@ -100,7 +100,7 @@ impl Lvm {
             locks: vec![Lock::new(&self.group.name, move || {
                 let lock = locked.lock();
                 lock.map_err(|error| {
-                    Error::new(Kind::Busy, "LVM's lock cannot be had; ask again").because(error)
+                    Error::new(Kind::Busy, "could not lock the volume group; retry").because(error)
                 })
             })],
             checks: room
@@ -156,7 +156,7 @@ impl Lvm {
                 .words(paths.clone())
         });
         if let Err(error) = self.group.change(commands.into()).await {
-            tracing::warn!(group = %self.group.name, error = %error.chain(), "could not have dmeventd monitor the snapshots of a group");
+            tracing::warn!(group = %self.group.name, error = %error.chain(), "snapshots of a group snapshot not registered with dmeventd");
         }
         Ok(())
     }
@@ -202,11 +202,17 @@ impl Lvm {
         volume: &LogicalVolume,
     ) -> Result<String> {
         let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
-            return Err(Error::new(Kind::Bug, "a thin volume is none"));
+            return Err(Error::new(
+                Kind::Bug,
+                "a volume of a thin class is not thin",
+            ));
         };
-        let (pool, _) = now
-            .pool(pool)
-            .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+        let (pool, _) = now.pool(pool).ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("thin pool {pool} does not exist any more"),
+            )
+        })?;
         let pool = now.pool_uuid(pool);
         let name = format!("drumlin-{}", volume.uuid);
         let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
@@ -218,7 +224,7 @@ impl Lvm {
             let pool = mapper.find(&pool)?.ok_or_else(|| {
                 Error::new(
                     Kind::HalfDone,
-                    "the pool of a volume that is used is not active",
+                    "the thin pool of an active volume is not active",
                 )
             })?;
             let line = Line {
@@ -243,13 +249,22 @@ impl Lvm {
 fn check_stores(now: &VolumeGroup, thick: &Thick, bytes: u64) -> Result<()> {
     let room = check_group_room(now, thick, super::Layout::Linear, bytes);
     room.map_err(|error| {
-        Error::new(error.kind(), "there is no room for all exception stores").because(error)
+        Error::new(
+            error.kind(),
+            "the volume group has no room for all exception stores of the group snapshot",
+        )
+        .because(error)
     })
 }
 
 fn copy_in<'a>(now: &'a VolumeGroup, spec: &ImageSpec) -> Result<&'a LogicalVolume> {
     let found = now.volumes.get(&name_of(spec.id));
-    found.ok_or_else(|| Error::new(Kind::HalfDone, format!("{} is gone again", spec.id)))
+    found.ok_or_else(|| {
+        Error::new(
+            Kind::HalfDone,
+            format!("{} was created, but another process removed it", spec.id),
+        )
+    })
 }
 
 /// Makes sure that LVM's record still has what a group snapshot is made of.
@@ -266,7 +281,7 @@ fn is_unchanged(group: Arc<Group>, expected: Vec<LogicalVolume>) -> Check {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "somebody else changes volume group {}; ask again",
+                "another process is changing volume group {}; retry",
                 group.name
             ),
         ))
@@ -294,9 +309,12 @@ fn plan(
             },
             VolumeKind::Thin { device: old, .. },
         ) => {
-            let (volume, _) = now
-                .pool(pool)
-                .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+            let (volume, _) = now.pool(pool).ok_or_else(|| {
+                Error::new(
+                    Kind::HalfDone,
+                    format!("thin pool {pool} does not exist any more"),
+                )
+            })?;
             let message = |text| Step::Message {
                 pool: now.pool_uuid(volume),
                 text,
@@ -316,7 +334,7 @@ fn plan(
             if fs_type == "btrfs" {
                 let directory = directory.try_clone();
                 let directory = directory
-                    .map_err(|error| Error::io("could not hold a directory open", error))?;
+                    .map_err(|error| Error::io("could not keep a directory open", error))?;
                 held.push(QuiesceTarget::FileSystem(directory));
             }
             settled.push(QuiesceTarget::FileSystem(directory));

@@ -62,7 +62,7 @@ impl Lvm {
         Err(Error::new(
             Kind::Precondition,
             format!(
-                "volume {} cannot grow while there is a layer of type {layer} over its extents; {}, grow it, and lay it over again",
+                "volume {} cannot be extended while a layer of type {layer} covers its extents; {}, extend it, and add the layer again",
                 self.handle(found.tags.id),
                 removal(layer, &self.group.path(&found.volume.name))
             ),
@@ -81,7 +81,7 @@ pub(super) fn check_snapshot_over(origin: &LogicalVolume, path: &str) -> Result<
     Err(Error::new(
         Kind::Precondition,
         format!(
-            "{path} is cached by a cache volume, over which LVM cannot make snapshots; {}, or use a cache pool (lvconvert --type cache --cachepool)",
+            "cannot create snapshots of {path}: LVM does not support that for volumes with a cache volume; {}, or use a cache pool (lvconvert --type cache --cachepool)",
             removal("cache", path)
         ),
     ))
@@ -90,9 +90,9 @@ pub(super) fn check_snapshot_over(origin: &LogicalVolume, path: &str) -> Result<
 /// How the layer of a volume is taken away, and the volume stays.
 fn removal(layer: &str, path: &str) -> String {
     match layer {
-        "cache" | "writecache" => format!("take it away with lvconvert --splitcache {path}"),
-        "integrity" => format!("take it away with lvconvert --raidintegrity n {path}"),
-        _ => format!("copy {path} to a volume without it"),
+        "cache" | "writecache" => format!("remove it with lvconvert --splitcache {path}"),
+        "integrity" => format!("remove it with lvconvert --raidintegrity n {path}"),
+        _ => format!("copy {path} to a volume without that layer"),
     }
 }
 
@@ -109,7 +109,7 @@ fn trouble(layer: &str, status: &str, path: &str) -> Option<Health> {
             "the metadata of its cache is damaged; {cure}"
         ))),
         ("writecache", [error, ..]) if *error != "0" => Some(Health::Damaged(format!(
-            "its cache has failed with error {error}; bring its disk back, or {cure}"
+            "its cache has failed with error {error}; reconnect its disk, or {cure}"
         ))),
         ("vdo", [_, "read-only", ..]) => Some(Health::Damaged(
             "its VDO pool is read-only after an error; see the kernel's log and lvmvdo(7)"

@@ -63,7 +63,7 @@ impl MirrorEnd {
             Error::new(
                 Kind::NoSpace,
                 format!(
-                    "volume group {} has no room for {} more bytes of each leg of {} on disks that no other leg of it is on{}; add a disk with vgextend",
+                    "volume group {} has no room to extend each leg by {} bytes for {} on disks without another leg of it{}; add a disk with vgextend",
                     now.name,
                     self.extents * self.extent,
                     self.volume,
@@ -90,7 +90,7 @@ impl Lvm {
                 Error::new(
                     Kind::NoSpace,
                     format!(
-                        "volume group {} has no {copies} disks with room for {bytes} bytes each",
+                        "volume group {} does not have {copies} disks with {bytes} free bytes each",
                         now.name
                     ),
                 )
@@ -107,7 +107,7 @@ impl Lvm {
             None => Ok(()),
             Some(why) => Err(Error::new(
                 Kind::NoSpace,
-                format!("LVM found no place for the legs of {id}: {why}"),
+                format!("LVM could not allocate the legs of {id}: {why}"),
             )),
         }
     }
@@ -120,7 +120,7 @@ impl Lvm {
         let path = disk.and_then(|disk| self.group.disk(&disk.uuid));
         let disk = path.map_or_else(|| shared.clone(), |path| path.display().to_string());
         Some(format!(
-            "several legs of its mirror are on {disk}, and would be lost together; see lvs -a -o +devices {group}, and move one of them with pvmove -n {path}_rimage_1 {disk} OTHER-DISK",
+            "several legs of its mirror are on {disk} and would be lost with it; see lvs -a -o +devices {group}, and move one of them with pvmove -n {path}_rimage_1 {disk} OTHER-DISK",
             group = now.name,
             path = self.group.path(&volume.name)
         ))

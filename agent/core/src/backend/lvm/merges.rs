@@ -17,7 +17,7 @@ pub(super) fn check_no_merge(now: &VolumeGroup, volume: &LogicalVolume) -> Resul
     Err(Error::new(
         Kind::Busy,
         format!(
-            "LVM is to merge snapshot {group}/{} into {group}/{name}; where that has not begun run lvchange --refresh {group}/{name} while nobody uses the volume, then lvchange --poll y {group}/{name}, and ask again when lvs -a {group} does not show the snapshot any more",
+            "snapshot {group}/{} is being merged into {group}/{name}; if the merge has not started, run lvchange --refresh {group}/{name} while the volume is not in use, then lvchange --poll y {group}/{name}; retry when lvs -a {group} no longer shows the snapshot",
             snapshot.name
         ),
     ))

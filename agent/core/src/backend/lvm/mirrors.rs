@@ -21,7 +21,7 @@ impl Lvm {
         let path = self.group.path(&volume.name);
         if self.has_lost_leg(now, volume)? {
             return Ok(Health::Degraded(format!(
-                "a leg of its mirror is lost; bring the disk back and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
+                "a leg of its mirror is lost; reconnect the disk and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
             )));
         }
         let shared = self.shared_leg(now, volume);
@@ -37,7 +37,7 @@ impl Lvm {
         let lost = self.lost_mirror(now, pool)?;
         Ok(lost.map(|mirror| {
             format!(
-                "a leg of its mirror {} is lost; bring the disk back and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
+                "a leg of its mirror {} is lost; reconnect the disk and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
                 mirror.name,
                 self.group.path(&pool.name),
                 self.group.path(&mirror.name)

@@ -159,7 +159,9 @@ impl Lvm {
     fn image(&self, now: &VolumeGroup, ours: &OwnVolume<'_>) -> Result<Image> {
         let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
-            Health::Unreadable("its tags are of a newer agent; use that".to_owned())
+            Health::Unreadable(
+                "its tags were written by a newer agent; upgrade this agent".to_owned(),
+            )
         } else if let Some(flag) = &ours.volume.unknown_flag {
             Health::Unreadable(metadata::unknown_flag(flag))
         } else if !ours.volume.is_complete {
@@ -217,7 +219,7 @@ impl Lvm {
         Err(Error::new(
             Kind::NoSpace,
             format!(
-                "{part} % of LVM's metadata area on volume group {name} is used ({} of {} bytes); delete something, or add a disk with a larger one (pvcreate --metadatasize 64m DISK; vgextend {name} DISK) and pvchange --metadataignore y the others",
+                "{part} % of LVM's metadata area on volume group {name} is used ({} of {} bytes); delete volumes or snapshots, or add a disk with a larger metadata area (pvcreate --metadatasize 64m DISK; vgextend {name} DISK) and run pvchange --metadataignore y on the other disks",
                 now.text,
                 now.largest_text,
                 name = now.name

@@ -52,7 +52,7 @@ impl Lvm {
             Ok(_) => {}
             // One that cannot look can still serve: each new volume is looked at.
             Err(error) => {
-                tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not look for forgotten devices");
+                tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not search for orphan thin devices");
             }
         }
         *looked = round;
@@ -81,7 +81,7 @@ impl Lvm {
                 pool = %self.group.path(pool),
                 device,
                 bytes,
-                "a device of the pool is forgotten: no volume is behind it"
+                "orphan thin device found: no logical volume names it"
             );
         }
         let mut left: Vec<OrphanThinDevice> = strays;
@@ -97,7 +97,7 @@ impl Lvm {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
-                "it becomes a volume of its own when LVM comes to its number; `dmsetup message` with `delete` and its number to the pool's device deletes it"
+                "orphan thin device left in the pool until LVM reaches its number; to delete it now, run `dmsetup message` with `delete` and its number on the pool's device"
             );
         }
         Ok(true)
@@ -163,7 +163,7 @@ impl Lvm {
         let path = self.group.path(name);
         tracing::warn!(
             volume = %path,
-            "a forgotten device is set aside; look at it with lvchange -ay, and lvremove it when nobody misses it"
+            "orphan thin device kept as a volume; inspect it with lvchange -ay, and remove it with lvremove if its data is not needed"
         );
     }
 }
@@ -195,7 +195,10 @@ impl Group {
         let this = Arc::clone(self);
         blocking(move || this.mapper()?.message(&uuid, "release_metadata_snap")).await?;
         let listed = listed.map_err(|_| {
-            Error::new(Kind::Command, "thin_ls did not end in time and was stopped")
+            Error::new(
+                Kind::Command,
+                "thin_ls exceeded its timeout and was stopped",
+            )
         })??;
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         let known = known_devices(&now, pool);
@@ -239,7 +242,7 @@ impl Group {
             if metadata.open > 1 {
                 return Ok(None);
             }
-            tracing::warn!(pool, group = %self.name, "releases a snapshot of a pool's metadata that nobody reads");
+            tracing::warn!(pool, group = %self.name, "releasing an unused metadata snapshot of a thin pool");
             mapper.message(&uuid, "release_metadata_snap")?;
         }
         mapper.message(&uuid, "reserve_metadata_snap")?;
@@ -305,7 +308,7 @@ fn parse(text: &str) -> Result<Vec<OrphanThinDevice>> {
                 }),
                 _ => Err(Error::new(
                     Kind::Command,
-                    format!("thin_ls says {line:?}, which cannot be understood"),
+                    format!("could not parse the output line {line:?} of thin_ls"),
                 )),
             }
         })

@@ -64,16 +64,16 @@ impl Group {
                 is_foreign(&row.vg_systemid, &command::system_id().await?)
             }
             Some(_) => {
-                "is shared with other hosts; give the class a group of this host alone".to_owned()
+                "is shared with other hosts, which this agent does not support; use a local volume group for the class".to_owned()
             }
             None => {
                 unresponsive_disks::look_for().await;
                 match unresponsive_disks::names() {
                     silent if silent.is_empty() => {
-                        "is missing; make it, or bring its disks back".to_owned()
+                        "is missing; create it, or reconnect its disks".to_owned()
                     }
                     silent => format!(
-                        "is missing, and these disks do not answer: {}; look for suspended devices with dmsetup info, and at the kernel's log",
+                        "is missing, and these disks do not answer: {}; check dmsetup info for suspended devices, and the kernel log",
                         silent.join(", ")
                     ),
                 }
@@ -95,7 +95,7 @@ impl Group {
         Error::new(
             Kind::Precondition,
             format!(
-                "volume group {name} on {disks} is not the one that this agent has served, whose uuid is {uuid}; bring the disks of that one back, or restart the agent to use this one",
+                "volume group {name} on {disks} is not the one that this agent has used so far, whose UUID is {uuid}; reconnect the disks of that group, or restart the agent to use the new one",
                 name = self.name,
                 uuid = self.uuid.get().map(String::as_str).unwrap_or_default()
             ),
@@ -120,7 +120,7 @@ impl Group {
             (Some((uuid, disks)), Some((other, others))) => Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "there are two volume groups named {name}: {uuid} on {disks}, and {other} on {others}; rename the one that is not meant (vgrename UUID NEWNAME), or take its disks away",
+                    "two volume groups are named {name}: {uuid} on {disks}, and {other} on {others}; rename the wrong one (vgrename UUID NEWNAME), or disconnect its disks",
                     name = self.name
                 ),
             )),
@@ -143,7 +143,7 @@ impl Group {
         // A disk of another group may have a path that is not UTF-8.
         let text = String::from_utf8_lossy(&output.stdout);
         let answer: Answer = serde_json::from_str(&text).map_err(|error| {
-            Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
+            Error::new(Kind::Command, "could not parse the report of pvs").because(error)
         })?;
         let rows = answer.report.into_iter().flat_map(|report| report.pv);
         let rows: Vec<DiskRow> = rows.filter(|row| row.vg_name == self.name).collect();
@@ -161,13 +161,13 @@ fn is_foreign(theirs: &str, ours: &SystemId) -> String {
         "" => "none",
         id => id,
     };
-    let moved = "run vgchange --systemid there before its disks are moved (lvmsystemid(7))";
+    let moved = "run vgchange --systemid on that host before moving the disks (lvmsystemid(7))";
     match source.as_str() {
         "uname" | "machineid" | "file" => format!(
-            "belongs to the host with the system id {theirs}, and LVM has the id {id} here (global/system_id_source is {source}); if this is that host, and the agent is in a container with a {source} of its own, add {theirs} to local/extra_system_ids in the host's lvmlocal.conf, and leave the id of the group as it is; if not, {moved}"
+            "belongs to the host with the system id {theirs}, but LVM's system id here is {id} (global/system_id_source is {source}); if this is that host and the agent runs in a container with its own {source}, add {theirs} to local/extra_system_ids in the host's lvmlocal.conf and do not change the system id of the group; otherwise {moved}"
         ),
         _ => format!(
-            "belongs to the host with the system id {theirs}, and LVM has the id {id} here; {moved}"
+            "belongs to the host with the system id {theirs}, but LVM's system id here is {id}; {moved}"
         ),
     }
 }
@@ -224,7 +224,12 @@ mod tests {
             source: source.to_owned(),
         };
         let message = is_foreign("host-a", &of("pod-x", "uname"));
-        for part in ["host-a", "pod-x", "extra_system_ids", "leave the id"] {
+        for part in [
+            "host-a",
+            "pod-x",
+            "extra_system_ids",
+            "do not change the system id",
+        ] {
             assert!(message.contains(part), "{message}");
         }
         let message = is_foreign("host-a", &of("", "none"));

@@ -70,7 +70,12 @@ pub(super) async fn check() -> Result<()> {
 /// [`Kind::Bug`] before [`check`] has asked LVM.
 pub(super) fn locks() -> Result<&'static Path> {
     let known = LOCKS.get().map(PathBuf::as_path);
-    known.ok_or_else(|| Error::new(Kind::Bug, "LVM was not asked where its locks are"))
+    known.ok_or_else(|| {
+        Error::new(
+            Kind::Bug,
+            "the directory of LVM's locks was not read from its configuration",
+        )
+    })
 }
 
 /// What LVM can have its pools and mirrors watched by.
@@ -106,7 +111,9 @@ fn check_version(text: &str) -> Result<()> {
             "lvm is {major}.{minor:02}.{patch:02}, and must be {}.{:02}.{:02} or newer; update lvm2",
             OLDEST.0, OLDEST.1, OLDEST.2
         )),
-        None => refused("`lvm version` does not tell its version; install lvm2".to_owned()),
+        None => refused(
+            "could not find the version in the output of `lvm version`; install lvm2".to_owned(),
+        ),
     }
 }
 
@@ -119,7 +126,7 @@ fn parse_locks(text: &str) -> Result<PathBuf> {
     path.map(PathBuf::from).ok_or_else(|| {
         Error::new(
             Kind::Precondition,
-            format!("`lvmconfig` says {text:?} of where LVM's locks are, which is no absolute path; mend global/locking_dir in lvm.conf"),
+            format!("LVM's locking directory {text:?}, as printed by `lvmconfig`, is not an absolute path; correct global/locking_dir in lvm.conf"),
         )
     })
 }
@@ -132,7 +139,7 @@ fn check_locks(locks: &Path) -> Result<()> {
         Error::new(
             Kind::Precondition,
             format!(
-                "the directory of LVM's locks, {}, cannot be written, so changes of others could not be kept out; give a container the host's",
+                "LVM's locking directory {} is not writable, so concurrent changes by other processes could not be prevented; mount the host's directory into the container",
                 locks.display()
             ),
         )

@@ -58,7 +58,7 @@ impl Group {
             let (this, of) = (Arc::clone(self), node.clone());
             let left = blocking(move || this.repair_devices(&now, &of)).await?;
             for (name, bytes) in &left.grown {
-                tracing::warn!(pool = %name, group = %self.name, bytes, "finishes the growth of a pool's metadata");
+                tracing::warn!(pool = %name, group = %self.name, bytes, "completing interrupted extension of a thin pool's metadata");
                 let words = [
                     "--poolmetadatasize".to_owned(),
                     format!("{bytes}b"),
@@ -67,14 +67,14 @@ impl Group {
                 self.run(Command::new("lvextend").words(words)).await?;
             }
             for name in &left.stale {
-                tracing::warn!(volume = %name, group = %self.name, "brings a volume's devices in step with its record");
+                tracing::warn!(volume = %name, group = %self.name, "refreshing devices that differ from the LVM metadata");
                 let refresh = Command::new("lvchange").words(["--refresh", &self.path(name)]);
                 if let Err(error) = self.run(refresh).await {
-                    tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "could not refresh a volume");
+                    tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "volume not refreshed");
                 }
             }
             for name in &left.doomed {
-                tracing::warn!(volume = %name, group = %self.name, "removes a volume whose making was interrupted");
+                tracing::warn!(volume = %name, group = %self.name, "removing a volume whose creation was interrupted");
                 self.remove_broken(name).await?;
             }
             if left.is_nothing() {
@@ -84,7 +84,7 @@ impl Group {
         let now = self.now().await?;
         for volume in noted(&now) {
             if let Err(error) = self.settle_note(&now, volume, node).await {
-                tracing::warn!(volume = %volume.name, group = %self.name, error = %error.chain(), "could not have LVM settle what it has noted");
+                tracing::warn!(volume = %volume.name, group = %self.name, error = %error.chain(), "queued thin-pool messages not flushed");
             }
         }
         let now = self.now().await?;
@@ -95,11 +95,11 @@ impl Group {
             }
             if Tags::read(&volume.tags).is_some_and(|tags| holds_bytes(volume, &tags)) {
                 // Its class knows whether it must be wiped first.
-                tracing::warn!(volume = %volume.name, group = %self.name, "marks a volume that was never finished for removal");
+                tracing::warn!(volume = %volume.name, group = %self.name, "marking an incomplete volume for deletion");
                 self.run(mark_deleting(self.path(&volume.name))).await?;
                 continue;
             }
-            tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
+            tracing::warn!(volume = %volume.name, group = %self.name, "removing an incomplete volume");
             self.remove_broken(&volume.name).await?;
         }
         self.repairs.fetch_add(1, Ordering::Release);
@@ -134,7 +134,7 @@ impl Group {
         volume: &LogicalVolume,
         node: &NodeName,
     ) -> Result<()> {
-        tracing::warn!(volume = %volume.name, group = %self.name, "has LVM settle what it has noted to tell the pool of a volume");
+        tracing::warn!(volume = %volume.name, group = %self.name, "flushing queued thin-pool messages");
         let id = ImageId {
             kind: ImageKind::Snapshot,
             key: Key::NIL,
@@ -173,7 +173,7 @@ impl Group {
         let is_free = |device: &Mapped| !self.in_hand.has(&device.uuid);
         let hidden = mapper.list(&format!("{HIDDEN}{}", now.uuid))?;
         for device in hidden.iter().filter(|device| is_free(device)) {
-            tracing::warn!(device = %device.name, "removes a device that nothing is made of");
+            tracing::warn!(device = %device.name, "removing an unused device-mapper device");
             mapper.remove(&device.uuid)?;
         }
         let depth = |device: &Mapped| depth(&now, device);
@@ -181,7 +181,7 @@ impl Group {
         devices.sort_by_key(depth);
         for device in devices.iter().filter(|device| is_free(device)) {
             if device.is_live && (device.is_suspended || device.has_waiting_table) {
-                tracing::warn!(device = %device.name, "resumes a device that was left suspended");
+                tracing::warn!(device = %device.name, "resuming a device that was left suspended");
                 if device.has_waiting_table {
                     mapper.clear(&device.uuid)?;
                 }
@@ -203,7 +203,7 @@ impl Group {
                 let is_moving = known.is_some_and(|volume| volume.is_moving);
                 let is_loose_part = depth(device) == 0 && !is_moving;
                 if !device.is_live || known.is_none() || is_loose_part {
-                    tracing::warn!(device = %device.name, "removes a device that nothing is made of");
+                    tracing::warn!(device = %device.name, "removing an unused device-mapper device");
                     mapper.remove(&device.uuid)?;
                 }
             }
@@ -248,7 +248,7 @@ impl Group {
                     // One that the pool does not have yet is no trouble, and is not there to be deleted.
                     && mapper.message(&uuid, &format!("delete {device}")).is_ok()
                 {
-                    tracing::warn!(volume = %name, group = %now.name, "takes back a snapshot from its pool");
+                    tracing::warn!(volume = %name, group = %now.name, "deleted the snapshot of an interrupted creation from its thin pool");
                 }
                 doomed.push(name.clone());
             }
@@ -286,7 +286,7 @@ impl Group {
                     return Err(Error::new(
                         Kind::Busy,
                         format!(
-                            "a program of LVM's has held volume group {} for {} s; find it with `fuser {}`",
+                            "another LVM process has locked volume group {} for {} s; find it with `fuser {}`",
                             self.name,
                             PATIENCE.as_secs(),
                             path.display()

@@ -71,7 +71,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "{} is being removed already; ask again",
+                    "{} is already being removed; retry",
                     self.group.path(&volume.name)
                 ),
             ));
@@ -96,7 +96,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{} was split from its origin and is a snapshot still",
+                    "{} was split from its origin but is still a snapshot",
                     self.group.path(&volume.name)
                 ),
             ));

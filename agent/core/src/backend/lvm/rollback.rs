@@ -80,7 +80,7 @@ impl Lvm {
             Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{} is active and its store is not",
+                    "snapshot {} is active but its exception store is not",
                     self.group.path(&moment.name)
                 ),
             )
@@ -109,7 +109,9 @@ impl Lvm {
         }
         Err(Error::new(
             Kind::Precondition,
-            format!("{from} shows no volume that could be {id}: that was made anew since"),
+            format!(
+                "cannot roll back {id} to {from}: the volume was created anew after the snapshot"
+            ),
         ))
     }
 
@@ -137,7 +139,7 @@ impl Lvm {
                 return Err(Error::new(
                     Kind::NoSpace,
                     format!(
-                        "snapshot {} has {} bytes left to keep what would be written over, and {written} would be; delete it, or keep no snapshot of the state before (snapshotSize of the class is {})",
+                        "snapshot {} has {} free bytes in its exception store, but the rollback would overwrite {written} bytes; delete that snapshot, or roll back without keeping a snapshot of the current state (snapshotSize of the class is {})",
                         self.group.path(&snapshot.name),
                         all - own,
                         thick.store(now.bytes(volume))
@@ -175,11 +177,17 @@ impl Lvm {
             },
         ) = (&volume.kind, &moment.kind)
         else {
-            return Err(Error::new(Kind::Bug, "a thin volume is none"));
+            return Err(Error::new(
+                Kind::Bug,
+                "a volume of a thin class is not thin",
+            ));
         };
-        let (pool, _) = now
-            .pool(pool)
-            .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+        let (pool, _) = now.pool(pool).ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("thin pool {pool} does not exist any more"),
+            )
+        })?;
         let pool = now.pool_uuid(pool);
         // The volume itself may be without its device in the pool since an interruption, and cannot be activated.
         self.check_is_in_pool(now, moment).await?;
@@ -195,7 +203,7 @@ impl Lvm {
             // Nobody else may change the pool meanwhile; and what was read before may not be so any more.
             let lock = group.lock();
             let _lock = lock.map_err(|error| {
-                Error::new(Kind::HalfDone, "LVM's lock cannot be had").because(error)
+                Error::new(Kind::HalfDone, "could not lock the volume group").because(error)
             })?;
             let now = group.read_known();
             let is_there = |one: &LogicalVolume| {
@@ -205,7 +213,7 @@ impl Lvm {
             if !is_there(&seen.0) || !is_there(&seen.1) {
                 return Err(Error::new(
                     Kind::HalfDone,
-                    format!("somebody else changes volume group {}", group.name),
+                    format!("another process is changing volume group {}", group.name),
                 ));
             }
             let mapper = group.mapper()?;

@@ -37,7 +37,7 @@ pub(super) fn watch() {
                 match blocking(move || look(&seen)).await {
                     Ok(now) => before = now,
                     Err(error) => {
-                        tracing::warn!(error = %error.chain(), "could not look for stale udev cookies");
+                        tracing::warn!(error = %error.chain(), "could not search for stale udev cookies");
                     }
                 }
                 // By a clock that nobody sets, which the times of a semaphore are not.
@@ -68,7 +68,7 @@ fn look(before: &[Cookie]) -> Result<Vec<Cookie>> {
 /// Whether a program of LVM's has a volume group locked: to change it, or to activate something in it.
 fn is_any_locked(directory: &Path) -> Result<bool> {
     let failed = |path: &Path, error: io::Error| {
-        Error::io(format!("could not look at {}", path.display()), error)
+        Error::io(format!("could not stat {}", path.display()), error)
     };
     let entries = fs::read_dir(directory).map_err(|error| failed(directory, error))?;
     for entry in entries {

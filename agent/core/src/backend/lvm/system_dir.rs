@@ -101,7 +101,7 @@ pub(super) fn directory() -> Option<PathBuf> {
     match make(Path::new(HOSTS), Path::new(OURS)) {
         Ok(is_made) => is_made.then(|| OURS.into()),
         Err(error) => {
-            tracing::debug!(directory = OURS, %error, "LVM is run with the host's settings");
+            tracing::debug!(directory = OURS, %error, "running LVM with the host's settings");
             None
         }
     }

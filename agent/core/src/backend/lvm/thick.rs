@@ -53,7 +53,7 @@ pub(super) fn check_disks(now: &VolumeGroup, thick: &Thick) -> Result<()> {
     Err(Error::new(
         Kind::Precondition,
         format!(
-            "volume group {} has {disks} disks, and a volume of this class needs {}; add some with vgextend",
+            "volume group {} has {disks} disks, but a volume of this class needs {}; add disks with vgextend",
             now.name,
             thick.layout.disks()
         ),
@@ -76,7 +76,7 @@ pub(super) fn check_group_room(
     Err(Error::new(
         Kind::NoSpace,
         format!(
-            "volume group {} has room for {room} bytes{reserved}, not for {bytes}",
+            "volume group {} has room for {room} bytes{reserved}, but {bytes} are needed",
             now.name
         ),
     ))
@@ -86,7 +86,7 @@ pub(super) fn check_group_room(
 pub(super) fn reserved(thick: &Thick) -> String {
     match thick.reserve {
         0 => String::new(),
-        reserve => format!(", {reserve} % of it being kept free"),
+        reserve => format!(" ({reserve} % of the group is kept free)"),
     }
 }
 
@@ -198,7 +198,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} is no thick volume any more, and has no snapshots",
+                    "{} is not a thick volume any more and cannot have snapshots",
                     self.group.path(&origin.name)
                 ),
             ));
@@ -274,7 +274,7 @@ impl Lvm {
         // "<used>/<all> <metadata>", or a word.
         Ok(match status.as_deref() {
             Some("Invalid" | "Overflow") => Health::Damaged(
-                "its exception store was too small for what has been written since; delete it, and give the class a larger snapshotSize".to_owned(),
+                "its exception store overflowed, which invalidates the snapshot permanently; delete it, and set a larger snapshotSize in the class".to_owned(),
             ),
             _ => Health::Good,
         })
@@ -311,7 +311,7 @@ impl Lvm {
                     Error::new(
                         Kind::Precondition,
                         format!(
-                            "volume {} has snapshots ({}), and cannot grow while it or one of them is used; delete them, or grow it while it is not staged: {error}",
+                            "volume {} has snapshots ({}) and cannot be extended while it or one of them is in use; delete them, or extend it while it is not staged: {error}",
                             self.handle(found.tags.id),
                             self.names(&snapshots)
                         ),
@@ -369,7 +369,10 @@ impl Lvm {
             if self.group.in_hand.has(&name_of(copy)) {
                 return Err(Error::new(
                     Kind::InUse,
-                    format!("{} is being copied; wait for that to end", self.handle(id)),
+                    format!(
+                        "{} is being copied; wait until the copy is complete",
+                        self.handle(id)
+                    ),
                 ));
             }
             self.discard(copy).await?;
@@ -408,7 +411,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "a snapshot of volume {} is being removed; ask again",
+                    "a snapshot of volume {} is being removed; retry",
                     self.handle(id)
                 ),
             ));
@@ -417,7 +420,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "volume {} has snapshots that would go with it: {}; delete them first",
+                    "volume {} has snapshots that would be lost with it: {}; delete them first",
                     self.handle(id),
                     self.names(snapshots)
                 ),

@@ -65,21 +65,24 @@ impl PoolState {
         let mut words = words.split_whitespace();
         let transaction = words.next().unwrap_or_default();
         if transaction == "Fail" || transaction == "Error" {
-            return Err("has failed; lvconvert --repair it while nothing uses it".to_owned());
+            return Err(
+                "has failed; run lvconvert --repair on it while no volume in it is in use"
+                    .to_owned(),
+            );
         }
         let mut pair = || {
             let (used, total) = words.next()?.split_once('/')?;
             Some((used.parse().ok()?, total.parse().ok()?))
         };
         let (Some(metadata), Some(data)) = (pair(), pair()) else {
-            return Err("has a status that cannot be read".to_owned());
+            return Err("has a status that this agent cannot parse".to_owned());
         };
         let rest: Vec<&str> = words.collect();
         if rest.contains(&"needs_check") {
-            return Err("needs a check; lvconvert --repair it while nothing uses it".to_owned());
+            return Err("needs a metadata check; run lvconvert --repair on it while no volume in it is in use".to_owned());
         }
         if rest.contains(&"ro") {
-            return Err("is read-only, its metadata is full or damaged; give it more with lvextend --poolmetadatasize".to_owned());
+            return Err("is read-only because its metadata is full or damaged; extend its metadata with lvextend --poolmetadatasize".to_owned());
         }
         Ok(Self {
             metadata,
@@ -93,17 +96,17 @@ impl PoolState {
         let (data, metadata) = (part(self.data), part(self.metadata));
         if self.is_out_of_space {
             return Some(
-                "is out of data space, and what is written to its volumes waits or fails; give it more with lvextend, or delete something and run fstrim".to_owned(),
+                "is out of data space, so writes to its volumes wait or fail; extend it with lvextend, or delete volumes or snapshots and run fstrim".to_owned(),
             );
         }
         if data >= u64::from(guard.data_limit) {
             return Some(format!(
-                "{data} % of its data is used; give it more with lvextend, or delete something"
+                "{data} % of its data space is used; extend it with lvextend, or delete volumes or snapshots"
             ));
         }
         if metadata >= u64::from(guard.metadata_limit) {
             return Some(format!(
-                "{metadata} % of its metadata is used; give it more with lvextend --poolmetadatasize"
+                "{metadata} % of its metadata space is used; extend it with lvextend --poolmetadatasize"
             ));
         }
         None
@@ -168,7 +171,7 @@ impl Lvm {
                 class = %self.settings.class,
                 pool = %self.group.path(&wanted.name),
                 data_percent = data,
-                "thin pool becomes full; give it more with lvextend, or delete something"
+                "thin pool is filling up; extend it with lvextend, or delete volumes or snapshots"
             );
         }
         if !is_high {
@@ -236,7 +239,9 @@ impl Lvm {
         let why = match left.map(|left| left.saturating_sub(ahead)) {
             Err(why) => why,
             Ok(left) if more > left => {
-                format!("{more} bytes are more than the {left} that it may still promise")
+                format!(
+                    "{more} bytes exceed the {left} bytes that remain within its overcommit limit"
+                )
             }
             Ok(_) => return Ok(()),
         };
@@ -331,7 +336,7 @@ impl Lvm {
         Err(Error::new(
             Kind::HalfDone,
             format!(
-                "thin pool {} had {TRIES} forgotten devices in the way, which are set aside; ask again",
+                "creating a volume in thin pool {} met {TRIES} orphan thin devices, which are now kept as separate volumes; retry",
                 self.group.path(&pool.name)
             ),
         ))
@@ -361,7 +366,10 @@ impl Lvm {
         let words = words.ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
-                format!("{} is new and has no device", self.group.path(&volume.name)),
+                format!(
+                    "{} was created but has no device",
+                    self.group.path(&volume.name)
+                ),
             )
         })?;
         // "<mapped sectors> <highest mapped sector>"
@@ -422,7 +430,7 @@ fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a Logical
         Error::new(
             Kind::Precondition,
             format!(
-                "volume group {} has no thin pool {name}; make it with lvcreate --type thin-pool",
+                "volume group {} has no thin pool {name}; create it with lvcreate --type thin-pool",
                 now.name
             ),
         )
@@ -440,14 +448,14 @@ fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a Logical
     if !volume.is_complete {
         return Err(Error::new(
             Kind::Precondition,
-            format!("thin pool {}/{name} is on a disk that is missing", now.name),
+            format!("thin pool {}/{name} uses a disk that is missing", now.name),
         ));
     }
     if !pool.zeroes {
         return Err(Error::new(
             Kind::Precondition,
             format!(
-                "thin pool {}/{name} does not zero new chunks, so volumes could show what others deleted; switch it on with lvchange --zero y",
+                "thin pool {}/{name} does not zero new chunks, so volumes could expose data of deleted volumes; enable zeroing with lvchange --zero y",
                 now.name
             ),
         ));

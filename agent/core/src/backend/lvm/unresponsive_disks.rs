@@ -61,7 +61,7 @@ pub(super) async fn look_for() {
     }
     let found = blocking_at_once(|| Ok(ask_all())).await.unwrap_or_default();
     if !found.is_empty() {
-        tracing::warn!(disks = ?found, "disks do not answer; hiding them from changes of volume groups that are not on them");
+        tracing::warn!(disks = ?found, "unresponsive disks found; hiding them from LVM commands for volume groups that do not use them");
         let hosts = hosts_filter().await;
         *HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
     }

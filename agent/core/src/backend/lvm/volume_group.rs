@@ -145,7 +145,7 @@ impl Group {
         }
         self.mapper
             .get()
-            .ok_or_else(|| Error::new(Kind::Bug, "device-mapper was opened and is not"))
+            .ok_or_else(|| Error::new(Kind::Bug, "device-mapper was opened but is not available"))
     }
 
     /// What the disks say now. Starts a program only to find the disks: the first time, and when they changed.
@@ -212,7 +212,7 @@ impl Group {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "a change of volume group {} has taken {} s and goes on; ask again later",
+                    "a change of volume group {} has been running for {} s and continues; retry later",
                     self.name,
                     SLOW_TO_CHANGE.as_secs()
                 ),
@@ -225,7 +225,7 @@ impl Group {
         Error::new(
             Kind::Busy,
             format!(
-                "the disks of volume group {} have not answered for {} s; look for suspended devices with dmsetup info, and at the kernel's log",
+                "the disks of volume group {} have not answered for {} s; check dmsetup info for suspended devices, and the kernel log",
                 self.name,
                 SLOW_TO_READ.as_secs()
             ),
@@ -258,7 +258,7 @@ impl Group {
             Error::new(
                 Kind::Busy,
                 format!(
-                    "the disks of volume group {} have changed meanwhile; ask again",
+                    "the disks of volume group {} changed during the operation; retry",
                     self.name
                 ),
             )
@@ -307,7 +307,11 @@ impl Group {
         let group = group.ok_or_else(|| {
             Error::new(
                 Kind::Precondition,
-                format!("volume group {} is not on {}", self.name, reader.names()),
+                format!(
+                    "volume group {} was not found on its disks {}",
+                    self.name,
+                    reader.names()
+                ),
             )
         })?;
         if !self.is_uuid(&group.uuid) {
@@ -317,7 +321,7 @@ impl Group {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "volume group {} was given another system id meanwhile; ask again",
+                    "the system id of volume group {} changed during the operation; retry",
                     self.name
                 ),
             ));
@@ -348,7 +352,7 @@ impl Group {
             this.carry_out(jobs).await;
         });
         result.await.map_err(|error| {
-            Error::new(Kind::Bug, "a change of LVM's ended early").because(error)
+            Error::new(Kind::Bug, "an LVM change task ended unexpectedly").because(error)
         })?
     }
 
@@ -365,7 +369,7 @@ impl Group {
         let mut session = match running.take().await {
             Ok(session) => Some(session),
             Err(error) => {
-                tracing::warn!(group = %self.name, error = %error.chain(), "no running lvm; each command gets its own");
+                tracing::warn!(group = %self.name, error = %error.chain(), "LVM shell unavailable; starting a process for each command");
                 None
             }
         };
@@ -380,7 +384,7 @@ impl Group {
                 Some(error) => Err(Error::new(
                     Kind::Busy,
                     format!(
-                        "the change before it did not end well; ask again: {}",
+                        "an earlier change of the volume group failed; retry: {}",
                         error.chain()
                     ),
                 )),
@@ -436,7 +440,7 @@ impl Group {
                 if command.is_done(&now) == Some(false) {
                     return Err(Error::new(
                         Kind::HalfDone,
-                        format!("{command:?} changed nothing, and LVM did not say why"),
+                        format!("{command:?} changed nothing, and LVM reported no error"),
                     ));
                 }
                 continue;
@@ -446,7 +450,7 @@ impl Group {
                 // What is to be removed was.
                 (Kind::NotFound, Some(true)) => {}
                 (Kind::Command, Some(true)) if self.is_sound(now).await? => {
-                    tracing::debug!(group = %self.name, error = %error.chain(), "it is done all the same");
+                    tracing::debug!(group = %self.name, error = %error.chain(), "command reported errors, but the metadata shows that it succeeded");
                 }
                 // A program of its own tells a status.
                 (Kind::Command, None) if session.is_some() => command.run().await?,

@@ -61,6 +61,6 @@ impl Lvm {
 pub(super) fn stopped(id: ImageId) -> Error {
     Error::new(
         Kind::HalfDone,
-        format!("the agent is shutting down; {id} goes on when it is asked for again"),
+        format!("the agent is shutting down; the work on {id} continues when the call is repeated"),
     )
 }

@@ -240,7 +240,7 @@ impl QuiescePlan {
                     Err(error) => {
                         result = Err(Error::new(
                             Kind::Busy,
-                            "no thread can be had for each of the images; ask again",
+                            "could not start a thread for each image; retry",
                         )
                         .because(error));
                         break;
@@ -255,7 +255,7 @@ impl QuiescePlan {
             let (mut result, mut released) = (taken.map(|at| (at, window.began())), Ok(()));
             for thread in threads {
                 let ended = thread.join().unwrap_or_else(|_| {
-                    let error = Error::new(Kind::Bug, "a thread that holds writers panicked");
+                    let error = Error::new(Kind::Bug, "a thread that quiesces an image panicked");
                     (Ok(()), Err(error))
                 });
                 // A writer that could not be held is why a copy is wrong, whatever became of that.
@@ -268,9 +268,7 @@ impl QuiescePlan {
         if let Err(error) = released {
             // The end of the guard's socket has it try, too.
             drop(guard);
-            return Err(
-                Error::new(Kind::HalfDone, "could not let all writers go on").because(error),
-            );
+            return Err(Error::new(Kind::HalfDone, "could not resume all writers").because(error));
         }
         let was_late = guard.stand_down();
         let (at, began) = taken?;
@@ -294,7 +292,7 @@ impl QuiescePlan {
                 _ => Ok(()),
             });
             if let Err(error) = removed {
-                tracing::warn!(device = %uuid, error = %error.chain(), "a device stays behind that was prepared for a snapshot");
+                tracing::warn!(device = %uuid, error = %error.chain(), "device prepared for a snapshot not removed");
             }
         }
     }
@@ -393,7 +391,7 @@ fn too_long(limit: Duration) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "the writers could not be held within {} ms; ask again, or set a larger longestFreeze in the class",
+            "the freeze barrier exceeded its timeout of {} ms; retry, or set a larger longestFreeze in the class",
             limit.as_millis()
         ),
     )
@@ -470,7 +468,12 @@ impl Member {
 }
 
 fn open(mapper: Option<&DeviceMapper>) -> Result<&DeviceMapper> {
-    mapper.ok_or_else(|| Error::new(Kind::Bug, "device-mapper was not opened for a moment"))
+    mapper.ok_or_else(|| {
+        Error::new(
+            Kind::Bug,
+            "device-mapper was not opened for a freeze barrier",
+        )
+    })
 }
 
 impl Step {
@@ -487,7 +490,7 @@ impl Step {
                 Reflink::Done => Ok(()),
                 Reflink::Unsupported => Err(Error::new(
                     Kind::Precondition,
-                    "the file system cannot share blocks any more",
+                    "the file system does not support sharing blocks any more",
                 )),
             },
             Self::Copy { from, to } => copy::sparse_copy(from, to, |_| Ok(())),

@@ -89,7 +89,7 @@ impl QuiesceTarget {
                 Ok(()) => Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
                     Kind::Busy,
-                    "its file system is frozen already; thaw it with `fsfreeze --unfreeze` if nobody needs that",
+                    "its file system is already frozen; thaw it with `fsfreeze --unfreeze` if no other program needs it frozen",
                 )),
                 Err(error) => Err(Error::io("could not freeze its file system", error)),
             },
@@ -111,5 +111,8 @@ impl QuiesceTarget {
 }
 
 fn could_not_settle(error: std::io::Error) -> Error {
-    Error::io("could not freeze its file system for a moment", error)
+    Error::io(
+        "could not test whether its file system can be frozen",
+        error,
+    )
 }

@@ -82,7 +82,7 @@ impl ThawWatchdog {
         reason = "it must outlive this process, and is spoken to while it runs"
     )]
     pub fn start(program: &Path) -> Result<Self> {
-        let failed = |error| Error::io("could not start the guard", error);
+        let failed = |error| Error::io("could not start the thaw watchdog", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         for limit in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
             limit(&ours, Some(PATIENCE)).map_err(failed)?;
@@ -104,7 +104,7 @@ impl ThawWatchdog {
     fn stream(&mut self) -> Result<&mut UnixStream> {
         self.stream
             .as_mut()
-            .ok_or_else(|| Error::new(Kind::Bug, "the guard has stood down"))
+            .ok_or_else(|| Error::new(Kind::Bug, "the thaw watchdog has already ended"))
     }
 
     /// Tells it what is about to be held. It lets go of that from now on should this process die.
@@ -154,14 +154,18 @@ impl ThawWatchdog {
         let told = stream.write_all(&[DONE]);
         let told = told.and_then(|()| stream.read_exact(&mut answer));
         told.map_err(|error| {
-            Error::new(Kind::Busy, "the guard was lost meanwhile; ask again").because(error)
+            Error::new(
+                Kind::Busy,
+                "the thaw watchdog died during the freeze barrier; retry",
+            )
+            .because(error)
         })?;
         Ok(answer != [IN_TIME])
     }
 }
 
 fn no_answer(error: io::Error) -> Error {
-    Error::new(Kind::Busy, "the guard does not answer; ask again").because(error)
+    Error::new(Kind::Busy, "the thaw watchdog does not answer; retry").because(error)
 }
 
 impl Drop for ThawWatchdog {
@@ -177,7 +181,7 @@ fn expect(stream: &mut UnixStream, wanted: u8) -> io::Result<()> {
     if answer == [wanted] {
         return Ok(());
     }
-    Err(io::Error::other("the other side says something else"))
+    Err(io::Error::other("unexpected reply from the peer process"))
 }
 
 fn send_plan(stream: &mut UnixStream, plan: &Plan, files: &[BorrowedFd<'_>]) -> io::Result<()> {

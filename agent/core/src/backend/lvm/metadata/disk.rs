@@ -67,7 +67,7 @@ impl Disk {
         let failed = |error: io::Error| {
             Error::new(
                 Kind::Precondition,
-                format!("physical volume {} cannot be read", path.display()),
+                format!("could not read physical volume {}", path.display()),
             )
             .because(error)
         };
@@ -93,7 +93,7 @@ impl Disk {
         let Some((uuid, areas)) = parsed else {
             return Err(Error::new(
                 Kind::Precondition,
-                format!("{} is no physical volume of LVM", path.display()),
+                format!("{} is not an LVM physical volume", path.display()),
             ));
         };
         Ok(Self { file, uuid, areas })

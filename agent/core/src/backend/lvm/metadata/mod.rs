@@ -163,7 +163,7 @@ impl VolumeGroup {
         let (name, group) = whole
             .entries()
             .find(|(_, value)| matches!(value, Value::Section(_)))
-            .ok_or("no volume group in it")?;
+            .ok_or("it describes no volume group")?;
         let number = |name: &str| {
             let value = group.get(name).and_then(Value::number);
             value.ok_or_else(|| format!("{name} is missing"))
@@ -422,12 +422,12 @@ fn refusal(name: &str, group: &Value<'_>) -> Option<String> {
     let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
     if let Some(lock) = lock.filter(|lock| !["", "none"].contains(lock)) {
         return Some(format!(
-            "is shared with other hosts by lvmlockd ({lock}), and this agent knows of no others; give the class a group of this host alone"
+            "is shared with other hosts by lvmlockd ({lock}), which this agent does not support; use a local volume group for the class"
         ));
     }
     if has("CLUSTERED") {
         return Some(
-            "is clustered, and this agent knows of no other hosts; give the class a group of this host alone".to_owned(),
+            "is clustered, which this agent does not support; use a local volume group for the class".to_owned(),
         );
     }
     has("EXPORTED").then(|| format!("is exported; run vgimport {name}"))
@@ -436,7 +436,7 @@ fn refusal(name: &str, group: &Value<'_>) -> Option<String> {
 /// So many sectors in bytes.
 fn sectors(count: u64) -> Result<u64, String> {
     let bytes = count.checked_mul(512);
-    bytes.ok_or_else(|| format!("{count} sectors are more than there can be"))
+    bytes.ok_or_else(|| format!("{count} sectors exceed the maximum size"))
 }
 
 /// Whether segments of this type have everything more than once.
@@ -457,7 +457,7 @@ impl Message {
 /// What is said of a volume with a flag that is not known.
 pub(super) fn unknown_flag(flag: &str) -> String {
     format!(
-        "LVM gave it, or a part of it, the flag {flag}, which this agent does not know; use a newer agent"
+        "LVM has set the flag {flag} on it or on one of its parts, which this agent does not know; upgrade this agent"
     )
 }
 

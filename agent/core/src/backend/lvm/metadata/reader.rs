@@ -78,7 +78,7 @@ impl Reader {
         }
         Err(Error::new(
             Kind::Io,
-            format!("the metadata on {} cannot be read", self.names()),
+            format!("could not read the LVM metadata on {}", self.names()),
         ))
     }
 
@@ -129,7 +129,7 @@ impl Reader {
                 Error::new(
                     Kind::Io,
                     format!(
-                        "the metadata on {} cannot be understood: {why}",
+                        "could not parse the LVM metadata on {}: {why}",
                         path.display()
                     ),
                 )
@@ -140,7 +140,7 @@ impl Reader {
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(
-                            "{} and {} are of different volume groups, {} ({}) and {} ({})",
+                            "{} and {} belong to different volume groups, {} ({}) and {} ({})",
                             other.display(),
                             path.display(),
                             newest.name,

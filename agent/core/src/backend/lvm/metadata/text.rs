@@ -28,7 +28,7 @@ impl<'a> Value<'a> {
         let section = tokens.section(DEPTH)?;
         match tokens.next()? {
             None => Ok(section),
-            Some(_) => Err(tokens.wrong("one thing too many")),
+            Some(_) => Err(tokens.wrong("unexpected text after the end")),
         }
     }
 
@@ -150,7 +150,7 @@ impl<'a> Tokens<'a> {
                 }
             }
         }
-        Err(self.wrong("a text that does not end"))
+        Err(self.wrong("unterminated string"))
     }
 
     /// What is within braces, or the whole text. Ends behind its brace.
@@ -162,12 +162,12 @@ impl<'a> Tokens<'a> {
                 Some(Token::Text(text)) => text,
                 Some(Token::Mark('}')) if depth < DEPTH => return Ok(Value::Section(entries)),
                 None if depth == DEPTH => return Ok(Value::Section(entries)),
-                _ => return Err(self.wrong("a name was expected")),
+                _ => return Err(self.wrong("expected a name")),
             };
             let value = match self.next()? {
                 Some(Token::Mark('{')) if depth > 1 => self.section(depth - 1)?,
                 Some(Token::Mark('=')) => self.value()?,
-                _ => return Err(self.wrong("= or { was expected")),
+                _ => return Err(self.wrong("expected = or {")),
             };
             entries.push((name, value));
         }
@@ -182,12 +182,12 @@ impl<'a> Tokens<'a> {
                         Some(Token::Mark(']')) => return Ok(Value::List(items)),
                         Some(Token::Mark(',')) => {}
                         Some(token) => items.push(self.single(token)?),
-                        None => return Err(self.wrong("a list that does not end")),
+                        None => return Err(self.wrong("unterminated list")),
                     }
                 }
             }
             Some(token) => self.single(token),
-            None => Err(self.wrong("a value was expected")),
+            None => Err(self.wrong("expected a value")),
         }
     }
 
@@ -198,8 +198,8 @@ impl<'a> Tokens<'a> {
             Token::Word(word) => word
                 .parse()
                 .map(Value::Number)
-                .map_err(|_| self.wrong(&format!("{word} is no number"))),
-            Token::Mark(mark) => Err(self.wrong(&format!("{mark} is no value"))),
+                .map_err(|_| self.wrong(&format!("{word} is not a number"))),
+            Token::Mark(mark) => Err(self.wrong(&format!("{mark} is not a value"))),
         }
     }
 }
