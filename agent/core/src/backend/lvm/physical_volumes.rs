@@ -1,4 +1,4 @@
-//! Which disks a volume group is on: found by LVM, and refused when they are not those of one group of this host.
+//! Physical volumes of a group: found by LVM, and refused when they do not belong to exactly one group of this host.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Error, Kind, Result};
 
-/// So long LVM's own look at all disks takes at the very most where all of them answer.
+/// Timeout for LVM's scan of all disks while all of them answer.
 const SLOW_TO_REPORT: Duration = Duration::from_secs(3);
 
 /// A disk as LVM reports it.
@@ -23,25 +23,26 @@ struct DiskRow {
     vg_systemid: String,
 }
 
-/// The disks of a group that LVM may use here.
+/// The disks of a group that LVM may use on this host.
 #[derive(Debug)]
 pub(super) struct FoundDisks {
     pub(super) paths: Vec<PathBuf>,
-    /// The system id with which LVM found it.
+    /// The system id of the group when LVM found it.
     pub(super) system_id: String,
 }
 
 impl Group {
-    /// The disks of the group. Costs a program.
+    /// Finds the disks of the group. Runs one program.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when there is no such group, more than one, or another one than before.
+    /// [`Kind::Precondition`] when no such group exists, when there are several, or when it is not the same as
+    /// before.
     pub(super) async fn find_disks(&self) -> Result<FoundDisks> {
         let rows = self.report_disks(&[]);
         let rows = if let Ok(rows) = tokio::time::timeout(SLOW_TO_REPORT, rows).await {
             rows?
         } else {
-            // A disk of another group may be what it waits for.
+            // LVM may be waiting for a disk of another group.
             unresponsive_disks::look_for().await;
             self.report_disks(&[]).await?
         };
@@ -50,14 +51,14 @@ impl Group {
         let paths: Vec<PathBuf> = rows
             .into_iter()
             .map(|row| row.pv_name)
-            // A disk that is away is called [unknown].
+            // A missing disk is reported as [unknown].
             .filter(|path| path.is_absolute())
             .collect();
         if !paths.is_empty() {
             let system_id = system_id.unwrap_or_default();
             return Ok(FoundDisks { paths, system_id });
         }
-        // LVM keeps quiet of groups that are others'.
+        // LVM does not report groups of other hosts by default.
         let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
         let why = match hidden.into_iter().next() {
             Some(row) if !row.vg_systemid.is_empty() => {
@@ -85,12 +86,12 @@ impl Group {
         ))
     }
 
-    /// Whether this is the uuid, without dashes, of the group that was read before, if one was.
+    /// Returns true unless a group with a different UUID (without dashes) was read before.
     pub(super) fn is_uuid(&self, uuid: &str) -> bool {
         self.uuid.get().is_none_or(|known| known == uuid)
     }
 
-    /// The error of a group that has taken the place of the one that was read before.
+    /// The error for a group that has replaced the one that was read before.
     pub(super) fn is_another(&self, disks: &str) -> Error {
         Error::new(
             Kind::Precondition,
@@ -102,8 +103,8 @@ impl Group {
         )
     }
 
-    /// LVM goes by names, and changes nothing in a group whose name another one has, too; the one with the higher
-    /// number need not be ours.
+    /// Refuses two groups of the same name: LVM identifies groups by name and changes neither of them, and the one
+    /// with the higher sequence number need not be ours.
     fn check_uuids(&self, rows: &[DiskRow]) -> Result<()> {
         let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for row in rows {
@@ -153,8 +154,8 @@ impl Group {
     }
 }
 
-/// Why a group of another system id is refused. In a container the name, and the id, of the machine are not the host's:
-/// there the host's own group looks like another one's, and to give it the container's id would lock the host out.
+/// The reason to refuse a group with a foreign system id. In a container the host name and the machine id are not the
+/// host's: there the host's own group looks foreign, and changing its id to the container's would lock the host out.
 fn is_foreign(theirs: &str, ours: &SystemId) -> String {
     let SystemId { id, source } = ours;
     let id = match id.as_str() {

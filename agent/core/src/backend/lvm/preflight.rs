@@ -1,4 +1,4 @@
-//! The LVM of this host, looked at once in the life of the process: whether it can be used without harm.
+//! Preflight checks of this host's LVM, once per process: whether it can be used safely.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use crate::{
     host::{device_mapper::DeviceMapper, exec::find, udev},
 };
 
-/// Where LVM's programs lock each other out, once that is known.
+/// The directory of LVM's lock files, once it is known.
 static LOCKS: OnceLock<PathBuf> = OnceLock::new();
-/// Where dmeventd listens, when it runs.
+/// The socket directory of dmeventd, while it runs.
 const DMEVENTD: &str = "/run/dmeventd-server";
-/// The oldest of a distribution that is still looked after (Debian 11); what older ones do was never looked at.
+/// The oldest version of a distribution that is still supported (Debian 11); older ones are untested.
 const OLDEST: Version = Version(2, 3, 11);
 
 /// A version of LVM.
@@ -27,7 +27,7 @@ const OLDEST: Version = Version(2, 3, 11);
 struct Version(u32, u32, u32);
 
 impl Version {
-    /// Reads what `lvm version` prints: `LVM version:     2.03.16(2) (2022-05-18)`.
+    /// Parses the output of `lvm version`: `LVM version:     2.03.16(2) (2022-05-18)`.
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let line = lines.find_map(|line| line.trim().strip_prefix("LVM version:"))?;
@@ -42,10 +42,10 @@ impl Version {
     }
 }
 
-/// Makes sure that LVM can be used; looks until it is so, and then never again. Costs two programs.
+/// Makes sure that LVM can be used; repeated until it succeeds once. Runs two programs.
 ///
 /// # Errors
-/// [`Kind::Precondition`] saying what is missing, and how to bring it.
+/// [`Kind::Precondition`] saying what is missing, and how to fix it.
 pub(super) async fn check() -> Result<()> {
     static CHECKED: OnceCell<()> = OnceCell::const_new();
     let checked = CHECKED.get_or_try_init(|| async {
@@ -64,10 +64,10 @@ pub(super) async fn check() -> Result<()> {
     checked.await.copied()
 }
 
-/// Where LVM's programs lock each other out on this host.
+/// The directory of LVM's lock files on this host.
 ///
 /// # Errors
-/// [`Kind::Bug`] before [`check`] has asked LVM.
+/// [`Kind::Bug`] before [`check`] has succeeded.
 pub(super) fn locks() -> Result<&'static Path> {
     let known = LOCKS.get().map(PathBuf::as_path);
     known.ok_or_else(|| {
@@ -78,19 +78,19 @@ pub(super) fn locks() -> Result<&'static Path> {
     })
 }
 
-/// What LVM can have its pools and mirrors watched by.
+/// The availability of dmeventd, which monitors pools and mirrors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dmeventd {
-    /// One runs.
+    /// It is running.
     Runs,
-    /// LVM would start one.
+    /// LVM would start it.
     Starts,
-    /// There is none.
+    /// It is not installed.
     Absent,
 }
 
 impl Dmeventd {
-    /// As it is now: one may be started at any time, but is installed for good.
+    /// The current state: it can be started at any time, but is assumed to stay installed or not.
     pub(super) fn now() -> Self {
         static INSTALLED: LazyLock<bool> = LazyLock::new(|| find("dmeventd").is_some());
         if Path::new(DMEVENTD).exists() {
@@ -117,7 +117,7 @@ fn check_version(text: &str) -> Result<()> {
     }
 }
 
-/// Reads what `lvmconfig` prints: `locking_dir="/run/lock/lvm"`.
+/// Parses the output of `lvmconfig`: `locking_dir="/run/lock/lvm"`.
 fn parse_locks(text: &str) -> Result<PathBuf> {
     let path = text
         .strip_prefix("locking_dir=\"")
@@ -131,7 +131,8 @@ fn parse_locks(text: &str) -> Result<PathBuf> {
     })
 }
 
-/// Without the locks of the host's own LVM both would change a group at a time, and one of the changes would be lost.
+/// Without the lock directory of the host's LVM, both could change a group at the same time, and one change would be
+/// lost.
 fn check_locks(locks: &Path) -> Result<()> {
     let made = fs::create_dir_all(locks);
     let written = made.and_then(|()| Ok(access(locks, AccessFlags::W_OK)?));
@@ -192,7 +193,7 @@ mod tests {
     fn locks_that_cannot_be_written_are_refused() {
         let scratch = tempfile::tempdir().unwrap();
         check_locks(&scratch.path().join("a/b")).unwrap();
-        // Where even root cannot write.
+        // A directory where even root cannot write.
         let error = check_locks(Path::new("/proc/lvm")).unwrap_err();
         assert_eq!(error.kind(), Kind::Precondition);
     }
