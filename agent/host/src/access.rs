@@ -1,10 +1,10 @@
-//! Whether something may be written.
+//! Access modes.
 
-/// What may be done with a device or a mount.
+/// The access mode of a device or a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// It can be read and written.
+    /// Read-write.
     ReadWrite,
-    /// It can be read.
+    /// Read-only.
     ReadOnly,
 }

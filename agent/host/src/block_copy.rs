@@ -1,4 +1,4 @@
-//! What a block device holds: copied from another one, zeroed, forgotten. Past the page cache, in steps.
+//! Copying, zeroing and discarding ranges of block devices. Uses direct I/O, in steps.
 
 use std::{
     fs::File,
@@ -11,16 +11,16 @@ use std::{
 use super::{DirectBuffer, open_direct, system};
 use crate::{Error, Result};
 
-/// One step: large enough to be fast, small enough to be stopped.
+/// Bytes per step: large enough to be fast, small enough to be stopped.
 const STEP: u64 = 64 << 20;
-/// What is read and written at a time.
+/// Bytes per read and write.
 const BUFFER: usize = 4 << 20;
 
-/// Hears how far it is, in bytes from the device's beginning, and may say that it is enough for now.
+/// Progress callback: gets the offset from the device's beginning, in bytes, and may stop the operation.
 pub type Step<'a> = &'a mut dyn FnMut(u64) -> ControlFlow<()>;
 
-/// Copies a stretch, in bytes, of one device to the same place of another; says where it ended. What it says is there
-/// is on the disk.
+/// Copies a range, in bytes, of one device to the same range of another; returns the offset reached. Reported
+/// progress is on the disk.
 pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> Result<u64> {
     let failed = |error| {
         Error::io(
@@ -41,7 +41,7 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
             let part = buffer.bytes_mut().get_mut(..length).unwrap_or_default();
             from.read_exact_at(part, at)?;
             let bytes = u64::try_from(length).unwrap_or_default();
-            // Devices that know how write no zeros.
+            // Devices that support it write no zeros.
             if part.iter().all(|byte| *byte == 0) {
                 system::zero_range(&to, at, bytes)?;
             } else {
@@ -58,14 +58,15 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
     work().map_err(failed)
 }
 
-/// Makes a stretch, in bytes, of a device read as zeros; says where it ended.
+/// Makes a range, in bytes, of a device read as zeros; returns the offset reached.
 pub fn zero(device: &Path, span: Range<u64>, step: Step<'_>) -> Result<u64> {
     each(device, span, step, |file, start, length| {
         system::zero_range(file, start, length)
     })
 }
 
-/// Tells a device to forget a stretch, in bytes, and zeroes it where a device cannot forget; says where it ended.
+/// Discards a range, in bytes, of a device, and zeroes it where the device cannot discard; returns the offset
+/// reached.
 pub fn discard(device: &Path, span: Range<u64>, step: Step<'_>) -> Result<u64> {
     each(
         device,

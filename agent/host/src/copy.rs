@@ -11,9 +11,9 @@ use nix::{
 use super::system;
 use crate::{Error, Result};
 
-/// One step of a copy: large enough to be fast, small enough that progress is seen.
+/// Bytes per step of a copy: large enough to be fast, small enough for regular progress.
 const STEP: u64 = 64 << 20;
-/// The buffer of a copy through memory.
+/// Buffer size of a copy through memory.
 const BUFFER: usize = 1 << 20;
 
 /// Whether a file system shares blocks between files.
@@ -21,7 +21,7 @@ const BUFFER: usize = 1 << 20;
 pub enum Reflink {
     /// The target shares the blocks of its source.
     Done,
-    /// The file system cannot; the target is as it was.
+    /// The file system does not support it; the target is unchanged.
     Unsupported,
 }
 
@@ -30,7 +30,8 @@ pub fn reflink(source: &File, target: &File) -> Result<Reflink> {
     match system::reflink(source, target) {
         Ok(()) => Ok(Reflink::Done),
         Err(error) => match error.raw_os_error() {
-            // EINVAL is what a file system with other block sizes, and some old ones, say for "no".
+            // EINVAL is what file systems with other block sizes, and some old ones, return if they do not support
+            // it.
             Some(libc::EOPNOTSUPP | libc::EXDEV | libc::ENOTTY | libc::EINVAL) => {
                 Ok(Reflink::Unsupported)
             }
@@ -39,11 +40,14 @@ pub fn reflink(source: &File, target: &File) -> Result<Reflink> {
     }
 }
 
-/// Whether files in `directory` can share blocks, found out with two files that no path ever names.
+/// Returns true if files in `directory` can share blocks, tested with two unnamed files.
 pub fn supports_reflink(directory: &Path) -> Result<bool> {
     let failed = |error: io::Error| {
         Error::io(
-            format!("could not make a temporary file in {}", directory.display()),
+            format!(
+                "could not create a temporary file in {}",
+                directory.display()
+            ),
             error,
         )
     };
@@ -53,9 +57,9 @@ pub fn supports_reflink(directory: &Path) -> Result<bool> {
     Ok(reflink(&source, &target)? == Reflink::Done)
 }
 
-/// Copies what `source` holds into `target`, an empty file; what is a hole stays one.
+/// Copies the data of `source` into `target`, an empty file; holes stay holes.
 ///
-/// `progress` hears how many bytes of data have been copied since it last heard, and can end the copy with an error.
+/// `progress` gets the number of bytes copied since its last call, and can abort the copy with an error.
 pub fn sparse_copy(
     source: &File,
     target: &File,
@@ -96,7 +100,7 @@ pub fn full_copy(
     copy().map_err(|error| Error::io("could not copy an image", error))
 }
 
-/// Makes `file` `size` bytes large and reserves every block of it; what it holds stays.
+/// Makes `file` `size` bytes large and reserves every block of it; its contents are kept.
 ///
 /// # Errors
 /// `NoSpace` when there is no room. Where the file system cannot reserve, `Precondition`.
@@ -105,7 +109,7 @@ pub fn preallocate(file: &File, size: u64) -> Result<()> {
         if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
             return Error::new(
                 crate::Kind::Precondition,
-                "the file system of the class cannot reserve blocks; use another one or thin allocation",
+                "the file system of the class cannot reserve blocks; use a different file system, or thin allocation",
             );
         }
         Error::io("could not reserve the blocks of an image", error)
@@ -125,7 +129,7 @@ fn reserve(file: &File, size: u64) -> io::Result<()> {
     }
 }
 
-/// A file in `directory` that goes away when it is closed.
+/// A file in `directory` that is removed when it is closed.
 fn unnamed_file(directory: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     std::fs::OpenOptions::new()
@@ -136,16 +140,16 @@ fn unnamed_file(directory: &Path) -> io::Result<File> {
         .open(directory)
 }
 
-/// The first stretch of data at or after `position`, before `size`.
+/// The first range of data at or after `position`, before `size`.
 fn next_data(file: &File, position: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if position >= size {
         return Ok(None);
     }
     let start = match seek(file, position, Whence::SeekData) {
         Ok(start) => start,
-        // Nothing but a hole is left.
+        // Only a hole is left.
         Err(Errno::ENXIO) => return Ok(None),
-        // No idea of holes: all is data.
+        // The file system does not report holes: all is data.
         Err(Errno::EINVAL | Errno::EOPNOTSUPP) => return Ok(Some((position, size))),
         Err(errno) => return Err(errno.into()),
     };
@@ -162,7 +166,7 @@ fn seek(file: &File, position: u64, whence: Whence) -> nix::Result<u64> {
     u64::try_from(found).map_err(|_| Errno::EOVERFLOW)
 }
 
-/// Copies a stretch inside the kernel, or through memory where the kernel cannot.
+/// Copies a range inside the kernel, or through memory where the kernel cannot.
 fn copy_range(
     source: &File,
     target: &File,
@@ -181,7 +185,7 @@ fn copy_range(
             Some(&mut to),
             length,
         ) {
-            // Nothing copied: some kernels say that of files that they cannot copy.
+            // Nothing copied: some kernels return that for files that they cannot copy.
             Ok(0) | Err(Errno::EXDEV | Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOSYS) => 0,
             Ok(copied) => u64::try_from(copied).map_err(io::Error::other)?,
             Err(Errno::EINTR) => continue,
@@ -202,7 +206,7 @@ fn copy_range(
     Ok(())
 }
 
-/// Copies a stretch through memory; a source that ends early leaves a hole.
+/// Copies a range through memory; a source that ends early leaves a hole.
 fn copy_through(
     source: &File,
     target: &File,

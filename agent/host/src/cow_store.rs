@@ -1,30 +1,30 @@
-//! What an old-style snapshot of device-mapper has kept: which chunks of its origin were written to since.
+//! Exception stores of old-style device-mapper snapshots: the chunks of the origin that were overwritten since.
 //!
-//! The store begins with a chunk that says how large chunks are. Then come areas: a chunk of pairs (chunk of the origin,
-//! chunk of the store), little-endian, and the chunks of the store that they name. A pair that names chunk 0 of the store
-//! is behind the last one.
+//! The first chunk of the store is a header with the chunk size. Areas follow: a chunk of pairs (chunk of the origin,
+//! chunk of the store), little-endian, and the chunks of the store that they name. A pair that names chunk 0 of the
+//! store marks the end.
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
 use super::{DirectBuffer, open_direct};
 use crate::{Error, Kind, Result};
 
-/// How a store begins: `SnAp`.
+/// The magic number of a store: `SnAp`.
 const MAGIC: u32 = 0x7041_6e53;
 /// The version that all kernels write.
 const VERSION: u32 = 1;
-/// The unit of the head's chunk size, in bytes.
+/// The unit of the header's chunk size, in bytes.
 const SECTOR: u64 = 512;
-/// Two numbers of 64 bits.
+/// Size of a pair: two numbers of 64 bits.
 const PAIR: usize = 16;
-/// What is copied at a time, in bytes.
+/// Bytes per copy step.
 const BUFFER: usize = 1 << 20;
 
-/// The store of one snapshot.
+/// The exception store of one snapshot.
 #[derive(Debug)]
 struct Store {
     file: File,
-    /// In bytes.
+    /// The chunk size, in bytes.
     chunk: u64,
 }
 
@@ -40,13 +40,13 @@ impl Store {
         };
         let chunk = u64::from(number(12)) * SECTOR;
         let is_whole = number(4) != 0 && number(8) == VERSION;
-        // Direct input and output, and room for a pair at least.
+        // It must suit direct I/O, and have room for at least one pair.
         let fits = usize::try_from(chunk).is_ok_and(|chunk| (1..=BUFFER).contains(&chunk));
         if number(0) != MAGIC || !is_whole || !fits || !chunk.is_multiple_of(4096) {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} is no exception store whose snapshot is whole and has chunks of 4 KiB or a multiple",
+                    "{} is not a valid exception store with a chunk size that is a multiple of 4 KiB",
                     path.display()
                 ),
             ));
@@ -54,7 +54,7 @@ impl Store {
         Ok(Self { file, chunk })
     }
 
-    /// Hears the chunks of the origin that each area names, sorted.
+    /// Calls `hear` with the chunks of the origin that each area names, sorted.
     fn each_area(&self, mut hear: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
         let failed = |error| Error::io("could not read an exception store", error);
         let length = usize::try_from(self.chunk).unwrap_or_default();
@@ -89,7 +89,7 @@ impl Store {
     }
 }
 
-/// Refuses a store that nothing can be given back from.
+/// Refuses a store that cannot be used for a rollback.
 ///
 /// # Errors
 /// `Precondition`, `Io`.
@@ -97,14 +97,14 @@ pub fn check(store: &Path) -> Result<()> {
     Store::open(store).map(drop)
 }
 
-/// Gives an origin back what one of its snapshots shows: copies the chunks that the snapshot's store names and that
-/// differ. What lies behind the snapshot's end stays.
+/// Rolls an origin back to one of its snapshots: copies the chunks that the snapshot's store names and that differ.
+/// Data behind the snapshot's end is unchanged.
 ///
-/// Nobody may use the origin meanwhile. Interrupted, it is begun again; what was done already is not written twice.
-/// `step` hears how far it is, in bytes from the origin's beginning of what was done last.
+/// The origin must not be in use. After an interruption it starts over; chunks that were copied already are not
+/// written again. `step` gets the offset from the origin's beginning of the last completed chunk, in bytes.
 ///
 /// # Errors
-/// `Precondition` when the store is not one of a snapshot that is whole, `Io`.
+/// `Precondition` when the store does not belong to a valid snapshot, `Io`.
 pub fn roll_back(
     store: &Path,
     snapshot: &Path,
@@ -142,7 +142,7 @@ fn give_run_back(
     let pairs = before.chunks(unit).zip(now.chunks(unit));
     let mut at = run.start;
     for (before, now) in pairs {
-        // Another snapshot of the origin keeps what is written over.
+        // Another snapshot of the origin keeps every overwritten chunk.
         if before != now {
             to.write_all_at(before, at)?;
         }
@@ -151,7 +151,7 @@ fn give_run_back(
     Ok(())
 }
 
-/// The stretches, in bytes, that sorted chunks make, none longer than `most` unless a chunk is.
+/// Merges sorted chunks into ranges, in bytes, of at most `most` bytes unless a single chunk is larger.
 fn runs(chunks: &[u64], chunk: u64, most: usize) -> Vec<Range<u64>> {
     let most = u64::try_from(most).unwrap_or(u64::MAX);
     let mut runs: Vec<Range<u64>> = Vec::new();

@@ -1,4 +1,5 @@
-//! Files that are reached by open descriptors, a name at a time: what somebody swaps in meanwhile leads nobody away.
+//! File access by open descriptors, one path component at a time, so that concurrent renames and links cannot
+//! redirect it.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -18,10 +19,10 @@ use nix::{
 
 use super::system;
 
-/// As many bytes of entries are read at once; the longest entry takes 280.
+/// Bytes of entries per read; the longest entry takes 280.
 const ENTRIES_BYTES: usize = 8 << 10;
 
-/// Opens what has the name in an open directory, itself: a link is not followed.
+/// Opens an entry of an open directory; a symbolic link itself is opened, not followed.
 pub fn open_in(
     directory: impl AsFd,
     name: &OsStr,
@@ -39,13 +40,13 @@ pub fn open_in(
     }
 }
 
-/// A path by which this process alone reaches what a descriptor has open.
+/// A path, valid in this process only, to what a descriptor has open.
 pub fn path_of(descriptor: impl AsFd) -> PathBuf {
     let number = descriptor.as_fd().as_raw_fd();
     PathBuf::from(format!("/proc/self/fd/{number}"))
 }
 
-/// The id of the mount that what a descriptor has open is on.
+/// The id of the mount that a descriptor is on.
 pub fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
     let number = descriptor.as_fd().as_raw_fd();
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}"))?;
@@ -54,16 +55,16 @@ pub fn mount_id(descriptor: impl AsFd) -> io::Result<u64> {
     id.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Debug)]
 pub struct Entry {
     /// The name.
     pub name: OsString,
-    /// Where the directory is read on behind it, also by another descriptor of it.
+    /// The offset at which reading continues after it, also through another descriptor of the directory.
     pub next: i64,
 }
 
-/// The names in an open directory, read from where its descriptor is.
+/// Reads the entries of an open directory, from the current offset of its descriptor.
 #[derive(Debug)]
 pub struct Entries {
     buffer: Vec<u8>,
@@ -71,10 +72,10 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// None are read yet.
+    /// A reader that has read no entries yet.
     #[expect(
         clippy::new_without_default,
-        reason = "it takes memory, which the caller shall see"
+        reason = "it allocates a buffer, which the caller should see"
     )]
     pub fn new() -> Self {
         Self {
@@ -83,14 +84,14 @@ impl Entries {
         }
     }
 
-    /// Goes to another directory, to where an entry of it says, or to its begin (0).
+    /// Continues in another directory, at the offset of an entry of it, or at its beginning (0).
     pub fn turn_to(&mut self, directory: impl AsFd, place: i64) -> io::Result<()> {
         self.unread = 0..0;
         lseek(directory, place, Whence::SeekSet)?;
         Ok(())
     }
 
-    /// The next one but `.` and `..`, if there is one.
+    /// The next entry except `.` and `..`, if any.
     pub fn next(&mut self, directory: impl AsFd) -> io::Result<Option<Entry>> {
         loop {
             if self.unread.is_empty() {
@@ -110,7 +111,7 @@ impl Entries {
     }
 }
 
-/// The first of some `struct linux_dirent64`, and its length.
+/// Parses the first `struct linux_dirent64`; returns it with its length.
 fn parse(bytes: &[u8]) -> Option<(Entry, usize)> {
     let next = bytes.get(8..16)?.try_into().ok()?;
     let length = bytes.get(16..18)?.try_into().ok()?;

@@ -1,6 +1,6 @@
-//! Device-mapper, by its ioctls: what a device is made of, whether it is held, and messages to thin pools.
+//! Device-mapper, through its ioctls: tables, suspend and resume, and messages to thin pools.
 //!
-//! A device is named by its uuid: names of LVM's devices are ambiguous to take apart and change with a rename.
+//! A device is identified by its UUID: the names of LVM's devices are ambiguous to parse and change with a rename.
 
 use std::{
     fs::File,
@@ -43,57 +43,58 @@ const FULL: u32 = 1 << 8;
 const SKIP_LOCKFS: u32 = 1 << 10;
 const NO_FLUSH: u32 = 1 << 11;
 
-/// What tables count in, in bytes.
+/// The unit of tables, in bytes.
 pub const SECTOR: u64 = 512;
 
-/// The head of one line of a table, in bytes (`struct dm_target_spec`).
+/// Size of the header of a table line, in bytes (`struct dm_target_spec`).
 const LINE_HEAD: usize = 40;
-/// Answers are far shorter; a table of very many lines is asked for again with more room.
+/// Buffer size for replies, which are usually far shorter; a longer table is read again with a larger buffer.
 const ANSWER: usize = 16 << 10;
 const LARGEST_ANSWER: usize = 16 << 20;
 
-/// A device-mapper device as the kernel has it now.
+/// The current state of a device-mapper device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mapped {
     /// Its name under `/dev/mapper`.
     pub name: String,
-    /// Its uuid.
+    /// Its UUID.
     pub uuid: String,
-    /// Its number.
+    /// Its device number.
     pub number: DeviceNumber,
-    /// How many have it open, mounts among them.
+    /// Open count, including mounts.
     pub open: i32,
-    /// Its input and output wait.
+    /// It is suspended: its I/O waits.
     pub is_suspended: bool,
-    /// It has a table in force.
+    /// It has an active table.
     pub is_live: bool,
-    /// A table waits for its next resume.
+    /// It has an inactive table, which its next resume activates.
     pub has_waiting_table: bool,
 }
 
-/// So long udevd may take to make a node.
+/// Timeout for udevd to create a node.
 const UDEV_PATIENCE: Duration = Duration::from_secs(10);
 
-/// So long a device that is only looked at may be open.
+/// Timeout for programs that only probe a device to close it.
 const LOOKED_AT: Duration = Duration::from_secs(5);
 
 impl Mapped {
-    /// Where its node should be.
+    /// The path of its node.
     pub fn path(&self) -> PathBuf {
         Path::new("/dev/mapper").join(&self.name)
     }
 
-    /// Whether its node is there and is its own.
+    /// Returns true if its node exists and belongs to it.
     pub fn has_node(&self) -> bool {
         DeviceNumber::of_block_device(&self.path()).is_ok_and(|number| number == self.number)
     }
 
-    /// Its node. Where udevd runs, that alone makes it: one that is made by hand stays when the device goes, and is
-    /// another one's later. Elsewhere who made the device may have been killed before it made the node, or before it
-    /// removed that of an earlier device of this name, which can be somebody else's by now.
+    /// Its node. Where udevd runs, only udevd creates it: a node that is created manually stays when the device is
+    /// removed, and later belongs to another device. Elsewhere, the process that created the device may have been
+    /// killed before it created the node, or before it removed the node of an earlier device of this name, whose
+    /// number another device can have by now.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when udevd has not made it in time, `Io` when there is none and it cannot be made.
+    /// [`Kind::Busy`] when udevd has not created it in time, `Io` when it is missing and cannot be created.
     pub fn node(&self) -> Result<PathBuf> {
         let path = self.path();
         let deadline = Instant::now() + UDEV_PATIENCE;
@@ -106,7 +107,7 @@ impl Mapped {
         if self.has_node() {
             return Ok(path);
         }
-        tracing::warn!(device = %self.name, "makes the node of a device that has none, or that of another one");
+        tracing::warn!(device = %self.name, "creating missing or wrong device node");
         let made = match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => mknod(
@@ -117,7 +118,12 @@ impl Mapped {
             )
             .map_err(io::Error::from),
         };
-        made.map_err(|error| Error::io(format!("could not make node {}", path.display()), error))?;
+        made.map_err(|error| {
+            Error::io(
+                format!("could not create device node {}", path.display()),
+                error,
+            )
+        })?;
         Ok(path)
     }
 
@@ -125,7 +131,7 @@ impl Mapped {
         Error::new(
             Kind::Busy,
             format!(
-                "udevd has not made {} for device {} within {} s; ask again, and if that does not help see whether udevd works (`udevadm settle`) and have it look again (`udevadm trigger --action=change /sys/dev/block/{}:{}`)",
+                "udevd did not create {} for device {} within {} s; retry, and if the error persists check that udevd works (`udevadm settle`) and trigger it again (`udevadm trigger --action=change /sys/dev/block/{}:{}`)",
                 self.path().display(),
                 self.uuid,
                 UDEV_PATIENCE.as_secs(),
@@ -136,29 +142,29 @@ impl Mapped {
     }
 }
 
-/// One line of a table: which sectors, of what kind, and its words.
+/// One line of a table: its sectors, target type and parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Where it begins, in sectors of 512 bytes.
+    /// Its first sector, in units of 512 bytes.
     pub start: u64,
-    /// How long it is, in sectors of 512 bytes.
+    /// Its length, in sectors of 512 bytes.
     pub length: u64,
-    /// Its kind: `linear`, `thin`, `thin-pool`, …
+    /// Its target type: `linear`, `thin`, `thin-pool`, …
     pub kind: String,
-    /// The rest of it.
+    /// Its parameters.
     pub words: String,
 }
 
-/// How a device is held.
+/// How a device is suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SuspendMode {
-    /// With its file system frozen and all that was begun finished.
+    /// With its file system frozen and in-flight I/O completed.
     Clean,
-    /// At once, as before a longer table of the same bytes.
+    /// Immediately, as before loading a longer table for the same data.
     Quick,
 }
 
-/// The way to the kernel's device-mapper.
+/// A handle of the kernel's device-mapper.
 #[derive(Debug)]
 pub struct DeviceMapper(File);
 
@@ -166,35 +172,35 @@ impl DeviceMapper {
     /// Opens the control device.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when there is none.
+    /// [`Kind::Precondition`] when it is missing.
     pub fn open() -> Result<Self> {
         let file = File::options().read(true).write(true).open(CONTROL);
         file.map(Self).map_err(|error| {
             Error::new(
                 Kind::Precondition,
-                format!("device-mapper is missing ({CONTROL}); load it with `modprobe dm-mod`, and give a container the host's /dev"),
+                format!("device-mapper is missing ({CONTROL}); load it with `modprobe dm-mod`, and mount the host's /dev into the container"),
             )
             .because(error)
         })
     }
 
-    /// The device with this uuid, if there is one.
+    /// The device with this UUID; none if it does not exist.
     pub fn find(&self, uuid: &str) -> Result<Option<Mapped>> {
         match self.call(DEV_STATUS, uuid, 0, &[]) {
             Ok(answer) => Ok(Some(answer.mapped())),
             Err(Errno::ENXIO) => Ok(None),
-            Err(error) => Err(failed("look at", uuid, error)),
+            Err(error) => Err(failed("query", uuid, error)),
         }
     }
 
-    /// Every device whose uuid begins so.
+    /// All devices whose UUIDs have this prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<Mapped>> {
         let answer = self
             .call(LIST_DEVICES, "", 0, &[])
             .map_err(|error| failed("list", prefix, error))?;
         let mut found = Vec::new();
         let mut at = answer.data_start();
-        // struct dm_name_list: the number, where the next one is, the name.
+        // struct dm_name_list: the number, the offset of the next entry, the name.
         while let Some(number) = answer.u64(at)
             && number != 0
         {
@@ -206,9 +212,9 @@ impl DeviceMapper {
                         found.push(one);
                     }
                 }
-                // It has gone since.
+                // It was removed meanwhile.
                 Err(Errno::ENXIO) => {}
-                Err(error) => return Err(failed("look at", &name, error)),
+                Err(error) => return Err(failed("query", &name, error)),
             }
             match answer.u32(at + 8) {
                 Some(next) if next > 0 => at += usize::try_from(next).unwrap_or(usize::MAX / 2),
@@ -218,9 +224,9 @@ impl DeviceMapper {
         Ok(found)
     }
 
-    /// The table in force.
+    /// The active table.
     pub fn table(&self, uuid: &str) -> Result<Vec<Line>> {
-        // Without a flush: what only looks must not wait for input and output.
+        // Without a flush: reading must not wait for I/O.
         let answer = self
             .call(TABLE_STATUS, uuid, STATUS_TABLE | NO_FLUSH, &[])
             .map_err(|error| failed("read the table of", uuid, error))?;
@@ -229,8 +235,8 @@ impl DeviceMapper {
             .ok_or_else(|| failed("read the table of", uuid, Errno::EBADMSG))
     }
 
-    /// What the first line of the table in force says of itself; none when there is no such device, which can go at any
-    /// time, or it has no table.
+    /// The status of the first line of the active table; none when the device does not exist (it can be removed at
+    /// any time) or has no table.
     pub fn status(&self, uuid: &str) -> Result<Option<String>> {
         match self.call(TABLE_STATUS, uuid, NO_FLUSH, &[]) {
             Ok(answer) => {
@@ -244,7 +250,7 @@ impl DeviceMapper {
         }
     }
 
-    /// Makes a device with this table. A device that cannot have it is not left behind.
+    /// Creates a device with this table. On failure no device is left behind.
     pub fn create(
         &self,
         name: &str,
@@ -255,7 +261,7 @@ impl DeviceMapper {
         self.create_with(name, uuid, lines, visibility.cookie())
     }
 
-    /// The same, with a cookie for the event that udevd handles once the device can be used.
+    /// As [`Self::create`], with a cookie for the event that udevd handles once the device is usable.
     pub(super) fn create_with(
         &self,
         name: &str,
@@ -271,11 +277,12 @@ impl DeviceMapper {
         Ok(made)
     }
 
-    /// Makes a device whose table is not in force before [`start`](Self::start). A device that cannot have it is not left
-    /// behind.
+    /// Creates a device whose table is inactive until [`start`](Self::start). On failure no device is left behind.
     pub fn prepare(&self, name: &str, uuid: &str, lines: &[Line]) -> Result<Mapped> {
         let made = self.send(DEV_CREATE, &Buffer::new(uuid, name, 0, &[]));
-        let made = made.map_err(|error| failed("make", uuid, error))?.mapped();
+        let made = made
+            .map_err(|error| failed("create", uuid, error))?
+            .mapped();
         if let Err(error) = self.load(uuid, lines) {
             let _ = self.remove(uuid);
             return Err(error);
@@ -283,7 +290,7 @@ impl DeviceMapper {
         Ok(made)
     }
 
-    /// Puts the table of a device in force for the first time, with a cookie for the event that udevd handles then.
+    /// Activates the first table of a device, with a cookie for the event that udevd handles then.
     pub(super) fn start(&self, uuid: &str, cookie: u32) -> Result<()> {
         let mut start = Buffer::new(uuid, "", 0, &[]);
         start.put(32, &cookie.to_ne_bytes());
@@ -293,13 +300,13 @@ impl DeviceMapper {
             .map_err(|error| failed("start", uuid, error))
     }
 
-    /// Gives a device a table that its next resume puts in force.
+    /// Loads an inactive table, which the next resume activates.
     pub fn load(&self, uuid: &str, lines: &[Line]) -> Result<()> {
         let mut data = Vec::new();
         for line in lines {
             let mut words = line.words.clone().into_bytes();
             words.push(0);
-            // Each line begins at a multiple of eight bytes.
+            // Each line is aligned to eight bytes.
             words.resize(words.len().next_multiple_of(8), 0);
             let next = u32::try_from(LINE_HEAD + words.len()).unwrap_or_default();
             data.extend(line.start.to_ne_bytes());
@@ -319,12 +326,12 @@ impl DeviceMapper {
             .map_err(|error| failed("load a table for", uuid, error))
     }
 
-    /// Drops a table that waits.
+    /// Clears the inactive table.
     pub fn clear(&self, uuid: &str) -> Result<()> {
-        self.change(TABLE_CLEAR, uuid, 0, "clear the waiting table of")
+        self.change(TABLE_CLEAR, uuid, 0, "clear the inactive table of")
     }
 
-    /// Holds a device: its users wait until it is resumed. Nobody resumes it when the caller dies.
+    /// Suspends a device: its I/O waits until it is resumed. It stays suspended if the caller dies.
     pub fn suspend(&self, uuid: &str, hold: SuspendMode) -> Result<()> {
         let flags = match hold {
             SuspendMode::Clean => SUSPEND,
@@ -333,23 +340,22 @@ impl DeviceMapper {
         self.change(DEV_SUSPEND, uuid, flags, "suspend")
     }
 
-    /// Lets the users of a device go on, with the table that waits, if one does.
+    /// Resumes a device, and activates its inactive table, if any.
     pub fn resume(&self, uuid: &str) -> Result<()> {
         self.change(DEV_SUSPEND, uuid, 0, "resume")
     }
 
-    /// Removes a device. Whoever looks at all devices that change (another program of LVM's, udev) may have it open for
-    /// a moment.
+    /// Removes a device. Programs that probe every changed device (LVM's commands, udev) may have it open briefly.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when somebody has it open for longer.
+    /// [`Kind::Busy`] when a process has it open for longer.
     pub fn remove(&self, uuid: &str) -> Result<()> {
         let deadline = Instant::now() + LOOKED_AT;
         loop {
             match self.change(DEV_REMOVE, uuid, 0, "remove") {
                 Err(error) if error.kind() == Kind::InUse => {
                     if Instant::now() >= deadline {
-                        let message = "somebody has a device open that must go";
+                        let message = "could not remove a device that another process has open";
                         return Err(Error::new(Kind::Busy, message).because(error));
                     }
                     thread::sleep(Duration::from_millis(20));
@@ -359,10 +365,10 @@ impl DeviceMapper {
         }
     }
 
-    /// Says something to a device, such as `delete 7` to a thin pool.
+    /// Sends a message to a device, such as `delete 7` to a thin pool.
     ///
     /// # Errors
-    /// [`Kind::NotFound`] when there is no such device, or none of this number in the pool.
+    /// [`Kind::NotFound`] when the device does not exist, or the pool has no device of this number.
     pub fn message(&self, uuid: &str, text: &str) -> Result<()> {
         let mut data = 0_u64.to_ne_bytes().to_vec();
         data.extend(text.bytes());
@@ -406,14 +412,14 @@ fn errno(error: &io::Error) -> Errno {
 fn failed(what: &str, uuid: &str, error: Errno) -> Error {
     let kind = match error {
         Errno::EBUSY => Kind::InUse,
-        // There is no such device, or none of this number in a pool.
+        // The device does not exist, or the pool has no device of this number.
         Errno::ENXIO | Errno::ENODATA => Kind::NotFound,
         _ => Kind::Io,
     };
     Error::new(kind, format!("could not {what} device {uuid}")).because(io::Error::from(error))
 }
 
-/// What a call sends and gets: the head, then lines, names or a message.
+/// The buffer of an ioctl: the header, then lines, names or a message.
 struct Buffer(Vec<u8>);
 
 impl Buffer {
@@ -452,7 +458,7 @@ impl Buffer {
         Some(u64::from_ne_bytes(*bytes))
     }
 
-    /// The text that begins here and ends with a zero.
+    /// The zero-terminated text at this offset.
     fn text(&self, at: usize) -> String {
         let bytes = self.0.get(at..).unwrap_or_default();
         let end = bytes.iter().position(|byte| *byte == 0);
@@ -480,7 +486,8 @@ impl Buffer {
         }
     }
 
-    /// The lines of a table; none where there are fewer than the answer says, so that no part of a table counts as all.
+    /// The lines of a table; none where there are fewer than the header says, so that a truncated table does not
+    /// count as complete.
     fn lines(&self) -> Option<Vec<Line>> {
         let (start, count) = (self.data_start(), self.u32(20).unwrap_or_default());
         let mut at = start;
@@ -492,7 +499,7 @@ impl Buffer {
                 kind: self.text(at + 24),
                 words: self.text(at + LINE_HEAD),
             });
-            // In answers this counts from the first line, in requests from the line itself.
+            // In replies this counts from the first line, in requests from the line itself.
             at = start + usize::try_from(self.u32(at + 20)?).ok()?;
         }
         Some(lines)

@@ -1,4 +1,4 @@
-//! Input and output past the page cache.
+//! Direct I/O.
 
 use std::{
     fs::{File, OpenOptions},
@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// Bytes that begin where direct reads and writes want them.
+/// A buffer aligned for direct I/O.
 #[derive(Debug)]
 pub struct DirectBuffer {
     memory: Vec<u8>,
@@ -16,10 +16,10 @@ pub struct DirectBuffer {
 }
 
 impl DirectBuffer {
-    /// Direct reads and writes begin and end at multiples of this, in memory and on the disk.
+    /// Alignment of direct I/O, in memory and on the disk.
     pub const BLOCK: usize = 4096;
 
-    /// So many bytes, all zero.
+    /// A zeroed buffer of this length.
     pub fn new(length: usize) -> Self {
         let memory = vec![0; length + Self::BLOCK];
         let skip = memory.as_ptr().align_offset(Self::BLOCK).min(Self::BLOCK);
@@ -43,7 +43,7 @@ impl DirectBuffer {
     }
 }
 
-/// Opens a device so.
+/// Opens a device for direct I/O.
 pub fn open_direct(path: &Path, writable: bool) -> io::Result<File> {
     OpenOptions::new()
         .read(true)

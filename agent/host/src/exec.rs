@@ -34,19 +34,19 @@ use crate::{Error, Kind, Result, blocking_at_once};
 
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-/// More output than this is a mistake; it is read, so that the program can end, and thrown away.
+/// Maximum size of the output; the rest is read, so that the program can end, and discarded.
 const OUTPUT_LIMIT: usize = 16 << 20;
-/// What of its complaint goes into an error.
+/// Number of lines of standard error that an error message includes.
 const COMPLAINT_LINES: usize = 4;
 
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// How many programs this process has started.
+/// Number of programs that this process has started.
 pub fn started() -> u64 {
     STARTED.load(Ordering::Relaxed)
 }
 
-/// Where the program is, if it is installed.
+/// The path of the program, if it is installed.
 pub fn find(program: &str) -> Option<PathBuf> {
     DIRECTORIES
         .iter()
@@ -60,9 +60,9 @@ pub fn find(program: &str) -> Option<PathBuf> {
 /// What happens to a program whose caller goes away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Effect {
-    /// It is killed, with all that it started.
+    /// It is killed, with all its child processes.
     Reads,
-    /// It runs to its end.
+    /// It runs to completion.
     Tasks,
 }
 
@@ -76,7 +76,7 @@ pub struct Program {
     worst_success: i32,
 }
 
-/// What a program is given to read; may be a secret, so it is never shown.
+/// The standard input of a program; it may be a secret, so it is never printed.
 struct Input(Vec<u8>);
 
 impl std::fmt::Debug for Input {
@@ -85,12 +85,12 @@ impl std::fmt::Debug for Input {
     }
 }
 
-/// What a program that succeeded has printed.
+/// The output of a program that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// What it printed.
+    /// Its standard output.
     pub stdout: Vec<u8>,
-    /// What it complained about.
+    /// Its standard error.
     pub stderr: Vec<u8>,
 }
 
@@ -100,7 +100,7 @@ impl Program {
         Self::new(name, Effect::Reads)
     }
 
-    /// A program that changes something: it runs to its end, whatever becomes of its caller.
+    /// A program that changes something: it runs to completion even if its caller goes away.
     pub fn changing(name: &'static str) -> Self {
         Self::new(name, Effect::Tasks)
     }
@@ -120,14 +120,14 @@ impl Program {
         self.name
     }
 
-    /// With one more argument.
+    /// Appends an argument.
     #[must_use]
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.arguments.push(argument.as_ref().to_owned());
         self
     }
 
-    /// With more arguments.
+    /// Appends arguments.
     #[must_use]
     pub fn args<A: AsRef<OsStr>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         let arguments = arguments.into_iter();
@@ -136,28 +136,28 @@ impl Program {
         self
     }
 
-    /// With this to read; the only way for a secret.
+    /// Sets the standard input; the only way to pass a secret.
     #[must_use]
     pub fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
         self.stdin = Some(Input(input.into()));
         self
     }
 
-    /// With all exit statuses up to `status` taken for success.
+    /// Treats all exit statuses up to `status` as success.
     #[must_use]
     pub fn success_up_to(mut self, status: i32) -> Self {
         self.worst_success = status;
         self
     }
 
-    /// Runs the program to its end.
+    /// Runs the program to completion.
     ///
     /// # Errors
-    /// `Precondition` when it is not installed, `Command` when it fails, with the first lines of its complaint.
+    /// `Precondition` when it is not installed, `Command` when it fails, with the first lines of its standard error.
     pub async fn run(self) -> Result<Output> {
         match self.effect {
             Effect::Reads => self.run_here().await,
-            // A task of its own goes on when the one that waits for it is dropped.
+            // A separate task continues when the one that waits for it is dropped.
             Effect::Tasks => tokio::spawn(self.run_here())
                 .await
                 .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?,
@@ -182,7 +182,7 @@ impl Program {
         };
         let (name, effect, shown) = (self.name, self.effect, line.clone());
         let arguments = std::mem::take(&mut self.arguments);
-        // It is read from its disk before this returns.
+        // The program is read from its disk before this returns.
         let start = blocking_at_once(move || {
             let mut command = command(name)?;
             command
@@ -192,7 +192,7 @@ impl Program {
                 .stderr(complained);
             let child = spawn(command)
                 .map_err(|error| Error::io(format!("could not start `{shown}`"), error))?;
-            // A caller that goes away meanwhile drops it.
+            // Dropped if the caller goes away meanwhile.
             let group = Group::of(&child, effect);
             Ok((child, group))
         });
@@ -237,7 +237,7 @@ impl Program {
         })
     }
 
-    /// The command line, for people.
+    /// The command line, for messages.
     fn line(&self) -> String {
         let mut line = self.name.to_owned();
         for argument in &self.arguments {
@@ -248,7 +248,7 @@ impl Program {
     }
 }
 
-/// A program of ours, as all are started.
+/// The command for a program, prepared in the same way for all.
 ///
 /// # Errors
 /// [`Kind::Precondition`] when it is not installed.
@@ -265,7 +265,7 @@ pub(super) fn command(name: &'static str) -> Result<Command> {
         .envs([
             ("LC_ALL", "C"),
             ("PATH", PATH),
-            // LVM complains of every descriptor that it did not open, its own output among them.
+            // LVM reports every descriptor that it did not open as leaked, even its own output.
             ("LVM_SUPPRESS_FD_WARNINGS", "1"),
         ])
         .current_dir("/")
@@ -273,22 +273,23 @@ pub(super) fn command(name: &'static str) -> Result<Command> {
     Ok(command)
 }
 
-/// Starts a program. Takes the command, which holds what the program prints to open: it ends with the program.
+/// Starts a program. Consumes the command, because it keeps the output pipes open: they must close when the program
+/// ends.
 pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
     let child = command.spawn()?;
     STARTED.fetch_add(1, Ordering::Relaxed);
     Ok(child)
 }
 
-/// A pipe for what a program prints that ends with its reader, and that with the pipe.
+/// A pipe for a program's output. It breaks when its reader goes away, and the program with it.
 fn plain_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
     let (reader, writer) = io::pipe()?;
     let writer = fs::File::from(OwnedFd::from(writer));
     Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer))
 }
 
-/// A pipe for what a program prints, which the program itself has open for reading too: were this process killed, a pipe
-/// without a reader would kill the program at its next word, in the middle of a change.
+/// A pipe for a program's output, which the program itself also has open for reading: if this process were killed, a
+/// pipe without a reader would kill the program at its next write, in the middle of a change.
 pub(super) fn own_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
     let (reader, writer) = io::pipe()?;
     let both = fs::File::options()
@@ -298,7 +299,7 @@ pub(super) fn own_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
     Ok((pipe::Receiver::from_owned_fd(reader.into())?, both))
 }
 
-/// A command line that leaves room for the complaint; all of it is in the log at debug.
+/// The command line, shortened to leave room for the error message; the log has all of it at level debug.
 fn shortened(line: &str) -> String {
     const CHARACTERS: usize = 120;
     match line.char_indices().nth(CHARACTERS) {
@@ -307,7 +308,7 @@ fn shortened(line: &str) -> String {
     }
 }
 
-/// Kills the process group of a reading program that is still there when its caller goes away.
+/// Kills the process group of a reading program that still runs when its caller goes away.
 struct Group(Option<Pid>);
 
 impl Group {
@@ -319,7 +320,7 @@ impl Group {
         Self(pid.map(Pid::from_raw))
     }
 
-    /// The program has ended and its number may be given to another.
+    /// The program has ended, and its process id may be reused.
     fn let_go(&mut self) {
         self.0 = None;
     }
@@ -328,7 +329,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(pid) = self.0 {
-            // It may have ended by itself meanwhile; then there is nobody to kill.
+            // It may have ended by itself meanwhile.
             let _ = killpg(pid, Signal::SIGKILL);
         }
     }
@@ -343,7 +344,7 @@ struct Captured {
 async fn read_limited(mut from: impl AsyncRead + Unpin) -> Captured {
     let mut captured = Captured::default();
     let mut buffer = vec![0; 8 << 10];
-    // An error ends the output like its end does: what matters is how the program ends.
+    // An error ends the output like its end does: the exit status is what matters.
     while let Ok(read) = from.read(&mut buffer).await
         && read > 0
     {
@@ -357,7 +358,7 @@ async fn read_limited(mut from: impl AsyncRead + Unpin) -> Captured {
 
 async fn write_all(to: Option<tokio::process::ChildStdin>, input: Option<Input>) {
     if let (Some(mut to), Some(Input(bytes))) = (to, input) {
-        // A program that does not want its input says so by how it ends.
+        // If a program does not read its input, its exit status shows why.
         let _ = to.write_all(&bytes).await;
     }
 }
@@ -365,13 +366,13 @@ async fn write_all(to: Option<tokio::process::ChildStdin>, input: Option<Input>)
 fn complaint(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    // Any number of warnings may come before why it failed.
+    // Any number of warnings may precede the reason for the failure.
     let (warnings, failures): (Vec<_>, Vec<_>) =
         lines.partition(|line| line.starts_with("WARNING:"));
     let lines = failures.into_iter().chain(warnings);
     let first = lines.take(COMPLAINT_LINES).collect::<Vec<_>>();
     if first.is_empty() {
-        return "it did not say why".to_owned();
+        return "it printed no error message".to_owned();
     }
     first.join("; ").chars().take(1_000).collect()
 }

@@ -1,4 +1,4 @@
-//! The file systems that a volume can have, and the question what is on a device.
+//! The supported file systems, and probing what is on a device.
 
 use std::{
     fmt,
@@ -36,7 +36,7 @@ impl FileSystem {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
 
-    /// The kernel's name of it.
+    /// The kernel's name for it.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ext4 => "ext4",
@@ -45,18 +45,19 @@ impl FileSystem {
         }
     }
 
-    /// The fewest bytes that a volume with it has.
+    /// Minimum size of a volume with it, in bytes.
     pub fn minimum_bytes(self) -> u64 {
         match self {
             Self::Ext4 => 1 << 20,
             // xfsprogs 5.19 and later.
             Self::Xfs => 300 << 20,
-            // Its maker takes less, but the kernel grows none to a size below this (fs/btrfs/ioctl.c, btrfs_ioctl_resize).
+            // mkfs.btrfs accepts less, but the kernel resizes none to a size below this (fs/btrfs/ioctl.c,
+            // btrfs_ioctl_resize).
             Self::Btrfs => 256 << 20,
         }
     }
 
-    /// The program that makes it.
+    /// The program that creates it.
     pub fn maker(self) -> &'static str {
         match self {
             Self::Ext4 => "mkfs.ext4",
@@ -65,7 +66,7 @@ impl FileSystem {
         }
     }
 
-    /// The Debian package of its programs.
+    /// The Debian package with its programs.
     pub fn package(self) -> &'static str {
         match self {
             Self::Ext4 => "e2fsprogs",
@@ -97,27 +98,27 @@ impl FromStr for FileSystem {
     }
 }
 
-/// What is on a block device or in an image file.
+/// Determines what is on a block device or in an image file.
 ///
 /// # Errors
-/// `Io` when it cannot be read, or not wholly: that is never taken for blank.
+/// `Io` when it cannot be read completely: that is never treated as blank.
 pub fn probe(path: &Path) -> Result<Probe> {
     read_ends(path).map_err(|error| Error::io(format!("could not read {}", path.display()), error))
 }
 
-/// Whether an image file has never been written to: it holds no data at all, reserved blocks aside.
+/// Returns true if an image file has never been written to: it contains no data at all, apart from reserved blocks.
 pub fn is_untouched(image: &Path) -> Result<bool> {
     let failed = |error| Error::io(format!("could not read {}", image.display()), error);
     let file = File::open(image).map_err(failed)?;
     match lseek64(&file, 0, Whence::SeekData) {
         Err(Errno::ENXIO) => Ok(true),
-        // No idea of holes: it may have been.
+        // The file system does not report holes: there may be data.
         Ok(_) | Err(Errno::EINVAL | Errno::EOPNOTSUPP) => Ok(false),
         Err(errno) => Err(failed(errno.into())),
     }
 }
 
-/// The bytes that a block device or a file holds.
+/// The size of a block device or file, in bytes.
 pub(super) fn size_of_file(file: &File) -> io::Result<u64> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_block_device() {
@@ -136,7 +137,7 @@ fn read_ends(path: &Path) -> io::Result<Probe> {
         file.read_exact_at(&mut buffer, offset)?;
         Ok(buffer)
     };
-    // A volume in use has one of these in nearly every case, and then nothing more is read.
+    // A volume in use nearly always has one of these, and then nothing more is read.
     let head = read(0, SHORT_HEAD)?;
     if let Some(found) = superblock::early(&head) {
         return Ok(found);

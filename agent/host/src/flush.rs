@@ -1,8 +1,8 @@
-//! Syncs of what is mounted or open, before anybody takes a lock or suspends a device.
+//! Flushes: syncs of what is mounted or open, before a lock is taken or a device is suspended.
 //!
-//! A freeze and a suspend sync, too, and nothing interrupts them: on a slow disk, or in a thin pool that is full, they
-//! keep their lock from whoever could help. So all that was written is on the disk before. Each sync runs on a thread of
-//! its own: a caller gives up in time, and its repeat joins the sync that is in flight.
+//! A freeze and a suspend also sync, and cannot be interrupted: on a slow disk, or in a full thin pool, they would
+//! keep their lock from anyone who could help. So all cached data is written to disk before. Each sync runs on a
+//! separate thread: on a timeout the caller returns, and a repeated call joins the sync that is in flight.
 
 use std::{
     collections::BTreeMap,
@@ -15,44 +15,45 @@ use std::{
 
 use crate::{Error, Kind, Result};
 
-/// So long a caller waits for syncs: less than the minute that callers of ours have.
+/// Timeout for syncs: less than the one-minute timeout of our callers.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// So often something is synced until what is left is little.
+/// Maximum number of sync rounds until little is left to sync.
 const ROUNDS: usize = 5;
-/// The stack of a thread that does one system call.
+/// Stack size of a thread that makes one system call.
 const STACK: usize = 64 << 10;
 
-/// What is synced: a file system, by a directory in it, or a block device; with its name for people.
+/// A target to sync: a file system, by a directory in it, or a block device; with its name for messages.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     /// Its name.
     pub name: &'a str,
-    /// A directory, or the device.
+    /// A directory of the file system, or the device.
     pub file: &'a File,
 }
 
-/// A sync, which several callers may wait for.
+/// A sync in flight, which several callers may wait for.
 #[derive(Debug, Default)]
 struct SharedSync {
     landed: Mutex<Option<Landed>>,
     changed: Condvar,
 }
 
-/// What came of a sync, and how long it took.
+/// The result of a sync, and its duration.
 #[derive(Debug, Clone, Copy)]
 struct Landed {
     result: nix::Result<()>,
     took: Duration,
 }
 
-/// The syncs in flight, by what they sync: whether that is a block device, and the number of it or of the file system.
+/// The syncs in flight, by whether the target is a block device, and the number of it or of the file system.
 static IN_FLIGHT: Mutex<BTreeMap<(bool, u64), Arc<SharedSync>>> = Mutex::new(BTreeMap::new());
 
-/// Syncs all of them at a time, and again until a sync takes but a part of `limit`: so long the last one may take, which
-/// is done while writers wait. A repeat joins what is in flight.
+/// Syncs all targets in parallel, and repeats until a sync takes only a fraction of `limit`, the maximum duration of
+/// the last one, which runs while writers are quiesced. A repeated call joins the syncs in flight.
 ///
 /// # Errors
-/// `Busy` when that takes too long, or more is written than the disk takes within the limit; `Io` when a sync fails.
+/// `Busy` on a timeout, or when the write load exceeds what the disk can sync within the limit; `Io` when a sync
+/// fails.
 pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut left = targets.to_vec();
@@ -71,7 +72,7 @@ pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
             if landed.took >= limit {
                 slow = Some(target);
             }
-            // One that had begun before leaves out what was written since.
+            // A sync that had begun before does not cover later writes.
             if !is_ours || landed.took >= limit / 4 {
                 left.push(target);
             }
@@ -83,7 +84,7 @@ pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
     slow.map_or(Ok(()), |target| Err(never_catches_up(target, limit)))
 }
 
-/// Begins a sync, or finds the one in flight: that, and whether it was begun.
+/// Starts a sync, or joins the one in flight; returns it and whether it was started.
 fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
     let io = |error| failed(target, error);
     let metadata = target.file.metadata().map_err(io)?;
@@ -110,9 +111,9 @@ fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
                 nix::unistd::syncfs(&file)
             }
         };
-        // The first one tells of writes that failed before it, too, such as in a pool that was full then.
+        // The first sync also reports earlier failed writes, such as those to a pool that was full then.
         let result = sync().or_else(|_| sync());
-        // It is not held open any longer than that.
+        // The file is not kept open any longer.
         drop(file);
         let mut all = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
         all.remove(&key);
@@ -124,7 +125,7 @@ fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
     };
     let thread = thread::Builder::new().stack_size(STACK).spawn(sync);
     thread.map_err(|error| {
-        Error::new(Kind::Busy, "no thread can be had for a sync; ask again").because(error)
+        Error::new(Kind::Busy, "could not start a thread for a sync; retry").because(error)
     })?;
     all.insert(key, Arc::clone(&flight));
     Ok((flight, true))
@@ -136,7 +137,7 @@ impl SharedSync {
         self.changed.notify_all();
     }
 
-    /// Waits for its end; none when that is not before the deadline.
+    /// Waits for its end; none on a timeout.
     fn wait(&self, deadline: Instant) -> Option<Landed> {
         let left = deadline.saturating_duration_since(Instant::now());
         let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,7 +156,7 @@ fn takes_too_long(target: Target<'_>) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "a sync of {} has not ended within {} s and goes on; ask again, and look whether its disk is slow or its pool full (lvs, lvextend)",
+            "a sync of {} did not complete within {} s and continues; retry, and check whether its disk is slow or its pool is full (lvs, lvextend)",
             target.name,
             PATIENCE.as_secs()
         ),
@@ -166,7 +167,7 @@ fn never_catches_up(target: Target<'_>, limit: Duration) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "what is written to {} does not reach its disk within the {} ms that its writers may wait; ask again when less is written, or set a larger longestFreeze in the class",
+            "could not flush {} within the freeze timeout of {} ms; retry when its write load is lower, or set a larger longestFreeze in the class",
             target.name,
             limit.as_millis()
         ),
@@ -181,7 +182,7 @@ mod tests {
         Target { name: "it", file }
     }
 
-    // Each test has a file system that no other one syncs.
+    // Each test has a file system that no other test syncs.
 
     #[test]
     fn a_repeat_joins_the_sync_in_flight_and_the_next_one_begins_another() {

@@ -1,10 +1,10 @@
-//! Making a file system, and giving a copy its own identity.
+//! Creating file systems, and giving a copy its own identity.
 //!
-//! How an interrupted [`make`] is told from a volume with data, so that nothing is ever lost: the caller
-//! keeps a durable mark with a volume that it made and that was never used, and takes it away when `make`
-//! has returned, before the first mount, and as soon as the volume is handed out raw.
-//! A volume without the mark is never given to `make`. One with the mark that [`super::is_untouched`] is
-//! [`FormatTarget::Untouched`]; with the mark and not untouched, an earlier `make` was interrupted: [`FormatTarget::Debris`].
+//! How an interrupted [`make`] is distinguished from a volume with data, so that no data is ever lost: the caller
+//! stores a durable mark with a volume that it created and that was never used, and removes it when `make` has
+//! returned, before the first mount, and before the volume is published raw. A volume without the mark is never
+//! passed to `make`. One with the mark that [`super::is_untouched`] is [`FormatTarget::Untouched`]; with the mark and
+//! not untouched, an earlier `make` was interrupted: [`FormatTarget::Debris`].
 
 use std::{fs::File, path::Path};
 
@@ -16,29 +16,29 @@ use super::{
 };
 use crate::{Error, Kind, Result, blocking};
 
-/// What a new file system is put upon.
+/// The state of the volume that a file system is created on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FormatTarget {
-    /// Nothing was ever written there: every byte is zero.
+    /// The volume was never written to: every byte is zero.
     Untouched,
-    /// A volume that we made and nobody has used, on which an earlier [`make`] was interrupted.
+    /// A volume that was created and never used, on which an earlier [`make`] was interrupted.
     Debris,
 }
 
-/// Makes a file system of `kind` on the block device or image file `device`.
+/// Creates a file system of `kind` on the block device or image file `device`.
 ///
-/// Interrupted, it leaves debris, and is to be repeated with [`FormatTarget::Debris`]. It goes on when its caller goes away.
+/// If interrupted, it must be repeated with [`FormatTarget::Debris`]. It continues when its caller goes away.
 ///
 /// # Errors
-/// `Invalid` when its programs are missing, `OutOfRange` when the device is too small,
-/// `Precondition` when the device is not what `ground` says; it is then as it was.
+/// `Invalid` when its programs are missing, `OutOfRange` when the device is too small, `Precondition` when the device
+/// is not in the state `ground`; it is then unchanged.
 pub async fn make(device: &Path, kind: FileSystem, ground: FormatTarget) -> Result<()> {
     require(kind.maker(), kind).await?;
     let checked = device.to_owned();
     blocking(move || check_ground(&checked, kind, ground)).await?;
     match kind {
         FileSystem::Ext4 => make_ext4(device, ground).await,
-        // No discard: that would give back the blocks that a thick image has reserved.
+        // No discard: it would release the blocks that a thick image has reserved.
         FileSystem::Xfs | FileSystem::Btrfs => {
             let program = Program::changing(kind.maker()).args(["-q", "-f", "-K"]);
             program.arg(device).run().await.map(drop)
@@ -46,10 +46,10 @@ pub async fn make(device: &Path, kind: FileSystem, ground: FormatTarget) -> Resu
     }
 }
 
-/// Gives the unmounted file system on `device` an id of its own, where two with one id cannot be mounted together.
+/// Gives the unmounted file system on `device` a new UUID, if two with the same UUID cannot be mounted together.
 ///
-/// That is btrfs: xfs is mounted so that it does not care, and ext4 never does. May be repeated and interrupted;
-/// each time the id is another one, so the caller marks what still needs it.
+/// This affects only btrfs: xfs is mounted with `nouuid`, and ext4 has no such restriction. Each run sets a different
+/// UUID, so the caller records which copies still need one; it can be repeated after an interruption.
 ///
 /// # Errors
 /// `Invalid` when the programs of btrfs are missing.
@@ -58,7 +58,7 @@ pub async fn new_uuid(device: &Path, kind: FileSystem) -> Result<()> {
         FileSystem::Ext4 | FileSystem::Xfs => Ok(()),
         FileSystem::Btrfs => {
             require("btrfstune", kind).await?;
-            // `-m` writes the superblock alone; `-u` would write every block of metadata.
+            // `-m` rewrites only the superblock; `-u` would rewrite every metadata block.
             Program::changing("btrfstune")
                 .args(["-f", "-m"])
                 .arg(device)
@@ -69,37 +69,37 @@ pub async fn new_uuid(device: &Path, kind: FileSystem) -> Result<()> {
     }
 }
 
-/// Whether volumes can be formatted with `kind` here.
+/// Checks that volumes can be formatted with `kind` on this node.
 ///
 /// # Errors
-/// `Invalid` naming the package that is missing.
+/// `Invalid`, naming the missing package.
 pub async fn check_maker(kind: FileSystem) -> Result<()> {
     require(kind.maker(), kind).await
 }
 
-/// An error that names the package when a program of `kind` is missing.
+/// Checks for a program of `kind`; the error names its package.
 pub(super) async fn require(program: &'static str, kind: FileSystem) -> Result<()> {
     if blocking(move || Ok(exec::find(program).is_some())).await? {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "file system {kind} needs the program {program}, which is missing on this node; install the package {}",
+        "file system {kind} requires the program {program}, which is missing on this node; install the package {}",
         kind.package()
     )))
 }
 
 async fn make_ext4(device: &Path, ground: FormatTarget) -> Result<()> {
-    // No blocks kept for root: the whole volume is its user's.
+    // No blocks reserved for root: the whole volume belongs to its user.
     let program = |extended: &str| {
         Program::changing(FileSystem::Ext4.maker())
             .args(["-q", "-F", "-m", "0", "-E", extended])
             .arg(device)
     };
     if ground == FormatTarget::Untouched {
-        // Nothing is zeroed then, by mkfs now or by the kernel later: the image stays sparse and the agent idle.
+        // Nothing is zeroed then, neither by mkfs nor later by the kernel: the image stays sparse and the agent idle.
         match program("nodiscard,assume_storage_prezeroed=1").run().await {
             Ok(_) => return Ok(()),
-            // e2fsprogs before 1.47 does not know it, and says so before it writes.
+            // e2fsprogs before 1.47 does not support it, and reports that before it writes.
             Err(error) if error.to_string().contains("Bad option") => {}
             Err(error) => return Err(error),
         }
@@ -135,7 +135,7 @@ fn check_ground(device: &Path, kind: FileSystem, ground: FormatTarget) -> Result
     Err(Error::new(
         Kind::Precondition,
         format!(
-            "{} holds {found} and is not formatted; its data is as it was",
+            "{} was not formatted because it contains {found}; its data is unchanged",
             device.display()
         ),
     ))

@@ -1,4 +1,4 @@
-//! Holding the writers of a mounted file system while its image is copied.
+//! Freezing a mounted file system while its image is copied.
 
 use std::{
     fs::File,
@@ -8,22 +8,22 @@ use std::{
 use super::system;
 use crate::{Error, Kind, Result};
 
-/// A file system whose writers wait; they go on when this value is dropped, by a panic too.
+/// A frozen file system; it is thawed when this value is dropped, also on a panic.
 ///
-/// Should this process be killed, the file system stays frozen: [`thaw`] it on the next start.
+/// If this process is killed, the file system stays frozen: [`thaw`] it at the next start.
 #[derive(Debug)]
 pub struct Frozen {
-    // Kept open: thawing by path could meet another file system that was mounted over it meanwhile.
+    // Kept open: thawing by path could reach another file system that was mounted over it meanwhile.
     directory: File,
     mount_point: PathBuf,
     held: bool,
 }
 
 impl Frozen {
-    /// Flushes the file system mounted at `mount_point` and holds its writers.
+    /// Flushes and freezes the file system mounted at `mount_point`.
     ///
     /// # Errors
-    /// `Busy` when somebody else has frozen it: whoever did that thaws it.
+    /// `Busy` when another program has frozen it; that program must thaw it.
     pub fn freeze(mount_point: &Path) -> Result<Self> {
         let directory = open(mount_point, "freeze")?;
         match system::freeze(&directory) {
@@ -35,7 +35,7 @@ impl Frozen {
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "the file system at {} is frozen already; thaw it with `fsfreeze --unfreeze` if nobody needs that",
+                    "the file system at {} is already frozen; thaw it with `fsfreeze --unfreeze` if no other program needs it frozen",
                     mount_point.display()
                 ),
             )),
@@ -43,7 +43,7 @@ impl Frozen {
         }
     }
 
-    /// Lets the writers go on, and says if that failed.
+    /// Thaws the file system, and reports errors.
     pub fn thaw(mut self) -> Result<()> {
         self.held = false;
         thaw_open(&self.directory, &self.mount_point).map(drop)
@@ -58,22 +58,22 @@ impl Drop for Frozen {
             tracing::error!(
                 object = %self.mount_point.display(),
                 error = error.chain(),
-                "could not thaw file system"
+                "file system not thawed"
             );
         }
     }
 }
 
-/// What [`thaw`] found.
+/// The result of [`thaw`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thaw {
-    /// It was frozen, and is not any more.
+    /// It was frozen, and is thawed now.
     Thawed,
     /// It was not frozen.
     NotFrozen,
 }
 
-/// Lets the writers of the file system mounted at `mount_point` go on. A repeat finds it not frozen.
+/// Thaws the file system mounted at `mount_point`. Idempotent.
 pub fn thaw(mount_point: &Path) -> Result<Thaw> {
     thaw_open(&open(mount_point, "thaw")?, mount_point)
 }

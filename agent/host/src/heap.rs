@@ -1,17 +1,17 @@
-//! The heap of this process: how many there are, and what is given back of it.
+//! The heap of this process: number of arenas, and returning free memory.
 
 use super::system;
 
-/// Has all threads share one heap; call it before there are others.
+/// Makes all threads share one heap; call it before other threads are started.
 ///
-/// The allocator of glibc gives each thread that finds the others busy a heap of its own, up to eight for each
-/// processor, and what is freed in one serves no other: a dozen threads that answered a long list each, one after the
-/// other, keep a dozen times what one list needs.
+/// glibc's allocator gives each thread that finds the others busy a separate arena, up to eight per processor, and
+/// memory freed in one is not available to others: a dozen threads that each answer a long list, one after the other,
+/// keep a dozen times the memory of one list.
 pub fn share() {
     system::share_heap();
 }
 
-/// Gives free pages back to the kernel, those between what is used, too. Costs less than a millisecond.
+/// Returns free pages to the kernel, including those between used ones. Costs less than a millisecond.
 pub fn trim() {
     system::trim_heap();
 }

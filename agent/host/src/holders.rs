@@ -1,4 +1,4 @@
-//! Who uses a mount or a device, found out only when it matters: after the kernel has refused.
+//! Holders of a mount or a device; searched only after the kernel has refused an operation.
 
 use std::{
     ffi::OsString,
@@ -13,23 +13,23 @@ use super::{
 };
 use crate::{Error, Kind};
 
-/// More are not named; one is enough to begin with.
+/// Maximum number of holders that are named; one is enough to begin with.
 const MOST: usize = 5;
 
-/// A process that uses something.
+/// A process that uses a mount or device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
-    /// Its name, as `ps -o comm` has it.
+    /// Its name, as in `ps -o comm`.
     pub name: String,
-    /// What it has there.
+    /// How it uses it.
     pub what: &'static str,
 }
 
-/// What to look for in a process.
+/// The resource whose users are searched.
 enum Resource<'a> {
-    /// Something on the file system with this `st_dev`, below one of these paths.
+    /// A file system with this `st_dev`, below one of these paths.
     FileSystem { dev: u64, targets: &'a [PathBuf] },
     /// The block device with this `st_rdev`.
     Device { rdev: u64 },
@@ -56,7 +56,7 @@ pub fn of_device(device: &Path) -> Vec<Holder> {
     }
 }
 
-/// The error for a mount that cannot be taken away.
+/// The error for a mount that cannot be unmounted.
 pub(crate) fn mount_in_use(target: &Path) -> Error {
     let mut users = of_mount(target).iter().map(describe).collect::<Vec<_>>();
     if let Ok(table) = MountTable::read() {
@@ -70,14 +70,14 @@ pub(crate) fn mount_in_use(target: &Path) -> Error {
     in_use(&format!("mount {}", target.display()), &users)
 }
 
-/// The mounts, devices and processes that use the block device `device`, each named for people.
+/// The mounts, devices and processes that use the block device `device`, as text for messages.
 pub fn users_of_device(device: &Path) -> Vec<String> {
     let mut users = lasting_users_of_device(device);
     users.extend(of_device(device).iter().map(describe));
     users
 }
 
-/// The mounts and devices among them: a process may only look at it for a moment.
+/// Only the mounts and devices among them: a process may just be probing it.
 pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
     let mut users = Vec::new();
     if let Ok(number) = DeviceNumber::of_block_device(device) {
@@ -93,7 +93,7 @@ pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
             );
         }
     }
-    // The kernel names what is below by its own name, not by a link of udev's.
+    // The kernel reports stacked devices by its own name, not by udev's links.
     let own_name = fs::canonicalize(device);
     let stacked = loop_table::stacked_on(own_name.as_deref().unwrap_or(device));
     users.extend(
@@ -104,20 +104,20 @@ pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
     users
 }
 
-/// The error for a block device that cannot be taken away.
+/// The error for a block device that cannot be detached.
 pub fn device_in_use(device: &Path, users: &[String]) -> Error {
     in_use(&format!("device {}", device.display()), users)
 }
 
 fn in_use(what: &str, users: &[String]) -> Error {
     let who = if users.is_empty() {
-        "somebody this agent cannot see, in another mount namespace perhaps".to_owned()
+        "a holder that this agent cannot see, possibly in another mount namespace".to_owned()
     } else {
         users.join(", ")
     };
     Error::new(
         Kind::InUse,
-        format!("{what} is used by {who}; end that first"),
+        format!("{what} is in use by {who}; stop that use first"),
     )
 }
 
@@ -168,10 +168,10 @@ fn use_of(process: &Path, wanted: &Resource<'_>) -> Option<&'static str> {
     }
 }
 
-/// Whether what a link in /proc leads to is what we look for.
+/// Returns true if a link in /proc leads to the resource.
 fn is_wanted(link: &Path, wanted: &Resource<'_>) -> bool {
-    // Following the link costs one call and cannot be fooled by names; asking a dead network file system
-    // cannot hang us, because only the path is read until it fits.
+    // Following the link costs one call and does not depend on names; a dead network file system cannot block it,
+    // because only the path is read until it matches.
     match wanted {
         Resource::Device { rdev } => {
             fs::read_link(link).is_ok_and(|path| path.starts_with("/"))

@@ -1,22 +1,22 @@
-//! Who this machine is, and which of its runs this is.
+//! The identity of this host, and of its current boot.
 
 use std::fs;
 
 use crate::{Error, Result};
 
-/// The machine's host name.
+/// The host name.
 pub fn host_name() -> Result<String> {
     let name = nix::unistd::gethostname()
-        .map_err(|errno| Error::io("could not ask for the host name", errno))?;
+        .map_err(|errno| Error::io("could not get the host name", errno))?;
     name.into_string().map_err(|name| {
         Error::invalid(format!(
-            "the host name {} is not text; give the node a name",
+            "the host name {} is not valid UTF-8; set a node name",
             name.display()
         ))
     })
 }
 
-/// Another one each time the machine starts; mounts and loop devices do not outlive it.
+/// The boot id: it changes at each boot; mounts and loop devices do not survive one.
 pub fn boot_id() -> Result<String> {
     const PATH: &str = "/proc/sys/kernel/random/boot_id";
     let id = fs::read_to_string(PATH)

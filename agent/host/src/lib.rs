@@ -1,7 +1,7 @@
-//! Programs, block devices, file systems and mounts of a Linux host.
+//! Programs, loop devices, file systems and mounts of this host.
 //!
-//! Everything here blocks, and is called where that is allowed; only [`exec`] and [`session`] wait asynchronously.
-//! Nothing here remembers anything: what the kernel says is asked for each time.
+//! Everything here blocks, and is called where that is allowed; only [`exec`] and [`session`] are asynchronous.
+//! Nothing here keeps state: the kernel is queried each time.
 
 #![cfg_attr(
     any(test, feature = "testing"),

@@ -1,6 +1,6 @@
-//! Loop devices: block devices that show an image file.
+//! Loop devices: block devices backed by an image file.
 //!
-//! A device is found again by the file behind it, so that a repeat never makes a second one.
+//! A device is found by its backing file, so that a repeated call never attaches a second one.
 
 use std::{
     fs::{self, File},
@@ -24,36 +24,33 @@ use crate::{Error, Kind, Result};
 pub use super::loop_table::{Backing, LoopDevice, at, find, list};
 
 const CONTROL: &str = "/dev/loop-control";
-/// Always the same, so that a file system with sectors of this size can be mounted wherever its image goes.
-/// Direct I/O gives way where the disk below has larger sectors.
+/// The same for all devices, so that a file system with this sector size can be mounted wherever its image is moved.
+/// Direct I/O is disabled where the disk below has larger sectors.
 const BLOCK_SIZE: u32 = 512;
-/// Between being told of a free device and taking it, others may be faster; each time, another is asked for.
+/// Maximum number of attempts to get a free device: other programs may take it first.
 const ATTEMPTS: u32 = 1_000;
-/// How long someone who merely looks at a device (udev, a listing, another attach) may hold up its end.
+/// Timeout for programs that only probe a device (udev, a listing, another attach) and delay its detachment.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// So long nobody is looked for: in almost every case the device ends at once.
+/// Time before holders are searched: a device nearly always detaches at once.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Gives the file `image` (or another block device) a loop device, or finds the one that it has.
+/// Attaches the file `image` (or another block device) to a loop device, or finds its existing one.
 ///
-/// A repeat finds the first one's device. Interrupted, it leaves a whole device or none.
+/// Idempotent. After an interruption there is a complete device or none.
 ///
 /// # Errors
-/// `Precondition` when another file that was at `image` is still attached, or loop devices are missing.
-/// `NoSpace` when there is no free one.
+/// `Precondition` when another file that was at `image` is still attached, or when loop devices are missing.
+/// `NoSpace` when no device is free.
 pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
     let file = open(image, access)
         .map_err(|error| Error::io(format!("could not open image {}", image.display()), error))?;
-    let metadata = file.metadata().map_err(|error| {
-        Error::io(
-            format!("could not look at image {}", image.display()),
-            error,
-        )
-    })?;
+    let metadata = file
+        .metadata()
+        .map_err(|error| Error::io(format!("could not stat image {}", image.display()), error))?;
     if !metadata.is_file() && !metadata.file_type().is_block_device() {
         return Err(Error::new(
             Kind::Precondition,
-            format!("image {} is not a file", image.display()),
+            format!("image {} is not a regular file", image.display()),
         ));
     }
     for device in find(image)? {
@@ -61,7 +58,7 @@ pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "image {} was deleted or replaced while {} shows it; unmount that device first",
+                    "image {} was deleted or replaced while attached to {}; unmount that device first",
                     image.display(),
                     device.path.display(),
                 ),
@@ -76,10 +73,11 @@ pub fn attach(image: &Path, access: Access) -> Result<LoopDevice> {
     configure(image, &file, access)
 }
 
-/// Takes a loop device away and waits until it is gone. One that is gone, or shows something else by now, is left alone.
+/// Detaches a loop device and waits until it is gone. A device that is detached already, or has another file by now,
+/// is left unchanged.
 ///
 /// # Errors
-/// `InUse` when it is mounted or open, with who does that; it then stays as it was.
+/// `InUse` when it is mounted or open, naming the holders; it is then unchanged.
 pub fn detach(device: &LoopDevice) -> Result<()> {
     let mut wait = Wait::new();
     loop {
@@ -88,7 +86,7 @@ pub fn detach(device: &LoopDevice) -> Result<()> {
             End::Asked => break,
             End::Busy => {}
         }
-        // Another attach that was told of this device claims it for an instant; that passes.
+        // A concurrent attach that was offered this device opens it briefly.
         let lasting = holders::lasting_users_of_device(&device.path);
         if !lasting.is_empty() || wait.is_over(PATIENCE) {
             let users = holders::users_of_device(&device.path);
@@ -96,7 +94,7 @@ pub fn detach(device: &LoopDevice) -> Result<()> {
         }
         wait.pause();
     }
-    // The device ends when the last one who has it open closes it: with us, in almost every case.
+    // The device is detached when its last user closes it: nearly always this process.
     let mut wait = Wait::new();
     loop {
         if inspect(device.number)?.is_none_or(|now| now.backing != device.backing) {
@@ -117,11 +115,11 @@ pub fn detach(device: &LoopDevice) -> Result<()> {
     }
 }
 
-/// Makes a loop device as large as its image is now.
+/// Resizes a loop device to the current size of its image.
 pub fn refresh_size(device: &LoopDevice) -> Result<()> {
     File::open(&device.path)
         .and_then(system::refresh_loop_size)
-        .map_err(|error| failed("grow", &device.path, error))
+        .map_err(|error| failed("resize", &device.path, error))
 }
 
 fn open(path: &Path, access: Access) -> io::Result<File> {
@@ -141,19 +139,19 @@ fn failed(what: &str, path: &Path, error: io::Error) -> Error {
 fn missing(error: io::Error) -> Error {
     Error::new(
         Kind::Precondition,
-        "loop devices are missing; load them with `modprobe loop`, and give a container the host's /dev",
+        "loop devices are missing; load them with `modprobe loop`, and mount the host's /dev into the container",
     )
     .because(error)
 }
 
 fn none_free(error: io::Error) -> Error {
-    // Whatever else is in the control device's place knows no such call.
+    // Another device in the control device's place does not support the call.
     if error.raw_os_error() == Some(libc::ENOTTY) {
         return missing(error);
     }
     Error::new(
         Kind::NoSpace,
-        "there is no free loop device; detach some, or raise the kernel's `max_loop`",
+        "no loop device is free; detach some, or raise the kernel's `max_loop`",
     )
     .because(error)
 }
@@ -169,14 +167,14 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
         let path = device_path(number);
         let device = match open(&path, access) {
             Ok(device) => device,
-            // Removed again by another before it was ours.
+            // Another process removed it first.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => continue,
-            // The kernel has it, and /dev was not given it.
+            // The kernel has created it, but it is missing in /dev.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(Error::new(
                     Kind::NoSpace,
                     format!(
-                        "there is no {} for the next loop device; give a container the host's /dev, or detach some",
+                        "device node {} of the next loop device is missing; mount the host's /dev into the container, or detach loop devices",
                         path.display()
                     ),
                 )
@@ -186,8 +184,8 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
         };
         match system::configure_loop_device(&device, file, flags, BLOCK_SIZE) {
             Ok(()) => {
-                let status = system::loop_status(&device)
-                    .map_err(|error| failed("look at", &path, error))?;
+                let status =
+                    system::loop_status(&device).map_err(|error| failed("query", &path, error))?;
                 let name = BackingName::new(image.as_os_str().as_bytes());
                 let device = describe(&status, name);
                 write_watch::start_counting(&device);
@@ -208,11 +206,11 @@ fn configure(image: &Path, file: &File, access: Access) -> Result<LoopDevice> {
     }
     Err(Error::new(
         Kind::Busy,
-        "every free loop device was taken by another program; ask again",
+        "other programs took every free loop device; retry",
     ))
 }
 
-/// The same device, made to stay when its last user goes; none if it has just gone.
+/// The same device, changed not to detach when its last user closes it; none if it is gone already.
 fn keep(device: LoopDevice) -> Result<Option<LoopDevice>> {
     if !device.ends_with_last_user {
         return Ok(Some(device));
@@ -238,18 +236,18 @@ fn keep(device: LoopDevice) -> Result<Option<LoopDevice>> {
     }
 }
 
-/// How far the end of a device has come.
+/// The progress of a detachment.
 enum End {
-    /// It is not there.
+    /// It is detached.
     Gone,
-    /// It is there until the last one who has it open closes it.
+    /// It will be detached when its last user closes it.
     Asked,
-    /// A mount or another device has it, and nothing was changed.
+    /// A mount or another device uses it, and nothing was changed.
     Busy,
 }
 
 fn end(device: &LoopDevice) -> Result<End> {
-    // An exclusive open is refused while a mount or another device sits on this one.
+    // An exclusive open fails while a mount or another device uses this one.
     let exclusive = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_EXCL)
@@ -272,7 +270,7 @@ fn end(device: &LoopDevice) -> Result<End> {
     }
 }
 
-/// Ever longer pauses: the kernel tells nobody when a loop device ends.
+/// Increasing pauses: the kernel does not notify when a loop device is detached.
 struct Wait {
     since: Instant,
     pause: Duration,

@@ -1,4 +1,4 @@
-//! Which loop devices there are and what is behind them, asked of the kernel each time.
+//! The loop devices in use and their backing files, read from the kernel each time.
 
 use std::{
     ffi::OsStr,
@@ -14,7 +14,7 @@ use std::{
 use super::{Access, system};
 use crate::{Error, Result};
 
-/// What the kernel appends to the path of a backing file that has lost its name.
+/// The suffix that the kernel appends to the path of a deleted backing file.
 const DELETED: &[u8] = b" (deleted)";
 
 /// A loop device in use.
@@ -24,37 +24,37 @@ pub struct LoopDevice {
     pub number: u32,
     /// The block device.
     pub path: PathBuf,
-    /// What it shows.
+    /// Its backing file.
     pub backing: Backing,
-    /// Whether it takes writes.
+    /// Its access mode.
     pub access: Access,
-    /// Whether it passes the page cache of its backing file by.
+    /// True if it bypasses the page cache of its backing file.
     pub direct_io: bool,
-    /// Whether it goes away with its last user: made so by `mount -o loop`, or an end that was asked for.
+    /// True if it detaches with its last user: set by `mount -o loop`, or by a requested detachment.
     pub ends_with_last_user: bool,
 }
 
-/// What a loop device shows.
+/// The backing file of a loop device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backing {
     /// `st_dev` of the file.
     pub device: u64,
     /// `st_ino` of the file.
     pub inode: u64,
-    /// The block device that the file is, as `st_rdev` has it; 0 for a regular file.
+    /// `st_rdev`, if the file is a block device; 0 for a regular file.
     pub device_id: u64,
-    /// The path of the file, as it is now or was when it lost its name.
+    /// The current path of the file, or its last one if it was deleted.
     pub path: PathBuf,
-    /// Whether the file has lost its name: deleted, or replaced by another.
+    /// True if the file was deleted, or replaced by another.
     pub deleted: bool,
-    /// Where in the file the device begins.
+    /// The offset in the file at which the device begins.
     pub offset: u64,
-    /// How many bytes of the file it shows; 0 is all.
+    /// The number of bytes of the file that it exposes; 0 for all.
     pub size_limit: u64,
 }
 
 impl Backing {
-    /// Whether this is the whole of the file with this metadata.
+    /// Returns true if this is all of the file with this metadata.
     pub fn is_whole(&self, file: &fs::Metadata) -> bool {
         let same = if file.file_type().is_block_device() {
             self.device_id == file.rdev()
@@ -70,23 +70,23 @@ pub fn list() -> Result<Vec<LoopDevice>> {
     list_where(|_| true)
 }
 
-/// The loop devices that show the whole of `image`, and those that show a file that once was there.
+/// The loop devices that expose all of `image`, and those of a file that was at this path before.
 ///
-/// No other device is opened: one that somebody has open cannot end.
+/// No other device is opened: an open device cannot be detached.
 pub fn find(image: &Path) -> Result<Vec<LoopDevice>> {
     let metadata = match fs::metadata(image) {
         Ok(metadata) => Some(metadata),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => {
             return Err(Error::io(
-                format!("could not look at image {}", image.display()),
+                format!("could not stat image {}", image.display()),
                 error,
             ));
         }
     };
     let mut devices = list_where(|backing| {
-        // The path is the file's own, whatever it was renamed to since. Seen from elsewhere it may lead
-        // nowhere, or to another file: then the device itself is asked.
+        // The path is the file's current one, even after a rename. In another mount namespace it may not exist, or be
+        // another file: then the status of the device itself is read.
         backing.path.as_os_str() == image.as_os_str()
             || match fs::metadata(&backing.path) {
                 Ok(found) => metadata.as_ref().is_some_and(|file| is_same(file, &found)),
@@ -116,7 +116,7 @@ pub fn at(path: &Path) -> Result<Option<LoopDevice>> {
     }
 }
 
-/// The loop devices whose backing file is the block device at `device`: for people, so as many as can be found out.
+/// The loop devices whose backing file is the block device at `device`; best effort, for messages.
 pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
     let numbers = numbers().unwrap_or_default().into_iter();
     numbers
@@ -140,7 +140,7 @@ pub(super) fn device_path(number: impl std::fmt::Display) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
-/// The path of a backing file, as the kernel shows it.
+/// The path of a backing file, as reported by the kernel.
 pub(super) struct BackingName {
     path: PathBuf,
     deleted: bool,
@@ -190,10 +190,10 @@ fn numbers() -> Result<Vec<u32>> {
     Ok(numbers)
 }
 
-/// What the kernel shows as a device's backing file; only a device in use has one.
+/// The backing file of a device as the kernel reports it; only a device in use has one.
 ///
 /// # Errors
-/// `Io` for what cannot be read. It does not count as a device that is not in use: an image without one may be deleted.
+/// `Io` when it cannot be read. That does not count as not in use: an image without a device may be deleted.
 fn backing_name(number: u32) -> Result<Option<BackingName>> {
     let path = format!("/sys/block/loop{number}/loop/backing_file");
     read_backing_name(Path::new(&path))
@@ -201,15 +201,15 @@ fn backing_name(number: u32) -> Result<Option<BackingName>> {
 }
 
 fn read_backing_name(path: &Path) -> io::Result<Option<BackingName>> {
-    // One page is all that a file of sysfs can hold, and one read gets it: with thousands of devices that counts.
+    // A sysfs file has at most one page, and one read gets all of it: with thousands of devices that matters.
     let mut page = [0; 4096];
     let length = match File::open(path).and_then(|mut file| file.read(&mut page)) {
         Ok(length) => length,
-        // It ended before the file was opened, or before it was read.
+        // It was detached before the file was opened, or before it was read.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => {
             return Ok(None);
         }
-        // A path that does not fit into the page: the device itself is asked what it shows.
+        // A path that does not fit into the page: the status of the device itself is read.
         Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => 0,
         Err(error) => return Err(error),
     };
@@ -224,7 +224,7 @@ fn look_at(number: u32, name: BackingName) -> Result<Option<LoopDevice>> {
         Ok(status) => Ok(Some(describe(&status, name))),
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENXIO | libc::ENOENT)) => Ok(None),
         Err(error) => Err(Error::io(
-            format!("could not look at loop device {}", path.display()),
+            format!("could not stat loop device {}", path.display()),
             error,
         )),
     }
@@ -266,7 +266,7 @@ mod tests {
         fs::write(&path, "/images/a b (deleted)\n").unwrap();
         let name = read_backing_name(&path).unwrap().unwrap();
         assert_eq!((name.path, name.deleted), ("/images/a b".into(), true));
-        // What any other error does, as that of a process that has too many files open.
+        // A case for any other error, such as too many open files.
         let unreadable = read_backing_name(directory.path()).map(|name| name.is_some());
         assert_eq!(unreadable.unwrap_err().kind(), io::ErrorKind::IsADirectory);
     }

@@ -1,4 +1,4 @@
-//! Mounting and unmounting, without any program; each change is checked in the mount table afterwards.
+//! Mounting and unmounting without external programs; each change is verified in the mount table afterwards.
 
 use std::{
     fs,
@@ -22,29 +22,29 @@ use super::{
 };
 use crate::{Error, Kind, Result, fail};
 
-/// More mounts than this at one place were not made by us, and not by accident.
+/// Maximum number of mounts stacked at one path; more cannot be ours, or an accident.
 pub const DEEPEST_STACK: usize = 64;
 
-/// So long a mount that nobody uses may be looked at, and so often it is tried again.
+/// Timeout for programs that only look at an unused mount while it is being unmounted.
 const GLANCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether a call changed something.
+/// Whether a call changed anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It did.
+    /// It made the change.
     Done,
-    /// All was as wanted before.
+    /// The state was as requested before.
     Already,
 }
 
-/// The path without symbolic links by which the mount table knows `target`; its last part must not be one.
+/// The path of `target` without symbolic links, as in the mount table; its last component must not be one.
 ///
-/// Only what is above `target` is looked at, so that a mount whose file system is dead can still be found.
+/// Only the parents of `target` are resolved, so that a mount with a dead file system can still be found.
 pub fn resolve(target: &Path) -> Result<PathBuf> {
     let (Some(parent), Some(name)) = (target.parent(), target.file_name()) else {
         return Err(Error::invalid(format!(
-            "{} cannot be a mount point",
+            "{} cannot be used as a mount point",
             target.display()
         )));
     };
@@ -57,11 +57,11 @@ pub fn resolve(target: &Path) -> Result<PathBuf> {
     Ok(parent.join(name))
 }
 
-/// Mounts the file system of `kind` on the block device `device` at the directory `target`. A repeat finds it there.
+/// Mounts the file system of `kind` on the block device `device` at the directory `target`. Idempotent.
 ///
 /// # Errors
 /// `InUse` when something else is mounted at `target`, `Conflict` when it is this device with other access,
-/// `Precondition` when the kernel cannot mount what is on the device.
+/// `Precondition` when the kernel cannot mount the device's contents.
 pub fn mount_device(
     device: &Path,
     target: &Path,
@@ -93,9 +93,9 @@ pub fn mount_device(
     check(found(&MountTable::read()?), &target)
 }
 
-/// Shows the directory or file `source` at `target` too, a directory or file like it. A repeat finds it there.
+/// Bind-mounts the directory or file `source` at `target`, which must be of the same type. Idempotent.
 ///
-/// A read-only one is so from its first instant.
+/// A read-only mount is read-only from the start.
 ///
 /// # Errors
 /// `InUse` when something else is mounted at `target`, `Conflict` when it is `source` with other access.
@@ -103,7 +103,7 @@ pub fn bind(source: &Path, target: &Path, access: Access) -> Result<Outcome> {
     bind_restricted(source, target, access, Restrictions::NONE)
 }
 
-/// The same for one that allows less, from its first instant too.
+/// As [`bind`], with restrictions, which also apply from the start.
 ///
 /// # Errors
 /// As those of [`bind`].
@@ -128,7 +128,7 @@ pub fn bind_restricted(
     }
     refuse_link(&target)?;
     let attach = || -> std::io::Result<()> {
-        // What was not a link a moment ago is not followed if it is one now.
+        // A path that was checked not to be a link is not followed if it is one now.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let covered = fs::File::options()
             .read(true)
@@ -141,7 +141,7 @@ pub fn bind_restricted(
     check(found(&MountTable::read()?), &target)
 }
 
-/// A copy of the mount of `source` that is attached nowhere yet, and allows no more than it shall.
+/// A detached copy of the mount of `source`, with the restrictions.
 fn restricted(
     source: &Path,
     access: Access,
@@ -159,8 +159,9 @@ fn restricted(
     Ok(mount)
 }
 
-/// Shows the directory or file `source` at a place beneath a root, on which nothing is mounted. It is attached to what was
-/// open there before, whatever has taken its name since, and is taken away again if the place does not lead to it.
+/// Bind-mounts the directory or file `source` at a path beneath a root, on which nothing is mounted. It is attached
+/// to the opened mount point, even if its name was changed meanwhile, and is unmounted again if the path does not
+/// lead to it.
 ///
 /// # Errors
 /// `InUse` when something is mounted there, `Invalid` when a link has come in between, `Busy` when it was moved.
@@ -186,33 +187,33 @@ pub fn bind_beneath(
             if found == MountState::Wanted {
                 return Ok(());
             }
-            not_as_asked(place.path(), "unmounted again")
+            not_as_asked(place.path(), "unmounted")
         }
-        // Who moves it again and again holds up nothing but this.
+        // A process that keeps moving it blocks only this call.
         Ok(_) => Error::new(
             Kind::Busy,
             format!(
-                "{} was moved or unmounted while it was mounted on",
+                "{} was moved or unmounted by another process during the mount",
                 place.path().display()
             ),
         ),
         Err(error) => error,
     };
-    // By what it covers: that is no name that somebody could have given to something else.
+    // Addressed by the covered directory: its name could be taken by another file.
     let covered = descriptor::path_of(&covered);
     match umount_patiently(&covered, MntFlags::empty(), |table| table.has_on(id))? {
         Err(errno) if MountTable::read()?.by_id(id).is_some() => Err(Error::new(
             Kind::InUse,
-            format!("{refused}; what was mounted could not be unmounted again: {errno}"),
+            format!("{refused}; the new mount could not be unmounted: {errno}"),
         )),
         _ => Err(refused),
     }
 }
 
-/// Takes away everything that is mounted at `target`. A repeat finds nothing.
+/// Unmounts everything that is mounted at `target`. Idempotent.
 ///
 /// # Errors
-/// `InUse` when somebody uses it, with who; it then stays mounted.
+/// `InUse` when it is in use, naming the holders; it then stays mounted.
 pub fn unmount(target: &Path) -> Result<Outcome> {
     let target = match resolve(target) {
         Ok(target) => target,
@@ -231,22 +232,22 @@ pub fn unmount(target: &Path) -> Result<Outcome> {
     Err(Error::new(
         Kind::InUse,
         format!(
-            "something is mounted at {} again and again",
+            "could not unmount {}: another process keeps mounting there",
             target.display()
         ),
     ))
 }
 
-/// Takes away one mount, which is on top where `reached` leads, and nothing below it.
+/// Unmounts one mount, the topmost one at `reached`, and nothing below it.
 ///
 /// # Errors
-/// `InUse` when somebody uses it, with who; it then stays mounted.
+/// `InUse` when it is in use, naming the holders; it then stays mounted.
 pub fn unmount_one(reached: &Path, mount: &Mount) -> Result<()> {
     let is_covered = |table: &MountTable| table.has_on(mount.id);
     match umount_patiently(reached, MntFlags::UMOUNT_NOFOLLOW, is_covered)? {
         Ok(()) => Ok(()),
         Err(Errno::EBUSY) => Err(holders::mount_in_use(&mount.target)),
-        // Somebody else was faster.
+        // Another process has unmounted it first.
         Err(Errno::EINVAL) if MountTable::read()?.by_id(mount.id).is_none() => Ok(()),
         Err(errno) => Err(Error::io(
             format!("could not unmount {}", mount.target.display()),
@@ -255,7 +256,7 @@ pub fn unmount_one(reached: &Path, mount: &Mount) -> Result<()> {
     }
 }
 
-/// Unmounts what is on top. Who only looks at it (for its size, or at all mounts that there are) passes.
+/// Unmounts the topmost mount. Retries while programs only look at it (for its size, or at all mounts).
 fn umount_patiently(
     target: &Path,
     flags: MntFlags,
@@ -265,7 +266,7 @@ fn umount_patiently(
     loop {
         match umount2(target, flags) {
             Err(Errno::EBUSY) if Instant::now() < deadline => {
-                // What is mounted on it stays.
+                // A mount on top of it stays.
                 if is_covered(&MountTable::read()?) {
                     return Ok(Err(Errno::EBUSY));
                 }
@@ -276,7 +277,7 @@ fn umount_patiently(
     }
 }
 
-/// What is at a mount point, compared with what should be.
+/// The state of a mount point, compared with the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MountState {
     Wanted,
@@ -300,14 +301,14 @@ impl MountState {
             Self::OtherAccess => Err(Error::new(
                 Kind::Conflict,
                 format!(
-                    "{} is mounted at {target} already, read-only where it should be writable or the reverse; unmount it first",
+                    "{} is already mounted at {target} with different access (read-only instead of read-write, or the reverse); unmount it first",
                     source.display()
                 ),
             )),
             Self::Foreign => Err(Error::new(
                 Kind::InUse,
                 format!(
-                    "something else than {} is mounted at {target}; unmount it first",
+                    "{target} is in use by another mount than that of {}; unmount it first",
                     source.display()
                 ),
             )),
@@ -315,20 +316,21 @@ impl MountState {
     }
 }
 
-/// What a change must have led to.
+/// Checks the result of a change.
 fn check(found: Option<MountState>, target: &Path) -> Result<Outcome> {
     match found {
         Some(MountState::Wanted) => Ok(Outcome::Done),
-        // The kernel has made read-only what was asked for writable, or mounted a file system's older twin.
+        // The kernel has mounted read-only instead of read-write, or mounted an older file system with the same
+        // identity.
         Some(MountState::OtherAccess | MountState::Foreign) => {
             let undone = umount2(target, MntFlags::UMOUNT_NOFOLLOW);
-            let became = undone.map_or("left there", |()| "unmounted again");
+            let became = undone.map_or("left mounted", |()| "unmounted");
             Err(not_as_asked(target, became))
         }
         None => Err(Error::new(
             Kind::HalfDone,
             format!(
-                "{} was unmounted by another program at once",
+                "{} was unmounted by another program right after it was mounted",
                 target.display()
             ),
         )),
@@ -339,13 +341,13 @@ fn not_as_asked(target: &Path, became: &str) -> Error {
     Error::new(
         Kind::Precondition,
         format!(
-            "what got mounted at {} is not what was asked for, and was {became}; look at the kernel's log",
+            "the mount at {} differs from the request (source or access) and was {became}; check the kernel log",
             target.display()
         ),
     )
 }
 
-/// The device and the part of it that `path` shows.
+/// The device, and the directory in it, that `path` shows.
 fn origin(table: &MountTable, path: &Path) -> Option<(DeviceNumber, PathBuf)> {
     let mount = table.holding(path)?;
     let rest = path.strip_prefix(&mount.target).ok()?;
@@ -357,7 +359,7 @@ fn origin(table: &MountTable, path: &Path) -> Option<(DeviceNumber, PathBuf)> {
     Some((mount.device, root))
 }
 
-/// A link at the mount point would lead the mount somewhere else.
+/// A symbolic link at the mount point would redirect the mount.
 fn refuse_link(target: &Path) -> Result<()> {
     match fs::symlink_metadata(target) {
         Ok(metadata) if metadata.is_symlink() => Err(Error::new(
@@ -369,7 +371,7 @@ fn refuse_link(target: &Path) -> Result<()> {
         )),
         Ok(_) => Ok(()),
         Err(error) => Err(Error::io(
-            format!("could not look at mount point {}", target.display()),
+            format!("could not stat mount point {}", target.display()),
             error,
         )),
     }
@@ -387,7 +389,7 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
     match errno {
         Errno::EBUSY => holders::device_in_use(device, &holders::users_of_device(device)),
         Errno::ENODEV => precondition(format!(
-            "this kernel has no {kind}; load it with `modprobe {kind}`"
+            "the running kernel does not support {kind}; load it with `modprobe {kind}`"
         )),
         Errno::EROFS | Errno::EACCES => precondition(format!(
             "device {device_text} is read-only; mount it read-only"
@@ -397,7 +399,7 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
             target.display()
         )),
         Errno::EINVAL | Errno::EUCLEAN | Errno::EBADMSG => precondition(format!(
-            "the kernel cannot mount the {kind} file system on {device_text} with these options; its log says why"
+            "the kernel cannot mount the {kind} file system on {device_text} with these options; see the kernel log for the reason"
         )),
         errno => Error::io(
             format!("could not mount {device_text} at {}", target.display()),
@@ -407,7 +409,7 @@ fn mount_error(errno: Errno, (device, target): (&Path, &Path), kind: FileSystem)
 }
 
 fn bind_error(error: std::io::Error, source: &Path, target: &Path) -> Error {
-    // The kernel has one word for this and much else.
+    // The kernel reports this with an error code that has many meanings.
     if source.is_dir() != target.is_dir() {
         return Error::new(
             Kind::Precondition,
@@ -421,7 +423,7 @@ fn bind_error(error: std::io::Error, source: &Path, target: &Path) -> Error {
     if error.raw_os_error() == Some(libc::ENOSYS) {
         return Error::new(
             Kind::Precondition,
-            "mounts need Linux 5.12 or newer, and a container runtime that lets mount_setattr(2) through",
+            "mounting requires Linux 5.12 or newer, and a container runtime that permits mount_setattr(2)",
         )
         .because(error);
     }

@@ -1,28 +1,28 @@
-//! Mount flags of a request, checked against what is known to be safe.
+//! Mount flags of a request, checked against an allowlist.
 
 use nix::mount::MsFlags;
 
 use super::{Access, FileSystem, Mount};
 use crate::{Error, Result};
 
-/// What may follow an option's name.
+/// The value that an option takes.
 #[derive(Debug, Clone, Copy)]
 enum Value {
-    /// Nothing.
+    /// No value.
     None,
     /// A number.
     Number,
-    /// A number, perhaps with a `k`, `m` or `g` behind it.
+    /// A number, optionally followed by `k`, `m` or `g`.
     Size,
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// Nothing, or one of these words with perhaps a `:` and a level behind it.
+    /// No value, or one of these words, optionally followed by `:` and a level.
     Maybe(&'static [&'static str]),
 }
 
 use Value::{Maybe, None as Bare, Number, OneOf, Size};
 
-/// Options that are flags of mount(2): name, the flags it sets, the flags it takes away.
+/// Options that are flags of mount(2): name, the flags that it sets, the flags that it clears.
 const FLAGS: &[(&str, MsFlags, MsFlags)] = &[
     ("defaults", MsFlags::empty(), MsFlags::empty()),
     ("ro", MsFlags::MS_RDONLY, MsFlags::empty()),
@@ -57,9 +57,10 @@ const FLAGS: &[(&str, MsFlags, MsFlags)] = &[
     ("nolazytime", MsFlags::empty(), MsFlags::MS_LAZYTIME),
 ];
 
-// Left out on purpose: what gives up safety after a crash (`nobarrier`, `norecovery`, `noload`, `data=writeback`
-// is kept because it only exposes stale blocks of the volume itself), what shows another tree than the volume's
-// (`subvol`), what can stop the machine (`errors=panic`), and what names other devices (`logdev`, `device`).
+// Excluded on purpose: options that reduce safety after a crash (`nobarrier`, `norecovery`, `noload`;
+// `data=writeback` is allowed because it only exposes stale blocks of the volume itself), that mount another tree
+// than the volume's (`subvol`), that can stop the host (`errors=panic`), and that name other devices (`logdev`,
+// `device`).
 const EXT4: &[(&str, Value)] = &[
     ("acl", Bare),
     ("auto_da_alloc", Bare),
@@ -134,7 +135,7 @@ const BTRFS: &[(&str, Value)] = &[
     ("thread_pool", Number),
 ];
 
-/// The flags that take something away from each mount of a file system by itself: name, flag, `MOUNT_ATTR_*` of linux/mount.h.
+/// The flags that restrict each mount of a file system individually: name, flag, `MOUNT_ATTR_*` of linux/mount.h.
 const RESTRICTIONS: [(&str, MsFlags, u64); 5] = [
     ("nosuid", MsFlags::MS_NOSUID, 0x02),
     ("nodev", MsFlags::MS_NODEV, 0x04),
@@ -143,21 +144,21 @@ const RESTRICTIONS: [(&str, MsFlags, u64); 5] = [
     ("nodiratime", MsFlags::MS_NODIRATIME, 0x80),
 ];
 
-/// The flags after an option that is one of them; none when it is something else.
+/// The flags after applying an option; none if it is not a flag.
 fn with_flag(flags: MsFlags, option: &str) -> Option<MsFlags> {
     let (_, set, cleared) = FLAGS.iter().find(|(name, ..)| *name == option)?;
     Some(flags.difference(*cleared).union(*set))
 }
 
-/// What one mount of a file system does not allow, whatever others of it do.
+/// Restrictions of one mount of a file system, independent of its other mounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restrictions(MsFlags);
 
 impl Restrictions {
-    /// None.
+    /// No restrictions.
     pub const NONE: Self = Self(MsFlags::empty());
 
-    /// Those among the mount flags of a request, which have been checked.
+    /// The restrictions among the mount flags of a request, which have been checked.
     pub fn among(flags: &[impl AsRef<str>]) -> Self {
         let mut found = MsFlags::empty();
         for option in flags.iter().flat_map(|flags| flags.as_ref().split(',')) {
@@ -172,12 +173,12 @@ impl Restrictions {
         asked.map(|(name, _, attribute)| (name, attribute))
     }
 
-    /// Whether a mount has all of them; what else it does not allow is no harm.
+    /// Returns true if a mount has all of them; additional restrictions are harmless.
     pub fn hold_at(self, mount: &Mount) -> bool {
         self.each().all(|(name, _)| mount.has_option(name))
     }
 
-    /// The same for `mount_setattr(2)`.
+    /// The attributes for `mount_setattr(2)`.
     pub(super) fn attributes(self) -> u64 {
         self.each().fold(0, |all, (_, attribute)| all | attribute)
     }
@@ -191,10 +192,10 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// The options that a file system of this kind gets when nobody asks for any.
+    /// The default options of a file system of this kind.
     pub fn new(kind: FileSystem) -> Self {
         let data = match kind {
-            // A copy has its source's uuid, and xfs refuses to mount both without this.
+            // A copy has its source's UUID, and xfs refuses to mount both without this.
             FileSystem::Xfs => vec!["nouuid".to_owned()],
             FileSystem::Ext4 | FileSystem::Btrfs => Vec::new(),
         };
@@ -204,10 +205,10 @@ impl MountOptions {
         }
     }
 
-    /// The options in the mount flags of a request; each may hold several, with commas between.
+    /// Parses the mount flags of a request; each may contain several, separated by commas.
     ///
     /// # Errors
-    /// `Invalid` names the option that is not on the list, never its value, which may be a secret.
+    /// `Invalid` naming the option that is not allowed, never its value, which may be a secret.
     pub fn parse(kind: FileSystem, flags: &[impl AsRef<str>]) -> Result<Self> {
         let mut options = Self::new(kind);
         for option in flags.iter().flat_map(|flags| flags.as_ref().split(',')) {
@@ -216,7 +217,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// The same options, with writes as `access` allows.
+    /// The same options with this access mode.
     #[must_use]
     pub fn with_access(mut self, access: Access) -> Self {
         self.flags
@@ -224,7 +225,7 @@ impl MountOptions {
         self
     }
 
-    /// Whether writes are allowed.
+    /// The access mode.
     pub fn access(&self) -> Access {
         if self.flags.contains(MsFlags::MS_RDONLY) {
             Access::ReadOnly
@@ -233,7 +234,7 @@ impl MountOptions {
         }
     }
 
-    /// What of this a mount shows, whatever its file system is told.
+    /// The restrictions of the mount, independent of the options of its file system.
     pub fn restrictions(&self) -> Restrictions {
         Restrictions(self.flags)
     }
@@ -243,12 +244,12 @@ impl MountOptions {
         self.flags
     }
 
-    /// The text for mount(2).
+    /// The data string for mount(2).
     pub(super) fn data(&self) -> String {
         self.data.join(",")
     }
 
-    /// What the file system is told, one by one.
+    /// The options of the file system, one by one.
     pub(super) fn words(&self) -> Vec<String> {
         self.data.clone()
     }
@@ -276,7 +277,7 @@ impl MountOptions {
             .find(|(known, _)| *known == name)
             .ok_or_else(|| {
                 Error::invalid(format!(
-                    "mount option `{}` is not one that {kind} volumes may have",
+                    "mount option `{}` is not allowed for {kind} volumes",
                     shown()
                 ))
             })?;
@@ -315,8 +316,8 @@ impl Value {
     fn demand(self) -> String {
         match self {
             Bare => "takes no value".to_owned(),
-            Number => "wants a number".to_owned(),
-            Size => "wants a size, as 64k".to_owned(),
+            Number => "requires a number".to_owned(),
+            Size => "requires a size such as 64k".to_owned(),
             OneOf(words) | Maybe(words) => format!("must be one of {}", words.join(", ")),
         }
     }

@@ -1,4 +1,4 @@
-//! What is mounted where: `/proc/self/mountinfo`, read each time it is asked for.
+//! The mount table: `/proc/self/mountinfo`, read on every use.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -14,17 +14,17 @@ use crate::{Error, Result};
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
-/// The number by which the kernel knows a device.
+/// The kernel's number of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DeviceNumber {
-    /// The driver.
+    /// The number of the driver.
     pub major: u32,
-    /// The device of that driver.
+    /// The number of the device within its driver.
     pub minor: u32,
 }
 
 impl DeviceNumber {
-    /// The number in a `dev_t`, as `st_dev` and `st_rdev` have it.
+    /// Converts a `dev_t`, as in `st_dev` and `st_rdev`.
     pub fn from_dev(dev: u64) -> Self {
         Self {
             major: libc::major(dev),
@@ -35,14 +35,11 @@ impl DeviceNumber {
     /// The number of the block device at `path`.
     ///
     /// # Errors
-    /// `Io` when there is none, or when `path` is something else.
+    /// `Io` when it does not exist, or when `path` is not a block device.
     pub fn of_block_device(path: &Path) -> Result<Self> {
         use std::os::unix::fs::FileTypeExt;
         let metadata = fs::metadata(path).map_err(|error| {
-            Error::io(
-                format!("could not look at device {}", path.display()),
-                error,
-            )
+            Error::io(format!("could not stat device {}", path.display()), error)
         })?;
         if !metadata.file_type().is_block_device() {
             return Err(Error::io(
@@ -63,35 +60,35 @@ impl fmt::Display for DeviceNumber {
 /// One line of the mount table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mount {
-    /// The mount's own id.
+    /// The id of the mount.
     pub id: u64,
-    /// The id of the mount that it sits on.
+    /// The id of the mount that it is mounted on.
     pub parent: u64,
-    /// The device of its file system; a number of the kernel's own making for btrfs.
+    /// The device of its file system; an anonymous number for btrfs.
     pub device: DeviceNumber,
-    /// Which part of the file system it shows.
+    /// The directory of the file system that is mounted.
     pub root: PathBuf,
-    /// Where it is.
+    /// The mount point.
     pub target: PathBuf,
-    /// Whether this mount refuses writes, whatever its file system does.
+    /// True if this mount is read-only, independent of its file system.
     pub read_only: bool,
-    /// The options of this mount, joined by commas.
+    /// The options of this mount, separated by commas.
     pub options: String,
     /// The file system type.
     pub fs_type: String,
-    /// What was mounted: a device, mostly.
+    /// The mount source: mostly a device.
     pub source: OsString,
-    /// The options of its file system, joined by commas.
+    /// The options of its file system, separated by commas.
     pub super_options: String,
 }
 
 impl Mount {
-    /// Whether the file system itself is mounted read-only.
+    /// Returns true if the file system itself is mounted read-only.
     pub fn is_file_system_read_only(&self) -> bool {
         self.super_options.split(',').any(|option| option == "ro")
     }
 
-    /// Whether one of the options of the mount or its file system is `option`.
+    /// Returns true if the mount or its file system has this option.
     pub fn has_option(&self, option: &str) -> bool {
         [&self.options, &self.super_options]
             .into_iter()
@@ -99,24 +96,24 @@ impl Mount {
     }
 }
 
-/// The mounts that this process sees, in the kernel's order: what covers comes after what it covers.
+/// The mounts that are visible to this process, in the kernel's order: a mount comes after those that it covers.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MountTable {
     mounts: Vec<Mount>,
 }
 
 impl MountTable {
-    /// Reads the table as it is now.
+    /// Reads the current table.
     pub fn read() -> Result<Self> {
         let text = fs::read(MOUNTINFO)
             .map_err(|error| Error::io(format!("could not read {MOUNTINFO}"), error))?;
         Self::parse(&text)
     }
 
-    /// The table in the text of a mountinfo file.
+    /// Parses the text of a mountinfo file.
     ///
     /// # Errors
-    /// `Io` with the line that cannot be read. It is not left out: what is not mounted may be deleted.
+    /// `Io` with the line that cannot be parsed. The line is not skipped: "not mounted" permits deletion.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let lines = text.split(|byte| *byte == b'\n');
         let lines = lines.filter(|line| !line.is_empty());
@@ -134,7 +131,7 @@ impl MountTable {
     /// The topmost mount exactly at `target`, a path without symbolic links.
     pub fn at(&self, target: &Path) -> Option<&Mount> {
         let wanted = target.as_os_str();
-        // Comparing bytes is what keeps thousands of mounts cheap; comparing paths goes by component.
+        // Comparing bytes keeps thousands of mounts cheap; paths are compared by component.
         self.mounts
             .iter()
             .rfind(|mount| mount.target.as_os_str() == wanted)
@@ -156,10 +153,11 @@ impl MountTable {
             .filter(move |mount| mount.device == device)
     }
 
-    /// All mounts of the file system on the block device at `path`, and those that show the device itself as a file.
+    /// All mounts of the file system on the block device at `path`, and bind mounts of the device node itself.
     ///
-    /// btrfs gives its mounts a device number of its own, so there the source is compared instead. A node shown as a file
-    /// is known by its name below `/dev`: `path`, or what that links to, as udev has it with all of device-mapper's.
+    /// btrfs mounts have an anonymous device number, so there the source is compared instead. A bind-mounted node is
+    /// recognised by its name below `/dev`: `path`, or the target of that link, as udev creates them for
+    /// device-mapper.
     pub fn of_block_device<'a>(
         &'a self,
         path: &'a Path,
@@ -180,7 +178,7 @@ impl MountTable {
     /// The mounts of the file system on the block device at `path`.
     ///
     /// # Errors
-    /// When `path` is no block device.
+    /// When `path` is not a block device.
     pub fn file_systems_of(&self, path: &Path) -> Result<Vec<&Mount>> {
         let device = DeviceNumber::of_block_device(path)?;
         let is_on_it = |mount: &&Mount| {
@@ -202,18 +200,18 @@ impl MountTable {
         self.mounts.iter().find(|mount| mount.id == id)
     }
 
-    /// Whether something is mounted on the mount with this id.
+    /// Returns true if another mount is on top of the mount with this id.
     pub fn has_on(&self, id: u64) -> bool {
         self.mounts.iter().any(|mount| mount.parent == id)
     }
 
-    /// The mount that `path` (which has no symbolic links) is on.
+    /// The mount that contains `path`, which has no symbolic links.
     pub fn holding(&self, path: &Path) -> Option<&Mount> {
         path.ancestors().find_map(|ancestor| self.at(ancestor))
     }
 }
 
-/// What mountinfo calls the root of a bind mount of the device node `/dev/<name>`: `/<name>`.
+/// The root in mountinfo of a bind mount of the device node `/dev/<name>`: `/<name>`.
 fn node_root(path: &Path) -> Option<&OsStr> {
     path.as_os_str()
         .as_bytes()
@@ -221,7 +219,7 @@ fn node_root(path: &Path) -> Option<&OsStr> {
         .map(OsStr::from_bytes)
 }
 
-/// Whether a mount shows the node with this root: also when that was removed since, or a link took its place.
+/// Returns true if a mount shows the node with this root, even if the node was removed since, or replaced by a link.
 fn shows_node(mount: &Mount, node: &OsStr) -> bool {
     const REMOVED: &[u8] = b"//deleted";
     let root = mount.root.as_os_str().as_bytes();
@@ -237,7 +235,7 @@ fn is_source(source: &OsStr, path: &Path, device: DeviceNumber) -> bool {
 fn unreadable(line: &[u8]) -> Error {
     Error::io(
         format!(
-            "could not read the line {:?} of {MOUNTINFO}; unmount what it names, or use an agent that knows its form",
+            "could not parse the line {:?} of {MOUNTINFO}; unmount the mount in that line, or upgrade this agent",
             String::from_utf8_lossy(line)
         ),
         io::ErrorKind::InvalidData,
@@ -253,7 +251,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let root = PathBuf::from(unescape(fields.next()?));
     let target = PathBuf::from(unescape(fields.next()?));
     let options = text(fields.next()?);
-    // Any number of optional fields, ended by a lone dash.
+    // Any number of optional fields, terminated by a single dash.
     fields.by_ref().find(|field| *field == b"-")?;
     let fs_type = text(fields.next()?);
     let source = unescape(fields.next()?);
@@ -288,7 +286,7 @@ fn text(field: &[u8]) -> String {
     String::from_utf8_lossy(unescape(field).as_bytes()).into_owned()
 }
 
-/// Space, tab, newline, backslash and `#` are written as a backslash and three octal digits.
+/// Decodes space, tab, newline, backslash and `#`, which are encoded as a backslash and three octal digits.
 pub(crate) fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

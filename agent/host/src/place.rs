@@ -1,8 +1,8 @@
-//! A place beneath a directory that its owner's host trusts nobody below: reached from there by open descriptors alone.
+//! Paths beneath a root directory whose contents are not trusted: accessed only through open descriptors.
 //!
-//! The root is the administrator's and may be reached through links. Below it no link is followed: each directory is opened
-//! by its name in the one before, and what is made, mounted, unmounted or removed is named in an open directory, so that
-//! whatever is swapped in meanwhile leads nothing out of the root.
+//! The root itself is trusted and may be reached through links. Below it no link is followed: each directory is
+//! opened by name in its parent, and everything that is created, mounted, unmounted or removed is addressed relative
+//! to an open directory, so that concurrent renames cannot redirect it out of the root.
 
 use std::{
     ffi::OsStr,
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{Error, Kind, Result, fail};
 
-/// So often a directory may be taken away just before it is opened.
+/// Maximum number of attempts when a directory is removed right before it is opened.
 const MOST_TRIES: usize = 16;
 
 /// A name in an open directory beneath a root.
@@ -35,7 +35,7 @@ pub struct PathBeneath {
     parent: OwnedFd,
 }
 
-/// What becomes of directories that are not there.
+/// What to do with missing directories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     Made,
@@ -43,11 +43,11 @@ enum Missing {
 }
 
 impl PathBeneath {
-    /// The place of `path`, which has no parts `.` and `..`, if all directories above it are there.
+    /// Opens the parent of `path`, which has no components `.` and `..`; none if a parent directory is missing.
     ///
     /// # Errors
-    /// `Invalid` when it is not below the root, or goes through a link, which is named; `Precondition` when it goes through
-    /// something else that is no directory.
+    /// `Invalid` when it is not below the root, or contains a symbolic link, which is named; `Precondition` when
+    /// another component is not a directory.
     pub fn find(root: &Path, path: &Path) -> Result<Option<Self>> {
         match open_root(root) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -56,7 +56,7 @@ impl PathBeneath {
         }
     }
 
-    /// The same, with what is not there made: the directories above it, each in the one before.
+    /// As [`Self::find`], but creates missing parent directories.
     ///
     /// # Errors
     /// As those of [`PathBeneath::find`].
@@ -97,12 +97,12 @@ impl PathBeneath {
         }))
     }
 
-    /// The path as people know it.
+    /// The path, for messages.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A path by which this process reaches it, which no link leads elsewhere but one at the place itself.
+    /// A path for this process, which resolves no symbolic link except one at its last component.
     pub fn reached(&self) -> PathBuf {
         path_of(&self.parent).join(self.name())
     }
@@ -111,10 +111,10 @@ impl PathBeneath {
         self.path.file_name().unwrap_or_default()
     }
 
-    /// What is mounted there, on top.
+    /// The topmost mount there.
     ///
     /// # Errors
-    /// `Invalid` when a link is there.
+    /// `Invalid` when it is a symbolic link.
     pub fn mount(&self) -> Result<Option<Mount>> {
         let there = match self.open(ResolveFlag::RESOLVE_BENEATH) {
             Err(Errno::ENOENT) => return Ok(None),
@@ -128,14 +128,14 @@ impl PathBeneath {
             return Ok(None);
         }
         let table = MountTable::read()?;
-        // Nobody unmounts it while it is open.
+        // It cannot be unmounted while it is open.
         let mount = table
             .by_id(id)
             .ok_or_else(|| failed(&self.path, Errno::ESTALE.into()))?;
         Ok(Some(mount.clone()))
     }
 
-    /// The same, as it is found from the root by now.
+    /// The topmost mount there, resolved again from the root.
     ///
     /// # Errors
     /// As those of [`PathBeneath::find`].
@@ -144,17 +144,17 @@ impl PathBeneath {
         place.map_or(Ok(None), |place| place.mount())
     }
 
-    /// Opens what is there to be mounted on: a directory or a file, on which nothing is mounted.
+    /// Opens the mount point: a directory or a file, on which nothing is mounted.
     ///
     /// # Errors
-    /// `Invalid` when it is a link, `InUse` when something is mounted there.
+    /// `Invalid` when it is a symbolic link, `InUse` when something is mounted there.
     pub(super) fn open_bare(&self) -> Result<OwnedFd> {
         let flags = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV;
         let there = self.open(flags).map_err(|errno| match errno {
             Errno::EXDEV => Error::new(
                 Kind::InUse,
                 format!(
-                    "something else is mounted at {}; unmount it first",
+                    "another mount is present at {}; unmount it first",
                     self.path.display()
                 ),
             ),
@@ -187,7 +187,7 @@ fn open_root(root: &Path) -> io::Result<OwnedFd> {
         .into())
 }
 
-/// Opens a directory in the one before.
+/// Opens a directory in its parent.
 fn enter(
     parent: &OwnedFd,
     (name, so_far, path): (&OsStr, &Path, &Path),
@@ -209,7 +209,7 @@ fn enter(
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(
-                            "target_path {} goes through something that is not a directory",
+                            "target_path {} has a component that is not a directory",
                             path.display()
                         ),
                     ));
@@ -221,7 +221,10 @@ fn enter(
     }
     Err(Error::new(
         Kind::Busy,
-        format!("directory {} comes and goes", so_far.display()),
+        format!(
+            "directory {} is repeatedly created and removed by another process",
+            so_far.display()
+        ),
     ))
 }
 
@@ -231,7 +234,7 @@ fn is_link(mode: libc::mode_t) -> bool {
 
 fn link(path: &Path, link: &Path) -> Error {
     Error::invalid(format!(
-        "target_path {} goes through the symbolic link {}, and below its root none is followed",
+        "target_path {} contains the symbolic link {}, which is not allowed below its root",
         path.display(),
         link.display()
     ))

@@ -1,4 +1,4 @@
-//! A file system follows its device.
+//! Growing a file system to the size of its device.
 
 use std::{
     fs::File,
@@ -9,27 +9,27 @@ use std::{
 use super::{Disk, FileSystem, Probe, exec::Program, filesystem, format::require, probe, system};
 use crate::{Error, Kind, Result, blocking};
 
-/// What [`grow`] found.
+/// The result of [`grow`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
-    /// It was smaller than its device, and is not any more.
+    /// It was smaller than its device, and was grown.
     Grown,
-    /// It was as large as it can be.
+    /// It had its maximum size already.
     Already,
-    /// It is smaller than its device and mounted read-only, so it stays that.
+    /// It is smaller than its device and mounted read-only, so it was not grown.
     ReadOnly,
 }
 
-/// A smaller rest need not be a block of the file system.
+/// A smaller remainder may be less than a block of the file system.
 const LARGEST_BLOCK: u64 = 64 << 10;
 
-/// Makes the file system mounted at `mount_point` as large as its block device `device`.
+/// Grows the file system mounted at `mount_point` to the size of its block device `device`.
 ///
-/// No program is started when it is that already. May be repeated and interrupted.
+/// Runs no program if there is nothing to do. Idempotent; can be repeated after an interruption.
 ///
 /// # Errors
-/// `Invalid` when its programs are missing. `Precondition` when this process may not grow what is mounted;
-/// [`grow_unmounted`] then does it where nobody uses the volume.
+/// `Invalid` when its programs are missing. `Precondition` when this process is not permitted to grow a mounted file
+/// system; [`grow_unmounted`] can then do it while the volume is not in use.
 pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result<Growth> {
     match needs(device, mount_point, kind).await? {
         Growth::Grown => {}
@@ -47,7 +47,7 @@ pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result
         return Err(Error::new(
             Kind::Precondition,
             format!(
-                "growing the mounted ext4 at {} needs the capability CAP_SYS_RESOURCE; give it to the agent, or unmount the volume: it is grown before its next mount",
+                "extending the mounted ext4 at {} requires the capability CAP_SYS_RESOURCE; grant it to the agent, or unmount the volume: it is extended before its next mount",
                 mount_point.display()
             ),
         ));
@@ -56,12 +56,12 @@ pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result
     Ok(Growth::Grown)
 }
 
-/// Makes the unmounted ext4 on `device` as large as that, after a check; xfs and btrfs grow only when mounted.
+/// Grows the unmounted ext4 on `device` to the device's size, after a check; xfs and btrfs grow only while mounted.
 ///
-/// Looks first, and starts no program when there is nothing to do. May be repeated and interrupted.
+/// Runs no program if there is nothing to do. Idempotent; can be repeated after an interruption.
 ///
 /// # Errors
-/// `Command` when the check finds damage that it cannot mend without loss; the data is then as it was.
+/// `Command` when the check finds damage that it cannot repair without data loss; the data is then unchanged.
 pub async fn grow_unmounted(device: &Path, kind: FileSystem) -> Result<Growth> {
     let path = device.to_owned();
     let found = blocking(move || {
@@ -76,15 +76,15 @@ pub async fn grow_unmounted(device: &Path, kind: FileSystem) -> Result<Growth> {
         _ => return Ok(Growth::Already),
     }
     require("resize2fs", kind).await?;
-    // resize2fs refuses a file system that was not checked since its last mount. That something was mended is
-    // the exit status 1 of e2fsck, which is no failure, and comes of any journal that was replayed.
+    // resize2fs refuses a file system that was not checked since its last mount. Exit status 1 of e2fsck means that
+    // errors were corrected; that is not a failure, and happens after any journal replay.
     let check = Program::changing("e2fsck").args(["-f", "-p"]).arg(device);
     check.success_up_to(1).run().await?;
     Program::changing("resize2fs").arg(device).run().await?;
     Ok(Growth::Grown)
 }
 
-/// Whether this process has `CAP_SYS_RESOURCE`, which the kernel wants of who grows a mounted ext4.
+/// Returns true if this process has `CAP_SYS_RESOURCE`, which the kernel requires to grow a mounted ext4.
 pub fn may_grow_mounted_ext4() -> bool {
     const CAP_SYS_RESOURCE: u32 = 24;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -92,7 +92,7 @@ pub fn may_grow_mounted_ext4() -> bool {
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
         .and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    // Where that cannot be read, the kernel will say.
+    // If it cannot be read, the kernel will decide.
     effective.is_none_or(|set| set >> CAP_SYS_RESOURCE & 1 == 1)
 }
 
@@ -125,13 +125,13 @@ fn size_of_mounted(device: &Path, mount_point: &Path, kind: FileSystem) -> Resul
             .map_err(|error| failed(mount_point, error))
     };
     match kind {
-        // ext4 keeps its superblock in the page cache of its device, so a read sees the current one.
+        // ext4 keeps its superblock in the page cache of its device, so a read returns the current one.
         FileSystem::Ext4 => match probe(device)? {
             Probe::Known(found) if found.kind == kind => Ok(found.size_bytes),
             _ => Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} is mounted and holds no {kind} any more",
+                    "{} is mounted but does not contain {kind} any more",
                     device.display()
                 ),
             )),

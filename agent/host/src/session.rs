@@ -1,5 +1,5 @@
-//! A program that goes on running and is told what to do, line after line: it starts once, and finds its memory and its
-//! settings as the line before left them.
+//! Interactive programs: a process that reads commands line by line, and so starts up, allocates memory and reads its
+//! settings only once.
 
 use std::{
     io,
@@ -16,15 +16,15 @@ use tokio::{
 use super::exec;
 use crate::{Error, Kind, Result, blocking_at_once};
 
-/// So long a program may take to complain of the first thing that it does not know.
+/// Timeout for a program to report the first unknown command.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// So much of the end of what it says is kept, in bytes.
+/// Number of bytes kept from the end of its output.
 const KEPT: usize = 64 << 10;
 
 /// A running program that reads commands.
 ///
-/// After what it is to do it is told something that it does not know; when it complains of that, it has done the rest.
-/// It ends when this is dropped, after what it was told last.
+/// Each command is followed by an unknown one; when the program reports that, it has completed the command. It ends
+/// when this value is dropped, after its last command.
 #[derive(Debug)]
 pub struct Session {
     name: &'static str,
@@ -35,14 +35,14 @@ pub struct Session {
     asked: u64,
 }
 
-/// What a program says of a command that it does not know, before and after that: `No such command 'x'`.
+/// The error message of a program for an unknown command, before and after its name: `No such command 'x'`.
 pub type Complaint = (&'static str, &'static str);
 
 impl Session {
     /// Starts a program.
     ///
     /// # Errors
-    /// `Precondition` when it is not installed, `Command` when it does not answer as such a program does.
+    /// `Precondition` when it is not installed, `Command` when it does not behave like such a program.
     pub async fn start(
         name: &'static str,
         environment: &[(&str, &str)],
@@ -52,7 +52,7 @@ impl Session {
         let (output, complained) = exec::own_pipe().map_err(failed)?;
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let environment: Vec<(String, String)> = environment.iter().map(own).collect();
-        // It is read from its disk before this returns.
+        // The program is read from its disk before this returns.
         let start = blocking_at_once(move || {
             let mut command = exec::command(name)?;
             command
@@ -67,33 +67,38 @@ impl Session {
         let mut session = Self {
             name,
             child,
-            stdin: stdin.ok_or_else(|| Error::new(Kind::Bug, "a program without its input"))?,
+            stdin: stdin.ok_or_else(|| {
+                Error::new(
+                    Kind::Bug,
+                    "the standard input of a program was not captured",
+                )
+            })?,
             output,
             complaint,
             asked: 0,
         };
-        tracing::debug!(program = name, "program goes on running");
+        tracing::debug!(program = name, "interactive program started");
         let answer = tokio::time::timeout(PATIENCE, session.carry_out("")).await;
         answer.map_err(|_| {
             Error::new(
                 Kind::Command,
-                format!("{name} does not complain of what it does not know"),
+                format!("{name} did not report the end of a command"),
             )
         })??;
         Ok(session)
     }
 
-    /// Has it carry out a command, a line, and waits until it has, whatever became of it: what it complained of.
+    /// Runs one command line and waits for its end, successful or not; returns the error output.
     ///
     /// # Errors
-    /// `Command` when it has ended; then the command may have been carried out, or half of it.
+    /// `Command` when the program has ended; then the command may have been carried out, or part of it.
     pub async fn carry_out(&mut self, line: &str) -> Result<String> {
         self.asked += 1;
         let unknown = format!("unknown-{}", self.asked);
         let started = Instant::now();
         let input = format!("{line}\n{unknown}\n");
         let write = self.stdin.write_all(input.as_bytes());
-        // The name alone does not do: a program may well repeat what it reads.
+        // The name alone is not enough: a program may echo its input.
         let (before, after) = self.complaint;
         let complaint = format!("{before}{unknown}{after}");
         let read = read_until(&mut self.output, complaint.as_bytes());
@@ -104,13 +109,13 @@ impl Session {
                 ended.map_or_else(String::new, |status: ExitStatus| format!(" ({status})"));
             Error::new(
                 Kind::Command,
-                format!("{} ended while it was needed{status}", self.name),
+                format!("{} ended unexpectedly{status}", self.name),
             )
             .because(error)
         })?;
         let said = String::from_utf8_lossy(&said);
         let end = said.rfind(&complaint).unwrap_or(said.len());
-        // The line of that complaint is none of the command's.
+        // The line of that error message does not belong to the command.
         let said = said.get(..end).unwrap_or_default();
         let said = said
             .rfind('\n')
@@ -121,18 +126,18 @@ impl Session {
                 command = line,
                 elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
                 said,
-                "command carried out"
+                "command completed"
             );
         }
         Ok(said.to_owned())
     }
 
-    /// Whether it has not ended, as far as is known.
+    /// Returns true if it has not ended, as far as is known.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends it, and waits for that.
+    /// Ends it, and waits for the exit.
     pub async fn end(self) {
         let Self {
             name,
@@ -145,12 +150,12 @@ impl Session {
         tracing::debug!(
             program = name,
             status = status.and_then(|status| status.code()),
-            "program ended its run"
+            "interactive program ended"
         );
     }
 }
 
-/// Reads until something is said, and gives what was said last.
+/// Reads until this text appears, and returns the last output.
 async fn read_until(from: &mut pipe::Receiver, what: &[u8]) -> io::Result<Vec<u8>> {
     let mut said: Vec<u8> = Vec::new();
     loop {
@@ -158,7 +163,7 @@ async fn read_until(from: &mut pipe::Receiver, what: &[u8]) -> io::Result<Vec<u8
         if from.read_buf(&mut said).await? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // It may have come in two parts.
+        // It may arrive in two parts.
         let from = before.saturating_sub(what.len());
         let new = said.get(from..).unwrap_or_default();
         if new.windows(what.len()).any(|window| window == what) {
@@ -193,7 +198,7 @@ mod tests {
         }
         let said = session.carry_out("echo a >&2; echo b; echo c >&2").await;
         assert_eq!(said.unwrap(), "a\nc");
-        // More than a pipe holds, there and back.
+        // More than a pipe holds, in both directions.
         let much = format!(
             "for n in {{1..200}}; do echo $n {0} >&2; done # {0}{0}",
             "x".repeat(60_000)
@@ -220,7 +225,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let at = scratch.path().join("made");
         let mut session = begin().await;
-        // Its words have no reader any more when it speaks.
+        // Its output has no reader any more when it is written.
         let slow = format!("sleep 2; echo word; echo word >&2; echo > {}", at.display());
         let soon = Duration::from_millis(50);
         let given_up = tokio::time::timeout(soon, session.carry_out(&slow)).await;

@@ -1,4 +1,4 @@
-//! The room on a mounted file system.
+//! The capacity of a mounted file system.
 
 use std::path::Path;
 
@@ -6,27 +6,27 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 
 use crate::{Error, Result};
 
-/// The room on a mounted file system.
+/// The capacity of a mounted file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
     /// The size of its blocks, in bytes.
     pub block_size: u64,
     /// Its size, in bytes.
     pub total: u64,
-    /// The bytes that an ordinary user can still write.
+    /// The bytes that an unprivileged user can still write.
     pub available: u64,
-    /// The bytes that are not free, those kept for root left out.
+    /// The bytes in use, without those reserved for root.
     pub used: u64,
-    /// The inodes it can have; 0 where they are made as needed.
+    /// The maximum number of inodes; 0 where they are allocated dynamically.
     pub inodes: u64,
-    /// The inodes that are free.
+    /// The number of free inodes.
     pub free_inodes: u64,
-    /// Whether it refuses writes.
+    /// True if it is read-only.
     pub is_read_only: bool,
 }
 
 impl Disk {
-    /// The room on the file system that holds `path`.
+    /// The capacity of the file system that contains `path`.
     pub fn of(path: &Path) -> Result<Self> {
         let found = loop {
             match statvfs(path) {
@@ -37,7 +37,7 @@ impl Disk {
         let found = found.map_err(|error| {
             Error::io(
                 format!(
-                    "could not ask the file system at {} for its room",
+                    "could not get the free space of the file system at {}",
                     path.display()
                 ),
                 error,

@@ -1,61 +1,62 @@
-//! What the bytes at the two ends of a device or image say about what is on it.
+//! Detection of file systems and other contents by the first and last bytes of a device or image.
 //!
 //! **Invariant:** nothing here does I/O.
 
 use super::FileSystem;
 
-/// How much of the beginning is looked at.
+/// Bytes read from the beginning.
 pub(super) const HEAD: usize = 1 << 20;
-/// How much of the end is looked at.
+/// Bytes read from the end.
 pub(super) const TAIL: usize = 1 << 20;
-/// The beginning in which the signatures of our own file systems are.
+/// The part of the beginning that contains the signatures of the supported file systems.
 pub(super) const SHORT_HEAD: usize = 128 << 10;
 
-/// Something, but nothing that we know.
+/// Data without a known signature.
 pub(super) const UNKNOWN: &str = "unknown data";
-/// What an interrupted mkfs.xfs leaves.
+/// Left by an interrupted mkfs.xfs.
 pub(super) const UNFINISHED_XFS: &str = "unfinished xfs";
-/// What an interrupted mkfs.btrfs leaves.
+/// Left by an interrupted mkfs.btrfs.
 pub(super) const UNFINISHED_BTRFS: &str = "unfinished btrfs";
 
-/// What is on a device or image.
+/// The contents of a device or image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// The first and the last mebibyte hold nothing but zeros.
+    /// The first and the last mebibyte contain only zeros.
     Blank,
-    /// A file system that a volume can have.
+    /// A supported file system.
     Known(Superblock),
-    /// Anything else, by name; `unknown data` where even that is not known.
+    /// Other contents, by name; `unknown data` without a known signature.
     Foreign(&'static str),
 }
 
-/// What a file system says of itself.
+/// The superblock of a file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// Which it is.
+    /// The type of the file system.
     pub kind: FileSystem,
-    /// The bytes that it covers.
+    /// Its size, in bytes.
     pub size_bytes: u64,
-    /// Its own id; a copy has its source's.
+    /// Its UUID; a copy has its source's.
     pub uuid: uuid::Uuid,
-    /// Whether it was unmounted, or frozen, when it was last written; unknown for xfs.
+    /// True if it was last unmounted or frozen; unknown for xfs.
     pub is_clean: Option<bool>,
 }
 
-/// Reads one of our own file systems off the beginning of a device.
+/// Detects a supported file system at the beginning of a device.
 fn known(head: &[u8]) -> Option<Superblock> {
-    // What lies at the very beginning first: the others leave that alone, so it may be older there.
+    // A signature at the very beginning takes precedence: the others leave that part unchanged, so theirs may be
+    // older.
     xfs(head).or_else(|| ext4(head)).or_else(|| btrfs(head))
 }
 
-/// What the first bytes say beyond doubt: a container of others, or one of our own file systems.
+/// What the first bytes prove: a container, or a supported file system.
 pub(super) fn early(head: &[u8]) -> Option<Probe> {
     container(head)
         .map(Probe::Foreign)
         .or_else(|| known(head).map(Probe::Known))
 }
 
-/// Reads both ends of a device; both are as long as wanted, or the whole device.
+/// Detects contents from both ends of a device; each has the required length, or is the whole device.
 pub fn probe(head: &[u8], tail: &[u8]) -> Probe {
     if let Some(found) = early(head) {
         return found;
@@ -94,7 +95,7 @@ fn xfs(head: &[u8]) -> Option<Superblock> {
     }
     let block_size = u64::from(bytes(head, 4).map(u32::from_be_bytes)?);
     let blocks = bytes(head, 8).map(u64::from_be_bytes)?;
-    // Set by mkfs.xfs until it has done everything else.
+    // Set by mkfs.xfs until it has completed everything else.
     if *head.get(IN_PROGRESS)? != 0 || !(512..=65_536).contains(&block_size) {
         return None;
     }
@@ -152,15 +153,15 @@ fn btrfs(head: &[u8]) -> Option<Superblock> {
     }
     Some(Superblock {
         kind: FileSystem::Btrfs,
-        // Of the device item: the size on this device.
+        // Part of the device item: the size on this device.
         size_bytes: le64(block, 0xc9 + 8)?,
         uuid: uuid(block, 0x20)?,
-        // A log waits for the next mount.
+        // The log is replayed at the next mount.
         is_clean: Some(le64(block, 0x60)? == 0),
     })
 }
 
-/// Signatures of what wraps or divides a device: a file system's signature behind one is not to be believed.
+/// Signatures of containers and partition tables: a file system signature behind one is not reliable.
 const CONTAINERS: &[(&str, usize, &[u8])] = &[
     ("LUKS", 0, b"LUKS\xba\xbe"),
     ("BitLocker", 3, b"-FVE-FS-"),
@@ -243,7 +244,7 @@ fn foreign(head: &[u8]) -> Option<&'static str> {
     is_partitioned(head).then_some("MBR partition table")
 }
 
-/// Boot sector with at least one entry in use, and every entry of a kind that could be one.
+/// A boot sector with at least one used entry, and only plausible entries.
 fn is_partitioned(head: &[u8]) -> bool {
     let Some(entries) = head.get(446..510) else {
         return false;
@@ -256,7 +257,7 @@ fn is_partitioned(head: &[u8]) -> bool {
         && entries.any(|entry| entry.get(4).is_some_and(|kind| *kind != 0))
 }
 
-/// What keeps its signature at the end of the device.
+/// Formats with their signature at the end of the device.
 fn foreign_tail(tail: &[u8]) -> Option<&'static str> {
     let from_end = |distance: usize| tail.get(tail.len().checked_sub(distance)?..);
     let begins = |distance: usize, magic: &[u8]| {

@@ -1,5 +1,5 @@
-//! The system calls that no safe library of ours wraps: loop devices, reflinks, freezing, new-style mounts, semaphores;
-//! and the allocator's settings.
+//! System calls without a safe wrapper in our dependencies: loop devices, reflinks, freezing, new-style mounts,
+//! semaphores; and the allocator's settings.
 //!
 //! **Invariant:** the only file of this crate with `unsafe`.
 #![expect(
@@ -42,7 +42,7 @@ const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>(
 const XFS_IOC_FSGEOMETRY: Ioctl = nix::request_code_read!(b'X', 126, size_of::<XfsGeometry>());
 const BTRFS_IOC_DEV_INFO: Ioctl = nix::request_code_readwrite!(0x94, 30, size_of::<[u64; 512]>());
 
-/// `struct dm_ioctl` of linux/dm-ioctl.h, in bytes; what a call is about follows it.
+/// Size of `struct dm_ioctl` of linux/dm-ioctl.h, in bytes; the arguments of a call follow it.
 pub(crate) const DM_HEAD: usize = 312;
 
 // linux/loop.h; these numbers carry no size.
@@ -53,15 +53,15 @@ const LOOP_SET_CAPACITY: Ioctl = 0x4C07;
 const LOOP_CONFIGURE: Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: Ioctl = 0x4C82;
 
-/// The loop device refuses writes.
+/// The loop device is read-only.
 pub(crate) const LO_READ_ONLY: u32 = 1;
-/// The loop device goes away with its last user.
+/// The loop device is detached with its last user.
 pub(crate) const LO_AUTOCLEAR: u32 = 4;
-/// The loop device passes the page cache of its backing file by.
+/// The loop device bypasses the page cache of its backing file.
 pub(crate) const LO_DIRECT_IO: u32 = 16;
 
 // linux/mount.h
-/// Enough for one system call.
+/// Stack size for one system call.
 const OUTLIVING_STACK: usize = 16 << 10;
 const OPEN_TREE_CLONE: c_uint = 1;
 /// `MOVE_MOUNT_F_EMPTY_PATH`, `MOVE_MOUNT_T_EMPTY_PATH`.
@@ -86,9 +86,9 @@ pub(crate) struct LoopStatus {
     pub(crate) inode: u64,
     /// `st_rdev` of the backing file, when that is a block device.
     pub(crate) device_id: u64,
-    /// Where in the backing file the loop device begins.
+    /// The offset in the backing file at which the loop device begins.
     pub(crate) offset: u64,
-    /// How many bytes of the backing file it shows; 0 is all.
+    /// The number of bytes of the backing file that it exposes; 0 for all.
     pub(crate) size_limit: u64,
     /// The N of `/dev/loopN`.
     pub(crate) number: u32,
@@ -129,7 +129,7 @@ struct LoopConfig {
     reserved: [u64; 8],
 }
 
-/// The part that matters of `struct xfs_fsop_geom`.
+/// The relevant part of `struct xfs_fsop_geom`.
 #[repr(C)]
 #[derive(Default)]
 struct XfsGeometry {
@@ -142,7 +142,8 @@ struct XfsGeometry {
 const _: () = assert!(size_of::<XfsGeometry>() == 256);
 const _: () = assert!(size_of::<LoopStatus>() == 232 && size_of::<LoopConfig>() == 304);
 
-/// One device-mapper call (linux/dm-ioctl.h) over a buffer that begins with its head, whose size this fills in.
+/// Makes a device-mapper call (linux/dm-ioctl.h) with a buffer that begins with the header, whose size field this
+/// fills in.
 pub(crate) fn device_mapper(control: impl AsFd, call: u8, buffer: &mut [u8]) -> io::Result<()> {
     const SIZE_AT: std::ops::Range<usize> = 12..16;
     let size = u32::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -167,15 +168,15 @@ pub(crate) fn reflink(source: impl AsFd, target: impl AsFd) -> io::Result<()> {
     ioctl_number(target, FICLONE, c_long::from(source.as_fd().as_raw_fd())).map(drop)
 }
 
-/// Flushes the file system of an open directory and holds its writers (`FIFREEZE`).
+/// Flushes and freezes the file system of an open directory (`FIFREEZE`).
 pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
     ioctl_number(directory, FIFREEZE, 0).map(drop)
 }
 
-/// Lets the writers of a frozen file system go on (`FITHAW`); `EINVAL` when it is not frozen.
+/// Thaws a file system (`FITHAW`); `EINVAL` when it is not frozen.
 ///
-/// btrfs reads its superblock first, and when who thaws is killed while it does, it is read-only from then on until it is
-/// unmounted: so that is done by a process that does not die with this one.
+/// btrfs reads its superblock first, and if the caller is killed meanwhile, the file system becomes read-only until
+/// it is unmounted: so the call is made by a process that does not die with this one.
 pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
     let thaw = || ioctl_number(&directory, FITHAW, 0).map(drop);
     if fstatfs(&directory)?.filesystem_type() == BTRFS_SUPER_MAGIC {
@@ -184,21 +185,21 @@ pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
     thaw()
 }
 
-/// Makes one system call, which uses no file but `directory`, in a process of its own, which ends when this one is killed
-/// as it would otherwise. The call itself is made here where there can be no such process.
+/// Makes one system call, which uses no file but `directory`, in a child process that survives if this one is killed.
+/// If no such process can be started, the call is made in this one.
 fn outliving(directory: BorrowedFd<'_>, call: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
     let mut outcome = Ok(());
     let mut stack = [0; OUTLIVING_STACK];
     let work = Box::new(|| {
-        // Else it would keep the lock of the state directory, and with that the next agent from starting.
+        // Otherwise it would keep the lock of the state directory, and the next agent could not start.
         close_all_but(directory);
         outcome = call();
         0
     });
-    // As vfork(2): the memory is shared, and this thread waits until the other process has ended.
+    // Like vfork(2): the memory is shared, and this thread waits until the child has ended.
     let flags = CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK;
-    // SAFETY: what runs there takes no lock and no memory, and ends before anything of this frame is gone: also when this
-    // process is killed meanwhile, for the memory is that of the other one, too.
+    // SAFETY: the child takes no locks and allocates no memory, and ends before this frame is left: even if this
+    // process is killed meanwhile, because the memory also belongs to the child.
     let started = unsafe { nix::sched::clone(work, &mut stack, flags, None) };
     let Ok(child) = started else {
         return call();
@@ -207,7 +208,7 @@ fn outliving(directory: BorrowedFd<'_>, call: &dyn Fn() -> io::Result<()>) -> io
     outcome
 }
 
-/// Closes every file of this process but one, where the kernel can (`close_range(2)`, Linux 5.9).
+/// Closes every file of this process except one, if the kernel supports it (`close_range(2)`, Linux 5.9).
 fn close_all_but(kept: BorrowedFd<'_>) {
     let kept = kept.as_raw_fd().unsigned_abs();
     let below = kept.checked_sub(1).map(|last| (0, last));
@@ -217,14 +218,14 @@ fn close_all_but(kept: BorrowedFd<'_>) {
     }
 }
 
-/// Makes the semaphore of this key; `EEXIST` when there is one.
+/// Creates the semaphore with this key; `EEXIST` when it exists.
 pub(crate) fn new_semaphore(key: i32) -> io::Result<c_int> {
     const FLAGS: c_int = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
     // SAFETY: semget(2) takes numbers only.
     nix::errno::Errno::result(unsafe { libc::semget(key, 1, FLAGS) }).map_err(io::Error::from)
 }
 
-/// The value of a semaphore, after it was set to `value` if there is one.
+/// Returns the value of a semaphore, after setting it if a value is given.
 pub(crate) fn semaphore(id: c_int, value: Option<c_int>) -> io::Result<c_int> {
     let result = match value {
         // SAFETY: SETVAL takes a number.
@@ -235,21 +236,21 @@ pub(crate) fn semaphore(id: c_int, value: Option<c_int>) -> io::Result<c_int> {
     nix::errno::Errno::result(result).map_err(io::Error::from)
 }
 
-/// How many processes wait until a semaphore is zero.
+/// Number of processes that wait until a semaphore is zero.
 pub(crate) fn waiting_for_zero(id: c_int) -> io::Result<c_int> {
     // SAFETY: GETZCNT takes nothing.
     let result = unsafe { libc::semctl(id, 0, libc::GETZCNT) };
     nix::errno::Errno::result(result).map_err(io::Error::from)
 }
 
-/// The process that changed a semaphore last; zero when it is of another process namespace.
+/// The process that changed a semaphore last; zero if it belongs to another process namespace.
 pub(crate) fn last_user(id: c_int) -> io::Result<c_int> {
     // SAFETY: GETPID takes nothing.
     let result = unsafe { libc::semctl(id, 0, libc::GETPID) };
     nix::errno::Errno::result(result).map_err(io::Error::from)
 }
 
-/// Takes a semaphore away.
+/// Removes a semaphore.
 pub(crate) fn remove_semaphore(id: c_int) -> io::Result<()> {
     // SAFETY: IPC_RMID takes nothing.
     let result = unsafe { libc::semctl(id, 0, libc::IPC_RMID) };
@@ -257,7 +258,7 @@ pub(crate) fn remove_semaphore(id: c_int) -> io::Result<()> {
     Ok(())
 }
 
-/// Has a signal change nothing for this process.
+/// Makes this process ignore a signal.
 pub(crate) fn ignore(number: Signal) {
     // SAFETY: no handler of ours runs.
     let _ = unsafe { signal(number, SigHandler::SigIgn) };
@@ -274,14 +275,14 @@ pub(crate) fn receive_files(socket: impl AsFd, most: usize) -> io::Result<Option
     if message.bytes == 0 {
         return Ok(None);
     }
-    // Some have been lost: there is no room for them in the table of this process.
+    // Some files were lost: the descriptor table of this process is full.
     if message.flags.contains(MsgFlags::MSG_CTRUNC) {
         return Err(io::Error::from_raw_os_error(libc::EMFILE));
     }
     let mut files = Vec::new();
     for part in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(numbers) = part {
-            // SAFETY: the kernel has made these descriptors for this call, and nobody else knows them.
+            // SAFETY: the kernel has created these descriptors for this call, and nothing else uses them.
             let new = |number| unsafe { File::from_raw_fd(number) };
             files.extend(numbers.into_iter().map(new));
         }
@@ -289,19 +290,19 @@ pub(crate) fn receive_files(socket: impl AsFd, most: usize) -> io::Result<Option
     Ok(Some(files))
 }
 
-/// Makes a stretch of a block device read as zeros (`BLKZEROOUT`): start and length in bytes, multiples of 512.
+/// Makes a range of a block device read as zeros (`BLKZEROOUT`): start and length in bytes, multiples of 512.
 pub(crate) fn zero_range(device: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     // SAFETY: BLKZEROOUT reads two u64 from its argument.
     unsafe { ioctl_value(device, BLKZEROOUT, &mut [start, length]) }.map(drop)
 }
 
-/// Tells a block device to forget a stretch (`BLKDISCARD`): start and length in bytes, multiples of 512.
+/// Discards a range of a block device (`BLKDISCARD`): start and length in bytes, multiples of 512.
 pub(crate) fn discard_range(device: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     // SAFETY: BLKDISCARD reads two u64 from its argument.
     unsafe { ioctl_value(device, BLKDISCARD, &mut [start, length]) }.map(drop)
 }
 
-/// The bytes that a block device holds.
+/// The size of a block device, in bytes.
 pub(crate) fn device_size(device: impl AsFd) -> io::Result<u64> {
     let mut bytes = 0_u64;
     // SAFETY: BLKGETSIZE64 writes one u64 to its argument.
@@ -309,7 +310,7 @@ pub(crate) fn device_size(device: impl AsFd) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// The bytes that a mounted xfs covers; asked of the file system, for its superblock on the disk may be older.
+/// The size of a mounted xfs, in bytes; read from the file system, because its superblock on disk may be older.
 pub(crate) fn xfs_size(directory: impl AsFd) -> io::Result<u64> {
     let mut geometry = XfsGeometry::default();
     // SAFETY: XFS_IOC_FSGEOMETRY writes one `struct xfs_fsop_geom`, whose size is asserted above.
@@ -317,9 +318,9 @@ pub(crate) fn xfs_size(directory: impl AsFd) -> io::Result<u64> {
     Ok(geometry.data_blocks * u64::from(geometry.block_size))
 }
 
-/// The bytes that a mounted btrfs covers on its first device.
+/// The size of a mounted btrfs on its first device, in bytes.
 pub(crate) fn btrfs_size(directory: impl AsFd) -> io::Result<u64> {
-    // `struct btrfs_ioctl_dev_info_args`: the device's number first, the bytes that it holds fifth.
+    // `struct btrfs_ioctl_dev_info_args`: the device id first, the total bytes fifth.
     let mut arguments = [0_u64; 512];
     let [device, _, _, _, ..] = &mut arguments;
     *device = 1;
@@ -329,12 +330,13 @@ pub(crate) fn btrfs_size(directory: impl AsFd) -> io::Result<u64> {
     Ok(bytes)
 }
 
-/// The number of a loop device that nobody uses, which the kernel makes if need be.
+/// The number of an unused loop device, which the kernel creates if necessary.
 pub(crate) fn free_loop_device(control: impl AsFd) -> io::Result<c_int> {
     ioctl_number(control, LOOP_CTL_GET_FREE, 0)
 }
 
-/// Gives an unused loop device its backing file, flags and block size in one step; `EBUSY` when another was faster.
+/// Sets the backing file, flags and block size of an unused loop device in one step; `EBUSY` when another process was
+/// first.
 pub(crate) fn configure_loop_device(
     device: impl AsFd,
     backing: impl AsFd,
@@ -355,7 +357,7 @@ pub(crate) fn configure_loop_device(
     unsafe { ioctl_value(device, LOOP_CONFIGURE, &mut config) }
 }
 
-/// What is behind a loop device; `ENXIO` when nothing is.
+/// The status of a loop device; `ENXIO` when it is not in use.
 pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopStatus> {
     let mut status = LoopStatus::ZERO;
     // SAFETY: LOOP_GET_STATUS64 writes one `struct loop_info64`, whose size is asserted above.
@@ -363,23 +365,23 @@ pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopStatus> {
     Ok(status)
 }
 
-/// Changes the flags of a loop device that can be changed: of ours, [`LO_AUTOCLEAR`] alone.
+/// Changes the flags of a loop device that can be changed: of those used here, only [`LO_AUTOCLEAR`].
 pub(crate) fn set_loop_status(device: impl AsFd, mut status: LoopStatus) -> io::Result<()> {
     // SAFETY: LOOP_SET_STATUS64 reads one `struct loop_info64`, whose size is asserted above.
     unsafe { ioctl_value(device, LOOP_SET_STATUS64, &mut status) }
 }
 
-/// Takes the backing file away as soon as nobody has the device open.
+/// Detaches the backing file as soon as the device is not open any more.
 pub(crate) fn clear_loop_device(device: impl AsFd) -> io::Result<()> {
     ioctl_number(device, LOOP_CLR_FD, 0).map(drop)
 }
 
-/// Makes a loop device as large as its backing file is now.
+/// Resizes a loop device to the current size of its backing file.
 pub(crate) fn refresh_loop_size(device: impl AsFd) -> io::Result<()> {
     ioctl_number(device, LOOP_SET_CAPACITY, 0).map(drop)
 }
 
-/// A copy of the mount at `source` (of `source` itself, when that is a file in it), attached nowhere yet.
+/// A detached copy of the mount at `source` (or of `source` itself, if it is a file).
 pub(crate) fn clone_mount(source: &Path) -> io::Result<OwnedFd> {
     let source = c_path(source)?;
     let flags = OPEN_TREE_CLONE | c_uint::try_from(libc::O_CLOEXEC).map_err(io::Error::other)?;
@@ -388,7 +390,7 @@ pub(crate) fn clone_mount(source: &Path) -> io::Result<OwnedFd> {
     new_descriptor(fd)
 }
 
-/// Mounts a block device where nobody sees it; it is unmounted when the last descriptor of it goes.
+/// Mounts a block device without attaching it to the mount tree; it is unmounted when its last descriptor is closed.
 ///
 /// `options` are those of the file system: `name` or `name=value`.
 pub(crate) fn mount_aside(device: &Path, fs_type: &str, options: &[String]) -> io::Result<OwnedFd> {
@@ -434,7 +436,7 @@ pub(crate) fn mount_aside(device: &Path, fs_type: &str, options: &[String]) -> i
     new_descriptor(mount)
 }
 
-/// Has the file system of an open directory give its free blocks back (`FITRIM`).
+/// Discards the free blocks of the file system of an open directory (`FITRIM`).
 pub(crate) fn trim(directory: impl AsFd) -> io::Result<()> {
     // `struct fstrim_range`: start, length, least length.
     let mut range = [0_u64, u64::MAX, 0];
@@ -442,10 +444,11 @@ pub(crate) fn trim(directory: impl AsFd) -> io::Result<()> {
     unsafe { ioctl_value(directory, FITRIM, &mut range) }
 }
 
-/// Reads entries of an open directory (`struct linux_dirent64`) into a buffer: how many bytes, none at its end.
+/// Reads entries of an open directory (`struct linux_dirent64`) into a buffer; returns the number of bytes, zero at
+/// its end.
 pub(crate) fn read_entries(directory: impl AsFd, buffer: &mut [u8]) -> io::Result<usize> {
     let directory = directory.as_fd().as_raw_fd();
-    // SAFETY: getdents64(2) writes no more bytes than it is told that the buffer has.
+    // SAFETY: getdents64(2) writes at most as many bytes as the given buffer length.
     let result = unsafe {
         libc::syscall(
             libc::SYS_getdents64,
@@ -459,20 +462,20 @@ pub(crate) fn read_entries(directory: impl AsFd, buffer: &mut [u8]) -> io::Resul
 
 fn new_descriptor(result: c_long) -> io::Result<OwnedFd> {
     let fd = c_int::try_from(checked(result)?).map_err(io::Error::other)?;
-    // SAFETY: the call made this descriptor and nobody else knows it.
+    // SAFETY: the call has created this descriptor, and nothing else uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Has a mount allow less, by `MOUNT_ATTR_*`; the file system behind it stays as it is.
+/// Restricts a mount by `MOUNT_ATTR_*`; its file system is unchanged.
 pub(crate) fn restrict_mount(mount: BorrowedFd<'_>, attributes: u64) -> io::Result<()> {
-    // How access times are kept is one of several, so that another one must go first.
+    // The access-time mode is one value of several, so the old one must be cleared.
     let cleared = match attributes & MOUNT_ATTR_ATIME {
         0 => 0,
         _ => MOUNT_ATTR_ATIME,
     };
     // `struct mount_attr`: flags to set, flags to clear, propagation, user namespace.
     let attributes: [u64; 4] = [attributes, cleared, 0, 0];
-    // SAFETY: mount_setattr(2) reads an empty path and as many bytes of attributes as it is told.
+    // SAFETY: mount_setattr(2) reads an empty path and the given number of bytes of attributes.
     let result = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
@@ -486,7 +489,8 @@ pub(crate) fn restrict_mount(mount: BorrowedFd<'_>, attributes: u64) -> io::Resu
     checked(result).map(drop)
 }
 
-/// Attaches a mount that [`clone_mount`] made; it appears in one step at what `target` has open, wherever that is by now.
+/// Attaches a mount that [`clone_mount`] created; it appears atomically at the opened `target`, even if that was
+/// moved.
 pub(crate) fn move_mount(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: move_mount(2) reads two empty paths.
     let result = unsafe {
@@ -502,17 +506,17 @@ pub(crate) fn move_mount(mount: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::R
     checked(result).map(drop)
 }
 
-/// Limits the allocator to one heap for all threads (`M_ARENA_MAX`), where it is that of glibc.
+/// Limits the allocator to one arena for all threads (`M_ARENA_MAX`), if it is glibc's.
 pub(crate) fn share_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it takes two numbers, and changes nothing but the allocator's own settings, under its lock.
+    // SAFETY: it takes two numbers, and changes only the allocator's own settings, under its lock.
     let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
-/// Gives the free pages of the heap back to the kernel, where the allocator is that of glibc.
+/// Returns the free pages of the heap to the kernel, if the allocator is glibc's.
 pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: it gives back pages in which nothing is allocated, under the allocator's lock.
+    // SAFETY: it returns pages without allocations, under the allocator's lock.
     let _ = unsafe { libc::malloc_trim(0) };
 }
 
@@ -528,7 +532,7 @@ fn checked(result: c_long) -> io::Result<c_long> {
 }
 
 fn ioctl_number(fd: impl AsFd, request: Ioctl, argument: c_long) -> io::Result<c_int> {
-    // SAFETY: none of the requests given here lets the kernel read or write memory of ours.
+    // SAFETY: none of the requests passed here lets the kernel read or write this process's memory.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, argument) };
     checked(c_long::from(result))?;
     Ok(result)
@@ -538,7 +542,7 @@ fn ioctl_number(fd: impl AsFd, request: Ioctl, argument: c_long) -> io::Result<c
 /// `request` must read and write no more than one `T`, and any bytes that it writes must be a `T`.
 unsafe fn ioctl_value<T>(fd: impl AsFd, request: Ioctl, value: &mut T) -> io::Result<()> {
     let argument = std::ptr::from_mut(value);
-    // SAFETY: the argument is one live `T`, and the caller vouches for the request.
+    // SAFETY: the argument is one live `T`, and the caller guarantees the contract of the request.
     let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, argument) };
     checked(c_long::from(result)).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Small file systems on loop devices, for tests; all goes away when its value is dropped.
+//! Small file systems on loop devices, for tests; all are removed when their value is dropped.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::{Access, FileSystem, LoopDevice, MountOptions, MountTable, loop_device, mount};
 
-/// A temporary directory whose mounts are taken away before it is.
+/// A temporary directory whose mounts are unmounted before it is removed.
 #[derive(Debug)]
 pub struct Scratch {
     directory: TempDir,
@@ -20,6 +20,7 @@ pub struct Scratch {
 impl Scratch {
     /// A new one.
     #[expect(clippy::new_without_default, reason = "it makes a directory")]
+    #[expect(clippy::new_without_default, reason = "it creates a directory")]
     pub fn new() -> Self {
         let directory = tempfile::Builder::new()
             .prefix("drumlin-test-")
@@ -50,7 +51,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // A device may be behind a file on another device's mount: each round frees what the one before could not.
+        // A backing file may be on a mount of another device: each round frees what the previous one could not.
         for _ in 0..4 {
             if take_away(&self.path()).is_empty() {
                 return;
@@ -62,11 +63,11 @@ impl Drop for Scratch {
     }
 }
 
-/// Takes away all mounts and loop devices of a directory; what is left, with the command that would do it.
+/// Removes all mounts and loop devices of a directory; returns what is left, with the command that would remove it.
 fn take_away(path: &Path) -> Vec<(String, crate::Error)> {
     let mut left = Vec::new();
     let table = MountTable::read().unwrap_or_default();
-    // What was mounted last may cover what was mounted before.
+    // Later mounts may cover earlier ones.
     for mount in table.below(path).collect::<Vec<_>>().into_iter().rev() {
         if let Err(error) = mount::unmount(&mount.target) {
             left.push((format!("umount {}", mount.target.display()), error));
@@ -84,10 +85,10 @@ fn take_away(path: &Path) -> Vec<(String, crate::Error)> {
 
 #[expect(clippy::print_stderr, reason = "who runs the tests cleans up by hand")]
 fn report(command: &str, error: &crate::Error) {
-    eprintln!("could not clean up ({error:?}); do it by hand: {command}");
+    eprintln!("could not clean up ({error:?}); run manually: {command}");
 }
 
-/// Starts a program of the test's own and waits for it.
+/// Runs a program for a test and waits for it.
 #[expect(
     clippy::disallowed_methods,
     reason = "tests compare with what programs say, and make what they look at"
@@ -103,7 +104,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Starts a program of the test's own and kills it after `delay`, if it has not ended by then.
+/// Runs a program for a test and kills it after `delay`, if it has not ended by then.
 #[expect(
     clippy::disallowed_methods,
     reason = "tests make what an interruption leaves"
@@ -116,7 +117,7 @@ pub fn run_and_kill(program: &str, arguments: &[&str], delay: Duration) {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // The instant is what is tested here, so nothing is awaited.
+    // The timing itself is tested here, so there is no event to await.
     std::thread::sleep(delay);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -152,13 +153,13 @@ impl Mounted {
         }
     }
 
-    /// Where it is mounted.
+    /// Its mount point.
     pub fn path(&self) -> &Path {
         &self.target
     }
 }
 
-/// Makes a file system with the program that people use.
+/// Creates a file system with the standard program.
 pub fn format(kind: FileSystem, image: &Path) {
     let image = image.to_str().unwrap();
     match kind {

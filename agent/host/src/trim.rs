@@ -1,4 +1,4 @@
-//! Free blocks of file systems, given back to what they are on.
+//! Trimming: returning the free blocks of file systems to the storage below.
 
 use std::{
     fs::File,
@@ -9,7 +9,7 @@ use std::{
 use super::{FileSystem, MountOptions, system};
 use crate::{Error, Kind, Result};
 
-/// Has a mounted file system tell its device which blocks are free. A device that takes none is no error.
+/// Discards the free blocks of a mounted file system. A device that does not support it is not an error.
 ///
 /// # Errors
 /// `Precondition` when it is read-only.
@@ -19,8 +19,8 @@ pub fn trim(mount_point: &Path) -> Result<()> {
     trim_open(&directory, mount_point)
 }
 
-/// The same for a file system that is mounted nowhere: it is mounted where nobody sees it meanwhile, and is not any more
-/// when this process ends.
+/// As [`trim`], for an unmounted file system: it is mounted invisibly meanwhile, and is unmounted when this process
+/// ends.
 ///
 /// # Errors
 /// `Precondition` when the kernel cannot mount it.
@@ -45,7 +45,7 @@ pub fn trim_unmounted(device: &Path, kind: FileSystem) -> Result<()> {
 }
 
 fn trim_open(directory: impl AsFd, what: &Path) -> Result<()> {
-    // What was freed a moment ago is not free on the disk before the journal has it.
+    // Recently freed blocks are not free on the disk before the journal is committed.
     let synced = nix::unistd::syncfs(directory.as_fd());
     synced.map_err(|errno| failed(what, errno.into()))?;
     match system::trim(directory) {
@@ -60,7 +60,7 @@ fn trim_open(directory: impl AsFd, what: &Path) -> Result<()> {
 
 fn failed(what: &Path, error: std::io::Error) -> Error {
     Error::io(
-        format!("could not give the free blocks of {} back", what.display()),
+        format!("could not trim the free blocks of {}", what.display()),
         error,
     )
 }

@@ -1,4 +1,4 @@
-//! udevd: whether one runs here, and what it is told to do with the devices that are made without LVM.
+//! udevd: detecting it, and the udev flags of devices that are created without LVM.
 
 use std::{
     io,
@@ -15,50 +15,50 @@ use super::{
 };
 use crate::{Error, Kind, Result};
 
-/// Where udevd listens (`udev_ctrl_new`).
+/// The control socket of udevd (`udev_ctrl_new`).
 const CONTROL: &str = "/run/udev/control";
 
-// libdevmapper.h: what rules such as 55-dm.rules, 56-lvm.rules and 69-lvm.rules leave out.
+// libdevmapper.h: the flags that disable rules such as 55-dm.rules, 56-lvm.rules and 69-lvm.rules.
 const DISABLE_DM_RULES: u32 = 1 << 0;
 const DISABLE_SUBSYSTEM_RULES: u32 = 1 << 1;
 const DISABLE_DISK_RULES: u32 = 1 << 2;
 const DISABLE_OTHER_RULES: u32 = 1 << 3;
 const LOW_PRIORITY: u32 = 1 << 4;
 const DISABLE_LIBRARY_FALLBACK: u32 = 1 << 5;
-/// An event with this one counts; any other, such as those of `udevadm trigger`, keeps what was said before.
+/// Only an event with this flag changes the stored flags; others, such as those of `udevadm trigger`, keep them.
 const PRIMARY_SOURCE: u32 = 1 << 6;
 
-/// The flags are the upper half of a cookie. Nobody is told that an event is handled when the lower half is zero
+/// The flags are the upper half of a cookie. A zero lower half means that no process waits for the event
 /// (`_udevcomplete` of dmsetup).
 pub(super) const SHIFT: u32 = 16;
-/// The upper half of a cookie, where it is the key of its semaphore (`DM_COOKIE_MAGIC`).
+/// The upper half of a cookie that is the key of its semaphore (`DM_COOKIE_MAGIC`).
 pub(super) const MAGIC: u32 = 0x0d4d;
 
-/// What is there while udevd has events to handle (`udev_queue_is_empty`).
+/// Exists while udevd has events to handle (`udev_queue_is_empty`).
 const QUEUE: &str = "/run/udev/queue";
 
-/// So long an idle udevd may take to answer: less than callers are kept for the disks of a group. Usually it is
+/// Timeout for a reply of an idle udevd: less than the timeout for the disks of a group. Usually it takes
 /// milliseconds.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// So long it may take while it has events to handle, as after a boot with many disks.
+/// Timeout while it has events to handle, as after a boot with many disks.
 const PATIENCE_BUSY: Duration = Duration::from_secs(30);
-/// So long a udevd that did not answer is not asked again: who calls gets the reason, and not a timeout.
+/// Time for which an unresponsive udevd is not tested again: callers get the reason, not a timeout.
 const AGAIN: Duration = Duration::from_secs(10);
-/// What the devices are called that are there to be answered for.
+/// The UUID prefix of the devices that test udevd's replies.
 const ASKING: &str = "DRUMLIN-udev-";
 
-/// Whether udevd makes the device nodes. Looked at once, so that all that is made here is made in the same way.
+/// Returns true if udevd creates the device nodes. Determined once, so that all nodes are created in the same way.
 pub fn is_running() -> bool {
     static FOUND: LazyLock<bool> = LazyLock::new(|| Path::new(CONTROL).exists());
     *FOUND
 }
 
-/// What udevd makes of a device; the same as LVM says of its own (`_get_udev_flags` of `dev_manager.c`).
+/// How udevd treats a device; the same flags as LVM uses for its own devices (`_get_udev_flags` of `dev_manager.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visibility {
-    /// The device of an old-style snapshot: it has all links, but those that its origin has, too.
+    /// The device of an old-style snapshot: it gets all links except those that its origin also has.
     Snapshot,
-    /// A device that is nobody's but ours: what is in it may be a former tenant's, and nobody looks for that or uses it.
+    /// A private device: it may contain a former tenant's data, and must not be probed or used by other programs.
     Hidden,
 }
 
@@ -70,7 +70,8 @@ impl Visibility {
 
     fn flags(self, has_udev: bool) -> u32 {
         let common = PRIMARY_SOURCE | DISABLE_LIBRARY_FALLBACK;
-        // A udevd that cannot be seen from here makes no links that nobody would take away (LVM's `udev_rules=0`).
+        // A udevd that is not visible here must not create links, because nothing would remove them (LVM's
+        // `udev_rules=0`).
         let unseen = if has_udev {
             0
         } else {
@@ -84,18 +85,18 @@ impl Visibility {
     }
 }
 
-/// Makes sure that what udevd says to device-mapper's cookies is heard here. LVM waits for that without an end, with its
-/// group locked. It is said by a semaphore, and those of another IPC namespace are others.
+/// Makes sure that udevd's replies to device-mapper cookies arrive here. LVM waits for them without a timeout, with
+/// its group locked. The reply is a semaphore operation, and another IPC namespace has other semaphores.
 ///
 /// # Errors
-/// [`Kind::Precondition`] when no answer comes, saying what to share.
+/// [`Kind::Precondition`] when no reply arrives, saying which namespace to share.
 pub fn check_answers(mapper: &DeviceMapper) -> Result<()> {
     static SILENT: Mutex<Option<Instant>> = Mutex::new(None);
     let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
     if silent.is_some_and(|since| since.elapsed() < AGAIN) {
         return Err(does_not_answer());
     }
-    // Of agents that were killed here.
+    // Left by agents that were killed here.
     for device in mapper.list(ASKING)? {
         gone(mapper.remove(&device.uuid))?;
     }
@@ -123,14 +124,14 @@ fn does_not_answer() -> Error {
     Error::new(
         Kind::Precondition,
         format!(
-            "udevd runs ({CONTROL}), and what it answers to device-mapper does not come here within {} s ({} s while it has other events to handle), so LVM would wait for ever; give a container the host's IPC namespace (`hostIPC: true`, `--ipc=host`), or see on the host whether udevd works (`udevadm settle`) and has device-mapper's rules (95-dm-notify.rules)",
+            "udevd runs ({CONTROL}), but its replies to device-mapper do not arrive within {} s ({} s while it handles other events), so LVM would wait indefinitely; share the host's IPC namespace with the container (`hostIPC: true`, `--ipc=host`), or check on the host that udevd works (`udevadm settle`) and has the device-mapper rules (95-dm-notify.rules)",
             PATIENCE.as_secs(),
             PATIENCE_BUSY.as_secs()
         ),
     )
 }
 
-/// Another agent may have taken it away.
+/// Another agent may have removed it.
 fn gone(removed: Result<()>) -> Result<()> {
     match removed {
         Err(error) if error.kind() == Kind::NotFound => Ok(()),
@@ -138,7 +139,7 @@ fn gone(removed: Result<()>) -> Result<()> {
     }
 }
 
-/// A semaphore that udevd's `dmsetup udevcomplete` takes one from. It goes with this value.
+/// A semaphore that udevd's `dmsetup udevcomplete` decrements. It is removed with this value.
 #[derive(Debug)]
 struct Cookie {
     /// The lower half of the cookie.
@@ -148,12 +149,12 @@ struct Cookie {
 
 impl Cookie {
     fn new() -> Result<Self> {
-        let failed = |error| Error::io("could not make a semaphore for udevd", error);
+        let failed = |error| Error::io("could not create a semaphore for udevd", error);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        // Any that is free: device-mapper's programs take theirs in the same way.
+        // Any free number: device-mapper's programs choose theirs in the same way.
         let mut number = now.subsec_nanos();
         loop {
-            // Zero means that nobody waits.
+            // Zero means that no process waits.
             number = number % 0xffff + 1;
             let key = ((MAGIC << SHIFT) | number).cast_signed();
             match new_semaphore(key) {
@@ -168,7 +169,7 @@ impl Cookie {
         }
     }
 
-    /// Waits for the answer; whether it came.
+    /// Waits for the reply; returns whether it arrived.
     fn wait(&self) -> Result<bool> {
         let begun = Instant::now();
         let mut idle_since = begun;
@@ -199,7 +200,7 @@ impl Drop for Cookie {
 mod tests {
     use super::*;
 
-    /// Figures as `dmsetup udevflags` shows them for LVM's own devices.
+    /// Values as `dmsetup udevflags` shows them for LVM's own devices.
     #[test]
     fn devices_have_the_flags_of_lvms_own() {
         assert_eq!(Visibility::Snapshot.flags(true), 0x70);

@@ -1,8 +1,9 @@
-//! The semaphores by which device-mapper's programs wait for udevd ("udev cookies"), and which of them are stale.
+//! udev cookies: the semaphores by which device-mapper's programs wait for udevd, and detection of stale ones.
 //!
-//! A program of LVM's makes one for a batch of changes, adds one for each change that udevd answers, and at the end takes
-//! one off, waits for zero and removes it (`_udev_wait` of libdm-common.c). One that is killed leaves it for ever. The kernel
-//! does not know whose a semaphore is, but who waits for it, who changed it last, and when.
+//! An LVM program creates one for a batch of changes, increments it for each change that udevd confirms, and at the
+//! end decrements it, waits for zero and removes it (`_udev_wait` of libdm-common.c). A killed program leaves it
+//! behind forever. The kernel does not record the owner of a semaphore, but who waits for it, who changed it last,
+//! and when.
 
 use std::{fs, io};
 
@@ -17,16 +18,16 @@ use crate::{Error, Kind, Result};
 /// The semaphores of this IPC namespace.
 const SEMAPHORES: &str = "/proc/sysvipc/sem";
 
-/// A cookie as it is at one time.
+/// The state of a cookie at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie {
-    /// Where it is in the kernel's table.
+    /// Its row in the kernel's table.
     row: Row,
-    /// How many answers are awaited, and one more until its program waits.
+    /// The number of pending replies, plus one until its program waits.
     value: i32,
-    /// Whether a program waits for it.
+    /// True if a program waits for it.
     is_awaited: bool,
-    /// The process that changed it last; zero for one of a process namespace that is not seen from here.
+    /// The process that changed it last; zero if that is in a process namespace that is not visible here.
     last_user: i32,
 }
 
@@ -34,16 +35,16 @@ pub struct Cookie {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Row {
     key: u32,
-    /// Never another one's: the kernel counts how often it has given its place away.
+    /// Its id, which is never reused: the kernel counts the uses of each slot.
     semaphore: i32,
-    /// When it was last changed by semop(2), in seconds.
+    /// Time of the last semop(2), in seconds.
     used: i64,
-    /// When its value was set.
+    /// Time at which its value was set, in seconds.
     set: i64,
 }
 
 impl Cookie {
-    /// All that there are. Costs the reading of one file when there are none.
+    /// All cookies. Costs reading one file when there are none.
     ///
     /// # Errors
     /// `Io` when they cannot be read.
@@ -71,14 +72,15 @@ impl Cookie {
         }
     }
 
-    /// Whether no program needs it, as far as the kernel tells: nobody waits for it, who changed it last has ended, and
-    /// it is as it was `before`. It may still be that of a program of LVM's that holds LVM's lock.
+    /// Returns true if no program needs it, as far as the kernel shows: no process waits for it, the last one that
+    /// changed it has ended, and it is unchanged since `before`. It may still belong to an LVM program that holds
+    /// LVM's lock.
     pub fn is_idle(&self, before: &[Self]) -> bool {
         self.is_left(before, is_alive)
     }
 
     fn is_left(&self, before: &[Self], is_alive: impl Fn(i32) -> bool) -> bool {
-        // That is the owner itself, or who answered for udevd, which ends at once.
+        // That is the owner itself, or udevd's helper that replied, which ends at once.
         before.contains(self) && !self.is_awaited && !is_alive(self.last_user)
     }
 
@@ -97,7 +99,7 @@ impl Cookie {
                 tracing::warn!(
                     cookie = format_args!("{key:#x}"),
                     answers = self.value,
-                    "removed a udev cookie that a killed program has left"
+                    "udev cookie of a killed program removed"
                 );
                 Ok(())
             }
@@ -111,7 +113,7 @@ fn parse(text: &str) -> Result<Vec<Row>> {
         parse_row(line).ok_or_else(|| {
             Error::new(
                 Kind::Io,
-                format!("{SEMAPHORES} has a line {line:?}, which is unknown"),
+                format!("could not parse the line {line:?} of {SEMAPHORES}"),
             )
         })
     });
@@ -139,7 +141,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 fn is_alive(pid: i32) -> bool {
-    // kill(2) takes zero and less for groups of processes.
+    // kill(2) treats zero and negative numbers as process groups.
     pid > 0 && kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)
 }
 
@@ -208,7 +210,7 @@ mod tests {
         };
         assert!(!awaited.is_left(&[awaited], |_| false));
         assert!(is_alive(process::id().cast_signed()));
-        // Nobody that is seen from here.
+        // A process that is not visible here.
         assert!(!is_alive(0));
     }
 
@@ -227,7 +229,7 @@ mod tests {
         assert!(!found.is_awaited && !found.is_idle(&[found]));
         found.remove().unwrap();
         assert_eq!(own(), None);
-        // Others may have been faster.
+        // Another process may have removed it first.
         found.remove().unwrap();
     }
 }

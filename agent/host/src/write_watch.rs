@@ -1,4 +1,4 @@
-//! Detects writes to an image through its loop devices, where nothing can hold them back: the kernel counts them.
+//! Detects writes to an image through its loop devices, which cannot be suspended: the kernel counts them.
 
 use std::{
     fs::{self, File, Metadata},
@@ -12,11 +12,11 @@ use std::{
 use super::{Access, DeviceNumber, loop_device::LoopDevice};
 use crate::{Error, Kind, Result};
 
-/// So long a watch waits until no write is under way. The kernel counts a write an instant after the one who synced it was
-/// told, which is longer where the processor has other work.
+/// Timeout for in-flight writes at the start of a watch. The kernel counts a write slightly after its sync was
+/// acknowledged, and later on a busy processor.
 const SETTLING: Duration = Duration::from_millis(200);
 
-/// What the kernel has counted of an image at one point in time.
+/// The kernel's counters for an image at one point in time.
 #[derive(Debug)]
 pub struct WriteWatch {
     image: File,
@@ -24,7 +24,7 @@ pub struct WriteWatch {
     devices: Vec<Device>,
 }
 
-/// When the bytes and the inode of a file were changed last. Too coarse to be the only sign.
+/// Modification times of the file's data and inode. Too coarse to be the only indication.
 type Times = [i64; 4];
 
 #[derive(Debug)]
@@ -43,10 +43,11 @@ struct Done {
 }
 
 impl WriteWatch {
-    /// Watches `image` and those of its devices that take writes.
+    /// Watches `image` and its writable devices.
     ///
     /// # Errors
-    /// `InUse` while one of them is written all the time, `Precondition` where the kernel was told not to count.
+    /// `InUse` while one of them is written continuously, `Precondition` where the kernel's I/O statistics are
+    /// disabled.
     pub fn begin(image: &File, devices: &[LoopDevice]) -> Result<Self> {
         let failed = |error| Error::io("could not watch an image for writes", error);
         let mut watched = Vec::new();
@@ -60,17 +61,20 @@ impl WriteWatch {
                 return Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "the kernel does not count what is written to {}; turn that on with `echo 1 > /sys/block/loop{}/queue/iostats`",
+                        "the kernel does not count writes to {}; enable I/O statistics with `echo 1 > /sys/block/loop{}/queue/iostats`",
                         device.path.display(),
                         device.number
                     ),
                 ));
             }
-            // First what is on its way: a write that ends in between is counted.
+            // First the in-flight writes: a write that ends in between is counted.
             let begun = Instant::now();
             while has_writes_in_flight(&sysfs).map_err(failed)? {
                 if begun.elapsed() > SETTLING {
-                    let message = format!("{} is being written", device.path.display());
+                    let message = format!(
+                        "{} is in use: writes to it are in flight",
+                        device.path.display()
+                    );
                     return Err(Error::new(Kind::InUse, message));
                 }
                 thread::sleep(Duration::from_millis(1));
@@ -87,7 +91,7 @@ impl WriteWatch {
         })
     }
 
-    /// Whether anything was written, or is being written, since the watch began.
+    /// Returns true if anything was written, or is in flight, since the watch began.
     pub fn saw_writes(&self) -> io::Result<bool> {
         for device in &self.devices {
             let in_flight = has_writes_in_flight(&device.sysfs)?;
@@ -95,7 +99,7 @@ impl WriteWatch {
                 return Ok(true);
             }
         }
-        // A write is counted an instant after its bytes are there; the file's times change before.
+        // A write is counted slightly after its data arrives; the file's times change before.
         Ok(times(&self.image.metadata()?) != self.times)
     }
 }
@@ -106,7 +110,7 @@ impl Done {
         Self::parse(&text).ok_or_else(|| unreadable("stat", &text))
     }
 
-    /// Reads `/sys/block/<device>/stat`, as Documentation/block/stat.rst of the kernel describes it.
+    /// Parses `/sys/block/<device>/stat`, as described in the kernel's Documentation/block/stat.rst.
     fn parse(text: &str) -> Option<Self> {
         let numbers: Vec<u64> = text
             .split_whitespace()
@@ -121,11 +125,12 @@ impl Done {
     }
 }
 
-/// Has the kernel count what is written to a loop device that was just attached. A device keeps what an administrator set
-/// for what it showed before.
+/// Enables I/O statistics of a loop device that was just attached. A device keeps the setting that an administrator
+/// made for its previous file.
 pub(super) fn start_counting(device: &LoopDevice) {
     let sysfs = PathBuf::from(format!("/sys/block/loop{}", device.number));
-    // Written only where it must be, for the kernel stops the device for it. Where it may not be, a watch says so.
+    // Written only if necessary, because the kernel briefly freezes the device for it. Where that is not permitted, a
+    // watch reports it.
     if let Ok(false) = counts(&sysfs) {
         let _ = fs::write(sysfs.join("queue/iostats"), "1");
     }
@@ -155,7 +160,9 @@ fn times(file: &Metadata) -> Times {
 }
 
 fn unreadable(file: &str, text: &str) -> io::Error {
-    io::Error::other(format!("`{file}` of a block device says {text:?}"))
+    io::Error::other(format!(
+        "could not parse {text:?} in `{file}` of a block device"
+    ))
 }
 
 #[cfg(test)]

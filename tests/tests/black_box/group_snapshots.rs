@@ -35,7 +35,7 @@ pub(crate) async fn take(agent: &Agent, name: &str, volumes: &[String]) -> Volum
         match answer.await {
             Err(status)
                 if status.code() == Code::Aborted
-                    && status.message().contains("could not be held within")
+                    && status.message().contains("freeze barrier exceeded")
                     && Instant::now() < deadline => {}
             answer => return ok(answer).group_snapshot.unwrap(),
         }

@@ -185,7 +185,7 @@ async fn a_member_that_somebody_else_has_frozen_is_named_and_nothing_is_left() {
         .await;
     let message = refused(answer, Code::Aborted);
     assert!(
-        message.contains(&frozen.0) && message.contains("frozen already"),
+        message.contains(&frozen.0) && message.contains("already frozen"),
         "{message}"
     );
     let after = State::of(load.agent.scratch.path());
@@ -262,7 +262,7 @@ async fn a_copy_that_somebody_removes_is_told_and_nothing_is_left() {
     );
     load.agent.signal(Signal::SIGCONT);
     let message = refused(call.await.unwrap(), Code::Aborted);
-    assert!(message.contains("somebody else"), "{message}");
+    assert!(message.contains("another process is changing"), "{message}");
     assert_eq!(listed(&load.agent).await, 0);
     load.judge_taken(&take(&load.agent, "g", &load.ids()).await)
         .unwrap();

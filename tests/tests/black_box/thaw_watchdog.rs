@@ -90,7 +90,7 @@ fn begin_until_held(load: &Load) -> tokio::task::JoinHandle<Answer> {
     tokio::spawn(async move {
         loop {
             match groups.create_volume_group_snapshot(request.clone()).await {
-                Err(status) if status.message().contains("could not be held within") => {}
+                Err(status) if status.message().contains("freeze barrier exceeded") => {}
                 answer => return answer,
             }
         }
@@ -173,7 +173,7 @@ async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undon
     all_go_on(&load);
     load.agent.signal(Signal::SIGCONT);
     let message = refused(call.await.unwrap(), Code::Aborted);
-    assert!(message.contains("could not be held within"), "{message}");
+    assert!(message.contains("freeze barrier exceeded"), "{message}");
     the_repeat_is_whole(&load).await;
     restart(&mut load).await;
     load.end().await;
@@ -220,7 +220,7 @@ async fn a_guard_that_cannot_be_had_is_an_error_before_anybody_is_held() {
     kill(guard, Signal::SIGKILL).unwrap();
     load.agent.signal(Signal::SIGCONT);
     let message = refused(call.await.unwrap(), Code::Aborted);
-    assert!(message.contains("guard"), "{message}");
+    assert!(message.contains("thaw watchdog"), "{message}");
     the_repeat_is_whole(&load).await;
     restart(&mut load).await;
     load.end().await;

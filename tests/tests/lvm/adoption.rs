@@ -170,7 +170,7 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
         assert_eq!(snapshots(&agent, &id).await, [""; 0]);
     }
     assert_eq!(
-        agent.log().matches("taken over").count(),
+        agent.log().matches("of another node adopted").count(),
         1,
         "one is logged once"
     );
@@ -219,7 +219,7 @@ async fn a_volume_whose_id_this_node_has_already_is_left_to_the_other() {
     let mine = volume(&agent, "v", 32, &raw()).await;
     as_node(&mut agent, "node-b", "thin", ", adoptNode: node-a").await;
     assert_eq!(volumes(&agent).await, [(mine, vec![])]);
-    assert!(agent.log().contains("not taken over"), "{}", agent.log());
+    assert!(agent.log().contains("not adopted"), "{}", agent.log());
 }
 
 #[tokio::test]

@@ -274,7 +274,7 @@ async fn forgotten_devices_are_found_and_set_aside_at_the_start() {
     eventually(names, |names| names.contains(&wanted)).await;
     let log = agent.log();
     for told in [
-        "releases a snapshot of a pool's metadata".to_owned(),
+        "releasing an unused metadata snapshot".to_owned(),
         format!("device={device}"),
         format!("device={}", device + 5),
     ] {
@@ -351,5 +351,5 @@ async fn a_pool_that_is_nearly_full_takes_nothing_new_until_it_has_room() {
         .create_volume(create("huge", 1 << 20, &raw()))
         .await;
     let message = refused(huge, Code::ResourceExhausted);
-    assert!(message.contains("promise"), "{message}");
+    assert!(message.contains("overcommit limit"), "{message}");
 }

@@ -91,7 +91,7 @@ impl Filled {
                 .create_volume(create("small", 4, &raw()))
                 .await);
         }
-        assert_eq!(agent.log().matches("thin pool becomes full").count(), 1);
+        assert_eq!(agent.log().matches("thin pool is filling up").count(), 1);
 
         let path = Path::new(&at.1).join("big");
         let writer = thread::spawn(move || write(&path, 200));

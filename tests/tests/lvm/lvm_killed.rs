@@ -295,6 +295,9 @@ async fn the_udev_cookie_of_a_killed_lvm_is_removed_and_that_of_a_living_one_sta
     drop(lock);
     eventually(cookies, Vec::is_empty).await;
     let log = agent.log();
-    assert!(log.contains("removed a udev cookie"), "{log}");
+    assert!(
+        log.contains("udev cookie of a killed program removed"),
+        "{log}"
+    );
     volume(&agent, "v", 16, &raw()).await;
 }

@@ -119,7 +119,11 @@ async fn a_merge_that_waits_for_its_volume_begins_when_its_administrator_says() 
 
     start_anew(&mut agent).await;
     assert_eq!(tables(&agent, &[&name, &merged]), before, "{}", agent.log());
-    assert!(!agent.log().contains("in step"), "{}", agent.log());
+    assert!(
+        !agent.log().contains("refreshing devices"),
+        "{}",
+        agent.log()
+    );
     write(&at.1, LATER, SINCE);
     drop(used);
     unmount(&agent, &id, &at).await;

@@ -159,7 +159,7 @@ async fn what_has_the_name_of_the_pool_is_used_if_it_is_one_and_else_left_alone(
     let mut controller = agent.controller();
     let answer = controller.create_volume(create("v", 4, &raw()));
     let message = refused(answer.await, Code::FailedPrecondition);
-    assert!(message.contains("is no thin pool"), "{message}");
+    assert!(message.contains("is not a thin pool"), "{message}");
     assert_eq!(names(&group), ["pool"]);
 }
 
@@ -191,7 +191,7 @@ async fn classes_that_share_a_pool_make_it_once() {
         call.await.unwrap();
     }
     assert_eq!(names(&group), WHOLE_POOL);
-    assert_eq!(agent.log().matches("thin pool made").count(), 1);
+    assert_eq!(agent.log().matches("thin pool created").count(), 1);
 }
 
 /// The running `lvm` that makes a pool, or is about to.

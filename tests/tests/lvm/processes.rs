@@ -49,7 +49,7 @@ impl Turns {
 fn started(agent: &Agent) -> usize {
     let lines = lines(agent, |line| {
         let is_lvms = line.contains("command=\"lvm");
-        line.contains("program ended") && is_lvms || line.contains("program goes on running")
+        line.contains("program ended") && is_lvms || line.contains("interactive program started")
     });
     lines.len()
 }
@@ -235,7 +235,7 @@ async fn a_burst_costs_one_program_that_ends_when_it_is_idle() {
     assert_eq!(list.entries.len(), 40);
     let programs = started(&agent) - before;
     assert!(programs <= 2, "{programs} programs for 40 volumes");
-    let has_ended = || !lines(&agent, |line| line.contains("program ended its run")).is_empty();
+    let has_ended = || !lines(&agent, |line| line.contains("interactive program ended")).is_empty();
     assert!(!has_ended(), "it waits for the next change");
     for _ in 0..300 {
         if has_ended() {

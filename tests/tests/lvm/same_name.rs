@@ -129,7 +129,7 @@ async fn with_a_copy_of_a_disk_nothing_is_changed_and_no_choice_is_guessed() {
             .create_volume(create("w", 4, &raw()))
             .await;
         let message = refused(made, Code::FailedPrecondition);
-        assert!(message.contains(&format!("{copy} is a copy")), "{message}");
+        assert!(message.contains(&format!("{copy} duplicates")), "{message}");
         assert_eq!(ids(&agent).await, [id.clone()]);
     }
 

@@ -1,11 +1,11 @@
-//! One at a time, and nobody waits for what is stuck.
+//! Serializes work, without letting callers wait for work that is stuck.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-/// Lets one pass at a time, and knows since when.
+/// A gate that lets one caller pass at a time, and knows since when it is occupied.
 #[derive(Debug)]
 pub(super) struct TimedMutex {
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -13,12 +13,12 @@ pub(super) struct TimedMutex {
     patience: Duration,
 }
 
-/// Somebody is in the gate, until this is dropped.
+/// A caller is in the gate, until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Begun(Arc<Mutex<Option<Instant>>>);
 
 impl TimedMutex {
-    /// A gate that nobody needs longer for than this unless something is wrong.
+    /// A gate that counts as stuck when it is occupied for longer than this.
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             turn: Arc::default(),
@@ -27,15 +27,15 @@ impl TimedMutex {
         }
     }
 
-    /// Does some work in its turn; none when it, or what is before it, is stuck. Once begun it goes on to its end, and
-    /// until then lets nobody else pass.
+    /// Does some work in its turn; none when it, or the work before it, is stuck. Work that has begun runs to
+    /// completion, and blocks the gate until then.
     pub(super) async fn pass<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
         let mut turn = std::pin::pin!(Arc::clone(&self.turn).lock_owned());
         let turn = loop {
-            // The first look at `since` may come too early; then the next one comes soon enough.
+            // The first check of `since` may be too early; then the next one follows soon enough.
             if let Ok(turn) = tokio::time::timeout(self.left(), &mut turn).await {
                 break turn;
             }
@@ -59,19 +59,19 @@ impl TimedMutex {
         }
     }
 
-    /// Notes that something begins.
+    /// Marks the gate as occupied.
     pub(super) fn begin(&self) -> Begun {
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         Begun(Arc::clone(&self.since))
     }
 
-    /// Whether what has begun should have ended long ago.
+    /// Returns true if the gate has been occupied for longer than its limit.
     pub(super) fn is_stuck(&self) -> bool {
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| since.elapsed() >= self.patience)
     }
 
-    /// How long it is worth waiting before looking again.
+    /// The time to wait before checking again.
     fn left(&self) -> Duration {
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map_or(self.patience, |since| {

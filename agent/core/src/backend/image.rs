@@ -1,4 +1,4 @@
-//! Images: bytes with a size, labels and a state of health. A group is one without bytes.
+//! Images: data with a size, labels and a state of health. A group is an image without data.
 
 use std::collections::BTreeMap;
 
@@ -7,71 +7,71 @@ use crate::{
     types::{ImageId, Size},
 };
 
-/// What a back end keeps beside an image's bytes. The keys belong to [`crate::ops`].
+/// The labels that a back end stores with an image. The keys are defined by [`crate::ops`].
 pub type Labels = BTreeMap<String, String>;
 
 /// An image as the disk shows it now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Image {
-    /// Which image.
+    /// The image id.
     pub id: ImageId,
     /// Its size in bytes, by its record.
     pub size: Size,
-    /// What is kept beside it.
+    /// The labels of the image.
     pub labels: Labels,
-    /// Whether its bytes and record are as they should be.
+    /// The health of its data and record.
     pub health: Health,
 }
 
-/// Whether an image is as it should be.
+/// The health of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
-    /// All is well.
+    /// The image is healthy.
     Good,
-    /// It can be used, but has lost what protects it; the text says what, and what to do.
+    /// It is usable, but has lost redundancy or headroom; the text says what, and what to do.
     Degraded(String),
-    /// The record is there, but the bytes are not as it says; the text says how.
+    /// The record is intact, but the data does not match it; the text says how.
     Damaged(String),
-    /// The record cannot be read, or is of a newer version; nothing may be changed.
+    /// The record is unreadable, or has a newer version; nothing may be changed.
     Unreadable(String),
 }
 
-/// What an image is made from.
+/// The source of an image's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     /// Nothing: it reads as zeros.
     Blank,
-    /// The bytes of another image of the same back end, at one moment.
+    /// The data of another image of the same back end, at one point in time.
     CopyOf(ImageId),
 }
 
-/// An image to be made.
+/// The specification of an image to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSpec {
-    /// Which image.
+    /// The image id.
     pub id: ImageId,
-    /// Its size in bytes; at least that of its origin.
+    /// Its size in bytes; at least that of its source.
     pub size: Size,
-    /// Labels that it is born with.
+    /// The labels that it is created with.
     pub labels: Labels,
-    /// What it is made from.
+    /// The source of its data.
     pub origin: Origin,
 }
 
 impl ImageSpec {
-    /// The image that this one is to be a copy of.
+    /// The image that this one is a copy of.
     ///
     /// # Errors
-    /// `Bug` when it is none.
+    /// `Bug` when it is not a copy.
     pub(super) fn source(&self) -> Result<ImageId> {
         match self.origin {
             Origin::CopyOf(source) => Ok(source),
-            Origin::Blank => Err(Error::new(Kind::Bug, format!("{} is no copy", self.id))),
+            Origin::Blank => Err(Error::new(Kind::Bug, format!("{} is not a copy", self.id))),
         }
     }
 }
 
-/// A change of labels, made in one step.
+/// A change of labels, applied atomically.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LabelChange {
     /// Labels to set.
@@ -108,24 +108,24 @@ impl LabelChange {
     }
 }
 
-/// A success that says whether anything changed.
+/// A successful result, and whether this call changed anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change<T> {
-    /// This call did it.
+    /// This call made the change.
     Made(T),
-    /// It was so before.
+    /// The change had been made before.
     Already(T),
 }
 
 impl<T> Change<T> {
-    /// The result, whoever made it.
+    /// The result, regardless of which call made it.
     pub fn into_inner(self) -> T {
         match self {
             Self::Made(value) | Self::Already(value) => value,
         }
     }
 
-    /// Whether this call did it.
+    /// Returns true if this call made the change.
     pub fn is_made(&self) -> bool {
         matches!(self, Self::Made(_))
     }

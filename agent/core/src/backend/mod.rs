@@ -1,6 +1,6 @@
-//! What stores images: one value per device class.
+//! Back ends: they store images, one value per device class.
 //!
-//! The rules of volumes and snapshots are in [`crate::ops`], once; a back end keeps bytes and labels.
+//! The rules of volumes and snapshots are implemented once, in [`crate::ops`]; a back end stores data and labels.
 
 mod adoption;
 pub mod directory;
@@ -23,20 +23,21 @@ use crate::{
     types::{ImageId, Size, SizeRules},
 };
 
-/// What a back end can do.
+/// The features of a back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Features {
-    /// The sizes that it makes.
+    /// The sizes that it supports.
     pub sizes: SizeRules,
-    /// The file system of a volume whose creator named none.
+    /// The default file system of new volumes.
     pub file_system: FileSystem,
-    /// An image's device stays when it is detached.
+    /// The device of an image stays when it is detached.
     pub keeps_devices: bool,
-    /// Blocks that a file system gives back are free for others; elsewhere they are its own, used or not.
+    /// Blocks freed by a file system (`fstrim`) become available to other images; otherwise they stay allocated to
+    /// the image.
     pub takes_back: bool,
 }
 
-/// Back ends whose images can be held at one moment.
+/// Back ends whose images can be quiesced together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// Directories of image files.
@@ -45,139 +46,140 @@ pub enum Family {
     Lvm,
 }
 
-/// What room a back end has.
+/// The capacity of a back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
-    /// Free now, in bytes.
+    /// Free space, in bytes.
     pub available: Size,
-    /// The largest volume that can be made now, in bytes.
+    /// The largest volume that can be created, in bytes.
     pub largest: Size,
 }
 
-/// One value per device class: a directory of image files, a volume group or a thin pool.
+/// The storage of one device class: a directory of image files, a volume group or a thin pool.
 ///
-/// Every method may be repeated and interrupted; a repeat finds what the first call made.
-/// The caller holds the lock of the image's key for every method that changes something.
+/// Every method is idempotent and can be interrupted; a repeated call finds what the first one created. The caller
+/// holds the lock of the image's key for every method that changes something.
 ///
-/// Groups are images of size zero without bytes: they are made blank, listed, found, relabelled and deleted, nothing else.
+/// Groups are images of size zero without data: they can be created blank, listed, read, relabelled and deleted, and
+/// nothing else.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// Which others can hold images of one moment with it.
+    /// The family: back ends of one family can take part in the same group snapshot.
     fn family(&self) -> Family;
 
-    /// What it can do.
+    /// Its features.
     ///
     /// # Errors
-    /// `Precondition` when its storage must be looked at for that, and is missing.
+    /// `Precondition` when they depend on its storage, and that is missing.
     async fn features(&self) -> Result<Features>;
 
-    /// Whether it can be read and written now; the error says what is missing. Costs a few system calls.
+    /// Checks that it is readable and writable; the error says what is missing. Costs a few system calls.
     async fn check(&self) -> Result<()>;
 
-    /// Finishes or undoes what an earlier process left half-made, and thaws what that process froze.
+    /// Recovery: completes or undoes what an earlier process left incomplete, and thaws what that process froze.
     async fn recover(&self) -> Result<()>;
 
-    /// The room that it has.
+    /// Its capacity.
     async fn capacity(&self) -> Result<Capacity>;
 
     /// All its images of one kind, by key, in one pass.
     async fn list(&self, kind: crate::types::ImageKind) -> Result<Vec<Image>>;
 
-    /// One image, or none.
+    /// One image; none if it does not exist.
     async fn get(&self, id: ImageId) -> Result<Option<Image>>;
 
-    /// Makes an image, blank or a copy of another; one that exists already is returned as it is.
+    /// Creates an image, blank or as a copy of another; an existing one is returned unchanged.
     ///
-    /// When it returns the moment of a copy is held. Its bytes may still be missing, and then nobody sees it until
-    /// [`Backend::finish`] has brought them.
+    /// When it returns, the point in time of a copy is fixed. Its data may still be missing; then the image stays
+    /// invisible until [`Backend::finish`] has completed it.
     ///
     /// # Errors
-    /// `NoSpace` when there is no room, and then nothing is left behind.
+    /// `NoSpace` when there is no room; then nothing is left behind.
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>>;
 
-    /// Does what [`Backend::create`] has left, however long that takes. The origin may be used meanwhile.
+    /// Completes what [`Backend::create`] has begun, regardless of the time it takes. The source may be used
+    /// meanwhile.
     ///
     /// # Errors
-    /// `HalfDone` when it goes on with the next call; after any other nothing is left behind.
+    /// `HalfDone` when the next call continues; after any other error nothing is left behind.
     async fn finish(&self, _: &ImageSpec) -> Result<()> {
         Ok(())
     }
 
-    /// How far something is that takes long, for people; none when nothing of the image does.
+    /// The progress of a long-running operation on the image, as text for people; none if there is no such operation.
     fn progress(&self, _: ImageId) -> Option<String> {
         None
     }
 
-    /// The agent ends: what takes long stops where it can go on.
+    /// The agent is stopping: long-running operations stop where they can be resumed.
     fn stop(&self) {}
 
-    /// Makes an image at least `to` bytes large, and its device with it. Never makes it smaller.
+    /// Grows an image, and its device, to at least `to` bytes. Never shrinks it.
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>>;
 
     /// Sets and removes labels, in one durable step.
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>>;
 
-    /// Removes an image and its device; one that does not exist is `Already`.
+    /// Deletes an image and its device; one that does not exist is `Already`.
     ///
     /// # Errors
     /// `InUse` when its device is mounted or open.
     async fn delete(&self, id: ImageId) -> Result<Change<()>>;
 
-    /// Refuses copies that cannot be of one moment, or have no room, before anything is made.
+    /// Refuses copies that cannot be part of one group snapshot, or have no room, before anything is created.
     ///
     /// # Errors
     /// `Precondition` or `NoSpace`, naming the image.
     async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()>;
 
-    /// Makes what copies of one moment need, and says what is left to be done at that. Until then they show nothing that
-    /// means anything; one that is not to be is deleted like any image.
+    /// Creates what the copies of a group snapshot need, and returns the steps for the freeze barrier. Until these
+    /// are done the contents of the copies are undefined; a copy that is not completed is deleted like any image.
     async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan>;
 
-    /// Brings copies of one moment to the disk, after that.
+    /// Flushes the copies of a group snapshot to disk, after the freeze barrier.
     async fn flush_group_snapshot(&self, _: &[ImageSpec]) -> Result<()> {
         Ok(())
     }
 
-    /// Refuses to give volumes back the bytes of snapshots of them where that cannot be done: each is a volume and one of
-    /// its snapshots.
+    /// Refuses a rollback that is not possible: each pair is a volume and one of its snapshots.
     ///
     /// # Errors
     /// `InUse`, `NoSpace`, `Precondition`.
     async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()>;
 
-    /// Gives a volume back the bytes of one of its snapshots, which stays. It keeps its size; what it has behind the
-    /// snapshot's end means nothing. Interrupted, its bytes are neither, until it is repeated.
+    /// Rolls a volume back to one of its snapshots, which is kept. The volume keeps its size; its contents behind the
+    /// end of the snapshot are undefined. If it is interrupted, the contents are undefined until it is repeated.
     ///
     /// # Errors
-    /// `InUse` when its device is mounted or open, and then it is as it was.
+    /// `InUse` when its device is mounted or open; then the volume is unchanged.
     async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()>;
 
-    /// Images that nobody sees any more because their deletion was begun, and that nobody deletes now.
+    /// Images whose deletion was begun and is not in flight; they are not visible any more.
     async fn deleting(&self) -> Result<Vec<ImageId>> {
         Ok(Vec::new())
     }
 
-    /// Ends the deletion of an image that is leaving; one that is not stays as it is.
+    /// Completes the deletion of an image that is being deleted; any other image is left unchanged.
     async fn end_deletion(&self, _: ImageId) -> Result<()> {
         Ok(())
     }
 
-    /// What an image takes of its storage, in bytes, where that is known. What it shares with others counts.
+    /// The space that an image uses in its storage, in bytes, if known. Blocks shared with other images count.
     ///
     /// # Errors
     /// `NotFound`.
     async fn usage(&self, id: ImageId) -> Result<Option<u64>>;
 
-    /// Gives an image a block device, or finds the one that it has.
+    /// Attaches an image to a block device, or finds its existing one.
     ///
     /// # Errors
-    /// `Precondition` when the image is damaged, and then nothing is attached.
+    /// `Precondition` when the image is damaged; then nothing is attached.
     async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf>;
 
-    /// The block devices of an image, as they are now.
+    /// The current block devices of an image.
     async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>>;
 
-    /// Takes the block devices of an image away.
+    /// Detaches the block devices of an image.
     ///
     /// # Errors
     /// `InUse` when one is mounted or open.

@@ -1,4 +1,4 @@
-//! The shared suite: what every back end must do, run on each of them.
+//! The shared suite: the behaviour required of every back end, tested on each of them.
 //!
 //! A behaviour is written once, as a function of a back end; the table at the end runs it on all.
 
@@ -20,13 +20,13 @@ use crate::{
     types::{ImageId, ImageKind, Key, Name, Size},
 };
 
-/// A back end on storage of its own.
+/// A back end on separate storage.
 struct Subject {
     backend: Arc<dyn Backend>,
     storage: Storage,
 }
 
-/// What a subject's images are on.
+/// The storage of a subject's images.
 enum Storage {
     Directory {
         path: PathBuf,
@@ -39,7 +39,7 @@ enum Storage {
 }
 
 impl Subject {
-    /// Takes up the room until only `leave` bytes are left; the room is given back by [`Subject::empty`].
+    /// Uses up the free space until only `leave` bytes are left; [`Subject::empty`] frees it.
     async fn fill(&self, leave: u64) {
         let room = self.backend.capacity().await.unwrap().available.bytes();
         let bytes = room.saturating_sub(leave);
@@ -69,7 +69,7 @@ impl Subject {
 }
 
 impl Drop for Subject {
-    /// Frees the devices that a test left attached, so that the storage below can go.
+    /// Detaches the devices that a test left attached, so that the storage below can be removed.
     fn drop(&mut self) {
         let path = match &self.storage {
             Storage::Directory { path, .. } => path,
@@ -84,7 +84,7 @@ impl Drop for Subject {
     }
 }
 
-/// A thin class on a pool of its own.
+/// A thin class on a separate pool.
 #[cfg(feature = "lab")]
 fn thin(disks: usize) -> Subject {
     let lab = super::lvm::testing::Lab::new(disks, 1200 / u64::try_from(disks).unwrap());
@@ -95,7 +95,7 @@ fn thin(disks: usize) -> Subject {
     }
 }
 
-/// A thick class on disks of its own.
+/// A thick class on separate disks.
 #[cfg(feature = "lab")]
 fn thick(disks: usize, layout: super::lvm::Layout) -> Subject {
     let lab = super::lvm::testing::Lab::new(disks, 1000);
@@ -105,7 +105,7 @@ fn thick(disks: usize, layout: super::lvm::Layout) -> Subject {
     }
 }
 
-/// Makes an image whole.
+/// Creates an image completely.
 async fn create(backend: &dyn Backend, spec: &ImageSpec) -> crate::Result<Change<super::Image>> {
     let made = backend.create(spec).await?;
     backend.finish(spec).await?;
@@ -164,7 +164,7 @@ fn copy(kind: ImageKind, name: &str, of: &ImageSpec, mebibytes: u32) -> ImageSpe
     }
 }
 
-/// Writes through the block device of an image, and lets go of it.
+/// Writes through the block device of an image, and detaches it.
 async fn write(subject: &Subject, id: ImageId, bytes: &[u8], offset: u64) {
     let device = subject.backend.attach(id, Access::ReadWrite).await.unwrap();
     let file = File::options().write(true).open(&device).unwrap();
@@ -345,7 +345,7 @@ async fn deleting_frees_the_device_and_the_room_and_twice_is_no_error(subject: S
     assert!(!subject.backend.delete(spec.id).await.unwrap().is_made());
     assert_eq!(subject.backend.get(spec.id).await.unwrap(), None);
     assert_eq!(subject.backend.list(ImageKind::Volume).await.unwrap(), []);
-    // The name is free again, and shows nothing of what was there.
+    // The name can be reused, and the new volume exposes no former contents.
     create(&*subject.backend, &spec).await.unwrap();
     assert_eq!(read(&subject, spec.id, 4096, 0).await, vec![0; 4096]);
 }
@@ -372,7 +372,7 @@ async fn without_room_nothing_is_left_behind(subject: Subject) {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::NoSpace, "{error:?}");
-    // A copy that runs out of room half-way: what it wrote goes with it.
+    // A copy that runs out of space half-way: the part that it wrote is removed.
     let source = blank("source", 350);
     create(&*subject.backend, &source).await.unwrap();
     let bytes: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
@@ -391,14 +391,14 @@ async fn without_room_nothing_is_left_behind(subject: Subject) {
     subject.fill(20 * MIB).await;
     let clone = copy(ImageKind::Volume, "clone", &source, 350);
     match create(&*subject.backend, &clone).await {
-        // Blocks that are shared need no room.
+        // Shared blocks need no space.
         Ok(_) => drop(subject.backend.delete(clone.id).await.unwrap()),
         Err(error) => assert_eq!(error.kind(), Kind::NoSpace, "{error:?}"),
     }
     assert_eq!(subject.backend.get(clone.id).await.unwrap(), None);
     subject.empty().await;
     subject.backend.delete(source.id).await.unwrap();
-    // xfs gives the blocks of a removed file back in the background.
+    // xfs frees the blocks of a removed file in the background.
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let after = subject.backend.capacity().await.unwrap().available.bytes();
@@ -457,12 +457,12 @@ async fn a_rolled_back_volume_has_the_bytes_of_its_snapshot(subject: Subject) {
     assert_eq!(size, grown);
     let end = grown.bytes() - 4096;
     write(&subject, volume.id, b"end", end).await;
-    // Whatever is done with it, the snapshots stay what they are.
+    // Whatever happens to the volume, the snapshots do not change.
     write(&subject, volume.id, b"newer!", 5 * MIB).await;
     shows(oldest.id, [b"oldest", &[0; 6]]).await;
     shows(before.id, [b"before", &[0; 6]]).await;
     shows(after.id, [b"after!", b"added!"]).await;
-    // Forth, and back further than before.
+    // Forward, and further back than before.
     for (snapshot, words) in [
         (after.id, [b"after!", b"added!"]),
         (oldest.id, [b"oldest", &[0; 6]]),
@@ -487,7 +487,7 @@ async fn a_volume_in_use_is_not_rolled_back(subject: Subject) {
     assert_eq!(given.unwrap_err().kind(), Kind::InUse);
     drop(open);
     assert_eq!(read(&subject, volume.id, 8, MIB).await, b"precious");
-    // What is no snapshot of it.
+    // A snapshot of another volume.
     let other = blank("other", 24);
     create(&*subject.backend, &other).await.unwrap();
     let pairs = [(volume.id, other.id)];

@@ -1,18 +1,20 @@
-//! The time in which writers are held: begun for all at once, ended for all at once, or for each that comes too late.
+//! The freeze barrier: the time during which writers are quiesced. It begins for all at once, and ends for all at
+//! once, or for each one that is late.
 //!
-//! Before that all are settled, some at a time, the last of them when it begins: who has just been settled is held soonest.
+//! Before it, all members are settled, several at a time; the last ones right before it begins, so that they are
+//! quiesced soonest after.
 
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-/// What those who hold writers wait for, and are waited for by.
+/// Synchronises the threads that quiesce the members.
 #[derive(Debug)]
 pub(super) struct Barrier {
-    /// The longest that it may be open.
+    /// Maximum duration of the barrier.
     pub(super) limit: Duration,
-    /// So many hold writers.
+    /// Number of threads that quiesce members.
     pub(super) holders: usize,
     state: Mutex<State>,
     changed: Condvar,
@@ -20,22 +22,25 @@ pub(super) struct Barrier {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Those below are to settle, those below have when it begins, and so many have.
+    /// The members below this number are to settle.
     told: usize,
+    /// The members below this number settle before the barrier begins.
     early: usize,
+    /// Number of members that have settled.
     settled: usize,
     began: Option<Instant>,
     has_ended: bool,
     has_first: bool,
-    /// So many have said that their writers are held, and so many that they are not.
+    /// Number of members that are quiesced.
     held: usize,
+    /// Number of members that could not be quiesced.
     lost: usize,
-    /// So many have let go of all, and do nothing any more.
+    /// Number of members that are released and done.
     left: usize,
 }
 
 impl Barrier {
-    /// One for so many who hold writers.
+    /// A barrier for this number of threads.
     pub(super) fn new(limit: Duration, holders: usize) -> Self {
         Self {
             limit,
@@ -54,7 +59,7 @@ impl Barrier {
         waiting.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same until a deadline at the latest: what waits may wait still.
+    /// Waits until the deadline at the latest; the condition may still be false then.
     fn wait_until(
         &self,
         deadline: Instant,
@@ -67,7 +72,7 @@ impl Barrier {
         waiting.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Has those below a number settle, and waits until they have: whether they could, before the deadline.
+    /// Lets the members below a number settle, and waits for them; returns whether they did before the deadline.
     pub(super) fn settle(&self, end: usize, deadline: Instant) -> bool {
         self.state().told = end;
         self.changed.notify_all();
@@ -75,20 +80,20 @@ impl Barrier {
         state.lost == 0 && state.settled >= end
     }
 
-    /// Waits until the one of this number is to settle: false when it never is.
+    /// Waits until the member with this number is to settle; false when it never is.
     pub(super) fn wait_to_settle(&self, number: usize) -> bool {
         let state = self.wait_while(|state| state.told <= number && !state.has_ended);
         state.told > number
     }
 
-    /// Says that one has settled.
+    /// Reports that a member has settled.
     pub(super) fn has_settled(&self) {
         self.state().settled += 1;
         self.changed.notify_all();
     }
 
-    /// Opens it, and waits until all have said what became of their writers, or it is over: whether all are held. Nobody
-    /// waits here for a device that still flushes when nothing can come of it any more.
+    /// Opens the barrier, and waits until all members have reported, or it is over; returns whether all are quiesced.
+    /// Does not wait for a device that is still flushing once it cannot succeed any more.
     pub(super) fn begin(&self) -> bool {
         let began = Instant::now();
         let mut state = self.state();
@@ -101,37 +106,37 @@ impl Barrier {
         state.lost == 0 && !missing(&state)
     }
 
-    /// Ends it, or has it never begin.
+    /// Ends the barrier, or prevents it from beginning.
     pub(super) fn end(&self) {
         self.state().has_ended = true;
         self.changed.notify_all();
     }
 
-    /// Says that one holds nothing any more.
+    /// Reports that a member is released.
     pub(super) fn leave(&self) {
         self.state().left += 1;
         self.changed.notify_all();
     }
 
-    /// Waits a while until so many hold nothing any more: whether they do.
+    /// Waits until this number of members are released, or the timeout; returns whether they are.
     pub(super) fn wait_for_all(&self, count: usize, patience: Duration) -> bool {
         let state = self.wait_until(Instant::now() + patience, |state| state.left < count);
         state.left >= count
     }
 
-    /// When it began.
+    /// The time at which it began.
     pub(super) fn began(&self) -> Option<Instant> {
         self.state().began
     }
 
-    /// Whether it has been open for as long as it may.
+    /// Returns true if it has reached its maximum duration.
     pub(super) fn is_over(&self) -> bool {
         let began = self.began();
         began.is_some_and(|began| began.elapsed() >= self.limit)
     }
 
-    /// Waits until it begins for the one of this number: false when it never does. Who settled early waits for the last
-    /// ones to settle, for whom it has begun then.
+    /// Waits until it begins for the member with this number; false when it never does. A member that settled early
+    /// waits until the last ones, for whom it has begun then, have settled.
     pub(super) fn wait_for_begin(&self, number: usize) -> bool {
         let waits = |state: &State| {
             let some_settle = state.settled + state.lost < self.holders;
@@ -141,7 +146,7 @@ impl Barrier {
         state.began.is_some()
     }
 
-    /// Says whether some writers are held.
+    /// Reports whether a member is quiesced.
     pub(super) fn tell(&self, is_held: bool) {
         let mut state = self.state();
         if is_held {
@@ -153,7 +158,7 @@ impl Barrier {
         self.changed.notify_all();
     }
 
-    /// Waits until it ends, or has been open for too long: then nothing can come of it any more.
+    /// Waits until it ends, or has reached its maximum duration: then it cannot succeed any more.
     pub(super) fn wait_for_end(&self) {
         let mut state = self.state();
         while !state.has_ended {
@@ -166,7 +171,7 @@ impl Barrier {
         }
     }
 
-    /// Whether who asks is the first one.
+    /// Returns true for the first caller.
     pub(super) fn is_first(&self) -> bool {
         !std::mem::replace(&mut self.state().has_first, true)
     }
@@ -185,7 +190,7 @@ mod tests {
         Instant::now() + Duration::from_mins(1)
     }
 
-    /// What one does that holds writers.
+    /// The work of a thread that quiesces a member.
     fn hold(window: &Barrier, number: usize, is_held: bool) -> bool {
         if !window.wait_to_settle(number) {
             return false;
@@ -298,7 +303,7 @@ mod tests {
     fn nobody_waits_for_longer_than_the_limit() {
         let window = window(Duration::from_millis(50), 2);
         thread::scope(|scope| {
-            // The other one never says anything.
+            // The other member never reports.
             scope.spawn(|| {
                 assert!(hold(&window, 0, true));
                 window.wait_for_end();

@@ -1,7 +1,9 @@
-//! One moment of several images: all their writers wait, then the copies are made, then the writers go on.
+//! Quiescing several images for a point-in-time copy: all writers are quiesced, the copies are taken, then the
+//! writers resume.
 //!
-//! A write that was acknowledged before the last writer was held is in its copy; one that was not waits. So the copies
-//! hold what was acknowledged by one instant, in whatever order the writers were held.
+//! A write that was acknowledged before the last writer was quiesced is in its copy; later ones wait. So the copies
+//! contain exactly the writes acknowledged by one instant, in whatever order the writers were quiesced
+//! (crash-consistent).
 
 mod barrier;
 mod target;
@@ -32,101 +34,102 @@ use super::{
 };
 use crate::{Error, Kind, Result, fail};
 
-/// So long writers wait at most where nothing else is said.
+/// Default timeout of the freeze barrier.
 pub const SHORT: Duration = Duration::from_secs(1);
-/// After a quiesce that failed each device has so long to let go of its writers before others get the locks: what it waits
-/// for may be what they want to do.
+/// After a failed quiesce, time for each device to resume its writers before the locks are released: what it waits
+/// for may need those locks.
 const GRACE: Duration = Duration::from_secs(1);
-/// So often all is synced anew because the locks were long in coming.
+/// Maximum number of repeated syncs when the locks took long to get.
 const LOCK_ROUNDS: usize = 3;
-/// The stack of a thread that holds one image: it does a few system calls.
+/// Stack size of a thread that quiesces one image: it makes a few system calls.
 const STACK: usize = 128 << 10;
-/// So many file systems are settled at a time for each processor: they have their writers wait, and slow each other down.
+/// Number of file systems per processor that are settled in parallel: settling briefly freezes them, and they slow
+/// each other down.
 const SETTLED_AT_ONCE: usize = 8;
-/// The head of an exception store; zeros mean that it is empty.
+/// Size of the header of an exception store; zeros mean that it is empty.
 const STORE_HEAD: usize = 4096;
 
-/// What is done to make a copy.
+/// A step of taking a copy.
 #[derive(Debug)]
 pub enum Step {
-    /// Says something to a thin pool.
+    /// Sends a message to a thin pool.
     Message {
-        /// The pool's uuid.
+        /// The pool's UUID.
         pool: String,
-        /// What.
+        /// The message.
         text: String,
     },
-    /// Takes a device away that nobody uses.
+    /// Removes an unused device.
     Unmap {
-        /// Its uuid.
+        /// Its UUID.
         uuid: String,
     },
-    /// Has an exception store forget what is in it.
+    /// Empties an exception store.
     Forget {
-        /// The store's device.
+        /// The device of the store.
         store: PathBuf,
     },
-    /// Makes the device of a snapshot, which keeps nothing yet: all of it but what depends on the moment.
+    /// Creates the device of a snapshot, which is inactive: everything that can be done before the freeze barrier.
     Prepare {
         /// Its name under `/dev/mapper`.
         name: String,
-        /// Its uuid.
+        /// Its UUID.
         uuid: String,
         /// Its table.
         table: Vec<Line>,
     },
-    /// Has it keep what is overwritten from now on.
+    /// Activates it: from now on it keeps overwritten blocks.
     Start {
-        /// Its uuid.
+        /// Its UUID.
         uuid: String,
     },
-    /// Has a file share the blocks of another one.
+    /// Makes a file share the blocks of another one.
     Share {
-        /// That one.
+        /// The source.
         from: File,
         /// An empty file, or one of holes only.
         to: File,
     },
-    /// Copies a file that cannot be shared.
+    /// Copies a file whose blocks cannot be shared.
     Copy {
-        /// From where.
+        /// The source.
         from: File,
         /// An empty file, or one of holes only.
         to: File,
     },
 }
 
-/// One of the images of a moment.
+/// A member of a group snapshot.
 #[derive(Debug, Default)]
 pub struct Member {
-    /// What it is called, for people.
+    /// Its name, for messages.
     pub name: String,
-    /// What is synced before anything is locked: a directory of each mounted file system, or a block device that is open.
+    /// Flushed before anything is locked: a directory of each mounted file system, or an open block device.
     pub flushed: Vec<File>,
-    /// The file systems that are settled just before.
+    /// The file systems that are settled right before the freeze barrier.
     pub settled: Vec<QuiesceTarget>,
-    /// What keeps its writers waiting, in order.
+    /// What quiesces its writers, in order.
     pub held: Vec<QuiesceTarget>,
-    /// What is done while they still write.
+    /// The steps before the freeze barrier, while writers run.
     pub before: Vec<Step>,
-    /// What is done while they wait.
+    /// The steps within the freeze barrier.
     pub within: Vec<Step>,
 }
 
-/// Says whether what was planned is still right, once nobody else can change it.
+/// Checks that the plan is still valid, once the locks prevent changes.
 pub type Check = Box<dyn Fn() -> Result<()> + Send>;
 
-/// How a lock is taken.
+/// Takes a lock.
 type TakeLock = Box<dyn Fn() -> Result<Flock<File>> + Send>;
 
-/// What is locked against others who would change what is held.
+/// A lock against other processes that could change the members.
 pub struct Lock {
     name: String,
     take: TakeLock,
 }
 
 impl Lock {
-    /// The lock of what is called `name`, the same for all who want it.
+    /// The lock of this name; all callers must use the same name.
     pub fn new(name: &str, take: impl Fn() -> Result<Flock<File>> + Send + 'static) -> Self {
         Self {
             name: name.to_owned(),
@@ -141,16 +144,16 @@ impl fmt::Debug for Lock {
     }
 }
 
-/// A moment to be taken.
+/// The plan of a group snapshot.
 #[derive(Default)]
 pub struct QuiescePlan {
-    /// What is locked meanwhile.
+    /// The locks to take.
     pub locks: Vec<Lock>,
-    /// Looked at once they are.
+    /// Checks that are made under the locks.
     pub checks: Vec<Check>,
-    /// The images.
+    /// The members.
     pub members: Vec<Member>,
-    /// The longest that writers may wait.
+    /// Timeout of the freeze barrier.
     pub limit: Duration,
 }
 
@@ -164,17 +167,17 @@ impl fmt::Debug for QuiescePlan {
     }
 }
 
-/// What a moment was.
+/// The result of a freeze barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PointInTime {
-    /// When it was.
+    /// The point in time of the copies.
     pub at: SystemTime,
-    /// So long writers waited.
+    /// How long writers were quiesced.
     pub window: Duration,
 }
 
 impl QuiescePlan {
-    /// Adds what another back end has for the same moment. Writers wait no longer than the strictest of them says.
+    /// Merges the plan of another back end for the same group snapshot. The shorter timeout applies.
     pub fn join(&mut self, other: Self) {
         self.limit = if self.members.is_empty() {
             other.limit
@@ -186,14 +189,14 @@ impl QuiescePlan {
         self.members.extend(other.members);
     }
 
-    /// Takes it. Whatever comes of it, no writer waits any longer when this returns, but those of a device that does not
-    /// let go.
+    /// Takes the copies. In every case all writers are resumed when this returns, except those of a device that
+    /// cannot be resumed.
     ///
     /// # Errors
-    /// `Busy` when others do not let go of their locks, or it took too long; `HalfDone` when a writer could not be let go;
-    /// else that of the step that failed, with the name of its image. What the steps did is not undone.
+    /// `Busy` when other processes keep their locks, or on a timeout; `HalfDone` when a writer could not be resumed;
+    /// otherwise the error of the failed step, with the name of its image. Completed steps are not undone.
     pub fn take(mut self, guard: ThawWatchdog) -> Result<PointInTime> {
-        // In one order, whoever comes: two of these never wait for each other.
+        // All callers use the same order, so that two of them never deadlock.
         self.locks.sort_by(|a, b| a.name.cmp(&b.name));
         self.locks.dedup_by(|a, b| a.name == b.name);
         let mut locks = self.flush_and_lock()?;
@@ -208,8 +211,8 @@ impl QuiescePlan {
         taken
     }
 
-    /// The same under the locks. The guard goes before them, for it has them, too: to let go of those here is to let go of
-    /// them there.
+    /// The part under the locks. The thaw watchdog ends before they are released, because it has them, too: releasing
+    /// them here also releases them there.
     fn take_locked(
         &self,
         mut guard: ThawWatchdog,
@@ -240,7 +243,7 @@ impl QuiescePlan {
                     Err(error) => {
                         result = Err(Error::new(
                             Kind::Busy,
-                            "no thread can be had for each of the images; ask again",
+                            "could not start a thread for each image; retry",
                         )
                         .because(error));
                         break;
@@ -255,10 +258,10 @@ impl QuiescePlan {
             let (mut result, mut released) = (taken.map(|at| (at, window.began())), Ok(()));
             for thread in threads {
                 let ended = thread.join().unwrap_or_else(|_| {
-                    let error = Error::new(Kind::Bug, "a thread that holds writers panicked");
+                    let error = Error::new(Kind::Bug, "a thread that quiesces an image panicked");
                     (Ok(()), Err(error))
                 });
-                // A writer that could not be held is why a copy is wrong, whatever became of that.
+                // A writer that could not be quiesced is the cause of a failed copy, whatever happened to the copy.
                 result = ended.0.and(result);
                 released = released.and(ended.1);
             }
@@ -266,11 +269,9 @@ impl QuiescePlan {
         });
         fail::point("quiesce.released");
         if let Err(error) = released {
-            // The end of the guard's socket has it try, too.
+            // When its socket closes, the watchdog also tries to resume them.
             drop(guard);
-            return Err(
-                Error::new(Kind::HalfDone, "could not let all writers go on").because(error),
-            );
+            return Err(Error::new(Kind::HalfDone, "could not resume all writers").because(error));
         }
         let was_late = guard.stand_down();
         let (at, began) = taken?;
@@ -281,8 +282,8 @@ impl QuiescePlan {
         Ok(PointInTime { at, window })
     }
 
-    /// Takes devices away that were prepared and never started: LVM would find what they use in use, and could not remove
-    /// their volumes.
+    /// Removes devices that were prepared and never activated: LVM would find the volumes below in use, and could not
+    /// remove them.
     fn take_back(&self, mapper: Option<&DeviceMapper>) {
         let steps = self.members.iter().flat_map(|member| &member.before);
         for step in steps {
@@ -294,13 +295,13 @@ impl QuiescePlan {
                 _ => Ok(()),
             });
             if let Err(error) = removed {
-                tracing::warn!(device = %uuid, error = %error.chain(), "a device stays behind that was prepared for a snapshot");
+                tracing::warn!(device = %uuid, error = %error.chain(), "device prepared for a snapshot not removed");
             }
         }
     }
 
-    /// Brings what was written to the disks, and takes the locks: nobody waits for those while that takes its time, and
-    /// little is left to be synced under them.
+    /// Flushes the members, and takes the locks: the slow flush happens before other processes have to wait for the
+    /// locks, and little is left to sync under them.
     fn flush_and_lock(&self) -> Result<Vec<Flock<File>>> {
         let targets = self.members.iter().flat_map(|member| {
             let name = member.name.as_str();
@@ -321,7 +322,7 @@ impl QuiescePlan {
         }
     }
 
-    /// Why a sync failed: there may be no room any more for what is written.
+    /// Explains a failed sync: the storage may be out of space.
     fn explain(&self, error: Error) -> Error {
         let mut failed = self.checks.iter().filter_map(|check| check().err());
         failed
@@ -329,7 +330,7 @@ impl QuiescePlan {
             .unwrap_or(error)
     }
 
-    /// What the guard lets go of, for each image.
+    /// The targets that the thaw watchdog resumes, for each image.
     fn watched(&self) -> Vec<Vec<&QuiesceTarget>> {
         let all = self.members.iter();
         let all = all.map(|member| member.settled.iter().chain(&member.held).collect());
@@ -342,7 +343,8 @@ impl QuiescePlan {
         needs.then(DeviceMapper::open).transpose()
     }
 
-    /// Has all writers held at once, and makes the copies. When one could not be held, the thread that tried says why.
+    /// Quiesces all writers at once, and takes the copies. If one could not be quiesced, its thread reports the
+    /// error.
     fn at_once(
         &self,
         window: &Barrier,
@@ -350,7 +352,7 @@ impl QuiescePlan {
         mapper: Option<&DeviceMapper>,
     ) -> Result<SystemTime> {
         let at_once = SETTLED_AT_ONCE * thread::available_parallelism().map_or(1, NonZero::get);
-        // What is settled waits, too, if only for a moment; and the locks are held.
+        // Settling also freezes briefly; and the locks are held.
         guard.watch(self.limit)?;
         let deadline = Instant::now() + self.limit;
         for end in (at_once..window.holders).step_by(at_once) {
@@ -367,7 +369,7 @@ impl QuiescePlan {
             self.make_copies(mapper, window)?;
         }
         if window.is_over() {
-            // Some may have gone on before the last copy was made.
+            // Some writers may have resumed before the last copy was taken.
             return Err(too_long(self.limit));
         }
         fail::point("quiesce.copied");
@@ -393,14 +395,15 @@ fn too_long(limit: Duration) -> Error {
     Error::new(
         Kind::Busy,
         format!(
-            "the writers could not be held within {} ms; ask again, or set a larger longestFreeze in the class",
+            "the freeze barrier exceeded its timeout of {} ms; retry, or set a larger longestFreeze in the class",
             limit.as_millis()
         ),
     )
 }
 
 impl Member {
-    /// Holds the writers while the window is open: whether they were held, and whether they go on again.
+    /// Quiesces the writers of a member during the freeze barrier; returns whether they were quiesced, and whether
+    /// they resumed.
     fn hold_within(
         &self,
         number: usize,
@@ -420,7 +423,7 @@ impl Member {
         }
         let (mut holding, mut done) = (Ok(()), 0);
         for held in &self.held {
-            // What comes too late would only wait for others that are as late.
+            // A late member would only wait for others that are as late.
             holding = if window.is_over() {
                 Err(too_long(window.limit))
             } else {
@@ -463,14 +466,19 @@ impl Member {
         Ok(())
     }
 
-    /// The error with the name of the image.
+    /// Adds the name of the image to the error.
     fn explain(&self, error: Error) -> Error {
         Error::new(error.kind(), self.name.clone()).because(error)
     }
 }
 
 fn open(mapper: Option<&DeviceMapper>) -> Result<&DeviceMapper> {
-    mapper.ok_or_else(|| Error::new(Kind::Bug, "device-mapper was not opened for a moment"))
+    mapper.ok_or_else(|| {
+        Error::new(
+            Kind::Bug,
+            "device-mapper was not opened for a freeze barrier",
+        )
+    })
 }
 
 impl Step {
@@ -487,7 +495,7 @@ impl Step {
                 Reflink::Done => Ok(()),
                 Reflink::Unsupported => Err(Error::new(
                     Kind::Precondition,
-                    "the file system cannot share blocks any more",
+                    "the file system does not support sharing blocks any more",
                 )),
             },
             Self::Copy { from, to } => copy::sparse_copy(from, to, |_| Ok(())),
@@ -495,7 +503,8 @@ impl Step {
     }
 }
 
-/// Empties an exception store: what was copied into it since its snapshot was made is of another moment.
+/// Empties an exception store: the blocks copied into it since its snapshot was created belong to an earlier point in
+/// time.
 fn forget(store: &Path) -> Result<()> {
     let failed = |error| Error::io(format!("could not empty {}", store.display()), error);
     let device = OpenOptions::new()

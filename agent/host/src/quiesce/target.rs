@@ -1,4 +1,4 @@
-//! What keeps the writers of an image waiting.
+//! Quiesce targets: what is frozen or suspended to quiesce the writers of an image.
 
 use std::{
     fs::File,
@@ -13,19 +13,19 @@ use crate::{
     fail, system,
 };
 
-/// Something whose writers can be kept waiting.
+/// A target whose writers can be quiesced.
 #[derive(Debug)]
 pub enum QuiesceTarget {
-    /// A device-mapper device; with it the file system that is mounted from it.
+    /// A device-mapper device, including the file system mounted from it.
     Device {
-        /// Its uuid.
+        /// Its UUID.
         uuid: String,
     },
     /// A mounted file system, by a directory in it.
     FileSystem(File),
 }
 
-/// The same as it is told to another process, which gets the files beside it.
+/// The form in which a target is sent to another process; its files are sent separately.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum WireTarget {
     Device { uuid: String },
@@ -33,7 +33,7 @@ pub(super) enum WireTarget {
 }
 
 impl QuiesceTarget {
-    /// How to tell it to a process that gets `files`.
+    /// Converts it for a process that gets `files`.
     pub(super) fn tell<'a>(&'a self, files: &mut Vec<BorrowedFd<'a>>) -> WireTarget {
         match self {
             Self::Device { uuid } => WireTarget::Device { uuid: uuid.clone() },
@@ -46,7 +46,7 @@ impl QuiesceTarget {
         }
     }
 
-    /// What was told by a process that sent `files`; each file is named once.
+    /// The target that another process sent with `files`; each file is used once.
     pub(super) fn of(told: WireTarget, files: &mut [Option<File>]) -> Option<Self> {
         match told {
             WireTarget::Device { uuid } => Some(Self::Device { uuid }),
@@ -54,14 +54,14 @@ impl QuiesceTarget {
         }
     }
 
-    /// Whether device-mapper is needed for it.
+    /// Returns true if it needs device-mapper.
     pub(super) fn is_device(&self) -> bool {
         matches!(self, Self::Device { .. })
     }
 
-    /// Has writers wait for a moment and go on, so that they wait for less when they wait next: a freeze writes a journal
-    /// out that a sync leaves to be, and waits three times for all processors, which the next one need not if it comes
-    /// within some milliseconds.
+    /// Freezes and thaws the file system once, so that the next freeze is shorter: a freeze writes out a journal that
+    /// a sync leaves, and waits three times for all processors, which another freeze within some milliseconds need
+    /// not do.
     pub(super) fn settle(&self) -> Result<()> {
         let Self::FileSystem(directory) = self else {
             return Ok(());
@@ -71,7 +71,7 @@ impl QuiesceTarget {
                 fail::point("quiesce.settling");
                 self.release(None)
             }
-            // Somebody else has frozen it, who thaws it, too; or it cannot be.
+            // Another program has frozen it, and will thaw it; or it cannot be frozen.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EOPNOTSUPP)) => {
                 Ok(())
             }
@@ -79,7 +79,7 @@ impl QuiesceTarget {
         }
     }
 
-    /// Has writers wait, after what they wrote has reached the device.
+    /// Quiesces writers, after flushing their writes to the device.
     pub(super) fn hold(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
             Self::Device { uuid } => super::open(mapper)?.suspend(uuid, SuspendMode::Clean),
@@ -87,14 +87,14 @@ impl QuiesceTarget {
                 Ok(()) => Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
                     Kind::Busy,
-                    "its file system is frozen already; thaw it with `fsfreeze --unfreeze` if nobody needs that",
+                    "its file system is already frozen; thaw it with `fsfreeze --unfreeze` if no other program needs it frozen",
                 )),
                 Err(error) => Err(Error::io("could not freeze its file system", error)),
             },
         }
     }
 
-    /// Lets writers go on; those that do not wait go on, too.
+    /// Resumes writers; does nothing if they are not quiesced.
     pub(super) fn release(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
             Self::Device { uuid } => super::open(mapper)?.resume(uuid),
@@ -109,5 +109,8 @@ impl QuiesceTarget {
 }
 
 fn could_not_settle(error: std::io::Error) -> Error {
-    Error::io("could not freeze its file system for a moment", error)
+    Error::io(
+        "could not test whether its file system can be frozen",
+        error,
+    )
 }

@@ -1,8 +1,9 @@
-//! A process that lets writers go on when the agent does not: nobody else resumes what a process has suspended that is
-//! gone, and who waits for it cannot even be killed.
+//! The thaw watchdog: a process that resumes writers if the agent dies. Nothing else resumes what a dead process has
+//! suspended, and processes that wait for it cannot even be killed.
 //!
-//! It is started before anybody is held, has all that it needs in memory by then, and looks at a socket: what comes there
-//! is `go` and `done`, or its end when the agent has died. It keeps the agent's locks until it has let everybody go on.
+//! It is started before anything is quiesced, has everything that it needs in memory by then, and waits on a socket
+//! for `go`, `done`, or the end of the connection when the agent has died. It keeps the agent's locks until it has
+//! resumed everything.
 
 use std::{
     fs::{self, File},
@@ -37,32 +38,32 @@ use super::{
 };
 use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system};
 
-/// So many files go in one message (the kernel takes 253).
+/// Maximum number of files in one message (the kernel allows 253).
 const FILES: usize = 200;
-/// A plan is far smaller.
+/// Maximum size of a plan, in bytes; real ones are far smaller.
 const LARGEST_PLAN: usize = 4 << 20;
-/// So long it may take to get ready.
+/// Timeout for getting ready.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The stack of a thread that lets one image go: it does one system call.
+/// Stack size of a thread that resumes one image: it makes one system call.
 const STACK: usize = 64 << 10;
 
-/// What the agent says, and what it is answered.
+/// The messages of the agent, and the replies.
 const GO: u8 = b'g';
 const DONE: u8 = b'd';
 const READY: u8 = b'r';
 const IN_TIME: u8 = b'k';
 const LATE: u8 = b'l';
 
-/// What the process must know.
+/// The plan that the watchdog gets.
 #[derive(Debug, Serialize, Deserialize)]
 struct Plan {
-    /// What is held of each image.
+    /// The quiesce targets of each image.
     members: Vec<Vec<WireTarget>>,
-    /// So many files come beside it, the locks last.
+    /// Number of files sent with the plan, the locks last.
     files: usize,
 }
 
-/// The process, as the agent sees it. When this value is dropped it lets everybody go on, and ends.
+/// The watchdog process, as seen by the agent. When this value is dropped, the watchdog resumes everything and ends.
 #[derive(Debug)]
 pub struct ThawWatchdog {
     stream: Option<UnixStream>,
@@ -70,7 +71,7 @@ pub struct ThawWatchdog {
 }
 
 impl ThawWatchdog {
-    /// Starts it: `program guard`, with a socket for its input.
+    /// Starts it: `program guard`, with a socket as its standard input.
     ///
     /// # Errors
     /// `Io` when it cannot be started.
@@ -79,7 +80,7 @@ impl ThawWatchdog {
         reason = "it must outlive this process, and is spoken to while it runs"
     )]
     pub fn start(program: &Path) -> Result<Self> {
-        let failed = |error| Error::io("could not start the guard", error);
+        let failed = |error| Error::io("could not start the thaw watchdog", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         for limit in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
             limit(&ours, Some(PATIENCE)).map_err(failed)?;
@@ -101,13 +102,13 @@ impl ThawWatchdog {
     fn stream(&mut self) -> Result<&mut UnixStream> {
         self.stream
             .as_mut()
-            .ok_or_else(|| Error::new(Kind::Bug, "the guard has stood down"))
+            .ok_or_else(|| Error::new(Kind::Bug, "the thaw watchdog has already ended"))
     }
 
-    /// Tells it what is about to be held. It lets go of that from now on should this process die.
+    /// Sends it the targets that will be quiesced. From now on it resumes them if this process dies.
     ///
     /// # Errors
-    /// `Busy` when it is gone: nobody may be held without it.
+    /// `Busy` when it is gone: nothing may be quiesced without it.
     pub(super) fn arm(
         &mut self,
         members: &[Vec<&QuiesceTarget>],
@@ -128,7 +129,7 @@ impl ThawWatchdog {
         armed.map_err(no_answer)
     }
 
-    /// Tells it the longest that anybody may wait. The time runs when this returns, and anew when it is told again.
+    /// Sets the maximum duration. It counts from when this returns, and restarts with each call.
     ///
     /// # Errors
     /// `Busy` when it is gone.
@@ -141,24 +142,28 @@ impl ThawWatchdog {
         watched.map_err(no_answer)
     }
 
-    /// Ends it, after everybody goes on; says whether it had to see to that itself, because the time was over.
+    /// Ends it, after everything is resumed; returns whether the watchdog had to resume it because of a timeout.
     ///
     /// # Errors
-    /// `Busy` when it is gone, so that nobody knows whether it had done something.
+    /// `Busy` when it is gone, so that it is unknown whether it had resumed anything.
     pub(super) fn stand_down(mut self) -> Result<bool> {
         let stream = self.stream()?;
         let mut answer = [0];
         let told = stream.write_all(&[DONE]);
         let told = told.and_then(|()| stream.read_exact(&mut answer));
         told.map_err(|error| {
-            Error::new(Kind::Busy, "the guard was lost meanwhile; ask again").because(error)
+            Error::new(
+                Kind::Busy,
+                "the thaw watchdog died during the freeze barrier; retry",
+            )
+            .because(error)
         })?;
         Ok(answer != [IN_TIME])
     }
 }
 
 fn no_answer(error: io::Error) -> Error {
-    Error::new(Kind::Busy, "the guard does not answer; ask again").because(error)
+    Error::new(Kind::Busy, "the thaw watchdog does not answer; retry").because(error)
 }
 
 impl Drop for ThawWatchdog {
@@ -174,7 +179,7 @@ fn expect(stream: &mut UnixStream, wanted: u8) -> io::Result<()> {
     if answer == [wanted] {
         return Ok(());
     }
-    Err(io::Error::other("the other side says something else"))
+    Err(io::Error::other("unexpected reply from the peer process"))
 }
 
 fn send_plan(stream: &mut UnixStream, plan: &Plan, files: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -213,30 +218,32 @@ fn receive_plan(stream: &mut UnixStream) -> io::Result<(Plan, Vec<Option<File>>)
     Ok((plan, files))
 }
 
-/// What the process has seen.
+/// The report of the watchdog process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchdogReport {
-    /// The agent has let everybody go on.
+    /// The agent has resumed everything.
     Nothing,
-    /// The agent has died while so many images were held; they are not any more.
+    /// The agent died while this number of images were quiesced; they are resumed now.
     Death(usize),
 }
 
-/// The threads that let the images go on, each with its own, as often as they are told to.
+/// The threads that resume the images, one for each, in every round that is started.
 struct Releasers {
     state: Arc<(Mutex<Rounds>, Condvar)>,
     count: usize,
 }
 
-/// So often were they told, and so many have ended all of that.
+/// The progress of the releases.
 #[derive(Default)]
 struct Rounds {
+    /// Number of rounds that were started.
     told: usize,
+    /// Number of rounds that were completed, summed over all threads.
     ended: usize,
 }
 
 impl Releasers {
-    /// Makes the threads: later there may be no memory for them.
+    /// Starts the threads in advance: later there may be no memory for them.
     fn start(members: Vec<Vec<QuiesceTarget>>, mapper: Option<DeviceMapper>) -> io::Result<Self> {
         let state = Arc::<(Mutex<Rounds>, Condvar)>::default();
         let mapper = Arc::new(mapper);
@@ -250,7 +257,7 @@ impl Releasers {
                     let guard = rounds.lock().unwrap_or_else(PoisonError::into_inner);
                     drop(changed.wait_while(guard, is_early));
                     for held in member.iter().rev() {
-                        // A device that is gone waits for nobody.
+                        // A removed device has no waiting writers.
                         let _ = held.release((*mapper).as_ref());
                     }
                     let mut rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -262,7 +269,7 @@ impl Releasers {
         Ok(Self { state, count })
     }
 
-    /// Has all images go on. One whose device does not answer holds up no other.
+    /// Resumes all images. An image whose device does not answer does not block others.
     fn tell(&self) {
         let (rounds, changed) = &*self.state;
         let mut rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -270,7 +277,7 @@ impl Releasers {
         changed.notify_all();
     }
 
-    /// Waits a while until they do: whether they do.
+    /// Waits for that until the timeout; returns whether all are done.
     fn wait_for(&self, patience: Duration) -> bool {
         let (rounds, changed) = &*self.state;
         let rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -279,7 +286,7 @@ impl Releasers {
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
-    /// Waits until they do.
+    /// Waits for that without a timeout.
     fn wait(&self) {
         let (rounds, changed) = &*self.state;
         let rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -288,13 +295,14 @@ impl Releasers {
     }
 }
 
-/// The process itself: watches over what is held until `input`, the socket to the agent, says that it is over.
+/// The main function of the watchdog process: watches the targets until `input`, the socket to the agent, ends the
+/// watch.
 ///
 /// # Errors
-/// When it cannot get ready; then nobody has been held.
+/// When it cannot get ready; then nothing has been quiesced.
 pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
     let mut stream = UnixStream::from(input);
-    // What ends the agent with all that it has started must leave this one.
+    // Signals to the agent's process group or session must not reach this process.
     let _ = setsid();
     for number in [
         Signal::SIGTERM,
@@ -304,11 +312,11 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
     ] {
         system::ignore(number);
     }
-    // A container may not allow it.
+    // A container may not permit it.
     let _ = fs::write("/proc/self/oom_score_adj", "-1000");
     let (plan, mut files) = match receive_plan(&mut stream) {
         Ok(received) => received,
-        // The agent found that it needs none.
+        // The agent found that it does not need the watchdog.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             return Ok(WatchdogReport::Nothing);
         }
@@ -327,14 +335,14 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
     let mapper = mapper.map_err(|error| io::Error::other(error.chain()))?;
     let count = members.iter().filter(|held| !held.is_empty()).count();
     let releasers = Releasers::start(members, mapper)?;
-    // Its own program, and what it is called through, may be on a device that is held. A container may not allow it; the
-    // agent lets go of what it holds, too.
+    // Its own executable may be on a quiesced device. A container may not permit it; the agent resumes its targets,
+    // too.
     let _ = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE);
     stream.write_all(&[READY])?;
     let mut word = [0; 1 + size_of::<u64>()];
     let asked = stream.read_exact(&mut word).map(|()| word);
     let Ok([GO, limit @ ..]) = asked else {
-        // It can have died while it settled something.
+        // It can have died while it settled a target.
         releasers.tell();
         releasers.wait();
         return Ok(WatchdogReport::Nothing);
@@ -353,7 +361,7 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
             }
             Said::Nothing => {
                 is_late = true;
-                // Again and again: what was being held just then may be held only now.
+                // Repeatedly: a target that was being quiesced then may be quiesced only now.
                 deadline = Instant::now() + limit;
                 releasers.tell();
             }
@@ -365,11 +373,11 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
             Said::Goodbye => {
                 releasers.tell();
                 if !releasers.wait_for(GRACE) {
-                    // A device that flushes into a full pool waits for somebody who wants a lock.
+                    // A device that flushes into a full pool waits for an administrator, who needs the lock.
                     unlock(&mut files);
                 }
                 releasers.wait();
-                // The locks, which are among the files, go with the process.
+                // The locks, which are among the files, are released with the process.
                 drop(files);
                 return Ok(WatchdogReport::Death(count));
             }
@@ -377,11 +385,11 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
     }
 }
 
-/// Gives up the locks, which are the files that are not of anything held. The agent that died may have them open still, in
-/// a thread that the kernel does not let go.
+/// Releases the locks, which are the files that belong to no target. The dead agent may still have them open, in a
+/// thread that is blocked in the kernel.
 fn unlock(files: &mut [Option<File>]) {
     for file in files.iter_mut().filter_map(Option::take) {
-        // It is locked through the same open file already; to drop this unlocks it for all who have that.
+        // The lock is that of the same open file; dropping it unlocks the file for every process that shares it.
         drop(Flock::lock(file, FlockArg::LockExclusiveNonblock));
     }
 }
@@ -393,9 +401,9 @@ enum Said {
     Goodbye,
 }
 
-/// Waits for a word of the agent's, or until the time is over.
+/// Waits for a message of the agent, or for the timeout.
 fn wait_for(mut stream: &UnixStream, left: Duration) -> io::Result<Said> {
-    // Rounded up: not to wake before it is over.
+    // Rounded up, so as not to wake before the timeout.
     let timeout = PollTimeout::try_from(left.as_millis() + 1).unwrap_or(PollTimeout::MAX);
     let mut looked_at = [PollFd::new(stream.as_fd(), PollFlags::POLLIN)];
     match poll(&mut looked_at, timeout) {
@@ -413,7 +421,7 @@ fn wait_for(mut stream: &UnixStream, left: Duration) -> io::Result<Said> {
             let limit = Duration::from_millis(u64::from_ne_bytes(limit));
             Ok(read.map_or(Said::Goodbye, |()| Said::Go(limit)))
         }
-        // Its end, or that of a process that was killed with words unread.
+        // The end of the connection, or a process that was killed with unread messages.
         _ => Ok(Said::Goodbye),
     }
 }

@@ -1,4 +1,4 @@
-//! Copies hold the same bytes, and take the room that they should.
+//! Copies have the same contents, and use the expected space.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! File systems are made where nothing is, and follow their devices.
+//! File systems are created only on blank devices, and grow with their devices.
 
 use std::{
     fs::{self, File},
@@ -110,7 +110,7 @@ async fn debris_is_made_anew_but_what_others_own_is_not() {
     for kind in FileSystem::ALL {
         make(&image, kind, FormatTarget::Debris).await.unwrap();
         assert!(matches!(probe(&image).unwrap(), Probe::Known(found) if found.kind == kind));
-        // Half of it, as a killed program leaves it.
+        // Half of it, as left by a killed program.
         let file = File::options().write(true).open(&image).unwrap();
         file.write_all_at(&[0; 8192], 0).unwrap();
         file.write_all_at(&[0; 8192], 65_536).unwrap();
@@ -150,7 +150,7 @@ async fn a_killed_mkfs_is_done_again() {
             };
             let arguments = [flags, &[image.to_str().unwrap()]].concat();
             run_and_kill(kind.maker(), &arguments, Duration::from_millis(delay * 2));
-            // As the caller does, who knows that nobody has used the volume.
+            // Like the caller, who knows that the volume was never used.
             let ground = if is_untouched(&image).unwrap() {
                 FormatTarget::Untouched
             } else {
@@ -221,7 +221,7 @@ async fn an_ext4_with_a_journal_to_replay_grows_unmounted_and_loses_nothing() {
     let kind = FileSystem::Ext4;
     let mounted = Mounted::new(kind, 16 * MIB);
     fs::write(mounted.path().join("file"), "hello").unwrap();
-    // What a power cut leaves: all that was synced, and a journal.
+    // The state after a power cut: everything synced, and a journal.
     nix::unistd::sync();
     let copy = mounted.scratch.path().join("copy");
     fs::copy(&mounted.image, &copy).unwrap();

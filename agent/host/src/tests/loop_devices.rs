@@ -1,4 +1,4 @@
-//! Loop devices are found again by the file behind them, and end when they are told to.
+//! Loop devices are found again by their backing file, and detach on request.
 
 use std::{fs, fs::File, os::unix::fs::FileExt, thread};
 
@@ -144,7 +144,7 @@ fn an_open_device_is_in_use_and_stays() {
         "{error}"
     );
     drop(open);
-    // It was not left to end with its last user.
+    // It was not changed to detach with its last user.
     assert_eq!(find(&image).unwrap(), [device]);
 }
 

@@ -1,4 +1,4 @@
-//! Mounts appear as asked for or not at all, and a repeat changes nothing.
+//! Mounts appear exactly as requested or not at all, and a repeated call changes nothing.
 
 use std::{fs, fs::File, path::Path};
 

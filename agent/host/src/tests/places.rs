@@ -1,4 +1,4 @@
-//! Places beneath a root are reached through no link below it, and nothing is made or mounted outside of it.
+//! Paths beneath a root follow no link below it, and nothing is created or mounted outside of it.
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use crate::{
     testing::{Mounted, Scratch, run},
 };
 
-/// A root with links in it, and what they lead to.
+/// A root with links in it, and their targets.
 fn tree() -> (Scratch, PathBuf, PathBuf) {
     let scratch = Scratch::new();
     let (root, outside) = (scratch.directory("root"), scratch.directory("outside"));
@@ -70,7 +70,7 @@ fn only_what_no_link_leads_to_is_found() {
             "{path:?}"
         );
     }
-    // The root itself is the administrator's.
+    // The root itself is trusted.
     let alias = scratch.path().join("alias");
     symlink(&root, &alias).unwrap();
     assert!(
@@ -104,7 +104,7 @@ fn what_is_mounted_at_a_place_is_known_and_not_covered() {
     assert!(mount.read_only);
     let error = bind_beneath(mounted.path(), &place, Access::ReadOnly, Restrictions::NONE);
     assert_eq!(error.unwrap_err().kind(), Kind::InUse);
-    // A place in what is mounted there is one, too.
+    // A path in a mount below the root is valid, too.
     assert!(
         PathBeneath::find(&root, &target.join("lost+found"))
             .unwrap()
@@ -133,7 +133,7 @@ fn a_mount_that_cannot_be_as_asked_for_is_taken_away_again() {
     assert_eq!(MountTable::read().unwrap().below(&root).count(), 0);
 }
 
-/// Somebody swaps a directory for a link as fast as possible, while another agent than this one would be led by it.
+/// Another process swaps a directory for a link as fast as possible; a path-based agent would be redirected by it.
 #[test]
 fn nothing_is_made_or_mounted_outside_while_links_are_swapped() {
     let (scratch, root, outside) = tree();

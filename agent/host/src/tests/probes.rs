@@ -1,4 +1,4 @@
-//! Whatever is on a device has a name, and what cannot be read is not blank.
+//! All contents of a device are named, and a device that cannot be read is not blank.
 
 use std::{fs::File, os::unix::fs::FileExt};
 

@@ -1,4 +1,4 @@
-//! Programs are started in a clean place, and end or go on with their callers as they should.
+//! Programs run in a clean environment, and end or continue with their callers as they should.
 
 use std::{
     fs,
@@ -40,7 +40,7 @@ async fn a_failure_names_program_arguments_status_and_complaint() {
     assert!(text.contains("No such file or directory"), "{text}");
 }
 
-/// As LVM does where several disks of a group are away.
+/// As LVM does when several disks of a group are missing.
 #[tokio::test]
 async fn why_it_failed_is_not_lost_behind_warnings() {
     let script =
@@ -77,7 +77,7 @@ async fn more_output_than_the_limit_is_an_error_and_not_a_hang() {
     assert!(error.to_string().contains("printed more than"), "{error}");
 }
 
-/// Starts `script`, which makes a file `began`, and drops its caller then.
+/// Starts `script`, which creates a file `began`, and then drops its caller.
 async fn abandon(shell: Program, directory: &Path, rest: &str) {
     let began = directory.join("began");
     let script = format!("cd {}; : > began; {rest}", directory.display());
@@ -103,11 +103,11 @@ async fn a_reading_program_is_killed_with_all_its_children() {
     )
     .await;
     let child = directory.path().join("child");
-    // The shell may have been killed before it started anything: then there is no child to look for.
+    // The shell may have been killed before it started anything: then there is no child to check.
     if let Ok(pid) = fs::read_to_string(&child) {
         let state = PathBuf::from("/proc").join(pid.trim()).join("stat");
         let deadline = Instant::now() + Duration::from_secs(10);
-        // Killed, it is gone, or waits as a zombie for whoever adopted it.
+        // Once killed, it is gone, or a zombie of its adoptive parent.
         while fs::read_to_string(&state).is_ok_and(|stat| !stat.contains(") Z ")) {
             assert!(Instant::now() < deadline, "process {pid} still runs");
             tokio::time::sleep(Duration::from_millis(2)).await;

@@ -1,4 +1,4 @@
-//! That what is read before every mount stays cheap with many mounts.
+//! Reading the mount table, which precedes every mount, stays cheap with many mounts.
 
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ fn two_thousand_mounts_are_read_in_no_time() {
         }
         start.elapsed()
     };
-    // The fastest: the machine may do something else meanwhile. Debug builds are several times slower than what ships.
+    // The fastest: the host may be busy meanwhile. Debug builds are several times slower than release builds.
     let fastest = (0..5).map(|_| read()).min().unwrap();
     assert!(fastest.as_millis() < 200, "{fastest:?}");
 }

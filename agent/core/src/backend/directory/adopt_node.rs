@@ -1,5 +1,5 @@
-//! Whose directory it is: the ids of what it holds begin with the node that made it. One that came from another node, or
-//! from this one under a former name, is taken over when the administrator says so.
+//! Ownership of the directory: the ids of its images begin with the node that created them. A directory of another
+//! node, or of this node under a former name, is adopted when the administrator configures it.
 
 use std::{collections::BTreeSet, fs, io};
 
@@ -13,36 +13,36 @@ use crate::{
     types::{ImageKind, NodeName},
 };
 
-/// The form of mark that this agent writes. A higher one is left alone.
+/// The version of the marker that this agent writes. A newer one is left unchanged.
 const VERSION: u32 = 1;
-/// What a mark is called.
+/// The file name of the marker.
 const MARK: &str = "node.json";
-/// A mark on its way there.
+/// The temporary name of a marker that is being written.
 const PASSING: &str = ".node.json";
 
-/// What a directory says of the node that it belongs to.
+/// The marker: names the node that a directory belongs to.
 #[derive(Debug, Serialize, Deserialize)]
 struct Mark {
     version: u32,
     node: String,
 }
 
-/// Whose a directory is that may be used.
+/// The owner of a directory that this node may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Belongs {
-    /// It is this node's.
+    /// This node.
     Here,
-    /// It says nothing of another one, or has nothing.
+    /// No node: it has no marker and no images of another one.
     Nowhere,
-    /// It is another node's, and is to be taken over.
+    /// Another node, whose images are to be adopted.
     To(NodeName),
 }
 
 impl Inner {
-    /// Whose the directory is.
+    /// Determines the owner of the directory.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when it is another node's and nobody said that it is to be taken over.
+    /// [`Kind::Precondition`] when it belongs to another node and adoption is not configured.
     pub(super) fn belongs(&self) -> Result<Belongs> {
         let here = &self.settings.node;
         let mark = self.mark()?;
@@ -65,24 +65,24 @@ impl Inner {
         Err(Error::new(
             Kind::Precondition,
             format!(
-                "directory {path} has what node {named} made, and this node is {here}; set `adoptNode: {named}` beside its path, or start the agent with `--adopt-node {named}`, to take that over, or give this node its name back (`--node {named}`)",
+                "directory {path} belongs to node {named}, but this node is {here}; to adopt its images, set `adoptNode: {named}` beside its path or start the agent with `--adopt-node {named}`; if this is the same node, restore its name (`--node {named}`)",
                 path = self.settings.path.display()
             ),
         ))
     }
 
-    /// Makes it this node's, with all that the labels of its images say of the other one. The mark comes last, so that one
-    /// that was interrupted goes on with the rest.
+    /// Adopts the directory for this node, including every label that names the other node. The marker is written
+    /// last, so that an interrupted adoption continues with the rest.
     ///
     /// # Errors
-    /// `Io`; what was taken over stays so.
+    /// `Io`; images that were adopted already stay adopted.
     pub(super) fn take_over(&self, belongs: &Belongs) -> Result<()> {
         let from = match belongs {
             Belongs::Here => return Ok(()),
             Belongs::Nowhere => {
-                // A full disk must not keep anybody from what is on it.
+                // A full disk must not make the existing images unusable.
                 if let Err(error) = self.write_mark() {
-                    tracing::warn!(directory = %self.settings.path.display(), error = %error, "directory could not be marked as this node's");
+                    tracing::warn!(directory = %self.settings.path.display(), error = %error, "directory not marked as owned by this node");
                 }
                 return Ok(());
             }
@@ -92,7 +92,7 @@ impl Inner {
         for kind in ImageKind::ALL {
             for image in self.layout.list(kind)? {
                 if matches!(image.health, Health::Unreadable(_)) {
-                    tracing::warn!(object = %image.id, from = %from, "its record cannot be read, so that it is taken over as it is");
+                    tracing::warn!(object = %image.id, from = %from, "image with an unreadable record adopted unchanged");
                     continue;
                 }
                 let change = (self.settings.adoption.labels)(&image.labels, from, here);
@@ -101,7 +101,7 @@ impl Inner {
         }
         fail::point("adopting.relabelled");
         self.write_mark()?;
-        tracing::info!(directory = %self.settings.path.display(), from = %from, "images of another node taken over");
+        tracing::info!(directory = %self.settings.path.display(), from = %from, "images of another node adopted");
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl Inner {
             Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} {why}, so nobody knows which node's images are here; mend it, or remove it if they are this node's",
+                    "{} {why}, so the node that owns the images in this directory is unknown; repair the file, or remove it if the images belong to this node",
                     path.display()
                 ),
             )
@@ -124,14 +124,14 @@ impl Inner {
         match serde_json::from_slice::<Mark>(&bytes) {
             Ok(mark) if mark.version == VERSION => Ok(Some(mark.node)),
             Ok(mark) => Err(unusable(format!(
-                "has version {}, and this agent knows version {VERSION}",
+                "has version {}, but this agent supports version {VERSION}",
                 mark.version
             ))),
             Err(error) => Err(unusable(format!("cannot be parsed: {error}"))),
         }
     }
 
-    /// The node whose ids are in the labels of images, where there is one: of a directory that has lost its mark.
+    /// The node whose ids are in the labels of images, if any: for a directory that has lost its marker.
     fn named_by_images(&self) -> Result<Option<String>> {
         let mut named = BTreeSet::new();
         for kind in ImageKind::ALL {

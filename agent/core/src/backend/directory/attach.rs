@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Inner {
-    /// A loop device over an image: the one that it has, or a new one.
+    /// A loop device over an image: the existing one, or a new one.
     pub(super) fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf> {
         self.layout.usable(id)?;
         let device = loop_device::attach(&self.layout.image(id), access)?;
@@ -29,7 +29,7 @@ impl Inner {
         Ok(devices.into_iter().map(|device| device.path).collect())
     }
 
-    /// Frees the loop devices over an image, and read-only ones over those.
+    /// Detaches the loop devices over an image, and read-only loop devices over those.
     pub(super) fn detach(&self, id: ImageId) -> Result<Change<()>> {
         let mut devices = Vec::new();
         for device in loop_device::find(&self.layout.image(id))? {

@@ -1,16 +1,16 @@
-//! Making, growing, relabelling and removing images.
+//! Creating, growing, relabelling and deleting images.
 //!
-//! What is synced (`fsync(2)`), so that what was answered survives a power cut:
-//! - the record of a new image, and its bytes, before the rename that shows it. Otherwise the rename may be on the disk
-//!   without what is in the files; the bytes of a blank image count for their length. Both are written before either is
-//!   synced: one commit of a journal does for both, and the second sync only waits for the disk. This also brings the
-//!   names of the two files to the disk: ext4, xfs, btrfs and f2fs keep the name of a new file with its first sync, so
-//!   that the new directory itself needs none. (A group has a record only.)
-//! - the directory of all images after that rename, and after the one that begins a deletion. Otherwise a volume that
-//!   was answered is not there, or one that was deleted comes back. What is removed after that rename needs no sync: the
-//!   next start removes it again.
-//! - a longer image before its longer record, the record before the rename that replaces the former one, and its
-//!   directory after it.
+//! Files that are synced (`fsync(2)`), so that acknowledged changes survive a power cut:
+//! - the record of a new image, and its data, before the rename that makes it visible. Otherwise the rename could be
+//!   on the disk without the contents of the files; the data of a blank image matters for its length. Both are written
+//!   before either is synced: one journal commit covers both, and the second sync only waits for the disk. This also
+//!   brings the names of the two files to the disk: ext4, xfs, btrfs and f2fs commit the name of a new file with its
+//!   first sync, so that the new directory itself needs none. (A group has only a record.)
+//! - the directory of all images after that rename, and after the rename that begins a deletion. Otherwise an
+//!   acknowledged volume could be missing, or a deleted one could reappear. Removals after that rename need no sync:
+//!   the next start repeats them.
+//! - a grown image before its new record, the record before the rename that replaces the old one, and its directory
+//!   after it.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -33,12 +33,12 @@ use crate::{
 };
 
 impl Inner {
-    /// Makes an image whole: filled under a passing name, brought to the disk, renamed.
+    /// Creates an image completely: filled under a temporary name, synced, renamed.
     pub(super) fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         if let Some(image) = self.layout.get(spec.id) {
             return Ok(Change::Already(image));
         }
-        // For a snapshot that begins blank, that was looked at with the others of its moment.
+        // For a snapshot that begins blank, this was checked with the other members of its group snapshot.
         if spec.origin == Origin::Blank && spec.id.kind != ImageKind::Snapshot {
             self.check_room(spec.size)?;
         }
@@ -65,7 +65,7 @@ impl Inner {
         Err(Error::new(
             Kind::NoSpace,
             format!(
-                "{} has room for {room}, not for {size}",
+                "{} has {room} of free space, but {size} are needed",
                 self.settings.path.display()
             ),
         ))
@@ -77,7 +77,7 @@ impl Inner {
         let has_bytes = spec.id.kind.has_bytes();
         let image = has_bytes.then(|| self.fill_image(making, spec));
         let image = image.transpose()?;
-        // Both files are written before either is synced: one commit of a journal then does for both.
+        // Both files are written before either is synced: one journal commit covers both.
         Record::new(spec.size, spec.labels.clone()).write(&making.join("record.json"))?;
         fail::point("directory.create.record");
         if let Some(image) = image {
@@ -92,11 +92,12 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the bytes, not yet on the disk.
+    /// Creates the data, without syncing it.
     fn fill_image(&self, making: &Path, spec: &ImageSpec) -> Result<File> {
         let path = making.join("image");
-        let failed =
-            |error: io::Error| Error::io(format!("could not make image {}", path.display()), error);
+        let failed = |error: io::Error| {
+            Error::io(format!("could not create image {}", path.display()), error)
+        };
         let image = OpenOptions::new()
             .read(true)
             .write(true)
@@ -112,17 +113,18 @@ impl Inner {
         Ok(image)
     }
 
-    /// Makes an image's file as long as the image, its blocks reserved where the class says so.
+    /// Sets the length of an image's file, with its blocks reserved if the class is configured to.
     pub(super) fn set_length(&self, image: &File, id: ImageId, size: Size) -> Result<()> {
         if self.settings.allocation == Allocation::Thick && id.kind == ImageKind::Volume {
             copy::preallocate(image, size.bytes())?;
         }
         image
             .set_len(size.bytes())
-            .map_err(|error| Error::io(format!("could not make {id} {size} large"), error))
+            .map_err(|error| Error::io(format!("could not resize {id} to {size}"), error))
     }
 
-    /// Makes the file larger, then the record, then the devices. A growth that was cut off after the first is one.
+    /// Grows the file, then the record, then the devices. A growth that is interrupted after the first step counts as
+    /// complete.
     pub(super) fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
         let before = self.layout.usable(id)?;
         let path = self.layout.image(id);
@@ -139,7 +141,7 @@ impl Inner {
                     .map_err(|error| Error::io(format!("could not sync {}", path.display()), error))
             });
             if let Err(error) = grown {
-                // Nobody has seen the new length yet.
+                // The new length is not visible yet.
                 let _ = image.set_len(before.size.bytes());
                 return Err(error);
             }
@@ -161,13 +163,13 @@ impl Inner {
         })
     }
 
-    /// Replaces the record by one with other labels.
+    /// Replaces the record by one with the changed labels.
     pub(super) fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
         let image = self.layout.changeable(id)?;
         let Some(labels) = change.apply(&image.labels) else {
             return Ok(Change::Already(image));
         };
-        // The size stays what the record says, so that a damaged image is not declared whole.
+        // The size is kept as recorded, so that a damaged image is not declared healthy.
         self.write_record(id, &Record::new(image.size, labels.clone()))?;
         Ok(Change::Made(Image { labels, ..image }))
     }
@@ -188,7 +190,7 @@ impl Inner {
         record::sync_directory(&self.layout.directory(id))
     }
 
-    /// Takes an image out of sight, then away.
+    /// Makes an image invisible, then removes it.
     pub(super) fn delete(&self, id: ImageId) -> Result<Change<()>> {
         if self.layout.get(id).is_none() {
             return Ok(Change::Already(()));
@@ -210,19 +212,22 @@ impl Inner {
     }
 }
 
-/// Removes what a failed change left; if even that fails, the caller must ask again.
+/// Removes what a failed change left; if even that fails, the caller must repeat the call.
 fn undo(making: &Path, error: Error) -> Error {
     match record::remove(making) {
         Ok(()) => error,
         Err(second) => Error::new(
             Kind::HalfDone,
-            format!("{error}; it could not be undone: {}", second.chain()),
+            format!(
+                "{error}; the change could not be rolled back: {}",
+                second.chain()
+            ),
         )
         .because(error),
     }
 }
 
-/// Makes a directory, in the place of one that a killed agent may have left.
+/// Creates a directory, replacing one that a killed agent may have left.
 fn make_anew(path: &Path) -> Result<()> {
     let attempt = || DirBuilder::new().mode(0o700).create(path);
     let made = match attempt() {
@@ -232,5 +237,5 @@ fn make_anew(path: &Path) -> Result<()> {
         }
         other => other,
     };
-    made.map_err(|error| Error::io(format!("could not make {}", path.display()), error))
+    made.map_err(|error| Error::io(format!("could not create {}", path.display()), error))
 }

@@ -1,7 +1,7 @@
-//! Copies of one moment, for a group of volumes.
+//! Group snapshots: copies of several volumes at one point in time.
 //!
-//! The file systems of all of them are frozen, then their images share blocks with the copies. What a raw user writes
-//! nobody can hold: the kernel has no way to stop a loop device. Such a volume is refused.
+//! The file systems of all members are frozen, then their images share blocks with the copies. Writers of a raw
+//! volume cannot be quiesced: the kernel cannot suspend a loop device. Such a volume is refused.
 
 use std::{
     fs::{self, File},
@@ -21,9 +21,9 @@ use crate::{
     types::{ImageId, Size},
 };
 
-/// Who can write to an image.
+/// The possible writers of an image.
 enum Writers {
-    /// Nobody: it has no device, or all that is mounted from it is read-only.
+    /// None: it has no device, or everything mounted from it is read-only.
     None,
     /// Users of the file system that is mounted here.
     FileSystem(PathBuf),
@@ -48,20 +48,20 @@ impl Inner {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{id} is used as a raw block device, whose writers an image directory cannot hold at one moment with others; unpublish and unstage it first, or use a class over LVM"
+                    "{id} is in use as a raw block device, which an image directory cannot quiesce for a group snapshot; unpublish and unstage it first, or use an LVM class"
                 ),
             ));
         }
         Ok(Writers::None)
     }
 
-    /// Whether a copy takes as long as its bytes need.
+    /// Returns true if a copy needs time proportional to its size.
     pub(super) fn must_copy(&self) -> Result<bool> {
         let is_thick = self.settings.allocation == Allocation::Thick;
         Ok(is_thick || !copy::supports_reflink(&self.settings.path)?)
     }
 
-    /// Refuses what cannot be of one moment, before anything is made.
+    /// Refuses copies that cannot be part of one group snapshot, before anything is created.
     pub(super) fn check_copies(&self, specs: &[ImageSpec]) -> Result<()> {
         let (mut frozen, mut bytes) = (None, 0);
         for spec in specs {
@@ -69,9 +69,8 @@ impl Inner {
             self.layout.usable(source)?;
             let path = self.layout.image(source);
             let image = fs::metadata(&path);
-            let image = image.map_err(|error| {
-                Error::io(format!("could not look at {}", path.display()), error)
-            })?;
+            let image = image
+                .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
             bytes += image.blocks() * 512;
             if let Writers::FileSystem(_) = self.writers(source)? {
                 frozen = frozen.or(Some(source));
@@ -85,7 +84,7 @@ impl Inner {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{source} is mounted, and {} cannot share blocks between images: its writers would have to wait for a whole copy; set longestFreeze in the class if they may, or use a file system with reflinks (xfs, btrfs)",
+                    "{source} is mounted, and {} cannot share blocks between images, so its writers would be quiesced during a full copy; set longestFreeze in the class to allow that, or use a file system with reflinks (xfs, btrfs)",
                     self.settings.path.display()
                 ),
             ));
@@ -93,7 +92,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the images that the copies will be, and says what is left to be done.
+    /// Creates the images of the copies, and returns the steps for the freeze barrier.
     pub(super) fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
         let must_copy = self.must_copy()?;
         let mut members = Vec::new();
@@ -126,7 +125,7 @@ impl Inner {
         let (from, to) = (open(&from, false)?, open(&to, true)?);
         let mut member = Member::default();
         if let Writers::FileSystem(mount_point) = self.writers(source)? {
-            // What is on the disk already need not be brought there while writers wait.
+            // Data that is synced now need not be synced while writers are quiesced.
             from.sync_data()
                 .map_err(|error| failed_sync(source, error))?;
             member.flushed.push(open(&mount_point, false)?);
@@ -139,7 +138,7 @@ impl Inner {
         } else {
             Step::Share { from, to }
         };
-        // Where nobody writes there is time.
+        // Images without writers can be copied in advance.
         if must_copy && member.held.is_empty() {
             member.before.push(step);
         } else {
@@ -148,7 +147,7 @@ impl Inner {
         Ok(member)
     }
 
-    /// Brings the copies to the disk.
+    /// Syncs the copies to disk.
     pub(super) fn keep_copies(&self, specs: &[ImageSpec]) -> Result<()> {
         for spec in specs {
             let image = File::open(self.layout.image(spec.id));
@@ -161,5 +160,5 @@ impl Inner {
 }
 
 fn failed_sync(id: ImageId, error: std::io::Error) -> Error {
-    Error::io(format!("could not bring {id} to the disk"), error)
+    Error::io(format!("could not sync {id} to disk"), error)
 }

@@ -1,4 +1,4 @@
-//! Where things are in the directory, and reading them.
+//! The layout of the directory, and reading images from it.
 
 use std::{
     collections::BTreeSet,
@@ -21,12 +21,12 @@ use crate::{
     types::{ImageId, ImageKind, Key, Size},
 };
 
-/// The bytes of an image, in its directory.
+/// The data of an image, in its directory.
 const IMAGE: &str = "image";
-/// Its record, beside them.
+/// The record of an image, beside its data.
 const RECORD: &str = "record.json";
 
-/// The names within a directory class.
+/// The paths within a directory class.
 #[derive(Debug)]
 pub(super) struct Layout {
     volumes: PathBuf,
@@ -35,18 +35,18 @@ pub(super) struct Layout {
     group_snapshots: PathBuf,
 }
 
-/// What stands before the key in the name of something that an image is on its way to or from.
+/// Prefixes of the temporary names that stand before an image's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemporaryPrefix {
     /// A directory that is being filled.
     Making,
     /// A directory that is being removed.
     Deleting,
-    /// A record that is about to replace another.
+    /// A record that will replace the current one.
     Record,
-    /// Bytes that are about to replace others.
+    /// Data that will replace the current data.
     Image,
-    /// A mark that a file system is frozen.
+    /// A marker that a file system is frozen.
     Frozen,
 }
 
@@ -95,23 +95,23 @@ impl Layout {
         self.kind(id.kind).join(id.key.to_string())
     }
 
-    /// The bytes of one image.
+    /// The path of an image's data.
     pub(super) fn image(&self, id: ImageId) -> PathBuf {
         self.directory(id).join(IMAGE)
     }
 
-    /// The record of one image.
+    /// The path of an image's record.
     pub(super) fn record(&self, id: ImageId) -> PathBuf {
         self.directory(id).join(RECORD)
     }
 
-    /// A passing thing of one image.
+    /// The path of a temporary file of an image.
     pub(super) fn passing(&self, passing: TemporaryPrefix, id: ImageId) -> PathBuf {
         self.kind(id.kind)
             .join(format!("{}{}", passing.prefix(), id.key))
     }
 
-    /// All passing things of a kind, as a process that was killed left them.
+    /// All temporary files of a kind, as left by a killed process.
     pub(super) fn all_passing(
         &self,
         kind: ImageKind,
@@ -128,7 +128,7 @@ impl Layout {
         Ok(found)
     }
 
-    /// One image; none when it has no directory.
+    /// One image; none if it has no directory.
     pub(super) fn get(&self, id: ImageId) -> Option<Image> {
         let home = self.directory(id);
         let record = Record::read_at(AT_FDCWD, &self.record(id));
@@ -157,12 +157,12 @@ impl Layout {
         Ok(keys)
     }
 
-    /// The directory of all images of a kind. From there each path has one step, not as many as lead there.
+    /// Opens the directory of all images of a kind. Paths relative to it have one component to resolve.
     pub(super) fn open(&self, kind: ImageKind) -> Result<File> {
         File::open(self.kind(kind)).map_err(|error| self.unread(kind, error))
     }
 
-    /// One image in the opened directory of its kind; none when it has no directory.
+    /// One image in the opened directory of its kind; none if it has no directory.
     pub(super) fn get_in(here: &File, id: ImageId) -> Option<Image> {
         let home = PathBuf::from(id.key.to_string());
         let record = Record::read_at(here.as_fd(), &home.join(RECORD));
@@ -174,7 +174,8 @@ impl Layout {
         Some(look(id, record, here.as_fd(), &home))
     }
 
-    /// Whether the files of an image are plain ones with one name each, so that nobody changes them from elsewhere.
+    /// Returns true if the files of an image are regular files with one name each, so that nothing can change them
+    /// under another path.
     pub(super) fn is_plain(here: &File, id: ImageId) -> bool {
         let home = PathBuf::from(id.key.to_string());
         let is_plain = |name| {
@@ -221,7 +222,7 @@ impl Layout {
         }
     }
 
-    /// One image whose bytes may be used.
+    /// One image whose data may be used.
     ///
     /// # Errors
     /// [`Kind::NotFound`], or [`Kind::Precondition`] when it is damaged.
@@ -237,7 +238,7 @@ impl Layout {
     }
 }
 
-/// Whether the image in `home`, which is a path from `here`, is a file, and how long it is.
+/// Returns whether the image in `home`, a path relative to `here`, is a regular file, and its length.
 fn length(here: BorrowedFd<'_>, home: &Path) -> io::Result<(bool, Size)> {
     let found = stat(here, &home.join(IMAGE))?;
     let bytes = u64::try_from(found.st_size).unwrap_or_default();
@@ -252,7 +253,7 @@ fn is_file(found: &FileStat) -> bool {
     SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT == SFlag::S_IFREG
 }
 
-/// What a record and the bytes in `home`, which is a path from `here`, say of an image.
+/// Reads the record and the length of the data in `home`, a path relative to `here`.
 fn look(
     id: ImageId,
     record: io::Result<Option<Result<Record, String>>>,
@@ -267,10 +268,10 @@ fn look(
     judge(id, record, length)
 }
 
-/// Compares an image's record with its bytes.
+/// Compares an image's record with its data.
 ///
-/// The size is the file's as long as that is not below the record's: a growth makes the file larger first,
-/// and one that was interrupted there is a finished one.
+/// The size is that of the file unless it is below the recorded one: growing extends the file first, and an
+/// interruption at that point counts as complete.
 fn judge(
     id: ImageId,
     record: io::Result<Option<Result<Record, String>>>,
@@ -293,20 +294,21 @@ fn judge(
         Ok((true, size)) => (
             record.size,
             Health::Damaged(format!(
-                "its image has {size}, but should have {}; it was truncated or replaced",
+                "its image file has {size} instead of {}; it was truncated or replaced",
                 record.size
             )),
         ),
         Ok((false, _)) => (
             record.size,
-            Health::Damaged("its image is not a file".to_owned()),
+            Health::Damaged("its image is not a regular file".to_owned()),
         ),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            (record.size, Health::Damaged("its image is gone".to_owned()))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (
+            record.size,
+            Health::Damaged("its image file is missing".to_owned()),
+        ),
         Err(error) => (
             record.size,
-            Health::Damaged(format!("its image cannot be read: {error}")),
+            Health::Damaged(format!("its image file cannot be read: {error}")),
         ),
     };
     Image {

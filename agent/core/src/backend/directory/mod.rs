@@ -1,21 +1,21 @@
-//! Images as files in a directory, with a JSON record beside each.
+//! The directory back end: images as files, with a JSON record beside each.
 //!
 //! ```text
-//! <path>/node.json                 the node whose images these are: their ids begin with it
-//! <path>/volumes/<key>/image        the bytes: a sparse file, or one with all blocks reserved
-//! <path>/volumes/<key>/record.json  what is known of it
+//! <path>/node.json                 the marker: names the node that owns the images; their ids begin with it
+//! <path>/volumes/<key>/image        the data: a sparse file, or one with all blocks reserved
+//! <path>/volumes/<key>/record.json  its record: size and labels
 //! <path>/snapshots/<key>/…          likewise
-//! <path>/groups/<key>/record.json   volumes that belong together; there are no bytes
+//! <path>/groups/<key>/record.json   a volume group: a record without data
 //! <path>/group-snapshots/<key>/…    likewise
-//! <path>/volumes/.making-<key>/     half-made; removed on start and before the key is made again
-//! <path>/volumes/.deleting-<key>/   half-removed; likewise
-//! <path>/volumes/.record-<key>      a record on its way to `<key>/record.json`
-//! <path>/volumes/.image-<key>       bytes on their way to `<key>/image`, which they replace
-//! <path>/volumes/.frozen-<key>      the file system of this volume is frozen; thawed on start
+//! <path>/volumes/.making-<key>/     incomplete; removed on start and before the key is created again
+//! <path>/volumes/.deleting-<key>/   being deleted; likewise
+//! <path>/volumes/.record-<key>      a new record that will replace `<key>/record.json`
+//! <path>/volumes/.image-<key>       new data that will replace `<key>/image`
+//! <path>/volumes/.frozen-<key>      marker: the file system of this volume is frozen; thawed on start
 //! ```
 //!
-//! An image comes into being by the rename of its finished directory, and goes by a rename, so that it is
-//! there whole or not at all.
+//! An image is created by the rename of its complete directory, and deleted by a rename, so that it is present
+//! completely or not at all.
 
 mod adopt_node;
 mod attach;
@@ -46,42 +46,42 @@ use layout::Layout;
 use open_lock::Opening;
 use watched::ListCache;
 
-/// Whether the blocks of a volume are reserved when it is made.
+/// Whether the blocks of a volume are reserved at creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Allocation {
-    /// Sparse files: a volume takes what is written to it.
+    /// Sparse files: blocks are allocated on the first write.
     #[default]
     Thin,
-    /// All blocks reserved, none shared: a volume never runs out of room.
+    /// All blocks are reserved and none shared: a volume never runs out of space.
     Thick,
 }
 
-/// What a directory class is told.
+/// Settings of a directory class.
 #[derive(Debug, Clone)]
 pub struct DirectorySettings {
-    /// Where the images are.
+    /// The directory of the images.
     pub path: PathBuf,
     /// Whether blocks are reserved.
     pub allocation: Allocation,
-    /// The file system of volumes whose creator names none.
+    /// The default file system of new volumes.
     pub file_system: FileSystem,
     /// What to do when `path` is missing.
     pub missing: Missing,
-    /// The longest that a group snapshot has the writers of a mounted volume wait; a second if nothing is said, and then
-    /// images that cannot share blocks are refused.
+    /// Timeout of the freeze barrier of a group snapshot; one second by default, and then mounted images that cannot
+    /// share blocks are refused.
     pub longest_freeze: Option<Duration>,
     /// This node.
     pub node: NodeName,
-    /// Whose images it takes over.
+    /// The nodes whose images it adopts.
     pub adoption: Adoption,
 }
 
 /// What to do when the directory of a class is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Missing {
-    /// Make it: the place is ours alone.
+    /// Create it: the path belongs to the agent.
     Create,
-    /// Report it: the place is the administrator's, and perhaps a file system is not mounted.
+    /// Report an error: the path belongs to the administrator, and a file system may not be mounted.
     Refuse,
 }
 
@@ -101,19 +101,19 @@ struct Inner {
     watched: ListCache,
 }
 
-/// So many threads work in one directory at a time: a disk that stalls leaves other classes theirs.
+/// Maximum number of threads that work in one directory: a disk that stalls must not block other classes.
 const THREADS: usize = 64;
-/// So long a directory that works takes at the very most to be looked at.
+/// Timeout for checking a working directory.
 const SLOW_TO_LOOK: Duration = Duration::from_secs(5);
 /// The unit of sizes: the largest block size of the file systems that go on top.
 const UNIT: Size = Size::from_kibibytes(4);
 /// The smallest image.
 const MINIMUM: Size = Size::from_mebibytes(1);
-/// The size of a volume whose creator names none.
+/// The default size of a volume.
 const DEFAULT: Size = Size::from_mebibytes(1024);
 
 impl Directory {
-    /// A class over a directory, which is looked at when it is first used.
+    /// A class over a directory, which is opened at the first use.
     pub fn new(settings: DirectorySettings) -> Self {
         Self {
             inner: Arc::new(Inner {
@@ -133,7 +133,7 @@ impl Directory {
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let inner = Arc::clone(&self.inner);
-        // It is never closed.
+        // The semaphore is never closed.
         let permit = Arc::clone(&inner.threads).acquire_owned().await;
         blocking(move || {
             let _permit = permit;
@@ -150,7 +150,7 @@ impl Inner {
         let available = Size::try_from(disk.available)?;
         let largest = match self.settings.allocation {
             Allocation::Thin => available,
-            // The file system needs some room for its own records of the blocks.
+            // The file system needs some space for its own metadata.
             Allocation::Thick => Size::try_from(
                 disk.available
                     .saturating_sub(disk.available / 256 + (2 << 20)),
@@ -182,8 +182,8 @@ impl Backend for Directory {
         })
     }
 
-    /// One system call once the directory is known: a Probe must be cheap. One look at a time: a directory that does not
-    /// answer holds up one thread, and no Probe for long.
+    /// One system call once the directory is open: a Probe must be cheap. One check at a time: a directory that does
+    /// not answer blocks one thread, and Probes only briefly.
     async fn check(&self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let look = blocking_at_once(move || {
@@ -197,7 +197,7 @@ impl Backend for Directory {
             Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "directory {} has not answered for {} s; look at its disk and at the kernel's log",
+                    "directory {} has not answered for {} s; check its disk and the kernel log",
                     self.inner.settings.path.display(),
                     SLOW_TO_LOOK.as_secs()
                 ),
@@ -273,9 +273,8 @@ impl Backend for Directory {
         self.run(move |inner| {
             inner.layout.usable(id)?;
             let path = inner.layout.image(id);
-            let metadata = std::fs::metadata(&path).map_err(|error| {
-                Error::io(format!("could not look at {}", path.display()), error)
-            })?;
+            let metadata = std::fs::metadata(&path)
+                .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
             Ok(Some(metadata.blocks() * 512))
         })
         .await

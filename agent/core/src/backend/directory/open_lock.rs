@@ -1,4 +1,4 @@
-//! The directory is looked at when it is used, not once at start: it may come and go with a mount.
+//! The directory is opened and locked when it is used, not once at start: it may come and go with a mount.
 
 use std::{
     fs::{self, DirBuilder, File},
@@ -21,7 +21,7 @@ use crate::{
     types::ImageKind,
 };
 
-/// The directory that was found usable last; another one in its place is opened anew.
+/// The directory that was opened last; a different one at its path is opened anew.
 #[derive(Debug, Default)]
 pub(super) struct Opening(Mutex<Option<Opened>>);
 
@@ -29,7 +29,7 @@ pub(super) struct Opening(Mutex<Option<Opened>>);
 struct Opened {
     device: u64,
     inode: u64,
-    /// Held as long as the directory is used, so that two agents never share one.
+    /// Held while the directory is used, so that two agents never share one.
     _lock: Flock<File>,
 }
 
@@ -40,13 +40,13 @@ impl Opening {
 }
 
 impl Inner {
-    /// Whether the directory has been usable before.
+    /// Returns true if the directory has been usable before.
     pub(super) fn was_opened(&self) -> bool {
         self.opening.lock().is_some()
     }
 
-    /// Makes sure that the directory is usable: once, and again whenever another one stands in its place.
-    /// Costs one system call when nothing changed.
+    /// Makes sure that the directory is usable: once, and again whenever a different directory is at its path. Costs
+    /// one system call when nothing changed.
     pub(super) fn open(&self) -> Result<()> {
         let path = &self.settings.path;
         let now = match fs::metadata(path) {
@@ -72,7 +72,7 @@ impl Inner {
         {
             return Ok(());
         }
-        // The lock of a directory that is gone must not keep its file system busy.
+        // The lock of a removed directory must not keep its file system busy.
         *opened = None;
         let lock = take(path)?;
         let belongs = self.belongs()?;
@@ -89,14 +89,14 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether the directory can be written now.
+    /// Checks that the directory is writable now.
     pub(super) fn check(&self) -> Result<()> {
         let all = AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK;
         let path = self.layout.kind(ImageKind::Volume);
         access(path, all).map_err(|error| unusable(path, "cannot be written", error.into()))
     }
 
-    /// Thaws what a killed agent froze, and removes what it left half-made or half-removed.
+    /// Recovery: thaws what a killed agent froze, and removes incomplete images and changes.
     fn undo_leftovers(&self) -> Result<()> {
         for kind in ImageKind::ALL {
             for (passing, id, path) in self.layout.all_passing(kind)? {
@@ -114,7 +114,7 @@ impl Inner {
                         continue;
                     }
                 }
-                tracing::info!(object = %id, "half-made change undone");
+                tracing::info!(object = %id, "incomplete change rolled back");
             }
         }
         Ok(())
@@ -128,7 +128,7 @@ fn unlink(path: &Path) -> Result<()> {
 
 fn make_directory(path: &Path) -> Result<()> {
     let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
-    made.map_err(|error| unusable(path, "cannot be made", error))
+    made.map_err(|error| unusable(path, "cannot be created", error))
 }
 
 fn take(path: &Path) -> Result<Flock<File>> {
@@ -137,7 +137,7 @@ fn take(path: &Path) -> Result<Flock<File>> {
         Errno::EWOULDBLOCK => Error::new(
             Kind::Precondition,
             format!(
-                "{} is used by another agent; give each its own directory",
+                "{} is in use by another agent; configure a separate directory for each agent",
                 path.display()
             ),
         ),
@@ -145,12 +145,14 @@ fn take(path: &Path) -> Result<Flock<File>> {
     })
 }
 
-/// A directory that cannot be used: what is wrong, and what to do.
+/// The error for an unusable directory: what is wrong, and what to do.
 fn unusable(path: &Path, what: &str, error: io::Error) -> Error {
     let advice = match error.raw_os_error() {
         Some(libc::ENOENT) => "; create it, or mount the file system that it is on",
-        Some(libc::EROFS) => "; its file system is read-only, remount it writable",
-        Some(libc::EACCES | libc::EPERM) => "; run the agent as root and check its attributes",
+        Some(libc::EROFS) => "; its file system is read-only: remount it read-write",
+        Some(libc::EACCES | libc::EPERM) => {
+            "; run the agent as root and check the directory's attributes"
+        }
         Some(libc::ENOSPC) => "; its file system is full",
         _ => "",
     };

@@ -1,4 +1,4 @@
-//! The JSON record beside an image: what the disk remembers of it.
+//! The JSON record of an image, stored beside its data.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,16 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, backend::Labels, types::Size};
 
-/// The form of record that this agent writes. A higher one is left alone.
+/// The version of the record that this agent writes. Images with a newer one are left unchanged.
 pub(super) const VERSION: u32 = 1;
 
-/// Records are far smaller; a larger file is none of ours.
+/// Maximum size of a record; a larger file is foreign.
 const RECORD_BYTES: usize = 1 << 20;
 
-/// What is kept beside an image.
+/// The record of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
-    /// The form of the record.
+    /// The version of the record's format.
     pub(super) version: u32,
     /// The size of the image in bytes.
     pub(super) size: Size,
@@ -33,7 +33,7 @@ pub(super) struct Record {
     pub(super) labels: Labels,
 }
 
-/// Only the version, for records whose form we may not know.
+/// Only the version, for records of unknown format.
 #[derive(Deserialize)]
 struct Version {
     version: u32,
@@ -41,12 +41,12 @@ struct Version {
 
 fn newer(version: u32) -> String {
     format!(
-        "its record.json has version {version}, this agent knows version {VERSION}; use a newer agent"
+        "its record.json has version {version}, but this agent supports version {VERSION}; upgrade this agent"
     )
 }
 
 impl Record {
-    /// A record of the form that this agent writes.
+    /// A record of the version that this agent writes.
     pub(super) fn new(size: Size, labels: Labels) -> Self {
         Self {
             version: VERSION,
@@ -55,10 +55,10 @@ impl Record {
         }
     }
 
-    /// Reads a record's text.
+    /// Parses a record.
     ///
     /// # Errors
-    /// A sentence for people: a newer version, or not a record at all.
+    /// A message for people: a newer version, or not a record at all.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, String> {
         let unparsed = |error| format!("its record.json cannot be parsed: {error}");
         let error = match serde_json::from_slice::<Self>(bytes) {
@@ -66,7 +66,7 @@ impl Record {
             Ok(record) => return Err(newer(record.version)),
             Err(error) => error,
         };
-        // A form that we do not know may have a version all the same.
+        // A record of an unknown format may still have a version.
         let Version { version } = serde_json::from_slice(bytes).map_err(unparsed)?;
         Err(if version == VERSION {
             unparsed(error)
@@ -80,7 +80,7 @@ impl Record {
         Self::read_at(AT_FDCWD, path)
     }
 
-    /// The same where `path` begins at the directory `here`.
+    /// As [`Self::read`], with `path` relative to the directory `here`.
     pub(super) fn read_at(
         here: BorrowedFd<'_>,
         path: &Path,
@@ -97,16 +97,17 @@ impl Record {
         }
     }
 
-    /// Writes the record to a new file at `path` and to the disk.
+    /// Writes the record to a new file at `path` and syncs it.
     pub(super) fn write(&self, path: &Path) -> Result<()> {
         write_json(self, path)
     }
 }
 
-/// Writes a value to a new file at `path` and to the disk.
+/// Writes a value to a new file at `path` and syncs it.
 pub(super) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
-    let mut bytes = serde_json::to_vec(value)
-        .map_err(|error| Error::new(crate::Kind::Bug, "could not write a record").because(error))?;
+    let mut bytes = serde_json::to_vec(value).map_err(|error| {
+        Error::new(crate::Kind::Bug, "could not serialize a record").because(error)
+    })?;
     bytes.push(b'\n');
     let write = || {
         let mut file = OpenOptions::new()
@@ -120,7 +121,7 @@ pub(super) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
     write().map_err(|error| Error::io(format!("could not write record {}", path.display()), error))
 }
 
-/// Reads a file with one `read` where it is as small as records are: no `stat`, no second `read` to see its end.
+/// Reads a file with a single `read` if it is as small as records are: no `stat`, no second `read` to detect its end.
 fn read_small(mut file: File) -> io::Result<Vec<u8>> {
     let mut buffer = vec![0; 4096];
     let mut length = 0;
@@ -141,7 +142,7 @@ fn read_small(mut file: File) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Makes what happened in a directory (a name added, renamed, removed) durable.
+/// Makes changes of a directory's entries (created, renamed, removed) durable.
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
     File::open(path)
         .and_then(|directory| directory.sync_all())
@@ -153,7 +154,7 @@ pub(super) fn sync_directory(path: &Path) -> Result<()> {
         })
 }
 
-/// Removes a directory of ours and what is in it; one that is gone already is no error.
+/// Removes a directory of the agent with its contents; a missing one is not an error.
 pub(super) fn remove(path: &Path) -> Result<()> {
     match fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
@@ -193,7 +194,7 @@ mod tests {
         }
     }
 
-    /// It is on the disks of hosts: a change here is a new version.
+    /// This format is on the disks of hosts: a change here requires a new version.
     #[test]
     fn the_text_of_a_record_is_this() {
         let labels = Labels::from([("name".to_owned(), "a b".to_owned())]);

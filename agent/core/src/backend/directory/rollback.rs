@@ -1,4 +1,4 @@
-//! Giving a volume back the bytes of one of its snapshots, while nobody uses it.
+//! Rollback of a volume to one of its snapshots, while it is not in use.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Inner {
-    /// Refuses what cannot be given back, or has no room beside what is there until then.
+    /// Refuses a rollback that is not possible, or that has no space for the new data beside the old.
     pub(super) fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
         let must_copy = self.must_copy()?;
         let is_thick = self.settings.allocation == Allocation::Thick;
@@ -27,16 +27,18 @@ impl Inner {
             if moment.size > volume.size {
                 return Err(Error::new(
                     Kind::Precondition,
-                    format!("{from} shows no volume that could be {id}: that was made anew since"),
+                    format!(
+                        "cannot roll back {id} to {from}: the volume was created anew after the snapshot"
+                    ),
                 ));
             }
             if !self.devices(*id)?.is_empty() {
                 return Err(Error::new(
                     Kind::InUse,
-                    format!("{id} has a device; unpublish and unstage it first"),
+                    format!("{id} is attached to a device; unpublish and unstage it first"),
                 ));
             }
-            // They are replaced one after the other, each when its new bytes are whole.
+            // They are replaced one after the other, each when its new data is complete.
             let (old, new) = (self.blocks(*id)?, self.blocks(*from)?);
             let new = if is_thick {
                 volume.size.bytes().into()
@@ -52,7 +54,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The bytes that an image takes of its file system.
+    /// The bytes that an image uses in its file system.
     fn blocks(&self, id: ImageId) -> Result<i128> {
         let path = self.layout.image(id);
         let image = fs::metadata(&path);
@@ -60,11 +62,11 @@ impl Inner {
         Ok(i128::from(image.blocks()) * 512)
     }
 
-    /// Replaces the bytes of a volume by those of a snapshot, in one step.
+    /// Replaces the data of a volume by that of a snapshot, atomically.
     pub(super) fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
         let volume = self.layout.usable(id)?;
         self.layout.usable(from)?;
-        // A device that stays would go on showing the old bytes.
+        // A device that stays attached would still show the old data.
         self.detach(id)?;
         let passing = self.layout.passing(TemporaryPrefix::Image, id);
         let there = self.layout.image(id);

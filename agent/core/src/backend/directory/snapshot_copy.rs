@@ -1,4 +1,4 @@
-//! Copies of images at one moment.
+//! Point-in-time copies of images.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -19,13 +19,14 @@ use crate::{
     types::{ImageId, ImageKind},
 };
 
-/// Keeps writers of an image still for as long as it lives, or sees what they write.
+/// Keeps the contents of an image unchanged while it exists, or detects writes.
 enum Stillness {
-    /// Nobody can write.
+    /// There are no writers.
     Nothing,
-    /// Raw users can write. They cannot be held, so what they wrote in makes no copy; nor does what cannot be watched.
+    /// Raw users can write. They cannot be quiesced, so a copy during which they wrote is discarded; so is one that
+    /// cannot be watched.
     ListCache(Result<WriteWatch>),
-    /// The file system is frozen, and a mark says so to the agent after a kill.
+    /// The file system is frozen; a marker lets the next agent thaw it after a kill.
     Frozen {
         frozen: Option<Frozen>,
         mark: std::path::PathBuf,
@@ -33,7 +34,7 @@ enum Stillness {
 }
 
 impl Stillness {
-    /// Fails when raw users may have written since it began.
+    /// Fails if raw users may have written since it began.
     fn check(&self) -> io::Result<()> {
         let Self::ListCache(watch) = self else {
             return Ok(());
@@ -41,7 +42,7 @@ impl Stillness {
         let watch = watch.as_ref();
         let watch = watch.map_err(|error| io::Error::other(error.chain()))?;
         if watch.saw_writes()? {
-            return Err(io::Error::other("it was written meanwhile"));
+            return Err(io::Error::other("it was written during the copy"));
         }
         Ok(())
     }
@@ -50,17 +51,17 @@ impl Stillness {
 impl Drop for Stillness {
     fn drop(&mut self) {
         if let Self::Frozen { frozen, mark } = self {
-            // First the thaw: a mark without a frozen file system is harmless, the other way round is not.
+            // Thaw first: a marker without a frozen file system is harmless, the reverse is not.
             drop(frozen.take());
             if let Err(error) = fs::remove_file(&*mark) {
-                tracing::warn!(path = %mark.display(), %error, "mark of a frozen file system stays behind");
+                tracing::warn!(path = %mark.display(), %error, "marker of a frozen file system not removed");
             }
         }
     }
 }
 
 impl Inner {
-    /// Fills `target`, an empty file, with the bytes of `source` at one moment.
+    /// Fills `target`, an empty file, with a point-in-time copy of `source`.
     pub(super) fn copy(&self, source: ImageId, target: &File, spec: &ImageSpec) -> Result<()> {
         self.layout.usable(source)?;
         let path = self.layout.image(source);
@@ -71,7 +72,7 @@ impl Inner {
         let copied = self.copy_bytes(&from, target, spec, || still.check());
         fail::point("directory.copy.copied");
         let copied = match copied {
-            // The kernel lets nobody write while blocks become shared.
+            // The kernel blocks writes while it shares the blocks.
             Ok(Reflink::Done) => Ok(()),
             copied => match still.check() {
                 Ok(()) => copied.map(drop),
@@ -83,7 +84,7 @@ impl Inner {
         copied
     }
 
-    /// The refusal of a copy that its raw users may have written in.
+    /// The error for a copy during which raw users may have written.
     fn not_held(&self, source: ImageId, why: io::Error) -> Error {
         let allocation = match self.settings.allocation {
             Allocation::Thick => " with `allocation: thick`",
@@ -92,14 +93,14 @@ impl Inner {
         Error::new(
             Kind::Precondition,
             format!(
-                "{source} is used as a raw block device, whose writers an image directory cannot hold while it copies, and {}{allocation} shares no blocks between images; stop its writers, unpublish and unstage it, or use a thin class on a file system with reflinks (xfs, btrfs) or a class over LVM",
+                "{source} is in use as a raw block device, which an image directory cannot quiesce during a copy, and {}{allocation} cannot share blocks between images; stop its writers, unpublish and unstage it, or use a thin class on a file system with reflinks (xfs, btrfs) or an LVM class",
                 self.settings.path.display()
             ),
         )
         .because(why)
     }
 
-    /// Copies all bytes, or shares their blocks; says which. `check` is asked between steps, and can end a copy.
+    /// Copies all data, or shares its blocks; returns which. `check` is called between steps, and can abort a copy.
     pub(super) fn copy_bytes(
         &self,
         from: &File,
@@ -108,7 +109,7 @@ impl Inner {
         check: impl Fn() -> io::Result<()>,
     ) -> Result<Reflink> {
         match (self.settings.allocation, spec.id.kind) {
-            // A reserved block must be nobody else's, or writing it would need a new one.
+            // A reserved block must not be shared, or writing to it would need a new one.
             (Allocation::Thick, ImageKind::Volume) => {
                 copy::full_copy(from, target, spec.size.bytes(), |_| check())?;
             }
@@ -121,8 +122,8 @@ impl Inner {
         Ok(Reflink::Unsupported)
     }
 
-    /// Freezes the file system on an image if one is mounted from it; else brings what raw users wrote to the
-    /// file, and watches them.
+    /// Freezes the file system on an image if one is mounted from it; otherwise flushes what raw users wrote to the
+    /// file, and watches for writes.
     fn hold_still(&self, id: ImageId, image: &File, path: &Path) -> Result<Stillness> {
         if id.kind == ImageKind::Snapshot {
             return Ok(Stillness::Nothing);
@@ -157,7 +158,7 @@ impl Inner {
     }
 }
 
-/// Brings what was written to a block device down to its image.
+/// Flushes the cached writes of a block device to its image.
 fn flush(device: &Path) -> Result<()> {
     OpenOptions::new()
         .read(true)

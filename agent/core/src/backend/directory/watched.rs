@@ -1,15 +1,16 @@
-//! Lists that need not be read again, because the kernel says what was changed since (inotify).
+//! Cached lists of images, kept up to date by inotify.
 //!
-//! Only lists are answered from memory. Whatever looks at one image, or changes one, reads it.
+//! Only lists are answered from memory. Reading or changing a single image always reads its files.
 //!
 //! **Invariant:** a directory is watched before it is read, so that no change falls between the two; no clock and no
-//! granularity of time stamps is trusted. The kernel queues an event before the call returns that made the change, so
-//! that the next list knows of it. An image is kept only where events tell of all that may happen to it: it is in
-//! order, its directory is no link, and its files are plain ones with one name each. Any other is read each time.
+//! timestamp granularity is relied on. The kernel queues an event before the system call that made the change
+//! returns, so that the next list includes it. An image is cached only if events cover every possible change to it:
+//! it is healthy, its directory is not a symbolic link, and its files are regular files with one name each. Any other
+//! image is read each time.
 //!
-//! Three things have no event: a second name that is given to a file later, and written through; a mapping that is
-//! written and stays open; something mounted over one image's directory. That is why everything is read anew after
-//! [`TRUSTED`] all the same.
+//! Three changes have no event: a second name that is given to a file later, and written through; a mapping that is
+//! written and stays open; a mount over one image's directory. That is why everything is read again after [`TRUSTED`]
+//! regardless.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -37,14 +38,14 @@ use crate::{
     types::{ImageId, ImageKind, Key},
 };
 
-/// How long a list is believed without being read, however little happened.
+/// Maximum time for which a list is used without being read again.
 const TRUSTED: Duration = Duration::from_mins(10);
 
-/// So many images are watched at most; others are read each time. All programs of root share what the kernel allows,
-/// on small hosts 8,192 (`fs.inotify.max_user_watches`), and kubelet and containerd need theirs.
+/// Maximum number of watched images; others are read each time. All programs of root share the kernel's limit, on
+/// small hosts 8,192 (`fs.inotify.max_user_watches`), and kubelet and containerd need theirs.
 const MOST: usize = 4096;
 
-/// What may happen in the directory of all images of a kind.
+/// Events of the directory of all images of a kind.
 const HOME: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_MOVE)
@@ -52,8 +53,7 @@ const HOME: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_ONLYDIR);
 
-/// What may happen to the files of an image. A file that is closed after writing counts, for what was written by way
-/// of a mapping.
+/// Events of the files of an image. Closing a file after writing counts, because of writes through a mapping.
 const IMAGE: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_DELETE)
     .union(AddWatchFlags::IN_MOVE)
@@ -63,15 +63,15 @@ const IMAGE: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_ONLYDIR)
     .union(AddWatchFlags::IN_DONT_FOLLOW);
 
-/// What ends the belief in everything: events were lost, or the file system went away.
+/// Events that invalidate everything: events were lost, or the file system was unmounted.
 const LOST: AddWatchFlags = AddWatchFlags::IN_Q_OVERFLOW.union(AddWatchFlags::IN_UNMOUNT);
 
-/// What ends the belief in a directory of images: another may be in its place.
+/// Events that invalidate a directory of images: another one may be at its path.
 const MOVED: AddWatchFlags = AddWatchFlags::IN_DELETE_SELF
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_IGNORED);
 
-/// The lists of a directory class that were read last; none when nothing is known.
+/// The cached lists of a directory class; none when nothing is cached.
 #[derive(Debug, Default)]
 pub(super) struct ListCache(Mutex<Option<Watches>>);
 
@@ -83,19 +83,19 @@ struct Watches {
     lists: BTreeMap<ImageKind, List>,
 }
 
-/// All images of a kind.
+/// The cached list of a kind.
 #[derive(Debug)]
 struct List {
-    /// The device and the inode of their directory.
+    /// The device and inode of their directory.
     home: (u64, u64),
     read: Instant,
     images: BTreeMap<Key, Image>,
-    /// Those that must be read before the next answer.
+    /// The images that must be read before the next answer.
     stale: BTreeSet<Key>,
 }
 
 impl ListCache {
-    /// All images of a kind, by key; those are read that may have changed.
+    /// All images of a kind, by key; reads those that may have changed.
     pub(super) fn list(&self, layout: &Layout, kind: ImageKind) -> Result<Vec<Image>> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(watches) = learn(&mut known)
@@ -106,7 +106,7 @@ impl ListCache {
         if !tells(layout.kind(kind)) {
             return layout.list(kind);
         }
-        // An old list of one kind ends those of the others, too: they are no younger, or cost little to read.
+        // An old list of one kind also invalidates those of the others: they are no younger, or cheap to read.
         let has_ended = known
             .as_ref()
             .is_none_or(|watches| watches.lists.contains_key(&kind));
@@ -121,10 +121,9 @@ impl ListCache {
         layout.list(kind)
     }
 
-    /// Lets go of what it keeps of images that were changed since, above all of those that are no more: perhaps nobody
-    /// asks for a list for long.
+    /// Drops cached images that have changed since, above all deleted ones: the next list may be far away.
     pub(super) fn tidy(&self) {
-        // Whoever has the lock takes in what happened, too.
+        // Whoever has the lock processes the events, too.
         let Ok(mut known) = self.0.try_lock() else {
             return;
         };
@@ -137,7 +136,7 @@ impl ListCache {
     }
 }
 
-/// Takes in what the kernel tells; forgets everything when that is not all that happened.
+/// Processes the kernel's events; drops everything when events were lost.
 fn learn(known: &mut Option<Watches>) -> Option<&mut Watches> {
     if !known.as_mut()?.take_events() {
         *known = None;
@@ -146,7 +145,7 @@ fn learn(known: &mut Option<Watches>) -> Option<&mut Watches> {
 }
 
 impl Watches {
-    /// Begins to watch, where the host lets us.
+    /// Starts watching, if the host supports it.
     fn begin() -> Option<Self> {
         let flags = InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC;
         Some(Self {
@@ -156,7 +155,7 @@ impl Watches {
         })
     }
 
-    /// Marks as stale what has changed since; false when events were lost.
+    /// Marks changed images as stale; returns false when events were lost.
     fn take_events(&mut self) -> bool {
         loop {
             let events = match self.inotify.read_events() {
@@ -168,7 +167,7 @@ impl Watches {
                 if event.mask.intersects(LOST) {
                     return false;
                 }
-                // A watch that is gone already.
+                // The watch was removed already.
                 let Some((kind, key)) = self.places.get(&event.wd).copied() else {
                     continue;
                 };
@@ -190,7 +189,7 @@ impl Watches {
         }
     }
 
-    /// The list of a kind, if it was read lately and its directory is still where it was.
+    /// The list of a kind, if it was read recently and its directory is still at its path.
     fn current(&self, layout: &Layout, kind: ImageKind) -> Option<&List> {
         let list = self.lists.get(&kind)?;
         let is_current =
@@ -198,7 +197,7 @@ impl Watches {
         is_current.then_some(list)
     }
 
-    /// Begins the list of a kind, with everything in it yet to be read; false when it cannot be watched.
+    /// Starts the list of a kind, with all entries stale; returns false when it cannot be watched.
     fn watch_home(&mut self, layout: &Layout, kind: ImageKind) -> bool {
         let path = layout.kind(kind);
         let Ok(watch) = self.inotify.add_watch(path, HOME) else {
@@ -218,7 +217,7 @@ impl Watches {
         true
     }
 
-    /// Reads what is stale, and gives out all.
+    /// Reads the stale images, and returns all.
     fn refresh(&mut self, layout: &Layout, kind: ImageKind) -> Result<Vec<Image>> {
         let here = layout.open(kind)?;
         let Some(list) = self.lists.get_mut(&kind) else {
@@ -243,7 +242,7 @@ impl Watches {
     }
 }
 
-/// Watches one image; false when events cannot tell of all that happens to it.
+/// Watches one image; returns false when events do not cover every change to it.
 fn watch_image(
     inotify: &Inotify,
     places: &mut HashMap<WatchDescriptor, (ImageKind, Option<Key>)>,
@@ -258,7 +257,7 @@ fn watch_image(
     let Ok(watch) = inotify.add_watch(&layout.directory(id), IMAGE) else {
         return false;
     };
-    // One directory under two names has one watch, which can tell of one of them.
+    // One directory under two names has one watch, which can only stand for one of them.
     match places.insert(watch, place) {
         Some(before @ (_, Some(other))) if before != place && listed.contains_key(&other) => {
             places.insert(watch, before);
@@ -274,8 +273,8 @@ impl List {
     }
 }
 
-/// Whether events tell of all changes on the file system of `path`. Others can be changed from elsewhere, or from below:
-/// network file systems, overlays.
+/// Returns true if events cover all changes on the file system of `path`. Network file systems and overlays can be
+/// changed remotely, or from below.
 fn tells(path: &Path) -> bool {
     let known = [
         EXT4_SUPER_MAGIC,
@@ -353,7 +352,7 @@ mod tests {
             self.watched.list(&self.layout, VOLUME).unwrap()
         }
 
-        /// Whether the next list is answered without reading anything.
+        /// Returns true if the next list is answered without reading anything.
         fn is_unchanged(&self) -> bool {
             let mut known = self.watched.0.lock().unwrap();
             let watches = learn(&mut known);
@@ -361,7 +360,7 @@ mod tests {
             list.is_some_and(|list| list.stale.is_empty())
         }
 
-        /// Changes something, and sees the change in the next list.
+        /// Changes something, and expects the change in the next list.
         fn sees(&self, what: &str, change: impl FnOnce(&Layout)) {
             let before = self.list();
             change(&self.layout);
@@ -372,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Writes over the bytes of a file, as many as there were.
+    /// Overwrites part of a file with the same number of bytes.
     fn overwrite(path: &Path, from: &str, to: &str) {
         use std::io::Write;
         let text = fs::read_to_string(path).unwrap();
@@ -456,7 +455,7 @@ mod tests {
         let elsewhere = class.directory.path().join("elsewhere");
         let record = class.layout.record(id("a"));
         fs::hard_link(&record, &elsewhere).unwrap();
-        // A second name is told by nothing; some other change has the image looked at.
+        // A second name has no event; some other change makes the image be read.
         overwrite(&record, "\"a\"", "\"b\"");
         class.list();
         class.sees("a record by its other name", |_| {
@@ -484,7 +483,7 @@ mod tests {
         let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
         let limit: usize = limit.trim().parse().unwrap();
         class.sees("a change after very many others", |layout| {
-            // Every other event is of another file: equal ones in a row are one.
+            // Every other event is of another file: the kernel merges equal ones in a row.
             let [one, other] = ["a", "b"].map(|name| layout.directory(id(name)).join("new"));
             for _ in 0..=limit / 4 {
                 File::create(&one).unwrap();

@@ -1,4 +1,5 @@
-//! Disks that came from another node: their volumes become this node's when the administrator says so.
+//! Adoption of disks that came from another node: their volumes become this node's when the administrator configures
+//! it.
 
 use std::{collections::HashSet, sync::atomic::Ordering};
 
@@ -12,7 +13,7 @@ use super::{
 };
 use crate::{Error, Kind, Result, types::ImageId};
 
-/// A volume of another node, and what its tags are to say.
+/// A volume of another node, with its tags before and after adoption.
 struct Foreign<'a> {
     volume: &'a LogicalVolume,
     before: Tags,
@@ -20,12 +21,12 @@ struct Foreign<'a> {
 }
 
 impl Lvm {
-    /// Takes over the volumes of the nodes that this class was told of, once in the life of this process.
+    /// Adopts the volumes of the nodes that this class is configured for, once per process.
     ///
-    /// Each volume changes hands in one change of the metadata, so one that was interrupted goes on with the rest.
+    /// Each volume changes owner in one change of the metadata, so an interrupted adoption continues with the rest.
     ///
     /// # Errors
-    /// That of LVM's; what was taken over stays so.
+    /// Those of LVM; volumes that were adopted already stay adopted.
     pub(super) async fn adopt(&self) -> Result<()> {
         if self.settings.adoption.is_none() {
             return Ok(());
@@ -34,7 +35,7 @@ impl Lvm {
         adopted.await.copied()
     }
 
-    /// The same for callers that change nothing.
+    /// As [`Lvm::adopt`], for callers that change nothing.
     pub(super) async fn adopt_first(&self) -> Result<()> {
         if self.settings.adoption.is_none() || self.adopted.initialized() {
             return Ok(());
@@ -56,15 +57,15 @@ impl Lvm {
                 volume = %volume.name,
                 group = %now.name,
                 from = %before.node,
-                "volume of another node taken over"
+                "volume of another node adopted"
             );
         }
-        // Whatever that node left half-made is ours to end now.
+        // Incomplete changes of that node are now recovered by this one.
         self.group.is_repaired.store(false, Ordering::Release);
         self.group.ready(&self.settings.node).await
     }
 
-    /// The volumes that are to be taken over.
+    /// The volumes to be adopted.
     fn foreign<'a>(&self, now: &'a VolumeGroup) -> Vec<Foreign<'a>> {
         let Some(adoption) = &self.settings.adoption else {
             return Vec::new();
@@ -82,14 +83,14 @@ impl Lvm {
                 continue;
             };
             let why_not = if before.is_newer {
-                Some("its tags are of a newer agent")
+                Some("its tags were written by a newer agent")
             } else if taken.contains(&before.id) && !before.is_incomplete {
-                Some("this node has one of that id")
+                Some("this node already has an image with that id")
             } else {
                 None
             };
             if let Some(reason) = why_not {
-                tracing::warn!(volume = %volume.name, group = %now.name, from = %from, reason, "volume of another node not taken over");
+                tracing::warn!(volume = %volume.name, group = %now.name, from = %from, reason, "volume of another node not adopted");
                 continue;
             }
             let mut after = Tags {
@@ -109,7 +110,7 @@ impl Lvm {
         found
     }
 
-    /// The command by which a volume changes hands, with all that its labels say of the node.
+    /// The command that changes the owner of a volume, including every label that names the node.
     fn adoption(
         &self,
         Foreign {
@@ -133,7 +134,7 @@ impl Lvm {
             })
     }
 
-    /// Refuses to make an image whose names in the group are somebody else's.
+    /// Refuses to create an image whose logical-volume names are used by a foreign volume.
     pub(super) fn check_names(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
         for name in [name_of(id), moment_of(id)] {
             let Some(volume) = now.volumes.get(&name) else {
@@ -143,21 +144,21 @@ impl Lvm {
                 Some(tags) if tags.id == id && self.tags_of(volume).is_some() => continue,
                 Some(tags) if tags.class != self.settings.class.as_str() => {
                     format!(
-                        "of class {} on node {}; choose another name, or lvrename that volume",
+                        "belongs to class {} on node {}; choose another name, or rename that volume with lvrename",
                         tags.class, tags.node
                     )
                 }
                 Some(tags) => format!(
-                    "of node {node}; set `adoptNode: {node}` in class {class} to take that node's volumes over, or lvrename that volume",
+                    "belongs to node {node}; set `adoptNode: {node}` in class {class} to adopt that node's volumes, or rename that volume with lvrename",
                     node = tags.node,
                     class = self.settings.class
                 ),
-                None => "none that this agent made; lvrename or lvremove it".to_owned(),
+                None => "was not created by this agent; rename it with lvrename or remove it with lvremove".to_owned(),
             };
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{id} cannot be made: volume {} is there, and is {why}",
+                    "{id} cannot be created: volume {} already exists and {why}",
                     self.group.path(&name)
                 ),
             ));

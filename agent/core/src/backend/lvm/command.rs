@@ -1,4 +1,4 @@
-//! LVM's programs: what is said to them, and what their complaints mean.
+//! LVM commands: building, running, and classifying their errors.
 
 use std::fmt;
 
@@ -18,21 +18,21 @@ use crate::{
     },
 };
 
-/// Where its own backups go is nobody's business on this path: each change would write two more files.
+/// LVM's own metadata backups are disabled: each change would write two more files.
 const NO_BACKUP: &str = "backup{backup=0 archive=0}";
-/// What is to be changed on the disks and not in the kernel.
+/// For commands that change the metadata but not the kernel's devices.
 const ON_DISK: &str = "global{activation=0}";
-/// What frees extents that nobody may read any more.
+/// For commands that free extents which must not be readable any more.
 const FORGETTING: &str = "devices{issue_discards=1}";
-/// LVM waits for udevd's answer to every change; nobody would answer, and LVM makes the nodes itself.
+/// Without udevd, LVM would wait for replies that never come; it creates the device nodes itself then.
 const NO_UDEV: &str = "activation/udev_sync=0 activation/udev_rules=0";
-/// There is no dmeventd, nor one to be started, as in the agent's image: each activation would complain of it.
+/// Without dmeventd, as in the agent's image, each activation would report an error.
 const NO_DMEVENTD: &str = "activation/monitoring=0";
 
-/// What the host keeps out is out for us, too.
+/// Disks that the host's devices file excludes are excluded here, too.
 const DEVICES_FILE: &str = "devices/use_devicesfile=1";
 
-/// The settings that must not depend on the host's `lvm.conf`. LVM takes the option only once.
+/// The settings that must not depend on the host's `lvm.conf`. LVM accepts the option only once.
 fn settings(more: &[&str]) -> String {
     let udev = (!udev::is_running()).then_some(NO_UDEV);
     let dmeventd = (Dmeventd::now() == Dmeventd::Absent).then_some(NO_DMEVENTD);
@@ -43,16 +43,16 @@ fn settings(more: &[&str]) -> String {
     all.join(" ")
 }
 
-/// A disk that somebody holds makes whoever looks for disks wait as long. LVM's hints are of no use to who looks for
-/// what has changed, and what was seen by us alone must not become one for others.
+/// A scan of all disks would wait for suspended ones. LVM's hints are useless for finding changes, and what only this
+/// process saw must not become a hint for other processes.
 const LOOKING: &str = "devices{ignore_suspended_devices=1 hints=\"none\"}";
 
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
-/// Refuses what the metadata does not allow.
+/// A precondition on the metadata; refuses the command when it is not met.
 pub(super) type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
 type Placement = Box<dyn Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync>;
 
-/// One command of LVM's that changes something.
+/// An LVM command that changes something.
 pub(super) struct Command {
     name: String,
     settings: Vec<&'static str>,
@@ -85,26 +85,26 @@ impl Command {
         }
     }
 
-    /// The same, which leaves the kernel's devices as they are.
+    /// A command that changes the metadata and leaves the kernel's devices unchanged.
     pub(super) fn on_disk(name: &str) -> Self {
         let mut command = Self::new(name);
         command.settings.push(ON_DISK);
         command
     }
 
-    /// The same, which has the disks forget what it frees.
+    /// Makes the command discard the extents that it frees.
     pub(super) fn discarding(mut self) -> Self {
         self.settings.push(FORGETTING);
         self
     }
 
-    /// With more words.
+    /// Appends arguments.
     pub(super) fn words<W: Into<String>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
         self
     }
 
-    /// With tags to be set.
+    /// Appends tags to be set.
     pub(super) fn add_tags(self, tags: impl IntoIterator<Item = String>) -> Self {
         let words = tags
             .into_iter()
@@ -112,7 +112,8 @@ impl Command {
         self.words(words)
     }
 
-    /// How the metadata, or the devices, show that it was carried out. Without it, it may be carried out twice.
+    /// Sets the test by which the metadata, or the devices, show that the command succeeded. Without it, the command
+    /// may run twice.
     pub(super) fn done_when(
         mut self,
         is_done: impl Fn(&VolumeGroup) -> bool + Send + Sync + 'static,
@@ -121,12 +122,13 @@ impl Command {
         self
     }
 
-    /// Whether the metadata shows that it was carried out; none where it cannot.
+    /// Returns whether the metadata shows that the command succeeded; none where it cannot show that.
     pub(super) fn is_done(&self, group: &VolumeGroup) -> Option<bool> {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
-    /// What the metadata must allow at its turn. Others may have changed it since the command was made.
+    /// Adds a precondition that is checked right before the command runs: another process may have changed the
+    /// metadata since the command was built.
     pub(super) fn allowed_by(
         mut self,
         check: impl Fn(&VolumeGroup) -> Result<()> + Send + Sync + 'static,
@@ -135,7 +137,8 @@ impl Command {
         self
     }
 
-    /// The extents that it takes, chosen at its turn, as its last words: commands before it may take others.
+    /// Sets the extents that the command allocates, chosen right before it runs and appended as its last arguments:
+    /// earlier commands may allocate others.
     pub(super) fn placed_by(
         mut self,
         placement: impl Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync + 'static,
@@ -144,12 +147,13 @@ impl Command {
         self
     }
 
-    /// Whether it depends on the metadata at its turn.
+    /// Returns true if the command depends on the metadata at the time it runs.
     pub(super) fn is_conditional(&self) -> bool {
         self.check.is_some() || self.placement.is_some()
     }
 
-    /// Chooses its extents, and refuses what the metadata does not allow now, unless it was carried out already.
+    /// Chooses the extents and checks the preconditions against the current metadata, unless the command was already
+    /// carried out.
     pub(super) fn prepare(&mut self, group: &VolumeGroup) -> Result<()> {
         if self.is_done(group) == Some(true) {
             return Ok(());
@@ -163,10 +167,10 @@ impl Command {
         Ok(())
     }
 
-    /// Whether a running `lvm` takes it: its commands are of less than 64 words. A very long line would fill the pipe
-    /// before it is read. And `--devices` it may survive, but not forget.
+    /// Returns true if the LVM shell accepts the command: it limits commands to 64 words, and a very long line would
+    /// fill the pipe before it is read. The shell would also keep using `--devices` for later commands.
     pub(super) fn is_for_session(&self) -> bool {
-        /// The words that are not its own.
+        /// Arguments that are added to every command.
         const COMMON: usize = 5;
         const LONGEST: usize = 16 << 10;
         let words = || self.words.iter().chain(&self.places);
@@ -175,21 +179,21 @@ impl Command {
         is_short && !matches!(self.hiding, Some(DiskFilter::Only(_)))
     }
 
-    /// The same, which does not read silent disks ([`unresponsive_disks::hiding`]).
+    /// Makes the command skip unresponsive disks ([`unresponsive_disks::hiding`]).
     pub(super) fn hiding(&mut self, hiding: Option<DiskFilter>) {
         self.hiding = hiding;
     }
 
-    /// Runs it in a process of its own.
+    /// Runs the command in a separate process.
     ///
     /// # Errors
-    /// By what LVM complains about.
+    /// Classified by LVM's error message.
     pub(super) async fn run(&self) -> Result<()> {
         let program = Program::changing("lvm").args(self.all());
         program.run().await.map(drop).map_err(classify)
     }
 
-    /// All its words.
+    /// All arguments.
     fn all(&self) -> Vec<String> {
         let (setting, only) = match &self.hiding {
             Some(DiskFilter::Setting(setting)) => (Some(setting.as_str()), None),
@@ -205,7 +209,7 @@ impl Command {
         first.chain(words.cloned()).collect()
     }
 
-    /// What a running `lvm` reads; no word of ours has a quote in it.
+    /// The line for the LVM shell; no argument of ours contains a quote.
     fn line(&self) -> String {
         let words = self.all();
         let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
@@ -213,10 +217,10 @@ impl Command {
     }
 }
 
-/// An `lvm` that goes on running and reads commands.
+/// Starts an LVM shell: an `lvm` process that reads commands from its input.
 pub(super) async fn start() -> Result<Session> {
-    /// It needs for each command what it had for the one before. Given back in between it would come in pages again, which
-    /// is most of what a command costs. It is a setting of the C library's; another one does without.
+    /// Each command needs as much memory as the one before. If the shell returned it in between, page faults would
+    /// dominate the cost of a command. This is a setting of glibc; other C libraries ignore it.
     const KEEP_MEMORY: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "268435456");
     const SETTINGS: &str = "LVM_SYSTEM_DIR";
     let directory = blocking(|| Ok(system_dir::directory())).await?;
@@ -226,10 +230,10 @@ pub(super) async fn start() -> Result<Session> {
     Session::start("lvm", &environment, ("No such command '", "'")).await
 }
 
-/// Has a running `lvm` carry out a command.
+/// Runs a command in an LVM shell.
 ///
 /// # Errors
-/// By what LVM complains about; `None` beside it when it ended meanwhile.
+/// The outer error when the shell ended; the inner one is classified by LVM's error message.
 pub(super) async fn carry_out(session: &mut Session, command: &Command) -> Result<Result<()>> {
     let said = session.carry_out(&command.line()).await?;
     let complaints: Vec<&str> = said
@@ -253,8 +257,8 @@ pub(super) async fn carry_out(session: &mut Session, command: &Command) -> Resul
     Ok(Err(classify(error)))
 }
 
-/// Whether a line tells no failure of the command: a warning, or that a disk which may be another group's cannot be read,
-/// or has become shorter.
+/// Returns true for output that does not mean failure: warnings, and disks of possibly other groups that cannot be
+/// read or have shrunk.
 fn is_noise(line: &str) -> bool {
     let others = [
         "WARNING:",
@@ -268,7 +272,7 @@ fn is_noise(line: &str) -> bool {
     line.is_empty() || others.iter().any(|other| line.starts_with(other))
 }
 
-/// Runs a command of LVM's that only reports, as JSON.
+/// Runs an LVM reporting command with JSON output.
 pub(super) async fn report(words: &[&str]) -> Result<Output> {
     let (setting, only) = match unresponsive_disks::hiding(&[]) {
         Some(DiskFilter::Setting(setting)) => (Some(setting), None),
@@ -287,22 +291,22 @@ pub(super) async fn report(words: &[&str]) -> Result<Output> {
         .map_err(classify)
 }
 
-/// Runs the command that tells LVM's version.
+/// Runs the command that prints LVM's version.
 pub(super) async fn version() -> Result<Output> {
     let program = Program::reading("lvm").args(["version"]);
     program.run().await.map_err(classify)
 }
 
-/// By what LVM knows this machine.
+/// How LVM identifies this host.
 #[derive(Debug)]
 pub(super) struct SystemId {
-    /// Its system id; empty when it has none.
+    /// The system id of this host; empty when it has none.
     pub(super) id: String,
-    /// Where LVM has that from: `uname`, `machineid`, `lvmlocal`, `file` or `none`.
+    /// The source of the system id: `uname`, `machineid`, `lvmlocal`, `file` or `none`.
     pub(super) source: String,
 }
 
-/// Runs the commands that tell by what LVM knows this machine.
+/// Runs the commands that print how LVM identifies this host.
 pub(super) async fn system_id() -> Result<SystemId> {
     let output = Program::reading("lvm").args(["systemid"]).run().await;
     let output = output.map_err(classify)?;
@@ -317,7 +321,7 @@ pub(super) async fn system_id() -> Result<SystemId> {
     })
 }
 
-/// One of LVM's settings of this host, with LVM's own value where the host says nothing; a line `name=value`.
+/// An LVM setting of this host, or LVM's default where the host does not set it; a line `name=value`.
 pub(super) async fn setting(name: &str) -> Result<String> {
     let words = ["lvmconfig", "--type", "full", name];
     let output = Program::reading("lvm").args(words).run();
@@ -325,7 +329,7 @@ pub(super) async fn setting(name: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// What should be done about an LVM program that failed, by its complaint (in the C locale).
+/// Classifies the failure of an LVM command by its error message (in the C locale).
 fn classify(error: Error) -> Error {
     const KINDS: [(&str, Kind); 22] = [
         ("nexpected transaction id", Kind::HalfDone),
@@ -344,7 +348,7 @@ fn classify(error: Error) -> Error {
         ("not found", Kind::NotFound),
         ("flock failed: Resource temporarily", Kind::Busy),
         ("Can't get lock", Kind::Busy),
-        // It is moved to another disk.
+        // It is being moved to another disk.
         ("locked logical volume", Kind::Busy),
         ("PVs are missing", Kind::Precondition),
         ("devices are missing", Kind::Precondition),

@@ -1,8 +1,8 @@
-//! Filling thick volumes while nobody sees them: with the bytes of a moment that is held, a snapshot, and behind those
-//! with nothing, so that they never show what was on their extents before.
+//! Fills thick volumes before they are visible: with the bytes of a snapshot, and with zeros behind those, so that
+//! they never expose former contents of their extents.
 //!
-//! The tags of the volume say what it is filled with and how far. It goes on whatever becomes of its caller; what ended
-//! with its agent goes on where it was when it is asked for again.
+//! The tags of the volume record its source and the progress. The copy continues when its caller goes away; after a
+//! restart of the agent it resumes at the recorded position when the call is repeated.
 
 use std::{
     collections::HashMap,
@@ -28,11 +28,11 @@ use crate::{
     Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId,
 };
 
-/// So often it is noted on the disk how far it is.
+/// Interval at which the progress is recorded on disk.
 const NOTED: Duration = Duration::from_secs(30);
 
 impl Lvm {
-    /// Whether an unfinished image is on its way to being what is asked for.
+    /// Returns true if an incomplete image can become what the specification asks for.
     pub(super) fn can_go_on(
         &self,
         now: &VolumeGroup,
@@ -57,10 +57,10 @@ impl Lvm {
             && now.bytes(found.volume) == size.bytes()
     }
 
-    /// The snapshot that an unfinished image is filled from, and how many bytes it shows.
+    /// The snapshot that an incomplete image is copied from, and the size that it shows in bytes.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`] when it could not hold what was changed since.
+    /// [`Kind::NoSpace`] when its exception store overflowed.
     pub(super) fn moment<'a>(
         &'a self,
         now: &'a VolumeGroup,
@@ -76,7 +76,7 @@ impl Lvm {
         let (Some(moment), Some(size)) = (moment, size) else {
             return Err(Error::new(
                 Kind::HalfDone,
-                format!("what {} is copied from is gone", found.tags.id),
+                format!("the source of copy {} no longer exists", found.tags.id),
             ));
         };
         match self.snapshot_health(now, moment)? {
@@ -88,14 +88,14 @@ impl Lvm {
         }
     }
 
-    /// Fills an image whose making was begun, and shows it. One that is finished stays as it is.
+    /// Fills an image whose creation has begun, and makes it visible. Idempotent: a complete image is left unchanged.
     pub(super) async fn fill(&self, spec: &ImageSpec) -> Result<()> {
         let Volumes::Thick(thick) = &self.settings.volumes else {
             return Ok(());
         };
         let _hand = self.unfilled().remove(&spec.id);
         let result = self.fill_with(spec, thick).await;
-        // Disks that do not answer for a moment are no reason to begin anew.
+        // Disks that do not answer temporarily are no reason to start over.
         if let Err(error) = &result
             && !matches!(error.kind(), Kind::HalfDone | Kind::Busy)
         {
@@ -104,7 +104,7 @@ impl Lvm {
         result
     }
 
-    /// Those that were begun and are not filled yet.
+    /// The images whose creation has begun and that are not filled yet.
     pub(super) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, InFlightGuard>> {
         self.unfilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,9 +118,12 @@ impl Lvm {
         };
         loop {
             let now = self.group.now().await?;
-            let found = self
-                .find(&now, spec.id)
-                .ok_or_else(|| Error::new(Kind::HalfDone, format!("{} was removed", spec.id)))?;
+            let found = self.find(&now, spec.id).ok_or_else(|| {
+                Error::new(
+                    Kind::HalfDone,
+                    format!("{} was removed while it was being copied", spec.id),
+                )
+            })?;
             let end = now.bytes(found.volume);
             let moment = match found.tags.source {
                 Some(_) => Some(self.moment(&now, &found)?),
@@ -131,7 +134,7 @@ impl Lvm {
             let done = match moment {
                 Some((moment, _)) if at < size => {
                     let reached = self.copy(&now, &found, moment, at..size, until).await;
-                    // It may have overflowed behind the last byte that was read, and that is why others cannot be read.
+                    // It may have overflowed after the last byte was read; that would explain read errors, too.
                     self.moment(&now, &found)?;
                     at = reached?;
                     at >= size
@@ -157,7 +160,7 @@ impl Lvm {
         }
     }
 
-    /// Copies until it is done, the time is over or the agent ends; says how far it came.
+    /// Copies until the copy is complete, the time limit is reached or the agent stops; returns the position reached.
     async fn copy(
         &self,
         now: &VolumeGroup,
@@ -178,7 +181,7 @@ impl Lvm {
         .await
     }
 
-    /// Notes how far it is.
+    /// Records the progress on disk.
     async fn note(&self, found: &OwnVolume<'_>, reached: u64) -> Result<()> {
         let before = found.tags.copied.unwrap_or(0);
         if before == reached {
@@ -192,7 +195,7 @@ impl Lvm {
         self.group.change(vec![command]).await
     }
 
-    /// Shows a copy that is complete, with the labels of the last one who asked for it, and lets go of its moment.
+    /// Makes a complete copy visible, with the labels of the latest request, and removes its temporary snapshot.
     async fn show(
         &self,
         now: &VolumeGroup,
@@ -214,35 +217,35 @@ impl Lvm {
         if let Some(moment) = now.volumes.get(&moment_of(id))
             && let Err(error) = self.free(thick, moment).await
         {
-            // The copy is complete. It goes with the next start, or with its origin.
-            tracing::warn!(image = %id, error = %error.chain(), "could not remove what held the moment of a copy");
+            // The copy is complete. Its temporary snapshot is removed at the next start, or with its origin.
+            tracing::warn!(image = %id, error = %error.chain(), "temporary snapshot of a copy not removed");
         }
         Ok(())
     }
 }
 
-/// What takes long.
+/// A long-running operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// The bytes of a moment are copied.
+    /// Copies the bytes of a snapshot.
     Copying,
-    /// The bytes of former volumes are wiped.
+    /// Wipes the bytes of former volumes.
     Wiping,
-    /// A volume gets the bytes of one of its snapshots back.
+    /// Rolls a volume back to one of its snapshots.
     RollingBack,
 }
 
-/// What each is done with, and how far it is, in bytes.
+/// The kind, position and total of each operation, in bytes.
 type All = Arc<Mutex<HashMap<ImageId, (What, u64, u64)>>>;
 
-/// What takes long and runs now, and whether it should end.
+/// The long-running operations in flight, and whether they must stop.
 #[derive(Debug, Default)]
 pub(super) struct Running {
     all: All,
     is_stopping: Arc<AtomicBool>,
 }
 
-/// One of those, until it is dropped.
+/// One of these operations; it ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Progress {
     id: ImageId,
@@ -251,7 +254,7 @@ pub(super) struct Progress {
 }
 
 impl Running {
-    /// Something begins that is done with so many bytes.
+    /// Registers an operation over this number of bytes.
     pub(super) fn begin(&self, id: ImageId, what: What, bytes: u64) -> Progress {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(id, (what, 0, bytes));
@@ -262,7 +265,7 @@ impl Running {
         }
     }
 
-    /// How far it is, for people.
+    /// The progress as text for people.
     pub(super) fn describe(&self, id: ImageId) -> Option<String> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let (what, done, bytes) = all.get(&id)?;
@@ -275,7 +278,7 @@ impl Running {
         Some(format!("{what}, {part} % of {bytes} bytes"))
     }
 
-    /// Ends all at the next step.
+    /// Stops all operations at their next step.
     pub(super) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
     }
@@ -286,7 +289,8 @@ impl Running {
 }
 
 impl Progress {
-    /// So far it is, in bytes; whether to go on, which is not so when the time is over or the agent ends.
+    /// Reports the position in bytes; returns whether to continue, which is false after the time limit or when the
+    /// agent stops.
     pub(super) fn tell(&self, at: u64, until: Instant) -> ControlFlow<()> {
         if self.goes_on(at) && Instant::now() < until {
             ControlFlow::Continue(())
@@ -295,7 +299,7 @@ impl Progress {
         }
     }
 
-    /// So far it is, in bytes; whether to go on, which is not so when the agent ends.
+    /// Reports the position in bytes; returns true unless the agent stops.
     pub(super) fn goes_on(&self, at: u64) -> bool {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, done, _)) = all.get_mut(&self.id) {

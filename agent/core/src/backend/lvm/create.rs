@@ -1,4 +1,4 @@
-//! Making images: what all kinds of volumes have in common.
+//! Creating images: the part that is common to all kinds of volumes.
 
 use super::{
     Change, Image, ImageSpec, Lvm, Volumes,
@@ -15,10 +15,10 @@ use crate::{
 };
 
 impl Lvm {
-    /// Makes an image, or what must be there before [`Lvm::fill`] can do the rest.
+    /// Creates an image, or the incomplete volume that [`Lvm::fill`] completes.
     pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let hand = self.group.in_hand.take(name_of(spec.id));
-        // A snapshot is promised nothing: it is not written to.
+        // A snapshot reserves no capacity: it is not written to.
         let claim = match &self.settings.volumes {
             Volumes::Thin(pool) if spec.id.kind == ImageKind::Volume => {
                 let (name, bytes) = (name_of(spec.id), spec.size.bytes());
@@ -29,7 +29,7 @@ impl Lvm {
         let made = self.make_in_hand(spec).await?;
         drop(claim);
         if matches!(self.settings.volumes, Volumes::Thick(_)) && spec.id.kind == ImageKind::Volume {
-            // Until it is filled, which is the next thing that is done.
+            // Until it is filled, which is the next step.
             self.unfilled().insert(spec.id, hand);
         }
         Ok(made)
@@ -64,12 +64,12 @@ impl Lvm {
         let result = self.make_with(&now, spec, size).await;
         let now = self.group.now().await?;
         if let Err(error) = result {
-            // Where LVM has died, what it left is looked at before more is done.
+            // If an LVM process was killed, its leftovers are recovered before anything else is done.
             self.group.ready(&self.settings.node).await?;
             self.discard(spec.id).await.map_err(|second| {
                 Error::new(
                     Kind::HalfDone,
-                    format!("{error}; what was made of it could not be removed: {second}"),
+                    format!("{error}; the incomplete volume could not be removed: {second}"),
                 )
             })?;
             return Err(error);
@@ -77,14 +77,14 @@ impl Lvm {
         let found = self.find(&now, spec.id).ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
-                format!("{} was made and is gone again", spec.id),
+                format!("{} was created, but another process removed it", spec.id),
             )
         })?;
         fail::point("lvm.create.made");
         Ok(Change::Made(self.image(&now, &found)?))
     }
 
-    /// Makes what is not there.
+    /// Creates what does not exist yet.
     async fn make_with(&self, now: &VolumeGroup, spec: &ImageSpec, size: Size) -> Result<()> {
         match (&self.settings.volumes, spec.origin) {
             (Volumes::Thin(pool), Origin::Blank) => {
@@ -114,7 +114,7 @@ impl Lvm {
         Ok(())
     }
 
-    /// The tags that an image is born with.
+    /// The tags that an image is created with.
     pub(super) fn tags(&self, spec: &ImageSpec) -> Tags {
         Tags {
             labels: spec.labels.clone(),
@@ -126,11 +126,11 @@ impl Lvm {
         }
     }
 
-    /// Removes all that was made of an image that is not finished.
+    /// Removes every volume of an incomplete image.
     pub(super) async fn discard(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let parts = self.ours(&now).filter(|ours| ours.tags.id == id);
-        // A volume that is made of another one goes before what that one was held by.
+        // A volume is removed before the temporary snapshot that it is copied from.
         let mut names: Vec<&LogicalVolume> = parts.map(|ours| ours.volume).collect();
         names.sort_by_key(|volume| volume.name != name_of(id));
         if let Volumes::Thick(thick) = &self.settings.volumes {
@@ -149,7 +149,7 @@ impl Lvm {
         self.group.change(commands).await
     }
 
-    /// The command that removes a volume, whatever it is.
+    /// The command that removes a volume of any kind.
     pub(super) fn removal(&self, volume: &LogicalVolume) -> Command {
         let uuid = volume.uuid.clone();
         Command::new("lvremove")
@@ -158,7 +158,7 @@ impl Lvm {
     }
 }
 
-/// Whether there is a volume with this name.
+/// Returns a test for the existence of a volume with this name.
 pub(super) fn exists(name: String) -> impl Fn(&VolumeGroup) -> bool {
     move |now| now.volumes.contains_key(&name)
 }

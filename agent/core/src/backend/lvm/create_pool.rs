@@ -1,4 +1,4 @@
-//! A thin pool that is not there yet: how large it becomes, and making it when it is first needed.
+//! Creating a thin pool that does not exist yet: its size, and its creation when it is first needed.
 
 use super::{
     Lvm, NewPool, PoolSize, ThinPool,
@@ -7,36 +7,36 @@ use super::{
 };
 use crate::{Error, Kind, Result, fail};
 
-/// The mark of a pool that we made. LVM begins with an ordinary volume of that name, which has the mark already.
+/// The tag of a pool that the agent created. LVM begins with a plain volume of that name, which already has the tag.
 const MARK: &str = "drumlin.pool=made";
-/// The mark of a group in which a pool is being made: behind it the group's number then, and the extents of the metadata.
-/// LVM first makes the spare metadata, of which nothing tells whose it is until the change after that.
+/// The tag of a group in which a pool is being created: followed by the group's sequence number at that time and the
+/// metadata extents. LVM first creates the spare metadata, whose owner cannot be determined until the next change.
 const MAKING: &str = "drumlin.making-pool=";
-/// So often others may change the group while a pool is to be made.
+/// Maximum number of attempts when other processes change the group while a pool is being created.
 const TRIES: u32 = 5;
-/// What a chunk takes of the metadata, by LVM's own rule.
+/// Metadata bytes per chunk, by LVM's own rule.
 const PER_CHUNK: u64 = 64;
-/// The least metadata that LVM makes for a pool, and the most that a pool can use, in bytes.
+/// Minimum metadata size of a pool that LVM creates, and the maximum that a pool can use, in bytes.
 pub const POOL_METADATA: std::ops::RangeInclusive<u64> = (2 << 20)..=(16_192 << 20);
 
-/// What is made for a pool.
+/// The sizes of a pool to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// Its data, in extents.
+    /// Size of its data, in extents.
     data: u64,
-    /// Its metadata, in extents.
+    /// Size of its metadata, in extents.
     metadata: u64,
 }
 
 impl Plan {
-    /// What is made in this group.
+    /// Plans a pool in this group.
     ///
     /// # Errors
-    /// [`Kind::NoSpace`] when the group has no room for it, [`Kind::Precondition`] when there can be no such pool.
+    /// [`Kind::NoSpace`] when the group has no room for it, [`Kind::Precondition`] when such a pool is not possible.
     pub(super) fn of(now: &VolumeGroup, name: &str, new: NewPool) -> Result<Self> {
         let free: u64 = now.free().iter().sum();
         let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
-        // A second area of metadata waits for the day on which one must be repaired; all pools share it.
+        // Spare metadata is kept for a later repair; all pools share it.
         let spares = now.volumes.values().filter(|volume| is_spare(volume));
         let spare = spares.map(|volume| volume.extents).max().unwrap_or(0);
         let beside = |metadata: u64| metadata + metadata.saturating_sub(spare);
@@ -54,7 +54,7 @@ impl Plan {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "thin pool {}/{name} cannot be made: with chunks of {} bytes it would need {bytes} bytes of metadata, and no pool can use more than {}; set thin.create.chunk higher",
+                    "thin pool {}/{name} cannot be created: with chunks of {} bytes it would need {bytes} bytes of metadata, but the maximum is {}; set thin.create.chunk higher",
                     now.name,
                     new.chunk,
                     POOL_METADATA.end()
@@ -72,7 +72,7 @@ impl Plan {
             return Err(Error::new(
                 Kind::NoSpace,
                 format!(
-                    "thin pool {}/{name} cannot be made: it needs {} bytes with its metadata and the spare of that, and volume group {} has {} of {} free for it; add a disk with vgextend, or set thin.create.size lower",
+                    "thin pool {}/{name} cannot be created: it needs {} bytes including metadata and spare metadata, but volume group {} has {} of {} available for it; add a disk with vgextend, or set thin.create.size lower",
                     now.name,
                     needed.saturating_mul(now.extent),
                     now.name,
@@ -91,7 +91,7 @@ impl Plan {
 }
 
 impl Lvm {
-    /// Whether volumes can be made in the pool, which may be one that is yet to be made.
+    /// Checks that volumes can be created in the pool, which may not exist yet.
     pub(super) async fn check_pool(&self, now: &VolumeGroup, pool: &ThinPool) -> Result<()> {
         match self.planned(now, pool)? {
             Some(_) => Ok(()),
@@ -99,7 +99,7 @@ impl Lvm {
         }
     }
 
-    /// What will be made for the pool; none when it is there, or nobody asked for it.
+    /// The plan for the pool; none when it exists, or when the class does not create it.
     pub(super) fn planned(&self, now: &VolumeGroup, pool: &ThinPool) -> Result<Option<Plan>> {
         let is_there = |name: &str| now.volumes.get(name).is_some_and(|one| !is_begun(one));
         match pool.create {
@@ -110,12 +110,12 @@ impl Lvm {
         }
     }
 
-    /// Makes the pool if the class says so and it is not there, once in the life of this process.
+    /// Creates the pool if the class is configured to and it does not exist, once per process.
     ///
-    /// A repeat finds it; after an interruption what was begun is removed and made again, unless it was finished.
+    /// Idempotent. After an interruption the incomplete pool is removed and created again.
     ///
     /// # Errors
-    /// Those of [`Plan::of`], and LVM's; then nothing is left.
+    /// Those of [`Plan::of`] and of LVM; an incomplete pool is removed.
     pub(super) async fn make_pool(&self, pool: &ThinPool) -> Result<()> {
         let Some(new) = pool.create else {
             return Ok(());
@@ -138,10 +138,10 @@ impl Lvm {
         }
     }
 
-    /// Makes the pool unless it is there.
+    /// Creates the pool unless it exists.
     ///
     /// # Errors
-    /// Besides the others' [`Kind::Busy`], with nothing done, when somebody changes the group at the same time.
+    /// In addition [`Kind::Busy`], with nothing changed, when another process changes the group at the same time.
     async fn try_to_make_pool(&self, name: &str, new: NewPool) -> Result<()> {
         let now = self.group.now().await?;
         if let Some(there) = now.volumes.get(name) {
@@ -150,7 +150,7 @@ impl Lvm {
                 _ => Err(Error::new(
                     Kind::Precondition,
                     format!(
-                        "{} is no thin pool, so none of that name can be made; set thin.pool to another name",
+                        "thin pool cannot be created: volume {} has its name and is not a thin pool; set thin.pool to another name",
                         self.group.path(name)
                     ),
                 )),
@@ -169,7 +169,8 @@ impl Lvm {
             .words([&self.group.name])
             .done_when(move |now| now.pool(&wanted).is_some());
         fail::point("lvm.pool.planned");
-        // Who looks at the mark later believes its number. In one turn, so that no other class comes in between.
+        // Recovery relies on the sequence number in the tag. Both run in one turn, so that no other class changes the
+        // group in between.
         let commands = vec![
             only_at(now.sequence, self.marking("--addtag", &mark)),
             only_at(now.sequence + 1, create),
@@ -177,26 +178,26 @@ impl Lvm {
         let unmark = self.marking("--deltag", &mark);
         if let Err(error) = self.group.change(commands).await {
             let left = match error.kind() {
-                // The mark may be wrong, so nothing but the mark is taken away by it.
+                // The tag may be wrong, so only the tag itself is removed.
                 Kind::Busy => self.group.change(vec![unmark]).await,
-                // LVM takes back by itself what it can.
+                // LVM removes by itself what it can.
                 _ => self.undo_begun_pool(name).await,
             };
             return Err(match left {
                 Ok(()) => error,
                 Err(second) => Error::new(
                     Kind::HalfDone,
-                    format!("{error}; what was made of the pool could not be removed: {second}"),
+                    format!("{error}; the incomplete pool could not be removed: {second}"),
                 ),
             });
         }
         fail::point("lvm.pool.made");
         self.group.change(vec![unmark]).await?;
-        tracing::info!(pool = %name, group = %now.name, bytes = plan.bytes(&now), metadata, chunk = new.chunk, "thin pool made");
+        tracing::info!(pool = %name, group = %now.name, bytes = plan.bytes(&now), metadata, chunk = new.chunk, "thin pool created");
         Ok(())
     }
 
-    /// Removes what LVM had begun to make a pool of when it was killed; nobody has anything in that.
+    /// Removes the parts of a pool whose creation was interrupted because LVM was killed; they contain no data.
     async fn undo_begun_pool(&self, name: &str) -> Result<()> {
         let now = self.group.now().await?;
         let begun = now.volumes.get(name).filter(|volume| is_begun(volume));
@@ -204,7 +205,7 @@ impl Lvm {
         let spares = marks.clone().filter_map(|mark| begun_spare(&now, mark));
         let mut commands = Vec::new();
         for volume in begun.into_iter().chain(spares) {
-            tracing::warn!(volume = %volume.name, pool = %name, group = %now.name, "removes a part of a thin pool whose making was interrupted");
+            tracing::warn!(volume = %volume.name, pool = %name, group = %now.name, "removing part of a thin pool whose creation was interrupted");
             commands.push(self.removal(volume));
         }
         commands.extend(marks.map(|mark| self.marking("--deltag", mark)));
@@ -214,7 +215,7 @@ impl Lvm {
         self.group.change(commands).await
     }
 
-    /// The command that marks the group, or takes the mark away.
+    /// The command that adds the tag to the group, or removes it.
     fn marking(&self, option: &str, mark: &str) -> Command {
         let (is_set, mark) = (option == "--addtag", mark.to_owned());
         Command::new("vgchange")
@@ -223,7 +224,7 @@ impl Lvm {
     }
 }
 
-/// The command, refused when anybody has changed the group since it had this number.
+/// Refuses the command if the group has changed since it had this sequence number.
 fn only_at(sequence: u64, command: Command) -> Command {
     command.allowed_by(move |now| {
         if now.sequence == sequence {
@@ -232,15 +233,15 @@ fn only_at(sequence: u64, command: Command) -> Command {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "volume group {} was changed while a thin pool was to be made in it; ask again",
+                "volume group {} was changed by another process before the thin pool was created; retry",
                 now.name
             ),
         ))
     })
 }
 
-/// The spare metadata that LVM had made for a pool before it was killed: a volume without a mark, but the work of the one
-/// change since the group was marked.
+/// The spare metadata that a killed LVM had created for a pool: a volume without a tag, created by the single change
+/// since the group was tagged.
 fn begun_spare<'a>(now: &'a VolumeGroup, mark: &str) -> Option<&'a LogicalVolume> {
     let (sequence, extents) = mark.strip_prefix(MAKING)?.split_once('.')?;
     let (sequence, extents): (u64, u64) = (sequence.parse().ok()?, extents.parse().ok()?);
@@ -256,7 +257,7 @@ fn begun_spare<'a>(now: &'a VolumeGroup, mark: &str) -> Option<&'a LogicalVolume
     })
 }
 
-/// Whether this is what a pool of ours is before it is one.
+/// Returns true if the volume is a pool of ours before its conversion to a pool.
 fn is_begun(volume: &LogicalVolume) -> bool {
     volume.kind == VolumeKind::Plain && volume.tags.iter().any(|tag| tag == MARK)
 }

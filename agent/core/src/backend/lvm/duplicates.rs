@@ -1,35 +1,35 @@
-//! Disks with a copy beside them: one that was copied with its metadata, or one that is reached in two ways. LVM takes
-//! one of the two by rules of its own, and changes and activates nothing in the group until the other one is gone.
+//! Duplicate disks: a disk copied together with its LVM metadata, or one reachable over two paths. LVM prefers one of
+//! them by its own rules, and refuses to change or activate anything in the group until the other one is gone.
 
 use std::{borrow::Cow, collections::HashMap};
 
 use crate::{Error, Kind, Result};
 
-/// What the administrator can do.
-const CURE: &str = "take the copy away, or keep LVM from it (lvmdevices --deldev, or devices/global_filter in lvm.conf)";
+/// The advice for the administrator.
+const CURE: &str = "disconnect the copy, or hide it from LVM (lvmdevices --deldev, or devices/global_filter in lvm.conf)";
 
-/// A disk that LVM leaves alone, and the one with the same physical volume that it takes.
+/// A disk that LVM ignores, and the disk with the same physical volume that it prefers.
 #[derive(Debug, PartialEq, Eq)]
 struct Duplicate<'a> {
     copy: &'a str,
     taken: &'a str,
-    /// Why, in LVM's words.
+    /// The reason, in LVM's words.
     why: &'a str,
 }
 
 impl Duplicate<'_> {
-    /// Whether LVM knows which one the group's volumes are on; everything else is a guess.
+    /// Returns true if LVM knows which disk the group's volumes are on; every other reason is a guess.
     fn is_certain(&self) -> bool {
         ["device is used by LV", "device id"].contains(&self.why)
     }
 
     fn describe(&self) -> String {
         let Self { copy, taken, why } = self;
-        format!("{copy} is a copy of {taken}, which LVM takes because {why}")
+        format!("{copy} duplicates {taken}, which LVM prefers because {why}")
     }
 }
 
-/// The pairs that LVM warns of: of the copy in one line, of the disk that it takes in another one.
+/// The pairs in LVM's warnings: one line names the ignored disk, another one the preferred disk.
 fn pairs(warnings: &str) -> Vec<Duplicate<'_>> {
     let lines = || warnings.lines().map(str::trim);
     let taken = lines().filter_map(|line| {
@@ -49,10 +49,10 @@ fn pairs(warnings: &str) -> Vec<Duplicate<'_>> {
     copies.collect()
 }
 
-/// Refuses a group one of whose disks, for `is_ours`, LVM has only guessed.
+/// Refuses a group if LVM has only guessed which of two disks, for `is_ours`, to use.
 ///
 /// # Errors
-/// [`Kind::Precondition`], with both.
+/// [`Kind::Precondition`], naming both disks.
 pub(super) fn check(group: &str, warnings: &[u8], is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let warnings = String::from_utf8_lossy(warnings);
     let guessed = pairs(&warnings)
@@ -63,14 +63,14 @@ pub(super) fn check(group: &str, warnings: &[u8], is_ours: impl Fn(&str) -> bool
         Some(pair) => Err(Error::new(
             Kind::Precondition,
             format!(
-                "of volume group {group}, {}, so either may be the right one; {CURE}",
+                "volume group {group} has duplicate disks: {}, so either may be the right one; {CURE}",
                 pair.describe()
             ),
         )),
     }
 }
 
-/// Names the disks where LVM has refused a change for them, which it has not in its refusal.
+/// Adds the names of the duplicate disks to a refusal of LVM that does not name them.
 pub(super) fn named<'a>(refusal: &'a str, warnings: &str) -> Cow<'a, str> {
     // "Cannot update volume group x with duplicate PV devices.", "… while PVs appear on duplicate devices."
     if !["duplicate PV devices", "on duplicate devices"]
@@ -118,7 +118,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .contains("/dev/for PV is a copy of /dev/loop1"),
+                .contains("/dev/for PV duplicates /dev/loop1"),
             "{error}"
         );
     }
@@ -129,9 +129,6 @@ mod tests {
         assert_eq!(named(other, WARNINGS), other);
         let refusal = "Cannot update volume group g with duplicate PV devices.";
         let text = named(refusal, WARNINGS);
-        assert!(
-            text.contains("/dev/loop2 is a copy of /dev/loop0"),
-            "{text}"
-        );
+        assert!(text.contains("/dev/loop2 duplicates /dev/loop0"), "{text}");
     }
 }

@@ -1,8 +1,8 @@
-//! The end that a thick volume grows by: wiped as a volume of its own, before the extents are the volume's.
+//! The extents by which a thick volume is extended: wiped as a separate volume before they become part of it.
 //!
-//! What a volume has in LVM's record anybody may show: a reload of its device by `pvmove` or `lvchange --refresh`, or an
-//! activation at the next boot. So its record gets nothing that is not wiped. LVM cannot give a volume the extents of another
-//! one; they are free for a moment, and the volume takes exactly them.
+//! Once extents belong to a volume in LVM's metadata, they can become visible at any time: by a table reload of
+//! `pvmove` or `lvchange --refresh`, or by activation at the next boot. So only wiped extents are added. LVM cannot
+//! transfer extents from one volume to another; they are briefly free, and the extension allocates exactly these.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,36 +23,36 @@ use crate::{
     types::{ImageId, Size},
 };
 
-/// So many extents, and where they are, as `lvextend` takes it: `/dev/sda:10-19`, the last one included.
+/// A number of extents and their locations as `lvextend` takes them: `/dev/sda:10-19`, the last one included.
 type Places = (u64, Vec<String>);
 
 /// Extents that are wiped and free.
 #[derive(Debug)]
 pub(super) struct CleanEnd {
-    /// What each command takes of them.
+    /// The extents that each command takes.
     pieces: Vec<Places>,
     /// The name of the group.
     group: String,
-    /// The number of the group's record just before they were free.
+    /// The group's sequence number right before the extents were freed.
     sequence: u64,
 }
 
-/// What one command adds to the end of a volume.
+/// The extents that one command adds to a volume.
 pub(super) struct EndExtents {
-    /// How much longer the volume becomes, in extents; the rest, if nothing is said.
+    /// Number of extents by which the volume is extended; none for the rest.
     extents: Option<u64>,
-    /// Where they are, as `lvextend` takes it: `/dev/sda:10-19`, the last one included. Where LVM wants, if nothing is said.
+    /// Their locations as `lvextend` takes them: `/dev/sda:10-19`, the last one included. Empty to let LVM choose.
     places: Vec<String>,
-    /// Refuses what the metadata does not allow any more.
+    /// The precondition on the metadata.
     check: Check,
 }
 
-/// So many changes of others are too few to use the extents and to make them free again.
+/// Maximum number of foreign changes in between that cannot both use the extents and free them again.
 const FOREIGN: u64 = 1;
 
 impl CleanEnd {
-    /// By these extents and no others, after so many changes that we make ourselves. Since they are free we make so many
-    /// changes before it.
+    /// The commands that take exactly these extents, given the number of changes that this process has made since
+    /// they were freed.
     pub(super) fn taken_after(self, own: u64) -> Vec<EndExtents> {
         let freeing = 1;
         let latest = self.sequence + freeing + own + FOREIGN;
@@ -76,19 +76,22 @@ fn unless_changed(is_unchanged: bool, group: &str) -> Result<()> {
     Err(changed_meanwhile(group))
 }
 
-/// The error of a volume that was to get extents of which nobody knows any more that they are its.
+/// The error when it is no longer certain that the wiped extents are still free.
 fn changed_meanwhile(group: &str) -> Error {
     Error::new(
         Kind::Busy,
-        format!("volume group {group} was changed while a volume was to grow in it; ask again"),
+        format!(
+            "volume group {group} was changed by another process before a volume in it was extended; retry"
+        ),
     )
 }
 
 impl Lvm {
-    /// Finds room for the end of a volume, of so many bytes, and wipes it. What an interrupted growth has left goes first.
+    /// Allocates and wipes the extents for extending a volume by this number of bytes. Leftovers of an interrupted
+    /// extension are removed first.
     ///
     /// # Errors
-    /// `NoSpace`; `HalfDone` when the agent ends before; `Busy` when somebody else was at it.
+    /// `NoSpace`; `HalfDone` when the agent stops first; `Busy` when another process changed the group.
     pub(super) async fn clean_end(
         &self,
         thick: &Thick,
@@ -108,7 +111,7 @@ impl Lvm {
             )
         };
         let end = MirrorEnd::of(&self.group, &now, thick, found.volume, bytes);
-        // What is chosen for the legs of a mirror, at the turn of the command that takes it.
+        // The extents for the legs of a mirror, chosen right before the command runs.
         let chosen: Arc<Mutex<Vec<Row>>> = Arc::default();
         let (layout, make) = if let Some(end) = end {
             (Layout::Linear, self.wiped_end(end, &tags, &chosen))
@@ -137,7 +140,7 @@ impl Lvm {
         } else if placement::is_same(placement::by_parts(&chosen), &areas) {
             chosen
         } else {
-            // Somebody has moved it.
+            // Another process has moved it.
             return Err(changed_meanwhile(&now.name));
         };
         let clean = CleanEnd {
@@ -150,7 +153,8 @@ impl Lvm {
         Ok(clean)
     }
 
-    /// The command that makes what is wiped before the legs of a mirror get it: one volume over the extents of all of them.
+    /// The command that creates the volume which is wiped before the legs of a mirror get its extents: one volume
+    /// over all of them.
     fn wiped_end(&self, end: MirrorEnd, tags: &Tags, chosen: &Arc<Mutex<Vec<Row>>>) -> Command {
         let (name, chosen) = (end_of(tags.id), Arc::clone(chosen));
         let group = Arc::clone(&self.group);
@@ -168,7 +172,7 @@ impl Lvm {
             })
     }
 
-    /// By what a volume grows that is not wiped before.
+    /// The extents for extending a volume without wiping.
     ///
     /// # Errors
     /// `NoSpace`.
@@ -202,7 +206,7 @@ impl Lvm {
         Ok(pieces)
     }
 
-    /// The commands that make a volume longer, piece by piece.
+    /// The commands that extend a volume, piece by piece.
     pub(super) fn extensions(
         &self,
         now: &VolumeGroup,
@@ -226,7 +230,7 @@ impl Lvm {
         Ok(commands)
     }
 
-    /// Removes what was to become the end of a volume, if it is there.
+    /// Removes the temporary volume with the extents for an extension, if it exists.
     pub(super) async fn remove_end(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         match end_in(&now, id) {
@@ -241,25 +245,25 @@ fn end_in(now: &VolumeGroup, id: ImageId) -> Result<&LogicalVolume> {
         Error::new(
             Kind::Busy,
             format!(
-                "somebody removed {} while it was wiped; ask again",
+                "another process removed {} while it was being wiped; retry",
                 end_of(id)
             ),
         )
     })
 }
 
-/// How much longer each leg or stripe becomes by rows, in extents.
+/// Number of extents by which these rows extend each leg or stripe.
 fn extents(rows: &[Row]) -> u64 {
     let parts = rows.iter().filter_map(|row| row.first());
     parts.map(|area| area.count).sum()
 }
 
 impl Group {
-    /// What each command takes of the rows of a volume whose length counts so many parts of each.
+    /// The part of the rows that each command takes, for a volume whose length counts `parts` of each row.
     fn pieces(&self, now: &VolumeGroup, rows: &[Row], parts: u64) -> Result<Vec<Places>> {
         let all = rows.first().map_or(0, Vec::len);
         if all == 1 {
-            // What is not parallel LVM can take at once.
+            // LVM can take non-parallel extents in one command.
             let areas = placement::by_parts(rows);
             return Ok(vec![(extents(rows), self.places(now, areas)?)]);
         }

@@ -1,4 +1,4 @@
-//! Devices: giving a volume one, and making it longer while it is used.
+//! Activating volumes, and extending them online.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -27,7 +27,7 @@ impl Group {
 }
 
 impl Lvm {
-    /// The device of a volume, as long as the volume is; LVM makes it when there is none.
+    /// Activates a volume; its device is as long as the volume.
     pub(super) async fn activate(
         &self,
         now: &VolumeGroup,
@@ -37,7 +37,7 @@ impl Lvm {
             self.lengthen(now, volume, &device).await?;
             return node(device).await;
         }
-        // Snapshots have a mark that keeps them from being activated with all others.
+        // Snapshots have the activation-skip flag, so that they are not activated with all other volumes.
         let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
         let command = Command::new("lvchange")
             .words(["-ay", "-K", &self.group.path(&volume.name)])
@@ -50,7 +50,7 @@ impl Lvm {
             Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{} was activated and has no device",
+                    "{} was activated but has no device",
                     self.group.path(&volume.name)
                 ),
             )
@@ -58,7 +58,7 @@ impl Lvm {
         node(device).await
     }
 
-    /// Makes a volume longer.
+    /// Extends a volume.
     pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
         let _claim = match &self.settings.volumes {
             Volumes::Thin(pool) => {
@@ -76,7 +76,7 @@ impl Lvm {
         let device = self.device(&now, found.volume)?;
         let (was_live, before) = (device.is_some(), now.bytes(found.volume));
         if to.bytes() <= before {
-            // An earlier growth may have ended between the metadata and the device.
+            // An earlier extension may have been interrupted between metadata and device.
             if let Some(device) = device {
                 self.lengthen(&now, found.volume, &device).await?;
             }
@@ -95,7 +95,7 @@ impl Lvm {
                 self.group.change(vec![command]).await?;
             }
             Volumes::Thick(thick) => {
-                // What is called so is not left by somebody else.
+                // Recovery must not take the volume with this name for a leftover.
                 let _hand = self.group.in_hand.take(name_of(id));
                 let grown = match self.extend_thick(&now, thick, &found, to).await {
                     Ok(commands) => self.group.change(commands).await,
@@ -119,15 +119,15 @@ impl Lvm {
         Ok(Change::Made(self.image(&now, &found)?))
     }
 
-    /// Leaves nothing of a growth that failed.
+    /// Cleans up after a failed extension.
     async fn give_up_growth(&self, id: ImageId, had_device: bool) {
         if let Err(error) = self.remove_end(id).await {
-            tracing::warn!(image = %id, error = %error.chain(), "what a volume was to grow by is not removed");
+            tracing::warn!(image = %id, error = %error.chain(), "extents reserved for growing a volume not released");
         }
         self.bring_back(id, had_device).await;
     }
 
-    /// Gives a volume its device back that it has given up to grow, and takes away the mark that says so.
+    /// Reactivates a volume that was deactivated to be extended, and removes the tag that says so.
     async fn end_growth(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
@@ -150,7 +150,7 @@ impl Lvm {
         self.group.change(vec![unmark]).await
     }
 
-    /// Gives a volume its device back that it had before it grew: it may be staged, and who publishes it does not look.
+    /// Reactivates a volume that was active before it was extended: it may be staged, and publishing does not check.
     async fn bring_back(&self, id: ImageId, had_one: bool) {
         if !had_one || matches!(self.settings.volumes, Volumes::Thin(_)) {
             return;
@@ -161,11 +161,11 @@ impl Lvm {
             self.activate(&now, found.volume).await
         };
         if let Err(error) = again.await {
-            tracing::warn!(image = %id, error = %error.chain(), "a volume that was grown has no device now");
+            tracing::warn!(image = %id, error = %error.chain(), "volume was extended but could not be reactivated");
         }
     }
 
-    /// The command that makes a volume as long as asked.
+    /// The command that extends a volume to this size.
     pub(super) fn extension(&self, command: Command, volume: &LogicalVolume, to: Size) -> Command {
         let (bytes, uuid) = (to.bytes(), volume.uuid.clone());
         command
@@ -180,8 +180,8 @@ impl Lvm {
             })
     }
 
-    /// Gives a device the length that the metadata says, if it is shorter. For one that is active LVM would stop the
-    /// whole pool, so a thin one gets its longer table from us: it alone stops, for a moment.
+    /// Extends a device to the length in the metadata, if it is shorter. For an active thin volume LVM would suspend
+    /// the whole pool, so the agent reloads that table itself: only this device is suspended, briefly.
     async fn lengthen(
         &self,
         now: &VolumeGroup,
@@ -204,7 +204,9 @@ impl Lvm {
             let [line] = table.as_slice() else {
                 return Err(Error::new(
                     Kind::Precondition,
-                    format!("device {uuid} has an unknown table"),
+                    format!(
+                        "device {uuid} has a device-mapper table that this agent does not know"
+                    ),
                 ));
             };
             if line.length >= sectors && !is_suspended {
@@ -223,17 +225,18 @@ impl Lvm {
         .await
     }
 
-    /// The command that gives a device the length that the metadata says, when it is shorter.
+    /// The command that extends a device to the length in the metadata, if it is shorter.
     pub(super) fn refresh_if_short(
         &self,
         now: &VolumeGroup,
         volume: &LogicalVolume,
     ) -> Result<Option<Command>> {
-        // That of an old-style snapshot is as long as its volume was; the metadata tells the length of its store.
+        // The device of an old-style snapshot is as long as its origin; the metadata has the length of its exception
+        // store.
         if matches!(volume.kind, VolumeKind::Snapshot { .. }) {
             return Ok(None);
         }
-        // It would begin the merge.
+        // A refresh would start the merge.
         if now.merged_into(volume).is_some() {
             return Ok(None);
         }

@@ -1,5 +1,5 @@
-//! What was written to a volume reaches the disk before LVM suspends it: `lvcreate -s` would sync all of that with the lock
-//! of the group held, from which whoever gives a full pool more could not get at it.
+//! Flushes a volume before LVM suspends it: `lvcreate -s` would sync all cached data with the volume group locked,
+//! and an administrator could not extend a full pool meanwhile.
 
 use std::{fs::File, sync::Arc, time::Duration};
 
@@ -15,11 +15,11 @@ use crate::{
 };
 
 impl Lvm {
-    /// Syncs what users of a volume have written. One that is not there, or has no device, has nothing to sync.
+    /// Syncs the cached writes of a volume. Does nothing for a volume that does not exist or is not active.
     ///
     /// # Errors
-    /// `NoSpace` when its pool is full: a sync would wait for the writers of a full pool, or fail with them. `Busy` when
-    /// that takes too long; a repeat waits for the same sync.
+    /// `NoSpace` when its pool is full: a sync would wait for the writers of a full pool, or fail with them. `Busy`
+    /// on a timeout; a repeated call waits for the same sync.
     pub(super) async fn flush(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return self.sync(now, id).await;
@@ -54,15 +54,15 @@ impl Lvm {
                 name: &id.to_string(),
                 file: &file,
             };
-            // LVM suspends for as long as it likes: one sync is enough.
+            // LVM suspends without a time limit: one sync is enough.
             flush::flush(&[target], Duration::MAX)
         })
         .await
     }
 }
 
-/// What has to be synced of a device: the file system that is mounted from it, or the device itself when somebody has it
-/// open. The last one who closes it syncs it.
+/// What must be synced for a device: the file system mounted from it, or the device itself when a process has it
+/// open. The last close of a device syncs it.
 pub(super) fn unflushed(device: &Mapped) -> Result<Option<File>> {
     if let Some((directory, _)) = mounted(device)? {
         return Ok(Some(directory));
@@ -77,7 +77,7 @@ pub(super) fn unflushed(device: &Mapped) -> Result<Option<File>> {
     Ok(Some(opened))
 }
 
-/// A directory of the file system that is mounted from a device and can be written to, and its type.
+/// A directory of the writable file system mounted from a device, and its type.
 pub(super) fn mounted(device: &Mapped) -> Result<Option<(File, String)>> {
     let table = MountTable::read()?;
     let node = device.node()?;

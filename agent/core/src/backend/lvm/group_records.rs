@@ -1,7 +1,7 @@
-//! Groups: labels without bytes, kept as tags of the volume group, because only the tags of one object change in one
-//! commit.
+//! Records of groups: labels without bytes, stored as tags of the LVM volume group, because one commit changes the
+//! tags of only one object.
 //!
-//! `drumlin:<key>:<rest>`, where `drumlin.<rest>` would be the tag of a logical volume of ours.
+//! The form is `drumlin:<key>:<rest>`, where `drumlin.<rest>` would be the tag of a logical volume.
 
 use std::collections::BTreeMap;
 
@@ -16,10 +16,10 @@ use crate::{
     types::{ImageId, ImageKind, Size},
 };
 
-/// What our tags of a volume group begin with.
+/// The prefix of the agent's tags of a volume group.
 const RECORD: &str = "drumlin:";
 
-/// The groups that a volume group's tags tell of, whoever made them.
+/// The groups recorded in a volume group's tags, of all classes and nodes.
 fn records(now: &VolumeGroup) -> impl Iterator<Item = Tags> {
     let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for tag in &now.tags {
@@ -35,7 +35,7 @@ fn records(now: &VolumeGroup) -> impl Iterator<Item = Tags> {
     found.into_iter().filter_map(whole)
 }
 
-/// The tags that a volume group has for a group.
+/// The tags of a group.
 fn write(tags: &Tags) -> Vec<String> {
     let own = tags.write().into_iter();
     let rest = own.filter_map(|tag| tag.strip_prefix(OURS).map(str::to_owned));
@@ -43,13 +43,15 @@ fn write(tags: &Tags) -> Vec<String> {
         .collect()
 }
 
-/// A group as callers of a back end see it.
+/// A group as callers of the back end see it.
 fn image(tags: Tags) -> Image {
     Image {
         id: tags.id,
         size: Size::default(),
         health: if tags.is_newer {
-            Health::Unreadable("its tags are of a newer agent; use that".to_owned())
+            Health::Unreadable(
+                "its tags were written by a newer agent; upgrade this agent".to_owned(),
+            )
         } else {
             Health::Good
         },
@@ -62,7 +64,7 @@ impl Lvm {
         tags.class == self.settings.class.as_str() && tags.node == self.settings.node.as_str()
     }
 
-    /// All groups of a kind that this class has.
+    /// All groups of a kind in this class.
     pub(super) async fn list_records(&self, kind: ImageKind) -> Result<Vec<Image>> {
         let now = self.group.now().await?;
         let ours = records(&now).filter(|tags| tags.id.kind == kind && self.is_ours(tags));
@@ -73,13 +75,13 @@ impl Lvm {
         records(now).find(|tags| tags.id == id && self.is_ours(tags))
     }
 
-    /// One group that this class has.
+    /// One group of this class.
     pub(super) async fn get_record(&self, id: ImageId) -> Result<Option<Image>> {
         let now = self.group.now().await?;
         Ok(self.record(&now, id).map(image))
     }
 
-    /// Makes a group, in one commit.
+    /// Records a group, in one commit.
     pub(super) async fn create_record(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let now = self.group.now().await?;
         if let Some(found) = self.record(&now, spec.id) {
@@ -89,7 +91,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{id} cannot be made: volume group {name} has one of class {class} on node {node}; set `adoptNode: {node}` in that class to take that node's groups over, or choose another name",
+                    "{id} cannot be created: volume group {name} already has a record of it for class {class} on node {node}; set `adoptNode: {node}` in that class to adopt that node's groups, or choose another name",
                     id = spec.id,
                     name = now.name,
                     class = other.class,
@@ -124,7 +126,7 @@ impl Lvm {
         Ok(Change::Made(image(tags)))
     }
 
-    /// Removes a group, in one commit.
+    /// Removes the record of a group, in one commit.
     pub(super) async fn delete_record(&self, id: ImageId) -> Result<Change<()>> {
         let now = self.group.now().await?;
         let Some(tags) = self.record(&now, id) else {
@@ -138,7 +140,7 @@ impl Lvm {
         Ok(Change::Made(()))
     }
 
-    /// The commands by which groups of another node change hands.
+    /// The commands that adopt groups of another node.
     pub(super) fn adopt_records(&self, now: &VolumeGroup) -> Vec<Command> {
         let Some(adoption) = &self.settings.adoption else {
             return Vec::new();
@@ -165,7 +167,7 @@ impl Lvm {
         self.group.change(vec![command]).await
     }
 
-    /// The command that puts the tags of a group in the place of those that it has; none for none.
+    /// The command that replaces the tags of a group; none removes them.
     fn replacement(&self, id: ImageId, before: &[String], after: Option<&Tags>) -> Command {
         let new = after.map(write).unwrap_or_default();
         let added = new.iter().filter(|tag| !before.contains(tag)).cloned();
@@ -182,6 +184,8 @@ impl Lvm {
 fn newer(id: ImageId) -> Error {
     Error::new(
         Kind::Precondition,
-        format!("{id} cannot be changed: its tags are of a newer agent; use that"),
+        format!(
+            "{id} cannot be changed: its tags were written by a newer agent; upgrade this agent"
+        ),
     )
 }

@@ -1,8 +1,8 @@
-//! Snapshots of one moment, for a group of volumes.
+//! Group snapshots: copies of several volumes at one point in time.
 //!
-//! They are made by LVM while writers run, so that its record of them is right, and emptied again. What is
-//! left for the moment in which all writers wait are a message to the pool, or a device, for each; LVM sees nothing of
-//! that. No program of LVM's may run meanwhile: it would let go what is held.
+//! LVM creates the snapshots while writers run, so that its metadata is correct; then they are emptied. Within the
+//! freeze barrier only a message to the pool, or starting a device, is left for each; LVM does not notice. No LVM
+//! command may run meanwhile: it would resume the quiesced devices.
 
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ use crate::{
     },
 };
 
-/// What the devices are called through which the stores of snapshots are emptied.
+/// The UUID prefix of the hidden devices through which the exception stores of snapshots are emptied.
 pub(super) const HIDDEN: &str = "DRUMLIN-";
 
 impl Lvm {
-    /// Refuses what cannot be made, before anything is.
+    /// Checks all preconditions before anything is created.
     pub(super) async fn check_copies(&self, specs: &[ImageSpec]) -> Result<()> {
         self.ready().await?;
         let now = self.group.now().await?;
@@ -52,7 +52,7 @@ impl Lvm {
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(
-                            "{} is no volume any more that this class can copy",
+                            "{} cannot be copied by this class: it was changed or removed meanwhile",
                             self.group.path(&volume.name)
                         ),
                     ));
@@ -65,7 +65,7 @@ impl Lvm {
         }
     }
 
-    /// Makes the copies, and says what is left to be done with them at their moment.
+    /// Creates the copies, and returns the steps for the freeze barrier.
     pub(super) async fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
         for spec in specs {
             let made = self.prepare_copy(spec).await;
@@ -100,7 +100,7 @@ impl Lvm {
             locks: vec![Lock::new(&self.group.name, move || {
                 let lock = locked.lock();
                 lock.map_err(|error| {
-                    Error::new(Kind::Busy, "LVM's lock cannot be had; ask again").because(error)
+                    Error::new(Kind::Busy, "could not lock the volume group; retry").because(error)
                 })
             })],
             checks: room
@@ -130,10 +130,11 @@ impl Lvm {
         self.group.change(commands).await
     }
 
-    /// Has dmeventd monitor the stores of copies again, which it may grow: it let go of them with the devices that were taken
-    /// away for the moment. A copy that is not monitored is one all the same.
+    /// Registers the exception stores of the copies with dmeventd again, which may extend them: it stopped monitoring
+    /// when their devices were removed before the freeze barrier. Failure to monitor does not fail the group
+    /// snapshot.
     pub(super) async fn monitor_copies(&self, specs: &[ImageSpec]) -> Result<()> {
-        // LVM starts it for the first snapshot, unless the host's settings say that nothing is monitored.
+        // LVM starts it for the first snapshot, unless the host's settings disable monitoring.
         if matches!(self.settings.volumes, Volumes::Thin(_)) || Dmeventd::now() != Dmeventd::Runs {
             return Ok(());
         }
@@ -141,7 +142,7 @@ impl Lvm {
         let mut paths = Vec::new();
         for spec in specs {
             let copy = copy_in(&now, spec)?;
-            // LVM refuses one that has no device, and has it monitored when it gets one.
+            // LVM refuses to monitor an inactive snapshot, and registers it on activation.
             if self.device(&now, copy)?.is_some() {
                 paths.push(self.group.path(&copy.name));
             }
@@ -149,20 +150,21 @@ impl Lvm {
         if paths.is_empty() {
             return Ok(());
         }
-        // Not to be taken for what is monitored still, while dmeventd has not met yet that its device is gone.
+        // Unregister first: dmeventd may not have noticed yet that the device is gone, and would count as still
+        // monitoring it.
         let commands = ["n", "y"].map(|monitor| {
             Command::new("lvchange")
                 .words(["-q", "--monitor", monitor])
                 .words(paths.clone())
         });
         if let Err(error) = self.group.change(commands.into()).await {
-            tracing::warn!(group = %self.group.name, error = %error.chain(), "could not have dmeventd monitor the snapshots of a group");
+            tracing::warn!(group = %self.group.name, error = %error.chain(), "snapshots of a group snapshot not registered with dmeventd");
         }
         Ok(())
     }
 
-    /// Makes a thin volume that becomes a copy at its moment. To make a snapshot of a volume that is used LVM has its
-    /// writers wait, which is for the moment alone; of this one it need know the number and the size.
+    /// Creates a thin volume that becomes a copy within the freeze barrier. To snapshot an active volume LVM suspends
+    /// it, which must only happen within the barrier; of this volume LVM only needs the device number and the size.
     async fn reserve(
         &self,
         now: &VolumeGroup,
@@ -185,28 +187,34 @@ impl Lvm {
             .map(drop)
     }
 
-    /// Whether nothing is in a thin volume that has no device.
+    /// Returns true if an inactive thin volume has no mapped blocks.
     pub(super) async fn is_blank(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
         // "<mapped sectors> <highest mapped sector>"
         let words = self.hidden_status(now, volume).await?;
         Ok(words.split_whitespace().next() == Some("0"))
     }
 
-    /// What a thin volume says of itself through a device that only we know.
+    /// The status of a thin volume, read through a hidden device.
     ///
     /// # Errors
-    /// When it has no device of its number in its pool, or that is not active.
+    /// When the pool has no device of its number, or is not active.
     pub(super) async fn hidden_status(
         &self,
         now: &VolumeGroup,
         volume: &LogicalVolume,
     ) -> Result<String> {
         let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
-            return Err(Error::new(Kind::Bug, "a thin volume is none"));
+            return Err(Error::new(
+                Kind::Bug,
+                "a volume of a thin class is not thin",
+            ));
         };
-        let (pool, _) = now
-            .pool(pool)
-            .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+        let (pool, _) = now.pool(pool).ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("thin pool {pool} does not exist any more"),
+            )
+        })?;
         let pool = now.pool_uuid(pool);
         let name = format!("drumlin-{}", volume.uuid);
         let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
@@ -218,7 +226,7 @@ impl Lvm {
             let pool = mapper.find(&pool)?.ok_or_else(|| {
                 Error::new(
                     Kind::HalfDone,
-                    "the pool of a volume that is used is not active",
+                    "the thin pool of an active volume is not active",
                 )
             })?;
             let line = Line {
@@ -243,16 +251,25 @@ impl Lvm {
 fn check_stores(now: &VolumeGroup, thick: &Thick, bytes: u64) -> Result<()> {
     let room = check_group_room(now, thick, super::Layout::Linear, bytes);
     room.map_err(|error| {
-        Error::new(error.kind(), "there is no room for all exception stores").because(error)
+        Error::new(
+            error.kind(),
+            "the volume group has no room for all exception stores of the group snapshot",
+        )
+        .because(error)
     })
 }
 
 fn copy_in<'a>(now: &'a VolumeGroup, spec: &ImageSpec) -> Result<&'a LogicalVolume> {
     let found = now.volumes.get(&name_of(spec.id));
-    found.ok_or_else(|| Error::new(Kind::HalfDone, format!("{} is gone again", spec.id)))
+    found.ok_or_else(|| {
+        Error::new(
+            Kind::HalfDone,
+            format!("{} was created, but another process removed it", spec.id),
+        )
+    })
 }
 
-/// Makes sure that LVM's record still has what a group snapshot is made of.
+/// A check that LVM's metadata still contains the members of a group snapshot unchanged.
 fn is_unchanged(group: Arc<Group>, expected: Vec<LogicalVolume>) -> Check {
     Box::new(move || {
         let now = group.read_known();
@@ -266,14 +283,14 @@ fn is_unchanged(group: Arc<Group>, expected: Vec<LogicalVolume>) -> Check {
         Err(Error::new(
             Kind::Busy,
             format!(
-                "somebody else changes volume group {}; ask again",
+                "another process is changing volume group {}; retry",
                 group.name
             ),
         ))
     })
 }
 
-/// What is left to be done for one copy. A snapshot of a volume without a device, which nobody can write to, is right
+/// The steps that are left for one copy. A snapshot of an inactive volume, which nothing can write to, is correct
 /// already.
 fn plan(
     now: &VolumeGroup,
@@ -294,9 +311,12 @@ fn plan(
             },
             VolumeKind::Thin { device: old, .. },
         ) => {
-            let (volume, _) = now
-                .pool(pool)
-                .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+            let (volume, _) = now.pool(pool).ok_or_else(|| {
+                Error::new(
+                    Kind::HalfDone,
+                    format!("thin pool {pool} does not exist any more"),
+                )
+            })?;
             let message = |text| Step::Message {
                 pool: now.pool_uuid(volume),
                 text,
@@ -312,11 +332,11 @@ fn plan(
     if let Some(device) = device {
         flushed.extend(unflushed(&device)?);
         if let Some((directory, fs_type)) = mounted(&device)? {
-            // To suspend a device freezes what is mounted from it, but not btrfs in all kernels.
+            // Suspending a device freezes the file system mounted from it, but not btrfs in all kernels.
             if fs_type == "btrfs" {
                 let directory = directory.try_clone();
                 let directory = directory
-                    .map_err(|error| Error::io("could not hold a directory open", error))?;
+                    .map_err(|error| Error::io("could not keep a directory open", error))?;
                 held.push(QuiesceTarget::FileSystem(directory));
             }
             settled.push(QuiesceTarget::FileSystem(directory));
@@ -333,7 +353,8 @@ fn plan(
     })
 }
 
-/// The steps that take an old-style snapshot's device and what it has kept so far away, and those that make it anew.
+/// The steps that remove the device of an old-style snapshot and the blocks it has kept so far, and those that create
+/// it anew.
 fn empty_again(mapper: &DeviceMapper, uuid: &str) -> Result<(Vec<Step>, Vec<Step>)> {
     let gone = |what: &str| Error::new(Kind::HalfDone, format!("{what} has no device"));
     let copy = mapper.find(uuid)?.ok_or_else(|| gone("a new snapshot"))?;

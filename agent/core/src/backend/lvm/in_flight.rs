@@ -1,18 +1,19 @@
-//! What this process is in the middle of. To others, and to a repair, it looks like what a killed process has left.
+//! In-flight operations of this process. To other processes, and to recovery, they look like leftovers of a killed
+//! process.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// How often each thing is in hand, by its name.
+/// The number of in-flight operations for each name.
 type Counts = Mutex<HashMap<String, usize>>;
 
-/// Volumes that are made, by name, and devices that are changed, by uuid.
+/// Volumes being created, by name, and devices being changed, by UUID.
 #[derive(Debug, Default)]
 pub(super) struct InFlight(Arc<Counts>);
 
-/// One of those, until it is dropped.
+/// An in-flight operation; it ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct InFlightGuard {
     what: String,
@@ -20,7 +21,7 @@ pub(super) struct InFlightGuard {
 }
 
 impl InFlight {
-    /// Takes something in hand.
+    /// Registers an in-flight operation.
     pub(super) fn take(&self, what: impl Into<String>) -> InFlightGuard {
         let what = what.into();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -31,7 +32,7 @@ impl InFlight {
         }
     }
 
-    /// Takes something in hand that nobody has, or nothing.
+    /// Registers an in-flight operation, unless there is one for this name already.
     pub(super) fn take_alone(&self, what: impl Into<String>) -> Option<InFlightGuard> {
         let what = what.into();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -46,7 +47,7 @@ impl InFlight {
         })
     }
 
-    /// Whether it is in hand.
+    /// Returns true if an operation for this name is in flight.
     pub(super) fn has(&self, what: &str) -> bool {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.contains_key(what)

@@ -1,5 +1,5 @@
-//! Layers that an administrator has laid over a thick volume: caches, checksums, deduplication. The volume is used as
-//! before; what would have to go past the layer is refused.
+//! Layers that an administrator has added to a thick volume: caches, checksums, deduplication. The volume remains
+//! usable; operations that would have to bypass the layer are refused.
 
 use super::{
     Health, Lvm, OwnVolume,
@@ -8,7 +8,7 @@ use super::{
 use crate::{Error, Kind, Result};
 
 impl Lvm {
-    /// Whether the layer of a volume works; unknown, and taken for good, while it has no device.
+    /// The health of a volume's layer; assumed to be good while the volume is inactive.
     pub(super) fn layer_health(
         &self,
         now: &VolumeGroup,
@@ -29,7 +29,7 @@ impl Lvm {
         Ok(Health::Good)
     }
 
-    /// What the kernel says of a layer.
+    /// The kernel's status of a layer.
     fn layer_status(
         &self,
         now: &VolumeGroup,
@@ -39,22 +39,22 @@ impl Lvm {
         let mapper = self.group.mapper()?;
         let uuid = now.mapped_uuid(volume);
         if layer == "vdo" {
-            // Its pool does the work.
+            // The VDO pool does the work.
             let mut pools = volume.below.iter().filter_map(|name| now.volumes.get(name));
             return match pools.next() {
                 Some(pool) => mapper.status(&format!("{}-vpool", now.mapped_uuid(pool))),
                 None => Ok(None),
             };
         }
-        // Where the volume has snapshots, that is below what they need.
+        // For a volume with snapshots, the layer is below the device that they need.
         match mapper.status(&format!("{uuid}-real"))? {
             Some(status) => Ok(Some(status)),
             None => mapper.status(&uuid),
         }
     }
 
-    /// Refuses to make a volume longer whose end cannot be wiped before it is seen: LVM gives the device of a layer its
-    /// new length at once.
+    /// Refuses to extend a volume with a layer: LVM extends the layer's device at once, so the new extents could not
+    /// be wiped before they are visible.
     pub(super) fn check_no_layer(&self, now: &VolumeGroup, found: &OwnVolume<'_>) -> Result<()> {
         let Some(layer) = now.layer_of(found.volume) else {
             return Ok(());
@@ -62,7 +62,7 @@ impl Lvm {
         Err(Error::new(
             Kind::Precondition,
             format!(
-                "volume {} cannot grow while there is a layer of type {layer} over its extents; {}, grow it, and lay it over again",
+                "volume {} cannot be extended while a layer of type {layer} covers its extents; {}, extend it, and add the layer again",
                 self.handle(found.tags.id),
                 removal(layer, &self.group.path(&found.volume.name))
             ),
@@ -70,8 +70,8 @@ impl Lvm {
     }
 }
 
-/// Refuses a snapshot that LVM begins and cannot end: it checks the metadata of a cache volume (not that of a cache pool)
-/// while that is in use, and gives up half-way. Seen with 2.03.16.
+/// Refuses a snapshot that LVM would start and not complete: it checks the metadata of a cache volume (not of a cache
+/// pool) while that is in use, and stops half-way. Seen with 2.03.16.
 pub(super) fn check_snapshot_over(origin: &LogicalVolume, path: &str) -> Result<()> {
     let uses_volume = origin.layer.as_deref() == Some("cache")
         && origin.below.iter().any(|name| name.ends_with("_cvol"));
@@ -81,23 +81,23 @@ pub(super) fn check_snapshot_over(origin: &LogicalVolume, path: &str) -> Result<
     Err(Error::new(
         Kind::Precondition,
         format!(
-            "{path} is cached by a cache volume, over which LVM cannot make snapshots; {}, or use a cache pool (lvconvert --type cache --cachepool)",
+            "cannot create snapshots of {path}: LVM does not support that for volumes with a cache volume; {}, or use a cache pool (lvconvert --type cache --cachepool)",
             removal("cache", path)
         ),
     ))
 }
 
-/// How the layer of a volume is taken away, and the volume stays.
+/// The command that removes the layer of a volume and keeps the volume.
 fn removal(layer: &str, path: &str) -> String {
     match layer {
-        "cache" | "writecache" => format!("take it away with lvconvert --splitcache {path}"),
-        "integrity" => format!("take it away with lvconvert --raidintegrity n {path}"),
-        _ => format!("copy {path} to a volume without it"),
+        "cache" | "writecache" => format!("remove it with lvconvert --splitcache {path}"),
+        "integrity" => format!("remove it with lvconvert --raidintegrity n {path}"),
+        _ => format!("copy {path} to a volume without that layer"),
     }
 }
 
-/// What the kernel's status of a layer says is wrong (the guides to cache, writecache and vdo in the kernel's
-/// documentation of device-mapper).
+/// The problem in the kernel's status of a layer, if any (see cache, writecache and vdo in the kernel's device-mapper
+/// documentation).
 fn trouble(layer: &str, status: &str, path: &str) -> Option<Health> {
     let words: Vec<&str> = status.split_whitespace().collect();
     let cure = removal(layer, path);
@@ -109,7 +109,7 @@ fn trouble(layer: &str, status: &str, path: &str) -> Option<Health> {
             "the metadata of its cache is damaged; {cure}"
         ))),
         ("writecache", [error, ..]) if *error != "0" => Some(Health::Damaged(format!(
-            "its cache has failed with error {error}; bring its disk back, or {cure}"
+            "its cache has failed with error {error}; reconnect its disk, or {cure}"
         ))),
         ("vdo", [_, "read-only", ..]) => Some(Health::Damaged(
             "its VDO pool is read-only after an error; see the kernel's log and lvmvdo(7)"

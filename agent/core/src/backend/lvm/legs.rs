@@ -1,4 +1,4 @@
-//! The legs of mirrors: each on disks of its own, from its making on and however it grows.
+//! Placement of mirror legs: each on separate disks, at creation and whenever the mirror is extended.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{Error, Kind, Result, types::ImageId};
 
-/// What the legs of a mirror are to grow by.
+/// The extents by which the legs of a mirror are extended.
 pub(super) struct MirrorEnd {
     thick: Thick,
     volume: String,
@@ -23,7 +23,7 @@ pub(super) struct MirrorEnd {
 }
 
 impl MirrorEnd {
-    /// That of a volume which is to become so many bytes longer; none if it is no mirror, or LVM has to look for room for
+    /// The extension of a volume by this number of bytes; none if it is not a mirror, or if LVM has to allocate for
     /// its layers as well.
     pub(super) fn of(
         group: &Group,
@@ -43,17 +43,17 @@ impl MirrorEnd {
         })
     }
 
-    /// What all legs together grow by, in bytes.
+    /// The total of all legs, in bytes.
     pub(super) fn bytes_of_all(&self) -> u64 {
         let legs = u64::try_from(self.legs.len()).unwrap_or(u64::MAX);
         legs.saturating_mul(self.extents)
             .saturating_mul(self.extent)
     }
 
-    /// The extents that each leg gets.
+    /// The extents for each leg.
     ///
     /// # Errors
-    /// `NoSpace` when a leg would come to a disk of another one, or what is to stay free would not.
+    /// `NoSpace` when a leg would share a disk with another one, or when the reserve would be used.
     pub(super) fn rows(&self, now: &VolumeGroup) -> Result<Vec<Row>> {
         let free: u64 = now.free().iter().sum();
         let left = free.saturating_sub(kept(now, &self.thick));
@@ -63,7 +63,7 @@ impl MirrorEnd {
             Error::new(
                 Kind::NoSpace,
                 format!(
-                    "volume group {} has no room for {} more bytes of each leg of {} on disks that no other leg of it is on{}; add a disk with vgextend",
+                    "volume group {} has no room to extend each leg by {} bytes for {} on disks without another leg of it{}; add a disk with vgextend",
                     now.name,
                     self.extents * self.extent,
                     self.volume,
@@ -75,7 +75,7 @@ impl MirrorEnd {
 }
 
 impl Lvm {
-    /// The command that makes a mirror of so many bytes, with each leg on a disk of its own.
+    /// The command that creates a mirror of this number of bytes, with each leg on a separate disk.
     pub(super) fn on_disks_of_their_own(
         &self,
         command: Command,
@@ -90,7 +90,7 @@ impl Lvm {
                 Error::new(
                     Kind::NoSpace,
                     format!(
-                        "volume group {} has no {copies} disks with room for {bytes} bytes each",
+                        "volume group {} does not have {copies} disks with {bytes} free bytes each",
                         now.name
                     ),
                 )
@@ -99,7 +99,7 @@ impl Lvm {
         })
     }
 
-    /// Refuses a new volume that the loss of one disk would take with it.
+    /// Refuses a new volume that would not survive the loss of one disk.
     pub(super) async fn check_legs(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let made = now.volumes.get(&name_of(id));
@@ -107,12 +107,12 @@ impl Lvm {
             None => Ok(()),
             Some(why) => Err(Error::new(
                 Kind::NoSpace,
-                format!("LVM found no place for the legs of {id}: {why}"),
+                format!("LVM could not allocate the legs of {id}: {why}"),
             )),
         }
     }
 
-    /// What is said of a mirror when several of its legs are on the same disk, if that is so.
+    /// The health message of a mirror with several legs on the same disk; none if it has none.
     pub(super) fn shared_leg(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Option<String> {
         let legs = placement::legs(now, volume);
         let shared = placement::shared_disk(&legs)?;
@@ -120,7 +120,7 @@ impl Lvm {
         let path = disk.and_then(|disk| self.group.disk(&disk.uuid));
         let disk = path.map_or_else(|| shared.clone(), |path| path.display().to_string());
         Some(format!(
-            "several legs of its mirror are on {disk}, and would be lost together; see lvs -a -o +devices {group}, and move one of them with pvmove -n {path}_rimage_1 {disk} OTHER-DISK",
+            "several legs of its mirror are on {disk} and would be lost with it; see lvs -a -o +devices {group}, and move one of them with pvmove -n {path}_rimage_1 {disk} OTHER-DISK",
             group = now.name,
             path = self.group.path(&volume.name)
         ))
@@ -128,7 +128,7 @@ impl Lvm {
 }
 
 impl Group {
-    /// Where extents are, as LVM's commands take it.
+    /// Locations of extents in the syntax of LVM's commands.
     pub(super) fn places<'a>(
         &self,
         now: &VolumeGroup,

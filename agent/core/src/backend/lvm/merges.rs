@@ -1,11 +1,12 @@
-//! Snapshots that somebody has LVM merge into their volumes (`lvconvert --merge`), which LVM begins when nobody uses the
-//! volume any more. Until that has ended the volume is used as before; what would go past the merge is refused.
+//! Snapshots that an administrator merges into their origin (`lvconvert --merge`), which LVM starts when the volume
+//! is no longer in use. Until the merge is complete the volume remains usable; operations that would bypass the merge
+//! are refused.
 
 use super::metadata::{LogicalVolume, VolumeGroup};
 use crate::{Error, Kind, Result};
 
-/// Refuses a change of a volume that a snapshot is being merged into: its bytes are about to be others, in a pool those of
-/// another device, and LVM removes the snapshot with it.
+/// Refuses to change a volume that a snapshot is being merged into: its contents are about to change (in a pool, it
+/// gets another device), and LVM removes the snapshot.
 ///
 /// # Errors
 /// [`Kind::Busy`] when there is such a snapshot.
@@ -17,7 +18,7 @@ pub(super) fn check_no_merge(now: &VolumeGroup, volume: &LogicalVolume) -> Resul
     Err(Error::new(
         Kind::Busy,
         format!(
-            "LVM is to merge snapshot {group}/{} into {group}/{name}; where that has not begun run lvchange --refresh {group}/{name} while nobody uses the volume, then lvchange --poll y {group}/{name}, and ask again when lvs -a {group} does not show the snapshot any more",
+            "snapshot {group}/{} is being merged into {group}/{name}; if the merge has not started, run lvchange --refresh {group}/{name} while the volume is not in use, then lvchange --poll y {group}/{name}; retry when lvs -a {group} no longer shows the snapshot",
             snapshot.name
         ),
     ))

@@ -1,5 +1,5 @@
-//! Legs of mirrors that are lost: told by the metadata where a disk is missing, and by the kernel where it has been
-//! away, or has failed, since the mirror was activated.
+//! Lost legs of mirrors: the metadata shows missing disks; the kernel shows disks that failed, or were temporarily
+//! away, since the mirror was activated.
 
 use super::{
     Health, Lvm,
@@ -7,12 +7,12 @@ use super::{
 };
 use crate::Result;
 
-/// What LVM adds to the uuid of the device with a volume's own extents where another one is over it, which shows its
-/// snapshots, caches it or is a thin pool (`build_dm_uuid` in its `lib/misc/lvm-string.c`).
+/// The suffixes that LVM adds to the UUID of the device with a volume's own extents when another device is stacked on
+/// it: for snapshots, a cache or a thin pool (`build_dm_uuid` in its `lib/misc/lvm-string.c`).
 const LAYERS: [&str; 4] = ["-real", "-tdata", "-tmeta", ""];
 
 impl Lvm {
-    /// Whether a mirrored volume has all its legs.
+    /// The health of a mirrored volume: degraded if a leg is lost.
     pub(super) fn mirror_health(
         &self,
         now: &VolumeGroup,
@@ -21,14 +21,14 @@ impl Lvm {
         let path = self.group.path(&volume.name);
         if self.has_lost_leg(now, volume)? {
             return Ok(Health::Degraded(format!(
-                "a leg of its mirror is lost; bring the disk back and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
+                "a leg of its mirror is lost; reconnect the disk and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
             )));
         }
         let shared = self.shared_leg(now, volume);
         Ok(shared.map_or(Health::Good, Health::Degraded))
     }
 
-    /// Why a pool may not be able to go on, if it is on a mirror that has lost a leg.
+    /// The warning for a pool that is on a mirror with a lost leg.
     pub(super) fn mirrors_of_pool(
         &self,
         now: &VolumeGroup,
@@ -37,7 +37,7 @@ impl Lvm {
         let lost = self.lost_mirror(now, pool)?;
         Ok(lost.map(|mirror| {
             format!(
-                "a leg of its mirror {} is lost; bring the disk back and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
+                "a leg of its mirror {} is lost; reconnect the disk and run lvchange --refresh {}, or replace it and run lvconvert --repair {}",
                 mirror.name,
                 self.group.path(&pool.name),
                 self.group.path(&mirror.name)
@@ -45,7 +45,7 @@ impl Lvm {
         }))
     }
 
-    /// The first mirror, of those that a volume is made of, that has lost a leg; the volume itself, if it is one.
+    /// The first mirror with a lost leg among the parts of a volume, or the volume itself.
     pub(super) fn lost_mirror<'a>(
         &self,
         now: &'a VolumeGroup,
@@ -67,7 +67,7 @@ impl Lvm {
         let (mapper, uuid) = (self.group.mapper()?, now.mapped_uuid(volume));
         for layer in LAYERS {
             if let Some(status) = mapper.status(&format!("{uuid}{layer}"))? {
-                // "raid1 2 AA …": a leg that is dead has a D.
+                // "raid1 2 AA …": a dead leg has a D.
                 let legs = status.split_whitespace().nth(2).unwrap_or_default();
                 return Ok(legs.contains('D') || volume.is_degraded);
             }

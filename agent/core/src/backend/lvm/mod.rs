@@ -1,8 +1,8 @@
-//! Logical volumes: thin ones in a pool, and thick ones of a volume group's own extents.
+//! The LVM back end: thin volumes in a pool, and thick volumes of a volume group's own extents.
 //!
-//! The disks are the record: names, labels and sizes are tags of LVM's, born with the volume in one change of the
-//! metadata. They are read from the disks without a program; every change is made by LVM's own programs, but for the
-//! tables of devices that must not be held up.
+//! The disks are the only record: names, labels and sizes are LVM tags, created together with the volume in one
+//! metadata change. They are read from the disks without running a program. All changes are made by LVM's own
+//! commands, except for table reloads of devices that must not be suspended for long.
 
 mod adopt_node;
 mod command;
@@ -71,25 +71,25 @@ use crate::{
     types::{Handle, ImageId, ImageKind, Size, SizeRules},
 };
 
-/// A class over logical volumes.
+/// A device class of logical volumes.
 #[derive(Debug)]
 pub struct Lvm {
     settings: LvmSettings,
     group: Arc<Group>,
     running: Running,
-    /// Volumes that were begun, and are not filled yet.
+    /// Volumes whose creation has begun and that are not filled yet.
     unfilled: Mutex<HashMap<ImageId, InFlightGuard>>,
-    /// What was to be taken over from other nodes is.
+    /// Set once the volumes of other nodes are adopted.
     adopted: OnceCell<()>,
-    /// The pool is there, or was when it was first needed: one that is removed by hand is not made again.
+    /// Set once the pool exists or was created: a pool that is removed manually is not created again.
     has_pool: OnceCell<()>,
-    /// The repair of the group after which its pool was looked through for forgotten devices.
+    /// The recovery round of the group after which its pool was searched for orphan thin devices.
     looked_for_orphans: tokio::sync::Mutex<u64>,
-    /// It was said that the pool becomes full.
+    /// The warning that the pool is filling up was logged.
     is_warned: AtomicBool,
 }
 
-/// A volume of a class, and what its tags say.
+/// A volume of the class, and its parsed tags.
 #[derive(Debug, Clone)]
 struct OwnVolume<'a> {
     volume: &'a LogicalVolume,
@@ -97,7 +97,7 @@ struct OwnVolume<'a> {
 }
 
 impl Lvm {
-    /// A class over a volume group, which need not be there yet.
+    /// A class in a volume group, which need not exist yet.
     pub fn new(settings: LvmSettings) -> Self {
         Self {
             group: Group::of(&settings.volume_group),
@@ -111,7 +111,7 @@ impl Lvm {
         }
     }
 
-    /// The volumes of this class, half-made ones too.
+    /// The volumes of this class, including incomplete ones.
     fn ours<'a>(&'a self, now: &'a VolumeGroup) -> impl Iterator<Item = OwnVolume<'a>> {
         visible(now).filter_map(|volume| {
             let tags = self.tags_of(volume)?;
@@ -119,7 +119,7 @@ impl Lvm {
         })
     }
 
-    /// What the tags of a volume say, if it is of this class.
+    /// The tags of a volume, if it belongs to this class.
     fn tags_of(&self, volume: &LogicalVolume) -> Option<Tags> {
         let tags = Tags::read(&volume.tags)?;
         let is_ours =
@@ -127,7 +127,8 @@ impl Lvm {
         is_ours.then_some(tags)
     }
 
-    /// The volume of an image. LVM's own tools may have made two of one; then the one with our name counts.
+    /// The volume of an image. If LVM's own tools have created a second one, the volume with our name takes
+    /// precedence.
     fn find<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Option<OwnVolume<'a>> {
         let mut found: Vec<OwnVolume<'a>> =
             self.ours(now).filter(|ours| ours.tags.id == id).collect();
@@ -135,7 +136,7 @@ impl Lvm {
         found.into_iter().next()
     }
 
-    /// The volume of an image that may be changed.
+    /// The complete volume of an image, which may be changed.
     fn finished<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
         let found = self.find(now, id).filter(|ours| !ours.tags.is_incomplete);
         let found = found.ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
@@ -148,18 +149,20 @@ impl Lvm {
         }
     }
 
-    /// The same, if its bytes stay what they are: no snapshot is being merged into it.
+    /// As [`Lvm::finished`], and no snapshot is being merged into it.
     fn settled<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
         let found = self.finished(now, id)?;
         check_no_merge(now, found.volume)?;
         Ok(found)
     }
 
-    /// What the callers of a back end see of a volume.
+    /// A volume as callers of the back end see it.
     fn image(&self, now: &VolumeGroup, ours: &OwnVolume<'_>) -> Result<Image> {
         let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
-            Health::Unreadable("its tags are of a newer agent; use that".to_owned())
+            Health::Unreadable(
+                "its tags were written by a newer agent; upgrade this agent".to_owned(),
+            )
         } else if let Some(flag) = &ours.volume.unknown_flag {
             Health::Unreadable(metadata::unknown_flag(flag))
         } else if !ours.volume.is_complete {
@@ -180,7 +183,7 @@ impl Lvm {
         })
     }
 
-    /// What the class says of sizes.
+    /// The size rules of the class.
     fn sizes(&self, extent: u64) -> Result<SizeRules> {
         let extents = match &self.settings.volumes {
             Volumes::Thin(_) => 1,
@@ -194,21 +197,21 @@ impl Lvm {
         })
     }
 
-    /// Refuses what there is no room for.
+    /// Refuses a volume that the class has no room for.
     async fn check_room(&self, now: &VolumeGroup, more: u64, ahead: u64) -> Result<()> {
         match &self.settings.volumes {
             Volumes::Thin(pool) => self.check_pool_room(now, pool, more, ahead).await,
-            // It is looked at with where its end can be.
+            // Checked when the extents are chosen.
             Volumes::Thick(_) => Ok(()),
         }
     }
 
-    /// Refuses what LVM would soon have no room for in its own records.
+    /// Refuses a change when LVM's metadata area is nearly full.
     ///
-    /// A copy of them must fit beside the one that counts, and what is there must still get labels: LVM itself goes on
-    /// to the last byte, and then nothing can be published any more.
+    /// A second copy of the metadata must fit beside the current one, and existing volumes must still be able to get
+    /// labels: LVM itself would fill the area to the last byte, and then no volume could be published any more.
     fn check_records(now: &VolumeGroup) -> Result<()> {
-        /// In hundredths.
+        /// In percent.
         const FULL: u64 = 90;
         let part = now.text.saturating_mul(100) / now.largest_text.max(1);
         if part < FULL {
@@ -217,7 +220,7 @@ impl Lvm {
         Err(Error::new(
             Kind::NoSpace,
             format!(
-                "{part} % of LVM's metadata area on volume group {name} is used ({} of {} bytes); delete something, or add a disk with a larger one (pvcreate --metadatasize 64m DISK; vgextend {name} DISK) and pvchange --metadataignore y the others",
+                "{part} % of LVM's metadata area on volume group {name} is used ({} of {} bytes); delete volumes or snapshots, or add a disk with a larger metadata area (pvcreate --metadatasize 64m DISK; vgextend {name} DISK) and run pvchange --metadataignore y on the other disks",
                 now.text,
                 now.largest_text,
                 name = now.name
@@ -225,7 +228,7 @@ impl Lvm {
         ))
     }
 
-    /// The id by which the callers know an image.
+    /// The handle by which callers know an image.
     fn handle(&self, id: ImageId) -> Handle {
         Handle {
             node: self.settings.node.clone(),
@@ -242,25 +245,25 @@ impl Lvm {
         Ok(())
     }
 
-    /// The device of a volume, when it has one that works.
+    /// The device of a volume, if it is active and has a table.
     fn device(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<Option<Mapped>> {
         let found = self.group.mapper()?.find(&now.mapped_uuid(volume))?;
         Ok(found.filter(|device| device.is_live))
     }
 }
 
-/// What the names of the notes of a mirror's legs have in them.
+/// The name part of the metadata volumes of a mirror's legs.
 const NOTES: &str = "_rmeta_";
 
-/// The volumes that are no parts of others.
+/// The volumes that are not parts of others.
 fn visible(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
-    // The notes of a mirror's legs have its tags, and are seen while it is made.
+    // The metadata volumes of a mirror's legs have its tags, and are visible during its creation.
     now.volumes
         .values()
         .filter(|volume| volume.is_visible && !volume.name.contains(NOTES))
 }
 
-/// Refuses what somebody has open or can open, saying who.
+/// Refuses a device that is in use or could be opened, naming its holders.
 fn check_unused(device: &Mapped) -> Result<()> {
     let path = device.path();
     if device.open == 0 && !is_mounted(device)? {
@@ -270,7 +273,8 @@ fn check_unused(device: &Mapped) -> Result<()> {
     Err(holders::device_in_use(&path, &users))
 }
 
-/// Whether a device, or its node, is mounted somewhere: a raw volume is used by whoever was given its node, open or not.
+/// Returns true if a device, or its node, is mounted: a raw volume is in use while its node is published, open or
+/// not.
 fn is_mounted(device: &Mapped) -> Result<bool> {
     let path = device.path();
     let number = DeviceNumber::of_block_device(&path).unwrap_or(device.number);
@@ -278,7 +282,7 @@ fn is_mounted(device: &Mapped) -> Result<bool> {
     Ok(table.of_block_device(&path, number).next().is_some())
 }
 
-/// A volume in a pool that is full can be used, but may not be able to go on. A snapshot is not written to.
+/// Marks a volume in a full pool as degraded: it is usable, but its writes may fail. A snapshot is not written to.
 fn endangered(image: Image, danger: Option<&str>) -> Image {
     match danger {
         Some(why) if image.id.kind == ImageKind::Volume && image.health == Health::Good => Image {
@@ -289,7 +293,7 @@ fn endangered(image: Image, danger: Option<&str>) -> Image {
     }
 }
 
-/// The name that we give to the volume of an image.
+/// The logical-volume name of an image.
 fn name_of(id: ImageId) -> String {
     let kind = match id.kind {
         ImageKind::Volume => 'v',
@@ -300,17 +304,17 @@ fn name_of(id: ImageId) -> String {
     format!("dl-{kind}-{}", id.key)
 }
 
-/// The name of the snapshot that an image which is being copied is filled from.
+/// The name of the temporary snapshot that an image is copied from.
 fn moment_of(id: ImageId) -> String {
     format!("dl-t-{}", id.key)
 }
 
-/// The name of the volume as which the end that a volume grows by is wiped.
+/// The name of the temporary volume as which the extents for an extension are wiped.
 fn end_of(id: ImageId) -> String {
     format!("dl-e-{}", id.key)
 }
 
-/// The node of a device; only one that is not there yet is waited for.
+/// The node of a device; waits only if it does not exist yet.
 async fn node(device: Mapped) -> Result<PathBuf> {
     if device.has_node() {
         return Ok(device.path());
@@ -318,7 +322,7 @@ async fn node(device: Mapped) -> Result<PathBuf> {
     blocking(move || device.node()).await
 }
 
-/// Reads the text of a volume group, as it is on its disks.
+/// Parses the text of a volume group as it is on disk.
 pub(crate) fn read_metadata(text: &str) {
     metadata::read_all(text);
 }
@@ -335,7 +339,7 @@ impl Backend for Lvm {
             sizes: self.sizes(extent)?,
             file_system: self.settings.file_system,
             keeps_devices: true,
-            // What a thick volume gives back stays its own, but its disk may use it to wear less.
+            // A thick volume keeps discarded extents, but its disk can use the discard for wear levelling.
             takes_back: true,
         })
     }
@@ -541,7 +545,7 @@ impl Backend for Lvm {
         }
     }
 
-    /// Leaves the device where it is: making it again costs a program, and it costs nothing while nobody uses it.
+    /// Leaves the device active: activating it again costs a program, and an unused device costs nothing.
     async fn detach(&self, id: ImageId) -> Result<Change<()>> {
         let now = self.group.now().await?;
         if let Some(found) = self.find(&now, id) {

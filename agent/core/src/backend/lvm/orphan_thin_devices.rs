@@ -1,8 +1,9 @@
-//! Devices of a thin pool that no volume is behind: left by an LVM that was killed, or by older metadata that somebody
-//! restored. LVM takes such a device for new when it comes to its number, and shows what somebody had in it.
+//! Orphan thin devices: devices of a thin pool that no logical volume names, left by a killed LVM or by a restore of
+//! older metadata. When LVM reaches the number of such a device, it takes it for a new one and exposes its former
+//! contents.
 //!
-//! They are set aside as volumes of nobody, for a person to look at: nothing is deleted that may be all that is left of
-//! something.
+//! They are kept as separate volumes for an administrator to inspect: nothing is deleted that may be the last copy of
+//! some data.
 
 use std::{
     collections::BTreeSet,
@@ -24,20 +25,21 @@ use crate::{
     host::{device_mapper::Mapped, exec::Program},
 };
 
-/// The tag of a volume that is set aside.
+/// The tag of a volume that keeps an orphan thin device.
 const ORPHAN: &str = "drumlin-orphan";
 
-/// A device that no volume is behind.
+/// A device that no logical volume names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct OrphanThinDevice {
-    /// Its number in the pool.
+    /// The device number in the pool.
     device: u64,
-    /// So much is in it.
+    /// Mapped data, in bytes.
     bytes: u64,
 }
 
 impl Lvm {
-    /// Looks for forgotten devices in the class's pool, once after each repair of the group, as soon as the pool is active.
+    /// Searches the class's pool for orphan thin devices, once after each recovery of the group, as soon as the pool
+    /// is active.
     pub(super) async fn find_orphan_thin_devices(&self) {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return;
@@ -50,26 +52,26 @@ impl Lvm {
         match self.set_strays_aside(&pool.name).await {
             Ok(has_looked) if !has_looked => return,
             Ok(_) => {}
-            // One that cannot look can still serve: each new volume is looked at.
+            // A class that cannot search can still serve: each new volume is checked.
             Err(error) => {
-                tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not look for forgotten devices");
+                tracing::warn!(pool = %self.group.path(&pool.name), error = %error.chain(), "could not search for orphan thin devices");
             }
         }
         *looked = round;
     }
 
-    /// Whether it could be looked for them.
+    /// Keeps all orphan thin devices of a pool as separate volumes; returns false if the pool cannot be searched now.
     async fn set_strays_aside(&self, pool: &str) -> Result<bool> {
         let now = self.group.now().await?;
         for (volume, device) in thin_volumes(&now, pool) {
-            // Whoever set it aside did not come to its name.
+            // An interruption came before the rename.
             if is_set_aside(volume) && volume.name != name_of(pool, device) {
                 let rename = self.rename(volume, name_of(pool, device));
                 self.group.change(vec![rename]).await?;
             }
         }
         let (this, name) = (Arc::clone(&self.group), pool.to_owned());
-        // It goes on to its end, whatever becomes of the caller: what it reserves must be released.
+        // It runs to completion even if the caller goes away: the reserved metadata snapshot must be released.
         let strays = tokio::spawn(async move { this.strays(&name).await }).await;
         let strays = strays
             .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
@@ -81,7 +83,7 @@ impl Lvm {
                 pool = %self.group.path(pool),
                 device,
                 bytes,
-                "a device of the pool is forgotten: no volume is behind it"
+                "orphan thin device found: no logical volume names it"
             );
         }
         let mut left: Vec<OrphanThinDevice> = strays;
@@ -97,13 +99,13 @@ impl Lvm {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
-                "it becomes a volume of its own when LVM comes to its number; `dmsetup message` with `delete` and its number to the pool's device deletes it"
+                "orphan thin device left in the pool until LVM reaches its number; to delete it now, run `dmsetup message` with `delete` and its number on the pool's device"
             );
         }
         Ok(true)
     }
 
-    /// Has LVM take a forgotten device for a new one, which nobody gets.
+    /// Makes LVM create a new volume that takes over an orphan thin device.
     async fn adopt_stray(
         &self,
         now: &VolumeGroup,
@@ -122,7 +124,8 @@ impl Lvm {
         Ok(())
     }
 
-    /// Sets a new volume aside that is none: it stays what it is, under another name, and nobody's.
+    /// Keeps a new volume that turned out to have an orphan thin device: its contents stay, under another name and
+    /// without our tags.
     pub(super) async fn set_aside(
         &self,
         pool: &str,
@@ -163,16 +166,16 @@ impl Lvm {
         let path = self.group.path(name);
         tracing::warn!(
             volume = %path,
-            "a forgotten device is set aside; look at it with lvchange -ay, and lvremove it when nobody misses it"
+            "orphan thin device kept as a volume; inspect it with lvchange -ay, and remove it with lvremove if its data is not needed"
         );
     }
 }
 
 impl Group {
-    /// The devices of a pool that no volume is behind; none when it cannot be looked for them now. Others change nothing
+    /// The orphan thin devices of a pool; none when it cannot be searched now. The group is locked against changes
     /// meanwhile.
     async fn strays(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<OrphanThinDevice>>> {
-        /// Longer than it takes for a million devices.
+        /// Timeout: longer than a million devices take.
         const PATIENCE: Duration = Duration::from_secs(30);
         let _turn = self.turn.lock().await;
         let _begun = self.changes.begin();
@@ -195,7 +198,10 @@ impl Group {
         let this = Arc::clone(self);
         blocking(move || this.mapper()?.message(&uuid, "release_metadata_snap")).await?;
         let listed = listed.map_err(|_| {
-            Error::new(Kind::Command, "thin_ls did not end in time and was stopped")
+            Error::new(
+                Kind::Command,
+                "thin_ls exceeded its timeout and was stopped",
+            )
         })??;
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         let known = known_devices(&now, pool);
@@ -204,8 +210,8 @@ impl Group {
         Ok(Some(strays.collect()))
     }
 
-    /// Has a pool keep its metadata as it is now, to be read: the group, the pool's uuid, and where the metadata is. None
-    /// when the pool is not active, or somebody else reads it.
+    /// Reserves a metadata snapshot of a pool for reading; returns the group, the UUID of the pool and the path of
+    /// the metadata. None when the pool is not active, or another process is reading its metadata.
     fn reserve(&self, pool: &str) -> Result<Option<(Arc<VolumeGroup>, String, PathBuf)>> {
         let mapper = self.mapper()?;
         let Some(now) = self.read_known() else {
@@ -239,7 +245,7 @@ impl Group {
             if metadata.open > 1 {
                 return Ok(None);
             }
-            tracing::warn!(pool, group = %self.name, "releases a snapshot of a pool's metadata that nobody reads");
+            tracing::warn!(pool, group = %self.name, "releasing an unused metadata snapshot of a thin pool");
             mapper.message(&uuid, "release_metadata_snap")?;
         }
         mapper.message(&uuid, "reserve_metadata_snap")?;
@@ -247,7 +253,7 @@ impl Group {
     }
 }
 
-/// The volumes in a pool, and their numbers there.
+/// The volumes in a pool, and their device numbers.
 pub(super) fn thin_volumes<'a>(
     now: &'a VolumeGroup,
     wanted: &'a str,
@@ -260,13 +266,13 @@ pub(super) fn thin_volumes<'a>(
         })
 }
 
-/// The number that LVM gives to the next volume.
+/// The device number that LVM assigns to the next volume.
 fn next_device(now: &VolumeGroup, pool: &str) -> u64 {
     let devices = thin_volumes(now, pool).map(|(_, device)| device);
     devices.max().unwrap_or(0) + 1
 }
 
-/// The devices that are somebody's, or that the pool was told to delete.
+/// The devices that a volume names, or whose deletion is queued.
 fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
     let messages = now.pool(pool).map(|(_, pool)| pool.messages.iter());
     let deleted = messages
@@ -282,17 +288,17 @@ fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Whether a volume is a forgotten device that was set aside.
+/// Returns true if the volume keeps an orphan thin device.
 pub(super) fn is_set_aside(volume: &LogicalVolume) -> bool {
     volume.tags.iter().any(|tag| tag == ORPHAN)
 }
 
-/// The name of a volume that is set aside.
+/// The name of a volume that keeps an orphan thin device.
 fn name_of(pool: &str, device: u64) -> String {
     format!("dl-orphan-{pool}-{device}")
 }
 
-/// Reads what `thin_ls` prints: a device and its sectors a line.
+/// Parses the output of `thin_ls`: a device and its sectors per line.
 fn parse(text: &str) -> Result<Vec<OrphanThinDevice>> {
     let lines = text.lines().filter(|line| !line.trim().is_empty());
     lines
@@ -305,7 +311,7 @@ fn parse(text: &str) -> Result<Vec<OrphanThinDevice>> {
                 }),
                 _ => Err(Error::new(
                     Kind::Command,
-                    format!("thin_ls says {line:?}, which cannot be understood"),
+                    format!("could not parse the output line {line:?} of thin_ls"),
                 )),
             }
         })

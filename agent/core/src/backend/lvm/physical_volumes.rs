@@ -1,4 +1,4 @@
-//! Which disks a volume group is on: found by LVM, and refused when they are not those of one group of this host.
+//! Physical volumes of a group: found by LVM, and refused when they do not belong to exactly one group of this host.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Error, Kind, Result};
 
-/// So long LVM's own look at all disks takes at the very most where all of them answer.
+/// Timeout for LVM's scan of all disks while all of them answer.
 const SLOW_TO_REPORT: Duration = Duration::from_secs(3);
 
 /// A disk as LVM reports it.
@@ -23,25 +23,26 @@ struct DiskRow {
     vg_systemid: String,
 }
 
-/// The disks of a group that LVM may use here.
+/// The disks of a group that LVM may use on this host.
 #[derive(Debug)]
 pub(super) struct FoundDisks {
     pub(super) paths: Vec<PathBuf>,
-    /// The system id with which LVM found it.
+    /// The system id of the group when LVM found it.
     pub(super) system_id: String,
 }
 
 impl Group {
-    /// The disks of the group. Costs a program.
+    /// Finds the disks of the group. Runs one program.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when there is no such group, more than one, or another one than before.
+    /// [`Kind::Precondition`] when no such group exists, when there are several, or when it is not the same as
+    /// before.
     pub(super) async fn find_disks(&self) -> Result<FoundDisks> {
         let rows = self.report_disks(&[]);
         let rows = if let Ok(rows) = tokio::time::timeout(SLOW_TO_REPORT, rows).await {
             rows?
         } else {
-            // A disk of another group may be what it waits for.
+            // LVM may be waiting for a disk of another group.
             unresponsive_disks::look_for().await;
             self.report_disks(&[]).await?
         };
@@ -50,30 +51,30 @@ impl Group {
         let paths: Vec<PathBuf> = rows
             .into_iter()
             .map(|row| row.pv_name)
-            // A disk that is away is called [unknown].
+            // A missing disk is reported as [unknown].
             .filter(|path| path.is_absolute())
             .collect();
         if !paths.is_empty() {
             let system_id = system_id.unwrap_or_default();
             return Ok(FoundDisks { paths, system_id });
         }
-        // LVM keeps quiet of groups that are others'.
+        // LVM does not report groups of other hosts by default.
         let hidden = self.report_disks(&["--foreign", "--shared"]).await?;
         let why = match hidden.into_iter().next() {
             Some(row) if !row.vg_systemid.is_empty() => {
                 is_foreign(&row.vg_systemid, &command::system_id().await?)
             }
             Some(_) => {
-                "is shared with other hosts; give the class a group of this host alone".to_owned()
+                "is shared with other hosts, which this agent does not support; use a local volume group for the class".to_owned()
             }
             None => {
                 unresponsive_disks::look_for().await;
                 match unresponsive_disks::names() {
                     silent if silent.is_empty() => {
-                        "is missing; make it, or bring its disks back".to_owned()
+                        "is missing; create it, or reconnect its disks".to_owned()
                     }
                     silent => format!(
-                        "is missing, and these disks do not answer: {}; look for suspended devices with dmsetup info, and at the kernel's log",
+                        "is missing, and these disks do not answer: {}; check dmsetup info for suspended devices, and the kernel log",
                         silent.join(", ")
                     ),
                 }
@@ -85,25 +86,25 @@ impl Group {
         ))
     }
 
-    /// Whether this is the uuid, without dashes, of the group that was read before, if one was.
+    /// Returns true unless a group with a different UUID (without dashes) was read before.
     pub(super) fn is_uuid(&self, uuid: &str) -> bool {
         self.uuid.get().is_none_or(|known| known == uuid)
     }
 
-    /// The error of a group that has taken the place of the one that was read before.
+    /// The error for a group that has replaced the one that was read before.
     pub(super) fn is_another(&self, disks: &str) -> Error {
         Error::new(
             Kind::Precondition,
             format!(
-                "volume group {name} on {disks} is not the one that this agent has served, whose uuid is {uuid}; bring the disks of that one back, or restart the agent to use this one",
+                "volume group {name} on {disks} is not the one that this agent has used so far, whose UUID is {uuid}; reconnect the disks of that group, or restart the agent to use the new one",
                 name = self.name,
                 uuid = self.uuid.get().map(String::as_str).unwrap_or_default()
             ),
         )
     }
 
-    /// LVM goes by names, and changes nothing in a group whose name another one has, too; the one with the higher
-    /// number need not be ours.
+    /// Refuses two groups of the same name: LVM identifies groups by name and changes neither of them, and the one
+    /// with the higher sequence number need not be ours.
     fn check_uuids(&self, rows: &[DiskRow]) -> Result<()> {
         let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for row in rows {
@@ -120,7 +121,7 @@ impl Group {
             (Some((uuid, disks)), Some((other, others))) => Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "there are two volume groups named {name}: {uuid} on {disks}, and {other} on {others}; rename the one that is not meant (vgrename UUID NEWNAME), or take its disks away",
+                    "two volume groups are named {name}: {uuid} on {disks}, and {other} on {others}; rename the wrong one (vgrename UUID NEWNAME), or disconnect its disks",
                     name = self.name
                 ),
             )),
@@ -143,7 +144,7 @@ impl Group {
         // A disk of another group may have a path that is not UTF-8.
         let text = String::from_utf8_lossy(&output.stdout);
         let answer: Answer = serde_json::from_str(&text).map_err(|error| {
-            Error::new(Kind::Command, "the report of pvs cannot be parsed").because(error)
+            Error::new(Kind::Command, "could not parse the report of pvs").because(error)
         })?;
         let rows = answer.report.into_iter().flat_map(|report| report.pv);
         let rows: Vec<DiskRow> = rows.filter(|row| row.vg_name == self.name).collect();
@@ -153,21 +154,21 @@ impl Group {
     }
 }
 
-/// Why a group of another system id is refused. In a container the name, and the id, of the machine are not the host's:
-/// there the host's own group looks like another one's, and to give it the container's id would lock the host out.
+/// The reason to refuse a group with a foreign system id. In a container the host name and the machine id are not the
+/// host's: there the host's own group looks foreign, and changing its id to the container's would lock the host out.
 fn is_foreign(theirs: &str, ours: &SystemId) -> String {
     let SystemId { id, source } = ours;
     let id = match id.as_str() {
         "" => "none",
         id => id,
     };
-    let moved = "run vgchange --systemid there before its disks are moved (lvmsystemid(7))";
+    let moved = "run vgchange --systemid on that host before moving the disks (lvmsystemid(7))";
     match source.as_str() {
         "uname" | "machineid" | "file" => format!(
-            "belongs to the host with the system id {theirs}, and LVM has the id {id} here (global/system_id_source is {source}); if this is that host, and the agent is in a container with a {source} of its own, add {theirs} to local/extra_system_ids in the host's lvmlocal.conf, and leave the id of the group as it is; if not, {moved}"
+            "belongs to the host with the system id {theirs}, but LVM's system id here is {id} (global/system_id_source is {source}); if this is that host and the agent runs in a container with its own {source}, add {theirs} to local/extra_system_ids in the host's lvmlocal.conf and do not change the system id of the group; otherwise {moved}"
         ),
         _ => format!(
-            "belongs to the host with the system id {theirs}, and LVM has the id {id} here; {moved}"
+            "belongs to the host with the system id {theirs}, but LVM's system id here is {id}; {moved}"
         ),
     }
 }
@@ -224,7 +225,12 @@ mod tests {
             source: source.to_owned(),
         };
         let message = is_foreign("host-a", &of("pod-x", "uname"));
-        for part in ["host-a", "pod-x", "extra_system_ids", "leave the id"] {
+        for part in [
+            "host-a",
+            "pod-x",
+            "extra_system_ids",
+            "do not change the system id",
+        ] {
             assert!(message.contains(part), "{message}");
         }
         let message = is_foreign("host-a", &of("", "none"));

@@ -1,10 +1,11 @@
-//! On which extents volumes lie whose parts must be on different disks.
+//! Placement: the extents of volumes whose parts must be on different disks.
 //!
-//! LVM takes areas by how much room the disks have, in the order of the disks, and gives the first one to the first leg of a
-//! mirror, whatever disks its legs are on already. So two legs can come to share a disk: when a volume grows, and on disks
-//! with several free areas. LVM before 2.03.22 does not notice, and up to 2.03.25 it removes the whole volume when it does.
-//! So the extents of legs are chosen here. LVM keeps to the choice when a command names one disk for each leg, in the order
-//! of the legs, and areas of the same lengths on each of them.
+//! LVM allocates areas by the free space of the disks, in the order of the disks, and gives the first area to the
+//! first leg of a mirror, regardless of the disks that its legs are already on. So two legs can end up on one disk:
+//! when a volume is extended, and on disks with several free areas. LVM before 2.03.22 does not notice, and up to
+//! 2.03.25 it removes the whole volume when it does. Therefore the extents of legs are chosen here. LVM keeps to the
+//! choice when a command names one disk for each leg, in the order of the legs, and areas of equal length on each of
+//! them.
 
 use std::{
     cmp::Reverse,
@@ -16,26 +17,26 @@ use super::{
     metadata::{Area, LogicalVolume, PhysicalVolume, VolumeGroup},
 };
 
-/// An extent of each leg of a mirror is for LVM's notes.
+/// Number of extents of each mirror leg for LVM's raid metadata.
 pub(super) const NOTE: u64 = 1;
 
-/// Extents for each leg or stripe of a volume, equally many for each, in the order of those.
+/// Extents for each leg or stripe of a volume, in their order, with the same count for each.
 pub(super) type Row = Vec<Area>;
 
-/// The disks that each leg of a volume is on, in LVM's order; none if it is no mirror of LVM's raid types.
+/// The disks that each leg of a volume uses, in LVM's order; none if it is not a raid1 mirror.
 pub(super) fn legs(now: &VolumeGroup, volume: &LogicalVolume) -> Vec<BTreeSet<String>> {
     let (notes, images): (Vec<&String>, Vec<&String>) =
         volume.parts.iter().partition(|part| part.contains(NOTES));
     let images = images.into_iter().filter(|part| part.contains("_rimage_"));
     let leg = |(number, image): (usize, &String)| {
-        // A leg is lost with its notes.
+        // A leg is lost together with its raid metadata.
         let parts = [image].into_iter().chain(notes.get(number).copied());
         parts.flat_map(|part| disks_of(now, part)).collect()
     };
     images.enumerate().map(leg).collect()
 }
 
-/// The disks that a volume is on with all that it is made of.
+/// The disks that a volume uses, including those of its parts.
 fn disks_of(now: &VolumeGroup, name: &str) -> BTreeSet<String> {
     let mut disks = BTreeSet::new();
     let mut names = vec![name];
@@ -51,13 +52,13 @@ fn disks_of(now: &VolumeGroup, name: &str) -> BTreeSet<String> {
     disks
 }
 
-/// A disk that several legs are on, if there is one: to lose it is to lose all of them.
+/// A disk that several legs use, if any: its loss would be the loss of all of them.
 pub(super) fn shared_disk(legs: &[BTreeSet<String>]) -> Option<&String> {
     let mut seen = BTreeSet::new();
     legs.iter().flatten().find(|disk| !seen.insert(*disk))
 }
 
-/// The free areas of each disk that can be used, the largest first; the disks in LVM's order.
+/// The free areas of each usable disk, largest first; the disks in LVM's order.
 pub(super) fn free_areas(now: &VolumeGroup) -> Vec<Vec<Area>> {
     let mut taken: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for area in now.volumes.values().flat_map(|volume| &volume.areas) {
@@ -78,7 +79,7 @@ pub(super) fn free_areas(now: &VolumeGroup) -> Vec<Vec<Area>> {
     areas.collect()
 }
 
-/// What is between the areas of a disk that are taken, the largest first.
+/// The gaps between the allocated areas of a disk, largest first.
 fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
     taken.sort_unstable();
     let (mut gaps, mut at) = (Vec::new(), 0);
@@ -96,7 +97,7 @@ fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
     gaps
 }
 
-/// Whether all extents of rows are free.
+/// Returns true if all extents of the rows are free.
 pub(super) fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
     let free = free_areas(now);
     let is_in = |area: &Area, gap: &Area| {
@@ -107,12 +108,13 @@ pub(super) fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
     areas.all(|area| free.iter().flatten().any(|gap| is_in(area, gap)))
 }
 
-/// How many extents areas have.
+/// The total number of extents of areas.
 pub(super) fn room(areas: &[Area]) -> u64 {
     areas.iter().map(|area| area.count).sum()
 }
 
-/// The extents of the legs of a new mirror, of so many with their notes: each leg on one disk of those with the most room.
+/// The extents for the legs of a new mirror, including raid metadata: each leg on one of the disks with the most free
+/// space.
 pub(super) fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option<Vec<Row>> {
     let mut disks = free_areas(now);
     disks.sort_by_key(|areas| Reverse(room(areas)));
@@ -128,7 +130,7 @@ pub(super) fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option
     })
 }
 
-/// The extents by which the legs of a mirror grow: on the disks that they are on, and then on those that no leg is on.
+/// The extents by which the legs of a mirror are extended: on their own disks first, then on disks that no leg uses.
 pub(super) fn longer_legs(
     now: &VolumeGroup,
     legs: &[BTreeSet<String>],
@@ -154,7 +156,7 @@ pub(super) fn longer_legs(
         first(areas, extents)
     };
     let mut grown: Vec<(usize, Vec<Area>)> = legs.iter().map(own).enumerate().collect();
-    // The disks with the most room are for the legs that need the most.
+    // The disks with the most free space go to the legs that need the most.
     grown.sort_by_key(|(_, areas)| room(areas));
     for (_, areas) in &mut grown {
         while room(areas) < extents {
@@ -166,7 +168,7 @@ pub(super) fn longer_legs(
     Some(rows(grown.into_iter().map(|(_, areas)| areas).collect()))
 }
 
-/// So many extents, from the first areas.
+/// This number of extents, from the first areas.
 fn first(areas: impl IntoIterator<Item = Area>, extents: u64) -> Vec<Area> {
     let mut missing = extents;
     let cut = areas.into_iter().map_while(|area| {
@@ -177,7 +179,7 @@ fn first(areas: impl IntoIterator<Item = Area>, extents: u64) -> Vec<Area> {
     cut.collect()
 }
 
-/// Areas of each leg as rows: all are cut where one is.
+/// Combines areas of each leg into rows: all legs are split where one is.
 fn rows(legs: Vec<Vec<Area>>) -> Vec<Row> {
     let mut legs: Vec<VecDeque<Area>> = legs.into_iter().map(VecDeque::from).collect();
     let mut rows = Vec::new();
@@ -203,7 +205,7 @@ fn rows(legs: Vec<Vec<Area>>) -> Vec<Row> {
     rows
 }
 
-/// Rows by the commands that give them to a volume: each command names one disk for each leg or stripe.
+/// Groups rows by the command that adds them: each command names one disk for each leg or stripe.
 pub(super) fn by_disks(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
     let disks = |row: &Row| -> Vec<String> { row.iter().map(|area| area.disk.clone()).collect() };
     rows.chunk_by(move |one, other| disks(one) == disks(other))
@@ -215,7 +217,7 @@ pub(super) fn by_parts(rows: &[Row]) -> impl Iterator<Item = &Area> {
     (0..parts).flat_map(move |part| rows.iter().filter_map(move |row| row.get(part)))
 }
 
-/// Whether areas are the same extents, however they are cut.
+/// Returns true if both are the same extents, however they are split.
 pub(super) fn is_same<'a>(
     one: impl IntoIterator<Item = &'a Area>,
     other: impl IntoIterator<Item = &'a Area>,
@@ -223,7 +225,7 @@ pub(super) fn is_same<'a>(
     whole(one) == whole(other)
 }
 
-/// Areas in order, those that touch as one.
+/// Areas in order, with adjacent ones merged.
 fn whole<'a>(areas: impl IntoIterator<Item = &'a Area>) -> Vec<(&'a str, u64, u64)> {
     let mut areas: Vec<&Area> = areas.into_iter().collect();
     areas.sort_by_key(|area| (&area.disk, area.start));
@@ -238,10 +240,10 @@ fn whole<'a>(areas: impl IntoIterator<Item = &'a Area>) -> Vec<(&'a str, u64, u6
     whole
 }
 
-/// How many rows of stripes LVM makes at the most, of the lengths of the free areas of each disk.
+/// Maximum number of rows of stripes that LVM can allocate, given the lengths of the free areas of each disk.
 ///
-/// It takes the largest area of each disk, of those as many as there are stripes, and from each what the smallest has.
-/// Then it goes on in the same way: on the disks that it has taken already, as long as those are enough.
+/// It takes the largest area of each disk, as many as there are stripes, and from each the length of the smallest.
+/// Then it continues in the same way: on the disks that it has already used, as long as those are sufficient.
 pub(super) fn stripe_rows(free: &[Vec<u64>], stripes: usize) -> u64 {
     struct Disk {
         areas: Vec<u64>,

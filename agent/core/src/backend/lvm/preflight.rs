@@ -1,4 +1,4 @@
-//! The LVM of this host, looked at once in the life of the process: whether it can be used without harm.
+//! Preflight checks of this host's LVM, once per process: whether it can be used safely.
 
 use std::{
     fs,
@@ -15,11 +15,11 @@ use crate::{
     host::{device_mapper::DeviceMapper, exec::find, udev},
 };
 
-/// Where LVM's programs lock each other out, once that is known.
+/// The directory of LVM's lock files, once it is known.
 static LOCKS: OnceLock<PathBuf> = OnceLock::new();
-/// Where dmeventd listens, when it runs.
+/// The socket directory of dmeventd, while it runs.
 const DMEVENTD: &str = "/run/dmeventd-server";
-/// The oldest of a distribution that is still looked after (Debian 11); what older ones do was never looked at.
+/// The oldest version of a distribution that is still supported (Debian 11); older ones are untested.
 const OLDEST: Version = Version(2, 3, 11);
 
 /// A version of LVM.
@@ -27,7 +27,7 @@ const OLDEST: Version = Version(2, 3, 11);
 struct Version(u32, u32, u32);
 
 impl Version {
-    /// Reads what `lvm version` prints: `LVM version:     2.03.16(2) (2022-05-18)`.
+    /// Parses the output of `lvm version`: `LVM version:     2.03.16(2) (2022-05-18)`.
     fn parse(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         let line = lines.find_map(|line| line.trim().strip_prefix("LVM version:"))?;
@@ -42,10 +42,10 @@ impl Version {
     }
 }
 
-/// Makes sure that LVM can be used; looks until it is so, and then never again. Costs two programs.
+/// Makes sure that LVM can be used; repeated until it succeeds once. Runs two programs.
 ///
 /// # Errors
-/// [`Kind::Precondition`] saying what is missing, and how to bring it.
+/// [`Kind::Precondition`] saying what is missing, and how to fix it.
 pub(super) async fn check() -> Result<()> {
     static CHECKED: OnceCell<()> = OnceCell::const_new();
     let checked = CHECKED.get_or_try_init(|| async {
@@ -64,28 +64,33 @@ pub(super) async fn check() -> Result<()> {
     checked.await.copied()
 }
 
-/// Where LVM's programs lock each other out on this host.
+/// The directory of LVM's lock files on this host.
 ///
 /// # Errors
-/// [`Kind::Bug`] before [`check`] has asked LVM.
+/// [`Kind::Bug`] before [`check`] has succeeded.
 pub(super) fn locks() -> Result<&'static Path> {
     let known = LOCKS.get().map(PathBuf::as_path);
-    known.ok_or_else(|| Error::new(Kind::Bug, "LVM was not asked where its locks are"))
+    known.ok_or_else(|| {
+        Error::new(
+            Kind::Bug,
+            "the directory of LVM's locks was not read from its configuration",
+        )
+    })
 }
 
-/// What LVM can have its pools and mirrors watched by.
+/// The availability of dmeventd, which monitors pools and mirrors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dmeventd {
-    /// One runs.
+    /// It is running.
     Runs,
-    /// LVM would start one.
+    /// LVM would start it.
     Starts,
-    /// There is none.
+    /// It is not installed.
     Absent,
 }
 
 impl Dmeventd {
-    /// As it is now: one may be started at any time, but is installed for good.
+    /// The current state: it can be started at any time, but is assumed to stay installed or not.
     pub(super) fn now() -> Self {
         static INSTALLED: LazyLock<bool> = LazyLock::new(|| find("dmeventd").is_some());
         if Path::new(DMEVENTD).exists() {
@@ -106,11 +111,13 @@ fn check_version(text: &str) -> Result<()> {
             "lvm is {major}.{minor:02}.{patch:02}, and must be {}.{:02}.{:02} or newer; update lvm2",
             OLDEST.0, OLDEST.1, OLDEST.2
         )),
-        None => refused("`lvm version` does not tell its version; install lvm2".to_owned()),
+        None => refused(
+            "could not find the version in the output of `lvm version`; install lvm2".to_owned(),
+        ),
     }
 }
 
-/// Reads what `lvmconfig` prints: `locking_dir="/run/lock/lvm"`.
+/// Parses the output of `lvmconfig`: `locking_dir="/run/lock/lvm"`.
 fn parse_locks(text: &str) -> Result<PathBuf> {
     let path = text
         .strip_prefix("locking_dir=\"")
@@ -119,12 +126,13 @@ fn parse_locks(text: &str) -> Result<PathBuf> {
     path.map(PathBuf::from).ok_or_else(|| {
         Error::new(
             Kind::Precondition,
-            format!("`lvmconfig` says {text:?} of where LVM's locks are, which is no absolute path; mend global/locking_dir in lvm.conf"),
+            format!("LVM's locking directory {text:?}, as printed by `lvmconfig`, is not an absolute path; correct global/locking_dir in lvm.conf"),
         )
     })
 }
 
-/// Without the locks of the host's own LVM both would change a group at a time, and one of the changes would be lost.
+/// Without the lock directory of the host's LVM, both could change a group at the same time, and one change would be
+/// lost.
 fn check_locks(locks: &Path) -> Result<()> {
     let made = fs::create_dir_all(locks);
     let written = made.and_then(|()| Ok(access(locks, AccessFlags::W_OK)?));
@@ -132,7 +140,7 @@ fn check_locks(locks: &Path) -> Result<()> {
         Error::new(
             Kind::Precondition,
             format!(
-                "the directory of LVM's locks, {}, cannot be written, so changes of others could not be kept out; give a container the host's",
+                "LVM's locking directory {} is not writable, so concurrent changes by other processes could not be prevented; mount the host's directory into the container",
                 locks.display()
             ),
         )
@@ -185,7 +193,7 @@ mod tests {
     fn locks_that_cannot_be_written_are_refused() {
         let scratch = tempfile::tempdir().unwrap();
         check_locks(&scratch.path().join("a/b")).unwrap();
-        // Where even root cannot write.
+        // A directory where even root cannot write.
         let error = check_locks(Path::new("/proc/lvm")).unwrap_err();
         assert_eq!(error.kind(), Kind::Precondition);
     }

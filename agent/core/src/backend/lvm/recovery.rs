@@ -1,7 +1,7 @@
-//! What a predecessor that was killed may have left, found and ended before anything else is done.
+//! Recovery: finds and completes or undoes what a killed predecessor left, before anything else is done.
 //!
-//! The order matters: a volume's device is let go only when its pool runs, and LVM's programs come last, for they wait
-//! for devices that are held.
+//! The order matters: a volume's device is resumed only while its pool is running, and LVM's commands come last,
+//! because they wait for suspended devices.
 
 use std::{
     fs::File,
@@ -35,14 +35,14 @@ use crate::{
     types::{ImageId, ImageKind, Key, NodeName},
 };
 
-/// So long a program of LVM's may hold a group before it is said to hang.
+/// Timeout for the lock of a group: an LVM command that holds it longer is reported as hanging.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 impl Group {
-    /// Makes sure that nothing is left half-done; looks only once, and again after something went wrong.
+    /// Makes sure that nothing is left incomplete; runs once, and again after an error.
     ///
     /// # Errors
-    /// [`Kind::HalfDone`] or [`Kind::Precondition`] saying what a person must do.
+    /// [`Kind::HalfDone`] or [`Kind::Precondition`] saying what the administrator must do.
     pub(super) async fn ready(self: &Arc<Self>, node: &NodeName) -> Result<()> {
         if self.is_repaired.load(Ordering::Acquire) {
             return Ok(());
@@ -52,13 +52,13 @@ impl Group {
         if self.is_repaired.load(Ordering::Acquire) {
             return Ok(());
         }
-        // What LVM's programs remove and refresh can leave devices behind in its turn.
+        // LVM's remove and refresh commands can leave devices behind in turn.
         for _ in 0..3 {
             let now = self.now().await?;
             let (this, of) = (Arc::clone(self), node.clone());
             let left = blocking(move || this.repair_devices(&now, &of)).await?;
             for (name, bytes) in &left.grown {
-                tracing::warn!(pool = %name, group = %self.name, bytes, "finishes the growth of a pool's metadata");
+                tracing::warn!(pool = %name, group = %self.name, bytes, "completing interrupted extension of a thin pool's metadata");
                 let words = [
                     "--poolmetadatasize".to_owned(),
                     format!("{bytes}b"),
@@ -67,14 +67,14 @@ impl Group {
                 self.run(Command::new("lvextend").words(words)).await?;
             }
             for name in &left.stale {
-                tracing::warn!(volume = %name, group = %self.name, "brings a volume's devices in step with its record");
+                tracing::warn!(volume = %name, group = %self.name, "refreshing devices that differ from the LVM metadata");
                 let refresh = Command::new("lvchange").words(["--refresh", &self.path(name)]);
                 if let Err(error) = self.run(refresh).await {
-                    tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "could not refresh a volume");
+                    tracing::warn!(volume = %name, group = %self.name, error = %error.chain(), "volume not refreshed");
                 }
             }
             for name in &left.doomed {
-                tracing::warn!(volume = %name, group = %self.name, "removes a volume whose making was interrupted");
+                tracing::warn!(volume = %name, group = %self.name, "removing a volume whose creation was interrupted");
                 self.remove_broken(name).await?;
             }
             if left.is_nothing() {
@@ -84,7 +84,7 @@ impl Group {
         let now = self.now().await?;
         for volume in noted(&now) {
             if let Err(error) = self.settle_note(&now, volume, node).await {
-                tracing::warn!(volume = %volume.name, group = %self.name, error = %error.chain(), "could not have LVM settle what it has noted");
+                tracing::warn!(volume = %volume.name, group = %self.name, error = %error.chain(), "queued thin-pool messages not flushed");
             }
         }
         let now = self.now().await?;
@@ -95,11 +95,11 @@ impl Group {
             }
             if Tags::read(&volume.tags).is_some_and(|tags| holds_bytes(volume, &tags)) {
                 // Its class knows whether it must be wiped first.
-                tracing::warn!(volume = %volume.name, group = %self.name, "marks a volume that was never finished for removal");
+                tracing::warn!(volume = %volume.name, group = %self.name, "marking an incomplete volume for deletion");
                 self.run(mark_deleting(self.path(&volume.name))).await?;
                 continue;
             }
-            tracing::warn!(volume = %volume.name, group = %self.name, "removes a volume that was never finished");
+            tracing::warn!(volume = %volume.name, group = %self.name, "removing an incomplete volume");
             self.remove_broken(&volume.name).await?;
         }
         self.repairs.fetch_add(1, Ordering::Release);
@@ -107,7 +107,7 @@ impl Group {
         Ok(())
     }
 
-    /// Whether a repair would find nothing to do with the devices.
+    /// Returns true if recovery would find no device to repair.
     pub(super) fn check_devices(&self, now: &VolumeGroup) -> Result<bool> {
         let Some(node) = self.node.get() else {
             return Ok(false);
@@ -125,16 +125,16 @@ impl Group {
             && half_done(now, mapper, node)?.is_nothing())
     }
 
-    /// Has LVM settle what it has noted to tell the pool of a volume. What it removes it adds to a note that is there; and it
-    /// tells none of that to a pool that has followed the note, which keeps the device for ever with no volume behind it.
-    /// Only what makes a volume settles the note before, and a snapshot takes no device that was forgotten.
+    /// Flushes queued thin-pool messages. LVM appends deletions to a queue that already exists, and does not send
+    /// them to a pool that has already processed the queue; the pool would keep the device as an orphan. Only the
+    /// creation of a volume flushes the queue first, and a snapshot never reuses the number of an orphan thin device.
     async fn settle_note(
         &self,
         now: &VolumeGroup,
         volume: &LogicalVolume,
         node: &NodeName,
     ) -> Result<()> {
-        tracing::warn!(volume = %volume.name, group = %self.name, "has LVM settle what it has noted to tell the pool of a volume");
+        tracing::warn!(volume = %volume.name, group = %self.name, "flushing queued thin-pool messages");
         let id = ImageId {
             kind: ImageKind::Snapshot,
             key: Key::NIL,
@@ -142,7 +142,7 @@ impl Group {
         let name = name_of(id);
         if !now.volumes.contains_key(&name) {
             let mut tags = Tags::new(id, "", node.as_str());
-            // It goes by itself, whatever ends us in between.
+            // It is removed by recovery if this is interrupted.
             tags.is_incomplete = true;
             let snapshot = Command::new("lvcreate")
                 .words(["-s".to_owned(), self.path(&volume.name)])
@@ -153,7 +153,7 @@ impl Group {
         self.remove_broken(&name).await
     }
 
-    /// A node that was half-built is in the way the first time.
+    /// Removes a volume; the first attempt can fail because of an incomplete device.
     async fn remove_broken(&self, name: &str) -> Result<()> {
         let path = self.path(name);
         let remove = || Command::new("lvremove").words([path.clone()]);
@@ -163,9 +163,9 @@ impl Group {
         }
     }
 
-    /// Lets go of what is held and drops what is half-built; what LVM's programs must do then.
+    /// Resumes suspended devices and removes incomplete ones; returns what LVM's commands must do afterwards.
     fn repair_devices(&self, before: &VolumeGroup, node: &NodeName) -> Result<PendingCommands> {
-        // A program of LVM's that still runs may be in the middle of just this.
+        // An LVM command that is still running may be doing exactly this.
         let _lock = self.lock()?;
         let now = self.read_locked(before)?;
         let mapper = self.mapper()?;
@@ -173,7 +173,7 @@ impl Group {
         let is_free = |device: &Mapped| !self.in_hand.has(&device.uuid);
         let hidden = mapper.list(&format!("{HIDDEN}{}", now.uuid))?;
         for device in hidden.iter().filter(|device| is_free(device)) {
-            tracing::warn!(device = %device.name, "removes a device that nothing is made of");
+            tracing::warn!(device = %device.name, "removing an unused device-mapper device");
             mapper.remove(&device.uuid)?;
         }
         let depth = |device: &Mapped| depth(&now, device);
@@ -181,7 +181,7 @@ impl Group {
         devices.sort_by_key(depth);
         for device in devices.iter().filter(|device| is_free(device)) {
             if device.is_live && (device.is_suspended || device.has_waiting_table) {
-                tracing::warn!(device = %device.name, "resumes a device that was left suspended");
+                tracing::warn!(device = %device.name, "resuming a device that was left suspended");
                 if device.has_waiting_table {
                     mapper.clear(&device.uuid)?;
                 }
@@ -190,7 +190,7 @@ impl Group {
                 }
             }
         }
-        // One that goes may free the ones below it.
+        // Removing one device may free the ones below it.
         for _ in 0..3 {
             let mut devices = mapper.list(&prefix)?;
             devices.sort_by_key(depth);
@@ -198,12 +198,12 @@ impl Group {
                 let mut volumes = now.volumes.values();
                 let known =
                     volumes.find(|volume| device.uuid.starts_with(&now.mapped_uuid(volume)));
-                // LVM does not activate a pool of which a part is active already; but it activates the parts that it
-                // moves to another disk, and what copies them, whether anybody uses them or not.
+                // LVM does not activate a pool of which a part is already active; but it activates the parts that it
+                // moves to another disk, and the mirror that copies them, whether they are in use or not.
                 let is_moving = known.is_some_and(|volume| volume.is_moving);
                 let is_loose_part = depth(device) == 0 && !is_moving;
                 if !device.is_live || known.is_none() || is_loose_part {
-                    tracing::warn!(device = %device.name, "removes a device that nothing is made of");
+                    tracing::warn!(device = %device.name, "removing an unused device-mapper device");
                     mapper.remove(&device.uuid)?;
                 }
             }
@@ -213,8 +213,8 @@ impl Group {
         Ok(left)
     }
 
-    /// Volumes of ours that LVM had begun to make when it was killed: it has noted what to tell the pool, and nobody was
-    /// told that they are made. They go; where the pool has a snapshot already, LVM cannot do that by itself.
+    /// Incomplete volumes of ours that a killed LVM had begun to create: the message to the pool is queued, and no
+    /// caller got a reply. They are removed; if the pool already has the snapshot, LVM cannot do that by itself.
     fn settle(now: &VolumeGroup, mapper: &DeviceMapper) -> Result<Vec<String>> {
         let mut doomed = Vec::new();
         for volume in now.volumes.values() {
@@ -230,7 +230,7 @@ impl Group {
             } else {
                 None
             };
-            // The pool has done what it was told; only the note was left.
+            // The pool has processed the messages; only the queue was left.
             if kernel == Some(pool.transaction) {
                 continue;
             }
@@ -245,10 +245,10 @@ impl Group {
                     continue;
                 }
                 if let (true, VolumeKind::Thin { device, origin: Some(_), .. }) = (is_live, &begun.kind)
-                    // One that the pool does not have yet is no trouble, and is not there to be deleted.
+                    // A device that does not exist in the pool yet is harmless and need not be deleted.
                     && mapper.message(&uuid, &format!("delete {device}")).is_ok()
                 {
-                    tracing::warn!(volume = %name, group = %now.name, "takes back a snapshot from its pool");
+                    tracing::warn!(volume = %name, group = %now.name, "deleted the snapshot of an interrupted creation from its thin pool");
                 }
                 doomed.push(name.clone());
             }
@@ -256,7 +256,7 @@ impl Group {
         Ok(doomed)
     }
 
-    /// The lock by which LVM's programs keep each other out of the group.
+    /// Takes the lock with which LVM's commands exclude each other from the group.
     pub(super) fn lock(&self) -> Result<Flock<File>> {
         let directory = locks()?;
         let path = directory.join(format!("V_{}", self.name));
@@ -272,7 +272,7 @@ impl Group {
                 .open(&path)
                 .map_err(failed)?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // LVM removes the file when it is done: a lock on one that is gone locks nobody out.
+                // LVM removes the lock file when it is done: a lock on a removed file excludes no one.
                 Ok(lock) => {
                     let ours = lock.metadata().map_err(failed)?.ino();
                     if std::fs::metadata(&path).is_ok_and(|there| there.ino() == ours) {
@@ -286,7 +286,7 @@ impl Group {
                     return Err(Error::new(
                         Kind::Busy,
                         format!(
-                            "a program of LVM's has held volume group {} for {} s; find it with `fuser {}`",
+                            "another LVM process has locked volume group {} for {} s; find it with `fuser {}`",
                             self.name,
                             PATIENCE.as_secs(),
                             path.display()
@@ -299,15 +299,15 @@ impl Group {
     }
 }
 
-/// What LVM's programs must do after the devices are let go.
+/// What LVM's commands must do after the devices are resumed.
 #[derive(Debug, Default)]
 struct PendingCommands {
-    /// Pools whose metadata is larger in the kernel than in the record, and how large, in bytes. The pool has taken the
-    /// larger size, so there is no way back.
+    /// Pools whose metadata device is larger in the kernel than in the metadata, and its size in bytes. The pool
+    /// already uses the larger size, so this can only be completed.
     grown: Vec<(String, u64)>,
-    /// To be removed: their making, or their removal, was interrupted.
+    /// Volumes to be removed: their creation or removal was interrupted.
     doomed: Vec<String>,
-    /// To be refreshed: their devices are not as their record says.
+    /// Volumes to be refreshed: their devices differ from the metadata.
     stale: Vec<String>,
 }
 
@@ -317,7 +317,7 @@ impl PendingCommands {
     }
 }
 
-/// How large the kernel has the metadata of a pool, when that is larger than the record says, in bytes.
+/// The size in bytes of a pool's metadata device, if it is larger in the kernel than in the metadata.
 fn grown_metadata(now: &VolumeGroup, pool: &Pool, mapper: &DeviceMapper) -> Result<Option<u64>> {
     let Some(metadata) = now.volumes.get(&pool.metadata) else {
         return Ok(None);
@@ -331,7 +331,7 @@ fn grown_metadata(now: &VolumeGroup, pool: &Pool, mapper: &DeviceMapper) -> Resu
     Ok((bytes > now.bytes(metadata)).then_some(bytes))
 }
 
-/// Thick volumes and snapshots that LVM had begun to make or to remove.
+/// Thick volumes and snapshots whose creation or removal was interrupted.
 fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Result<PendingCommands> {
     let mut left = PendingCommands::default();
     for volume in now.volumes.values().filter(|volume| volume.is_visible) {
@@ -343,9 +343,9 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
         };
         let shows = |kind: &str| table.iter().any(|line| line.kind == kind);
         let shows_snapshots = shows("snapshot-origin");
-        // One is merged into it, and the others go on.
+        // One snapshot is being merged, and the others are still valid.
         let is_merged_into = shows("snapshot-merge");
-        // A leg that is seen was split off by somebody, who follows what changes meanwhile.
+        // A visible leg was split off by an administrator, to track changes meanwhile.
         let is_note = |part: &String| {
             let is_seen = now.volumes.get(part).is_some_and(|part| part.is_visible);
             is_seen && part.contains(NOTES)
@@ -353,11 +353,11 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
         let ours = Tags::read(&volume.tags).filter(|tags| tags.node == node.as_str());
         let is_deleting = ours.as_ref().is_some_and(|tags| tags.is_deleting);
         match &volume.kind {
-            // It is split from its origin to be wiped, and its device must not be a snapshot's any more.
+            // It was split from its origin to be wiped, and its device must not be a snapshot any more.
             VolumeKind::Plain if is_deleting && shows("snapshot") => {
                 left.stale.push(volume.name.clone());
             }
-            // A snapshot is born as a plain volume, and dies as one.
+            // A snapshot is a plain volume at the start of its creation and at the end of its removal.
             VolumeKind::Plain
                 if !is_deleting
                     && ours
@@ -366,11 +366,11 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
             {
                 left.doomed.push(volume.name.clone());
             }
-            // The notes of its legs are seen until it is finished.
+            // The metadata volumes of its legs are visible until it is complete.
             VolumeKind::Mirrored if ours.is_some() && volume.parts.iter().any(is_note) => {
                 left.doomed.push(volume.name.clone());
             }
-            // When that is begun, and what becomes of the other snapshots then, is LVM's: to refresh it would begin it.
+            // LVM decides when the merge starts and what happens to the other snapshots: a refresh would start it.
             VolumeKind::Plain | VolumeKind::Mirrored if now.merged_into(volume).is_some() => {}
             VolumeKind::Plain | VolumeKind::Mirrored => {
                 let snapshots: Vec<_> = now.snapshots_of(volume).collect();
@@ -378,10 +378,10 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
                     left.stale.push(volume.name.clone());
                 }
                 if live.is_some() && !shows_snapshots && !is_merged_into {
-                    // What was written since has gone past them: they are of no moment.
+                    // Later writes have bypassed them: they are no valid point-in-time copies.
                     for snapshot in snapshots {
                         match Tags::read(&snapshot.tags) {
-                            // Whoever wipes it splits it from its origin first.
+                            // Wiping splits it from its origin first.
                             Some(tags) if tags.is_deleting => left.stale.push(volume.name.clone()),
                             Some(_) => left.doomed.push(snapshot.name.clone()),
                             None => {}
@@ -400,7 +400,7 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
     Ok(left)
 }
 
-/// A volume in each pool that LVM has noted to tell something.
+/// One volume of each pool with queued messages.
 fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
     let volumes = now.volumes.values();
     let pools = volumes.filter_map(|volume| match &volume.kind {
@@ -412,14 +412,14 @@ fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
         volumes.find(|volume| {
             let is_incomplete = Tags::read(&volume.tags).is_some_and(|tags| tags.is_incomplete);
             let is_new = Message::Create(volume.name.clone());
-            // LVM makes no snapshot of these.
+            // LVM cannot snapshot these.
             let is_merging = volume.merges_into.is_some() || now.merged_into(volume).is_some();
             !is_incomplete && !is_merging && !settings.messages.contains(&is_new)
         })
     })
 }
 
-/// Volumes of this node that nobody was told of, and that cannot become what was asked for any more.
+/// Volumes of this node that no caller got a reply for, and that cannot be completed.
 fn never_finished<'a>(
     now: &'a VolumeGroup,
     node: &'a NodeName,
@@ -428,7 +428,7 @@ fn never_finished<'a>(
     let goes_on = move |id: ImageId| {
         let target = now.volumes.get(&name_of(id));
         let tags = target.and_then(|target| Tags::read(&target.tags));
-        // What had hardly begun begins anew; who asked for it may never come back.
+        // A copy that has hardly begun starts over; its caller may never repeat the call.
         let has_begun =
             |tags: &Tags| tags.is_incomplete && tags.copied.is_some_and(|bytes| bytes > 0);
         let Some(tags) = tags.filter(has_begun) else {
@@ -444,18 +444,18 @@ fn never_finished<'a>(
     };
     now.volumes.values().filter(move |volume| {
         let tags = Tags::read(&volume.tags);
-        // What is being removed is wiped first, by whoever removes it.
+        // An image that is being deleted is wiped first, by the deletion.
         let is_unfinished = |tags: &Tags| tags.is_incomplete && !tags.is_deleting;
         let incomplete = tags.filter(|tags| is_unfinished(tags) && tags.node == node.as_str());
         volume.is_visible && incomplete.is_some_and(|tags| !goes_on(tags.id))
     })
 }
 
-/// How far below the volumes a device is: parts, then pools, then the rest.
+/// The layer of a device below the volumes: parts, then pools, then the rest.
 fn depth(now: &VolumeGroup, device: &Mapped) -> u8 {
     let ends = |ends: &[&str]| ends.iter().any(|end| device.uuid.ends_with(end));
     let mut volumes = now.volumes.values();
-    // One that waits to be merged keeps what is written over, though it is hidden.
+    // A snapshot that waits for its merge still keeps overwritten blocks, though it is hidden.
     let is_hidden = |volume: &LogicalVolume| !volume.is_visible && volume.merges_into.is_none();
     let is_part = volumes.any(|volume| is_hidden(volume) && now.mapped_uuid(volume) == device.uuid);
     if is_part || ends(&["-tmeta", "-tdata", "-real", "-cow"]) {

@@ -1,4 +1,4 @@
-//! What a repair does to what others do to a group at the time.
+//! Recovery while other tools change the group.
 
 use std::{process::Command as Program, sync::Arc};
 
@@ -9,7 +9,7 @@ fn node() -> NodeName {
     "node-a".parse().unwrap()
 }
 
-/// Whether a volume has a device in the kernel.
+/// Returns true if a volume is active in the kernel.
 async fn is_live(group: &Arc<Group>, name: &str) -> bool {
     let now = group.now().await.unwrap();
     let Some(volume) = now.volumes.get(name) else {
@@ -35,17 +35,17 @@ async fn what_moves_a_pool_that_nobody_uses_goes_on() {
     let group = Group::of(vg);
     let reported = || lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
     let before = reported();
-    // It looks for its end at once, when it has hardly begun, and then so seldom that this does not come.
+    // It checks for its end right after the start, and then so rarely that this test ends first.
     let mut mover = Program::new("pvmove");
     let mut mover = mover.args(["-q", "-i", "900", disk]).spawn().unwrap();
     let deadline = Instant::now() + PATIENCE;
-    // The volume is activated before the change is committed that moves it; the report waits for that.
+    // The volume is activated before the change that moves it is committed; the report waits for the commit.
     while reported() == before || !is_live(&group, "lvol0_pmspare").await {
         let is_over = mover.try_wait().unwrap().is_some() || Instant::now() > deadline;
         assert!(!is_over, "nothing is moved");
         thread::sleep(Duration::from_millis(50));
     }
-    // Where it comes from and where it goes to are both in use.
+    // Both the source and the destination of the move are in use.
     let now = group.now().await.unwrap();
     let free: u64 = now.disks.values().map(|disk| disk.free).sum();
     assert_eq!(free.to_string(), reported().trim());

@@ -1,8 +1,9 @@
-//! Removing thick volumes and snapshots: where the class wants that, what tenants wrote is wiped before its extents are free.
+//! Removing thick volumes and snapshots: if the class is configured to, tenants' data is wiped before the extents are
+//! freed.
 //!
-//! The bytes of tenants are in volumes, in copies that were never finished, and in the stores of snapshots. A store is in
-//! use as long as its snapshot is one, so LVM splits that from its volume first. What is being removed has a tag that says
-//! so from before that on; whoever finds it goes on.
+//! Tenants' data is in volumes, in incomplete copies, and in the exception stores of snapshots. A store is in use
+//! while its snapshot exists, so LVM first splits it from the volume. An image that is being deleted has a tag that
+//! says so from before that; a repeated call continues the deletion.
 
 use super::{
     Lvm, OwnVolume, Thick, Wipe,
@@ -13,7 +14,7 @@ use super::{
 use crate::{Error, Kind, Result, fail, types::ImageId};
 
 impl Lvm {
-    /// What is being removed, and nobody is at it.
+    /// Volumes whose deletion has begun and is not in flight.
     pub(super) fn left_behind<'a>(
         &'a self,
         now: &'a VolumeGroup,
@@ -23,7 +24,7 @@ impl Lvm {
         })
     }
 
-    /// Goes on with removals of an image that were interrupted, if some were.
+    /// Continues interrupted deletions of an image, if any.
     pub(super) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         for found in self.left_behind(&now).filter(|ours| ours.tags.id == id) {
@@ -32,7 +33,7 @@ impl Lvm {
         Ok(())
     }
 
-    /// Removes a volume or a snapshot with the snapshots that it has, if the class says that those go with it.
+    /// Removes a volume or a snapshot, including its own snapshots if the class is configured to.
     pub(super) async fn remove_found(
         &self,
         thick: &Thick,
@@ -43,7 +44,7 @@ impl Lvm {
         if !snapshots.is_empty() {
             self.check_snapshots(now, thick, found.tags.id, &snapshots)
                 .await?;
-            // Before it is wiped: what the wiping writes over would go to their stores.
+            // Before it is wiped: otherwise the overwritten blocks would be copied to their stores.
             for snapshot in snapshots {
                 self.free(thick, snapshot).await?;
             }
@@ -51,11 +52,11 @@ impl Lvm {
         self.free(thick, found.volume).await
     }
 
-    /// Removes one volume or snapshot, as the class wants.
+    /// Removes one volume or snapshot, wiping it as the class is configured.
     pub(super) async fn free(&self, thick: &Thick, volume: &LogicalVolume) -> Result<()> {
         let tags = self.tags_of(volume);
         let holds_bytes = tags.as_ref().is_some_and(|tags| holds_bytes(volume, tags));
-        // What is on a disk that is lost cannot be wiped, and must not be in the way for ever.
+        // Data on a lost disk cannot be wiped, and must not block the removal forever.
         let can_wipe = thick.wipe == Wipe::Zero && volume.is_complete;
         match tags {
             Some(tags) if can_wipe && holds_bytes => self.wipe_and_remove(volume, &tags).await,
@@ -71,7 +72,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "{} is being removed already; ask again",
+                    "{} is already being removed; retry",
                     self.group.path(&volume.name)
                 ),
             ));
@@ -96,7 +97,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{} was split from its origin and is a snapshot still",
+                    "{} was split from its origin but is still a snapshot",
                     self.group.path(&volume.name)
                 ),
             ));
@@ -117,10 +118,10 @@ impl Lvm {
         })
     }
 
-    /// The command that makes a plain volume of a snapshot's store.
+    /// The command that turns a snapshot's store into a plain volume.
     fn split(&self, snapshot: &LogicalVolume) -> Command {
         let uuid = snapshot.uuid.clone();
-        // Once more than others: it tells what it has done, which looks like a complaint.
+        // One `-q` more than usual: it prints what it has done, which looks like an error.
         Command::new("lvconvert")
             .words(["-q", "--splitsnapshot", &self.group.path(&snapshot.name)])
             .done_when(move |now| {
@@ -130,20 +131,20 @@ impl Lvm {
     }
 }
 
-/// What somebody has in hand who removes a volume.
+/// The in-flight key of the removal of a volume.
 fn removal_of(volume: &LogicalVolume) -> String {
     format!("removal of {}", volume.uuid)
 }
 
-/// The command that marks a volume as one that is being removed.
+/// The command that tags a volume as being deleted.
 pub(super) fn mark_deleting(path: String) -> Command {
     Command::new("lvchange")
         .add_tags([tags::deleting()])
         .words([path])
 }
 
-/// Whether tenants' bytes may be in a thick volume or snapshot. What is not filled from another one yet holds what was on
-/// its extents before, which was wiped if it had to be.
+/// Returns true if a thick volume or snapshot may contain tenants' data. A volume that is not filled yet contains the
+/// former contents of its extents, which were wiped if required.
 pub(super) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
     match volume.kind {
         VolumeKind::Snapshot { .. } => true,
@@ -154,7 +155,7 @@ pub(super) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
     }
 }
 
-/// A command that removes something, and has the disks forget what was there if the class wants that.
+/// A command that frees extents, and discards them if the class is configured to.
 fn forgetting(thick: &Thick, command: Command) -> Command {
     if thick.wipe == Wipe::Discard {
         command.discarding()

@@ -1,5 +1,5 @@
-//! Room in thin pools that was promised to volumes which are not made, or not grown, yet. What is asked for at the same
-//! time sees the same pool; without this all of it would fit.
+//! Reservations: capacity of thin pools that is promised to volumes which are not created, or not extended, yet.
+//! Concurrent requests see the same pool; without reservations all of them would fit.
 
 use std::{
     collections::HashMap,
@@ -8,7 +8,7 @@ use std::{
 
 use super::metadata::VolumeGroup;
 
-/// How large a volume of a pool becomes, in bytes, and what was on its way before it.
+/// The future size of a volume in a pool, in bytes, and the reservations made before it.
 #[derive(Debug, Clone)]
 struct Reserved {
     pool: String,
@@ -16,14 +16,14 @@ struct Reserved {
     ahead: Vec<(String, u64)>,
 }
 
-/// What is on its way, by the volume's name.
+/// The reservations, by the volume's name.
 type All = Mutex<HashMap<String, Reserved>>;
 
-/// Sizes that volumes of a group are to have.
+/// Reserved sizes of volumes of a group.
 #[derive(Debug, Default)]
 pub(super) struct Reservations(Arc<All>);
 
-/// One of those, until it is dropped.
+/// A reservation; it ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Reservation {
     name: String,
@@ -31,8 +31,8 @@ pub(super) struct Reservation {
 }
 
 impl Reservations {
-    /// Notes how large a volume is to be. To be asked for before the group is read that the room is looked for in: what
-    /// was noted before is on its way, or in that group.
+    /// Reserves the future size of a volume. To be called before the group is read in which room is looked for:
+    /// earlier reservations are then either still registered, or visible in that group.
     pub(super) fn claim(&self, pool: &str, name: String, bytes: u64) -> Reservation {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let others = all
@@ -52,7 +52,7 @@ impl Reservations {
         }
     }
 
-    /// The bytes that were claimed before those of the volume `name`, and that the pool is not charged with yet.
+    /// The bytes reserved before the volume `name` that the pool's volumes do not include yet.
     pub(super) fn ahead_of(&self, name: &str, now: &VolumeGroup) -> u64 {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = all.get(name).map_or(&[][..], |wanted| &wanted.ahead);

@@ -1,7 +1,8 @@
-//! Giving a volume back the bytes of one of its snapshots, while nobody uses it.
+//! Rollback of a volume to one of its snapshots, while it is not in use.
 //!
-//! In a pool the volume's device is deleted and made again as a snapshot of the snapshot, under its old number: for LVM
-//! nothing changes. Without a pool what was written over since is copied back from the snapshot.
+//! In a pool, the volume's thin device is deleted and created again as a snapshot of the snapshot, with its old
+//! number: LVM's metadata does not change. For a thick volume, the blocks that were overwritten since are copied back
+//! from the snapshot.
 
 use std::{
     sync::Arc,
@@ -26,11 +27,12 @@ use crate::{
     types::ImageId,
 };
 
-/// So long a device that nobody uses may be open to somebody who looks at all that change.
+/// Timeout for programs that open every changed device briefly (udevd, LVM scans).
 const GLANCE: Duration = Duration::from_secs(1);
 
 impl Lvm {
-    /// Refuses what cannot be given back, or what other snapshots have no room to keep when it is.
+    /// Refuses a rollback that is not possible, or for which other snapshots have no room to keep the overwritten
+    /// blocks.
     pub(super) async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
         self.ready().await?;
         let now = self.group.now().await?;
@@ -39,14 +41,14 @@ impl Lvm {
             self.check_idle(&now, volume.volume).await?;
             match &self.settings.volumes {
                 Volumes::Thick(thick) => {
-                    // A store tells how full it is when it has a device.
+                    // The usage of a store is only known while it is active.
                     self.activate(&now, volume.volume).await?;
                     self.check_stores_of(&now, thick, volume.volume, moment.volume)?;
                     let store = self.store(&now, moment.volume)?;
                     blocking(move || cow_store::check(&store.node()?)).await?;
                 }
                 Volumes::Thin(pool) => {
-                    // One that cannot be written to would take the volume away and not give it back.
+                    // With a read-only pool, the volume could be deleted but not created again.
                     self.check_is_in_pool(&now, moment.volume).await?;
                     self.pool_state(&now, pool).await?;
                 }
@@ -55,13 +57,13 @@ impl Lvm {
         Ok(())
     }
 
-    /// Refuses a volume that somebody uses.
+    /// Refuses a volume that is in use.
     pub(super) async fn check_idle(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
         let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
         blocking(move || wait_until_unused(group.mapper()?, &uuid)).await
     }
 
-    /// Makes sure that the pool has what LVM's record says of a snapshot.
+    /// Makes sure that the pool has the snapshot's device as LVM's metadata describes it.
     async fn check_is_in_pool(&self, now: &VolumeGroup, moment: &LogicalVolume) -> Result<()> {
         if let VolumeKind::Thin { pool, .. } = &moment.kind
             && let Some((pool, _)) = now.pool(pool)
@@ -72,7 +74,7 @@ impl Lvm {
         self.hidden_status(now, moment).await.map(drop)
     }
 
-    /// The exception store of a snapshot that has a device.
+    /// The exception store of an active snapshot.
     fn store(&self, now: &VolumeGroup, moment: &LogicalVolume) -> Result<Mapped> {
         let uuid = format!("{}-cow", now.mapped_uuid(moment));
         let store = self.group.mapper()?.find(&uuid)?;
@@ -80,7 +82,7 @@ impl Lvm {
             Error::new(
                 Kind::HalfDone,
                 format!(
-                    "{} is active and its store is not",
+                    "snapshot {} is active but its exception store is not",
                     self.group.path(&moment.name)
                 ),
             )
@@ -109,11 +111,13 @@ impl Lvm {
         }
         Err(Error::new(
             Kind::Precondition,
-            format!("{from} shows no volume that could be {id}: that was made anew since"),
+            format!(
+                "cannot roll back {id} to {from}: the volume was created anew after the snapshot"
+            ),
         ))
     }
 
-    /// Each other snapshot keeps what is written over.
+    /// Checks the exception stores of the other snapshots, which keep the overwritten blocks.
     fn check_stores_of(
         &self,
         now: &VolumeGroup,
@@ -132,12 +136,12 @@ impl Lvm {
                 continue;
             }
             let (own, all) = used(snapshot)?;
-            // One that is full already loses nothing any more.
+            // A store that is full already loses nothing more.
             if all > 0 && own < all && own.saturating_add(written) > all {
                 return Err(Error::new(
                     Kind::NoSpace,
                     format!(
-                        "snapshot {} has {} bytes left to keep what would be written over, and {written} would be; delete it, or keep no snapshot of the state before (snapshotSize of the class is {})",
+                        "snapshot {} has {} free bytes in its exception store, but the rollback would overwrite {written} bytes; delete that snapshot, or roll back without keeping a snapshot of the current state (snapshotSize of the class is {})",
                         self.group.path(&snapshot.name),
                         all - own,
                         thick.store(now.bytes(volume))
@@ -148,7 +152,7 @@ impl Lvm {
         Ok(())
     }
 
-    /// Gives a volume the bytes of a snapshot of it.
+    /// Rolls a volume back to a snapshot of it.
     pub(super) async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
         self.ready().await?;
         let now = self.group.now().await?;
@@ -175,13 +179,19 @@ impl Lvm {
             },
         ) = (&volume.kind, &moment.kind)
         else {
-            return Err(Error::new(Kind::Bug, "a thin volume is none"));
+            return Err(Error::new(
+                Kind::Bug,
+                "a volume of a thin class is not thin",
+            ));
         };
-        let (pool, _) = now
-            .pool(pool)
-            .ok_or_else(|| Error::new(Kind::HalfDone, format!("thin pool {pool} is gone")))?;
+        let (pool, _) = now.pool(pool).ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("thin pool {pool} does not exist any more"),
+            )
+        })?;
         let pool = now.pool_uuid(pool);
-        // The volume itself may be without its device in the pool since an interruption, and cannot be activated.
+        // After an interruption the volume may have no device in the pool, so that it cannot be activated.
         self.check_is_in_pool(now, moment).await?;
         self.check_idle(now, volume).await?;
         let was_active = self.device(now, volume)?.is_some();
@@ -192,10 +202,10 @@ impl Lvm {
         let uuid = now.mapped_uuid(volume);
         let (group, seen) = (Arc::clone(&self.group), (volume.clone(), moment.clone()));
         blocking(move || {
-            // Nobody else may change the pool meanwhile; and what was read before may not be so any more.
+            // No other process may change the pool meanwhile, and the metadata read before may be outdated.
             let lock = group.lock();
             let _lock = lock.map_err(|error| {
-                Error::new(Kind::HalfDone, "LVM's lock cannot be had").because(error)
+                Error::new(Kind::HalfDone, "could not lock the volume group").because(error)
             })?;
             let now = group.read_known();
             let is_there = |one: &LogicalVolume| {
@@ -205,19 +215,19 @@ impl Lvm {
             if !is_there(&seen.0) || !is_there(&seen.1) {
                 return Err(Error::new(
                     Kind::HalfDone,
-                    format!("somebody else changes volume group {}", group.name),
+                    format!("another process is changing volume group {}", group.name),
                 ));
             }
             let mapper = group.mapper()?;
             fail::point("lvm.rollback.locked");
-            // Again: udevd probes a device that was closed after a write, at any time after the first check.
+            // Checked again: udevd probes a device that was closed after a write, possibly after the first check.
             wait_until_unused(mapper, &uuid)?;
             if mapper.find(&uuid)?.is_some() {
                 mapper.remove(&uuid)?;
             }
             fail::point("lvm.rollback.unmapped");
             match mapper.message(&pool, &delete) {
-                // An interruption came between the two.
+                // An earlier attempt was interrupted between the two.
                 Err(error) if error.kind() == Kind::NotFound => {}
                 other => other?,
             }
@@ -228,7 +238,7 @@ impl Lvm {
         })
         .await?;
         if was_active {
-            // By LVM, which tells udev all that it wants to know.
+            // Activated by LVM, which gives udev all it needs.
             self.activate(now, volume).await?;
         }
         Ok(())
@@ -258,8 +268,8 @@ impl Lvm {
     }
 }
 
-/// Refuses a device that somebody uses, after as long as a program may have it open that only probes it. Without such a
-/// device nobody uses it.
+/// Refuses a device that is in use, after the timeout for programs that only probe it. A volume without a device is
+/// not in use.
 fn wait_until_unused(mapper: &DeviceMapper, uuid: &str) -> Result<()> {
     let deadline = Instant::now() + GLANCE;
     loop {
@@ -273,7 +283,7 @@ fn wait_until_unused(mapper: &DeviceMapper, uuid: &str) -> Result<()> {
     }
 }
 
-/// What a snapshot says of its store: the bytes used, and all of them.
+/// Parses the status of an exception store: the bytes used, and the total.
 fn parse_store(words: &str) -> Option<(u64, u64)> {
     // "<used>/<all> <metadata>", in sectors.
     let (used, all) = words.split_whitespace().next()?.split_once('/')?;

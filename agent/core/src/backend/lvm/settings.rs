@@ -1,4 +1,4 @@
-//! What a class over logical volumes is told.
+//! Settings of a class over logical volumes.
 
 use std::time::Duration;
 
@@ -9,31 +9,31 @@ use crate::{
     types::{ClassName, NodeName},
 };
 
-/// What a class over logical volumes is told.
+/// Settings of a class over logical volumes.
 #[derive(Debug, Clone)]
 pub struct LvmSettings {
     /// The volume group.
     pub volume_group: String,
-    /// What kind of volumes it makes.
+    /// The kind of its volumes.
     pub volumes: Volumes,
-    /// The class whose volumes these are.
+    /// The name of the class.
     pub class: ClassName,
     /// This node.
     pub node: NodeName,
-    /// The file system of a volume whose creator named none.
+    /// The default file system of new volumes.
     pub file_system: FileSystem,
-    /// The longest that a group snapshot has the writers of a volume wait; a second if nothing is said.
+    /// Timeout of the freeze barrier of a group snapshot; one second by default.
     pub longest_freeze: Option<Duration>,
-    /// Whose volumes it takes over, if anybody's.
+    /// The nodes whose volumes it adopts, if any.
     pub adoption: Option<Adoption>,
 }
 
 /// The kinds of volumes.
 #[derive(Debug, Clone)]
 pub enum Volumes {
-    /// They take from a pool what is written to them.
+    /// Blocks are allocated in a pool on the first write.
     Thin(ThinPool),
-    /// They have all their extents from the start.
+    /// All extents are allocated at creation.
     Thick(Thick),
 }
 
@@ -42,44 +42,44 @@ pub enum Volumes {
 pub struct ThinPool {
     /// Its name.
     pub name: String,
-    /// So many times its size may be promised, in hundredths.
+    /// The overcommit limit, in percent of the size of the pool.
     pub overcommit: u32,
-    /// How full it may become.
+    /// The fill limits of the pool.
     pub guard: PoolGuard,
-    /// How it is made when it is not there; never, if nothing is said.
+    /// How to create the pool when it does not exist; none to never create it.
     pub create: Option<NewPool>,
 }
 
-/// A thin pool that is made when it is first needed.
+/// A thin pool that is created when it is first needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewPool {
-    /// How large it is.
+    /// The size of the pool.
     pub size: PoolSize,
-    /// What it gives to volumes at a time, in bytes.
+    /// The chunk size, in bytes.
     pub chunk: u64,
-    /// The bytes of its metadata; as many as its chunks need, if nothing is said.
+    /// The size of its metadata in bytes; none for as much as its chunks need.
     pub metadata: Option<u64>,
 }
 
-/// How large a new pool is.
+/// The size of a new pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PoolSize {
-    /// Its data, in bytes.
+    /// The size of its data, in bytes.
     Data(u64),
-    /// All that is made for it, in hundredths of the whole volume group.
+    /// The total with metadata, in percent of the volume group's size.
     OfGroup(u32),
-    /// All that is made for it, in hundredths of what the volume group has free.
+    /// The total with metadata, in percent of the volume group's free space.
     OfFree(u32),
 }
 
-/// How full a pool may become, in hundredths of what it has.
+/// Fill limits of a pool, in percent of its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolGuard {
-    /// With so much of its data used it takes nothing new: what is in it must be able to go on.
+    /// Limit for its data: above it no new volumes are accepted, so that existing ones can continue.
     pub data_limit: u32,
-    /// The same for its metadata.
+    /// Limit for its metadata.
     pub metadata_limit: u32,
-    /// With so much of its data used there is a warning.
+    /// The data usage from which a warning is logged.
     pub warn_at: u32,
 }
 
@@ -87,52 +87,52 @@ impl Default for PoolGuard {
     fn default() -> Self {
         Self {
             data_limit: 95,
-            // LVM itself refuses at three quarters of small metadata; before that we do, with a reason.
+            // LVM itself refuses at three quarters of small metadata; this limit is reached first and gives a reason.
             metadata_limit: 75,
             warn_at: 80,
         }
     }
 }
 
-/// Volumes that have all their extents from the start.
+/// Thick volumes: all extents are allocated at creation.
 #[derive(Debug, Clone)]
 pub struct Thick {
-    /// How they lie on the disks.
+    /// The layout on the disks.
     pub layout: Layout,
-    /// So much of the group is left free, in hundredths of its size.
+    /// The part of the group that is kept free, in percent of its size.
     pub reserve: u32,
-    /// The exception store of a snapshot, in hundredths of its volume's size; a hundred can never overflow.
+    /// The size of a snapshot's exception store, in percent of its volume's size; at 100 it can never overflow.
     pub snapshot_size: u32,
-    /// What becomes of the bytes of former volumes, and of those of a volume that is deleted.
+    /// How the data of former and deleted volumes is wiped.
     pub wipe: Wipe,
-    /// A volume that is deleted takes its snapshots with it; else it is not deleted while it has some.
+    /// True if deleting a volume deletes its snapshots; otherwise a volume with snapshots is not deleted.
     pub deletes_snapshots: bool,
 }
 
-/// How the extents of a volume lie on the disks.
+/// The layout of a volume's extents on the disks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Wherever there is room.
     Linear,
-    /// In turns on so many disks.
+    /// Striped across this number of disks.
     Striped(u32),
-    /// On so many disks besides the first, the same on each (raid1).
+    /// Mirrored on this number of disks besides the first (raid1).
     Mirrored(u32),
 }
 
-/// What becomes of the bytes of former volumes.
+/// How the data of former volumes is wiped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wipe {
-    /// Zeros are written over them.
+    /// Overwritten with zeros.
     Zero,
-    /// The disk is told to forget them; what it reads afterwards is its business.
+    /// Discarded; what the disk returns afterwards depends on the disk.
     Discard,
-    /// They stay.
+    /// Not wiped.
     None,
 }
 
 impl Layout {
-    /// How many disks a volume needs.
+    /// Number of disks that a volume needs.
     pub(super) fn disks(self) -> u32 {
         match self {
             Self::Linear => 1,
@@ -141,7 +141,7 @@ impl Layout {
         }
     }
 
-    /// The extents that a volume's length is a multiple of.
+    /// The number of extents that a volume's length is a multiple of.
     pub(super) fn unit(self) -> u32 {
         match self {
             Self::Striped(stripes) => stripes,
@@ -149,7 +149,7 @@ impl Layout {
         }
     }
 
-    /// That of a volume which is no mirror, or none any more: an administrator may have taken its legs.
+    /// The layout of a volume that is not a mirror, or not any more: an administrator may have removed its legs.
     pub(super) fn of_plain(self) -> Self {
         match self {
             Self::Mirrored(_) => Self::Linear,
@@ -157,10 +157,10 @@ impl Layout {
         }
     }
 
-    /// The largest volume for which there is room, in extents, given the lengths of the free areas of each disk; of the
-    /// extents `kept` in all are to stay free.
+    /// The largest volume that fits, in extents, given the lengths of the free areas of each disk; `kept` extents in
+    /// total stay free.
     ///
-    /// A striped one is where LVM puts it. A mirrored one has each leg on one disk, with an extent of LVM's own notes.
+    /// LVM places a striped one. A mirrored one has each leg on one disk, plus one extent of raid metadata.
     pub(super) fn largest(self, free: &[Vec<u64>], kept: u64) -> u64 {
         let mut disks: Vec<u64> = free.iter().map(|areas| areas.iter().sum()).collect();
         let usable = disks.iter().sum::<u64>().saturating_sub(kept);
@@ -185,7 +185,7 @@ impl Layout {
         }
     }
 
-    /// The words that `lvcreate` wants for it.
+    /// The arguments of `lvcreate` for this layout.
     pub(super) fn words(self) -> Vec<String> {
         let words: &[&str] = match self {
             Self::Linear => &[],
@@ -202,14 +202,14 @@ impl Layout {
 }
 
 impl Thick {
-    /// The exception store of a snapshot of a volume of so many bytes, in bytes.
+    /// The size of the exception store for a snapshot of a volume of this size, both in bytes.
     pub(super) fn store(&self, volume: u64) -> u64 {
-        /// A chunk of the store, and the entries of the table that one holds (`dm-snap-persistent.c`).
+        /// The chunk size of the store, and the number of table entries in one chunk (`dm-snap-persistent.c`).
         const CHUNK: u64 = 4096;
         const ENTRIES: u64 = CHUNK / 16;
         let part = u128::from(volume) * u128::from(self.snapshot_size) / 100;
         let part = u64::try_from(part).unwrap_or(u64::MAX);
-        // All chunks, a table for each so many of them, the head, and one that is never used.
+        // All chunks, a table chunk for each group of them, the header, and one that is never used.
         let chunks = volume.div_ceil(CHUNK);
         let most = (chunks + chunks.div_ceil(ENTRIES) + 2).saturating_mul(CHUNK);
         if self.snapshot_size >= 100 {

@@ -1,10 +1,11 @@
-//! udev cookies that killed programs have left are removed: their number in a machine is limited.
+//! Removes stale udev cookies that killed programs have left: their number on a host is limited.
 //!
-//! A program whose cookie is removed while it waits takes that for an answer (`EIDRM`). One that makes further changes with
-//! a cookie that is gone fails, and leaves devices suspended: only LVM's programs do that, and each has its group locked
-//! from before it makes a cookie until it has removed it (`unlock_vg` of locking.h). So a cookie is stale when nothing has
-//! happened to it for long, nobody waits for it, and no program of LVM's has a group locked. The lock also tells of dmeventd,
-//! which runs LVM's commands itself, and of programs that cannot be seen from a container, for it is the host's.
+//! A program whose cookie is removed while it waits treats that as the reply (`EIDRM`). A program that makes further
+//! changes with a removed cookie fails, and leaves devices suspended: only LVM's programs do that, and each of them
+//! has its group locked from before it creates a cookie until it has removed it (`unlock_vg` of locking.h). So a
+//! cookie is stale when it has not changed for long, no process waits for it, and no LVM program has a group locked.
+//! The lock also covers dmeventd, which runs LVM's commands itself, and programs that are not visible from a
+//! container, because the lock directory is the host's.
 
 use std::{
     fs::{self, File},
@@ -22,11 +23,12 @@ use nix::{
 use super::preflight::locks;
 use crate::{Error, Result, blocking, fail, host::udev_cookies::Cookie};
 
-/// What others than LVM do with a cookie takes less: udevd ends an event after three minutes, and a script that has made one
-/// with `dmsetup udevcreatecookie` only goes on to its next `dmsetup`. LVM's own tests take those for left that are as old.
+/// Age from which an unchanged cookie is stale. Uses other than LVM's take less: udevd ends an event after three
+/// minutes, and a script that has created one with `dmsetup udevcreatecookie` uses it only until its next `dmsetup`.
+/// LVM's own tests use the same age.
 const LEFT: Duration = Duration::from_mins(10);
 
-/// Looks for them for as long as this process lives, beside all else.
+/// Searches periodically, for the lifetime of this process.
 pub(super) fn watch() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
@@ -37,17 +39,17 @@ pub(super) fn watch() {
                 match blocking(move || look(&seen)).await {
                     Ok(now) => before = now,
                     Err(error) => {
-                        tracing::warn!(error = %error.chain(), "could not look for stale udev cookies");
+                        tracing::warn!(error = %error.chain(), "could not search for stale udev cookies");
                     }
                 }
-                // By a clock that nobody sets, which the times of a semaphore are not.
+                // Measured with a monotonic clock, which the times of a semaphore are not.
                 tokio::time::sleep(fail::shortened("DRUMLIN_COOKIES_LEFT", LEFT)).await;
             }
         });
     });
 }
 
-/// Removes those that are stale, by what was seen `before`; what there is now.
+/// Removes the cookies that are unchanged since `before`; returns the current ones.
 fn look(before: &[Cookie]) -> Result<Vec<Cookie>> {
     let now = Cookie::all()?;
     let (idle, mut others): (Vec<_>, Vec<_>) =
@@ -65,10 +67,10 @@ fn look(before: &[Cookie]) -> Result<Vec<Cookie>> {
     Ok(others)
 }
 
-/// Whether a program of LVM's has a volume group locked: to change it, or to activate something in it.
+/// Returns true if an LVM program has a volume group locked, to change it or to activate something in it.
 fn is_any_locked(directory: &Path) -> Result<bool> {
     let failed = |path: &Path, error: io::Error| {
-        Error::io(format!("could not look at {}", path.display()), error)
+        Error::io(format!("could not stat {}", path.display()), error)
     };
     let entries = fs::read_dir(directory).map_err(|error| failed(directory, error))?;
     for entry in entries {
@@ -89,7 +91,7 @@ fn is_locked(path: &PathBuf) -> io::Result<bool> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    // Those that activate share the lock. It is let go at once: LVM waits for it.
+    // Activations take a shared lock. This one is released at once: LVM waits for it.
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(_) => Ok(false),
         Err((_, Errno::EWOULDBLOCK)) => Ok(true),

@@ -1,8 +1,9 @@
-//! LVM's settings as the host has them, but for one: without asynchronous input and output.
+//! LVM's settings as on the host, except that asynchronous I/O is disabled.
 //!
-//! To end that is one system call at the end of each command, which on an ordinary kernel takes longer than all the rest.
-//! It cannot be switched off on the command line; so a running `lvm` gets a directory of its own, in which everything is
-//! the host's, and `lvmlocal.conf` says one thing more. It is made anew when the host's changes.
+//! Tearing down asynchronous I/O is one system call at the end of each command, which on an ordinary kernel takes
+//! longer than everything else. It cannot be disabled on the command line; so the LVM shell gets a private settings
+//! directory that mirrors the host's, with one more line in `lvmlocal.conf`. It is rebuilt when the host's settings
+//! change.
 
 use std::{
     fs,
@@ -16,24 +17,25 @@ use nix::unistd::Uid;
 
 use super::preflight::Dmeventd;
 
-/// Where the host has them.
+/// The host's directory.
 const HOSTS: &str = "/etc/lvm";
-/// Where ours are.
+/// The private directory.
 const OURS: &str = "/run/drumlin/lvm";
-/// The file that lists the disks that LVM may use at all.
+/// The devices file: it lists the disks that LVM may use.
 const DEVICES: &str = "devices/system.devices";
-/// The file that is not the host's own, which LVM reads last.
+/// The file with host-specific settings, which LVM reads last.
 const LOCAL: &str = "lvmlocal.conf";
-/// Disks that turn are read one after the other then. With more of them than this, in the time that it saves.
+/// Number of rotational disks above which the private settings do not pay off: without asynchronous I/O they are read
+/// one after the other.
 const TURNING: usize = 4;
 
-/// What shows whether the host's settings are still as they were: of the directory and of the files that LVM reads at its
-/// start the inode, the length, and the time of the last change.
+/// A stamp to detect changes of the host's settings: inode, length and modification time of the directory and of the
+/// files that LVM reads at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SettingsStamp([Option<(u64, u64, i64, i64)>; 3]);
 
 impl SettingsStamp {
-    /// As they are now.
+    /// The current stamp.
     pub(super) fn now() -> Self {
         Self::of(Path::new(HOSTS))
     }
@@ -47,9 +49,9 @@ impl SettingsStamp {
     }
 }
 
-/// Whether LVM must be told to keep to the host's devices file: there is one, and the host leaves to its LVM whether that is
-/// used. The LVM of an image may do so by itself or not (Debian's does not, Red Hat's does), and would see what the host
-/// keeps out, such as the disks of virtual machines.
+/// Returns true if LVM must be told to use the host's devices file: it exists, and the host's settings leave its use
+/// to LVM's default. The default of the LVM in an image may differ (off in Debian, on in Red Hat), and it would see
+/// disks that the host excludes, such as those of virtual machines.
 pub(super) fn needs_devices_file() -> bool {
     has_undecided_devices_file(Path::new(HOSTS))
 }
@@ -58,7 +60,7 @@ fn has_undecided_devices_file(hosts: &Path) -> bool {
     hosts.join(DEVICES).exists() && devices_file_setting(hosts).is_none()
 }
 
-/// The disks in the host's devices file; none where LVM does not keep to one. Where it does, it heeds no filters.
+/// The disks in the host's devices file; none where LVM does not use one. Where it does, it ignores filters.
 pub(super) fn listed_disks() -> Option<Vec<PathBuf>> {
     let hosts = Path::new(HOSTS);
     if devices_file_setting(hosts) == Some(false) {
@@ -68,7 +70,7 @@ pub(super) fn listed_disks() -> Option<Vec<PathBuf>> {
     Some(listed(&String::from_utf8_lossy(&text)))
 }
 
-/// The disks in a devices file, by the names that they had last. LVM brings those up to date whenever it looks.
+/// The disks in a devices file, by their latest names. LVM updates these names on every scan.
 fn listed(text: &str) -> Vec<PathBuf> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let names = lines.filter_map(|line| {
@@ -81,19 +83,20 @@ fn listed(text: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// What the host says of whether its devices file is used, if it says anything.
+/// The host's setting for the use of its devices file, if it has one.
 fn devices_file_setting(hosts: &Path) -> Option<bool> {
-    // What LVM reads last counts.
+    // The file that LVM reads last takes precedence.
     [LOCAL, "lvm.conf"].into_iter().find_map(|name| {
         let text = fs::read(hosts.join(name)).ok()?;
         value(&text, "use_devicesfile").map(|value| value != "0")
     })
 }
 
-/// The directory with the settings for a running `lvm`; none when the host's own are better, or it cannot be made.
+/// The directory with the settings for the LVM shell; none when the host's own are better, or when it cannot be
+/// created.
 pub(super) fn directory() -> Option<PathBuf> {
     static MAKING: Mutex<()> = Mutex::new(());
-    // A dmeventd that our `lvm` had to start would have these settings as long as it runs.
+    // A dmeventd started by this LVM would keep these settings for its lifetime.
     if Dmeventd::now() == Dmeventd::Starts || turning(Path::new("/sys/block")) > TURNING {
         return None;
     }
@@ -101,19 +104,19 @@ pub(super) fn directory() -> Option<PathBuf> {
     match make(Path::new(HOSTS), Path::new(OURS)) {
         Ok(is_made) => is_made.then(|| OURS.into()),
         Err(error) => {
-            tracing::debug!(directory = OURS, %error, "LVM is run with the host's settings");
+            tracing::debug!(directory = OURS, %error, "running LVM with the host's settings");
             None
         }
     }
 }
 
-/// Makes the directory; whether the host leaves it to us.
+/// Builds the directory; returns whether the host leaves the setting to us.
 fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
     let read = |name: &str| match fs::read(hosts.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         other => other,
     };
-    // A host that says something of it means it.
+    // An explicit setting of the host is respected.
     let local = read(LOCAL)?;
     if [&read("lvm.conf")?, &local]
         .into_iter()
@@ -149,7 +152,7 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
     if fs::read(ours.join(LOCAL)).is_ok_and(|there| there == text) {
         return Ok(true);
     }
-    // Whole or not at all: LVM may be reading it.
+    // Replaced atomically: LVM may be reading it.
     let new = ours.join(format!(".{LOCAL}.{}", std::process::id()));
     let mut file = fs::File::options()
         .write(true)
@@ -163,12 +166,12 @@ fn make(hosts: &Path, ours: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a text of settings says anything of one of them.
+/// Returns true if a settings file contains this setting.
 fn decides(text: &[u8], setting: &str) -> bool {
     value(text, setting).is_some()
 }
 
-/// What a text of settings says of one of them; its comments may be in any encoding.
+/// The value of a setting in a settings file; its comments may be in any encoding.
 fn value(text: &[u8], setting: &str) -> Option<String> {
     let text = String::from_utf8_lossy(text);
     let lines = text.lines().map(str::trim_start);
@@ -181,10 +184,10 @@ fn value(text: &[u8], setting: &str) -> Option<String> {
     })
 }
 
-/// How many disks of this machine turn, or say so.
+/// Number of disks of this host that are rotational, or claim to be.
 fn turning(blocks: &Path) -> usize {
     let is_turning = |path: &Path| {
-        // What has no device behind it is made of others, or of memory.
+        // A block device without a device below it is virtual or in memory.
         path.join("device").exists()
             && fs::read_to_string(path.join("queue/rotational"))
                 .is_ok_and(|text| text.trim() == "1")
@@ -215,7 +218,7 @@ mod tests {
             "LVM looks for that itself"
         );
 
-        // What comes later, and what changes.
+        // Added later, and changed.
         fs::write(hosts.join(LOCAL), "local { system_id = \"a\" }").unwrap();
         fs::write(hosts.join("lvm_tag.conf"), "").unwrap();
         assert_ne!(before, SettingsStamp::of(&hosts));
@@ -223,13 +226,13 @@ mod tests {
         assert!(local("system_id = \"a\"") && local("use_aio = 0"));
         assert!(ours.join("lvm_tag.conf").exists());
 
-        // Comments in another encoding are kept as they are.
+        // Comments in another encoding are kept unchanged.
         let comment = b"# of caf\xe9\n".as_slice();
         fs::write(hosts.join(LOCAL), comment).unwrap();
         assert!(make(&hosts, &ours).unwrap());
         assert!(fs::read(ours.join(LOCAL)).unwrap().starts_with(comment));
 
-        // A host that decides itself is left alone.
+        // An explicit setting of the host is respected.
         let settings = [comment, b"global {\n\tuse_aio = 1\n}\n"].concat();
         fs::write(hosts.join("lvm.conf"), settings).unwrap();
         assert!(!make(&hosts, &ours).unwrap());

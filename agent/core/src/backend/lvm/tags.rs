@@ -1,7 +1,7 @@
-//! Labels as LVM tags: any text in the few characters that a tag may have.
+//! Labels as LVM tags: any text, encoded in the few characters that a tag may have.
 //!
-//! `drumlin.<key>=<value>`, one tag a label; what a tag cannot hold is `+` and two hexadecimal digits for each byte.
-//! Tags that do not begin so are somebody else's, and are kept.
+//! The form is `drumlin.<key>=<value>`, one tag per label; every other byte is encoded as `+` and two hexadecimal
+//! digits. Tags without this prefix are foreign, and are kept.
 
 use std::fmt::Write;
 
@@ -10,9 +10,9 @@ use crate::{
     types::{ImageId, ImageKind, Key},
 };
 
-/// What our tags begin with.
+/// The prefix of the agent's tags.
 pub(super) const OURS: &str = "drumlin.";
-/// Tags that are not labels: which image, in which class of which node, and the form of all of them.
+/// Tags that are not labels: the image, its class and node, and the schema version.
 const ID: &str = "id";
 const CLASS: &str = "class";
 const NODE: &str = "node";
@@ -23,39 +23,39 @@ const DELETING: &str = "deleting";
 const SOURCE: &str = "source";
 const COPIED: &str = "copied";
 const GROWING: &str = "growing";
-/// Labels have this before their key, so that no key of theirs is one of the above.
+/// The prefix of label keys, so that they cannot clash with the keys above.
 const LABEL: &str = "l.";
-/// The form that this agent writes. A higher one is left alone.
+/// The schema version that this agent writes. Volumes with another version are left unchanged.
 const FORM: &str = "1";
 
-/// What the tags of a volume of ours say.
+/// The parsed tags of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a tag, beside the others"
 )]
 pub(super) struct Tags {
-    /// Which image it is.
+    /// The image id.
     pub(super) id: ImageId,
-    /// The class that made it.
+    /// The class that created it.
     pub(super) class: String,
-    /// The node that made it.
+    /// The node that created it.
     pub(super) node: String,
-    /// What is kept beside it.
+    /// The labels of the image.
     pub(super) labels: Labels,
-    /// What it shows, in bytes, where that is not its length.
+    /// The size that it shows, in bytes, if that is not its length.
     pub(super) size: Option<u64>,
-    /// It is being made: nobody may see it yet.
+    /// It is incomplete, and must not be visible yet.
     pub(super) is_incomplete: bool,
-    /// It is being removed, and undone for that: its bytes may be gone in part.
+    /// It is being deleted: part of its data may be gone.
     pub(super) is_deleting: bool,
-    /// The image whose bytes it is being filled with.
+    /// The image that it is copied from.
     pub(super) source: Option<ImageId>,
-    /// So many of those, in bytes, are there.
+    /// The number of bytes that are already copied.
     pub(super) copied: Option<u64>,
-    /// It is being made longer, and gave up its device for that.
+    /// It is being extended, and was deactivated for that.
     pub(super) is_growing: bool,
-    /// Written by a newer agent.
+    /// The tags were written by a newer agent.
     pub(super) is_newer: bool,
 }
 
@@ -77,7 +77,7 @@ impl Tags {
         }
     }
 
-    /// Reads the tags of a volume; none when it is not ours.
+    /// Parses the tags of a volume; none when it is foreign.
     pub(super) fn read(tags: &[String]) -> Option<Self> {
         let nothing = ImageId {
             kind: ImageKind::Volume,
@@ -116,7 +116,7 @@ impl Tags {
         has_id.then_some(read)
     }
 
-    /// The tags that a volume is born with.
+    /// The tags that a volume is created with.
     pub(super) fn write(&self) -> Vec<String> {
         let mut tags = vec![
             tag(SCHEMA, FORM),
@@ -139,27 +139,27 @@ pub(super) fn label(key: &str, value: &str) -> String {
     tag(&format!("{LABEL}{key}"), value)
 }
 
-/// The tag of what is being made.
+/// The tag of an incomplete image.
 pub(super) fn incomplete() -> String {
     tag(INCOMPLETE, "yes")
 }
 
-/// The tag of an image that is being removed.
+/// The tag of an image that is being deleted.
 pub(super) fn deleting() -> String {
     tag(DELETING, "yes")
 }
 
-/// The tag of what is filled with the bytes of another image.
+/// The tag that names the source of a copy.
 pub(super) fn source(id: ImageId) -> String {
     tag(SOURCE, &id_text(id))
 }
 
-/// The tag of what is filled so far.
+/// The tag that records the progress of a copy.
 pub(super) fn copied(bytes: u64) -> String {
     tag(COPIED, &bytes.to_string())
 }
 
-/// The tag of what has given up its device to be made longer.
+/// The tag of a volume that was deactivated to be extended.
 pub(super) fn growing() -> String {
     tag(GROWING, "yes")
 }
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// They are on the disks of hosts: a change here is a new schema.
+    /// These tags are on the disks of hosts: a change here requires a new schema version.
     #[test]
     fn the_tags_of_a_volume_are_these() {
         let labels = Labels::from([("name".to_owned(), "a b".to_owned())]);

@@ -1,4 +1,4 @@
-//! Volume groups for tests: on loop devices of their own, gone when their value is dropped.
+//! Volume groups for tests: on separate loop devices, removed when their value is dropped.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -17,10 +17,10 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// A group over so many disks of so many mebibytes each.
+    /// A group over this number of disks of this size in mebibytes.
     pub(crate) fn new(disks: usize, mebibytes: u64) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Set by the runner: volume groups of a machine that people use are not played with.
+        // Set by the test runner: tests must not touch the volume groups of a machine in use.
         assert!(
             std::env::var_os("DRUMLIN_LAB").is_some(),
             "these tests run in tests/lab/vm/run, or with DRUMLIN_LAB=host on a machine of their own"
@@ -47,7 +47,7 @@ impl Lab {
         }
     }
 
-    /// Makes a thin pool of so many mebibytes.
+    /// Creates a thin pool of this size in mebibytes.
     pub(crate) fn pool(&self, name: &str, mebibytes: u64) {
         let size = format!("{mebibytes}M");
         lvm(
@@ -56,7 +56,7 @@ impl Lab {
         );
     }
 
-    /// A class over a pool of it.
+    /// A class over a pool of the group.
     pub(crate) fn thin(&self, pool: &str, overcommit: u32) -> Lvm {
         self.class(Volumes::Thin(ThinPool {
             name: pool.to_owned(),
@@ -66,7 +66,7 @@ impl Lab {
         }))
     }
 
-    /// A class of thick volumes of it.
+    /// A class of thick volumes in the group.
     pub(crate) fn thick(&self, layout: Layout) -> Lvm {
         self.class(Volumes::Thick(Thick {
             layout,
@@ -77,7 +77,7 @@ impl Lab {
         }))
     }
 
-    /// A class over it.
+    /// A class in the group.
     pub(crate) fn class(&self, volumes: Volumes) -> Lvm {
         Lvm::new(LvmSettings {
             volume_group: self.group.clone(),
@@ -90,7 +90,7 @@ impl Lab {
         })
     }
 
-    /// One value of one volume, as LVM reports it.
+    /// One reported field of one volume.
     pub(crate) fn report(&self, column: &str, volume: &str) -> String {
         let path = format!("{}/{volume}", self.group);
         let text = lvm(
@@ -116,7 +116,7 @@ impl Drop for Lab {
     }
 }
 
-/// Runs one of LVM's commands, as an administrator would.
+/// Runs an LVM command, as an administrator would.
 pub(crate) fn lvm(command: &str, arguments: &[&str]) -> String {
     run(
         command,

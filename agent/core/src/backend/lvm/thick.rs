@@ -1,4 +1,4 @@
-//! Thick volumes and their snapshots, which keep what is written over in a store of their own.
+//! Thick volumes and their snapshots, which keep overwritten blocks in an exception store.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::{
     types::{ImageId, ImageKind, Size},
 };
 
-/// The extents that are to stay free.
+/// Number of extents that are kept free.
 pub(super) fn kept(now: &VolumeGroup, thick: &Thick) -> u64 {
     let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
     all * u64::from(thick.reserve) / 100
 }
 
-/// What the group has room for.
+/// The free capacity of the group for this class.
 pub(super) fn capacity(now: &VolumeGroup, thick: &Thick) -> Result<Capacity> {
     let extents = thick.layout.largest(&free_lengths(now), kept(now, thick));
     let bytes = extents.saturating_mul(now.extent).min(Size::MAX.bytes());
@@ -44,7 +44,7 @@ fn free_lengths(now: &VolumeGroup) -> Vec<Vec<u64>> {
     lengths.collect()
 }
 
-/// Whether a volume can be made at all.
+/// Checks that the group has enough disks for a volume.
 pub(super) fn check_disks(now: &VolumeGroup, thick: &Thick) -> Result<()> {
     let disks = now.disks.values().filter(|disk| !disk.is_missing).count();
     if u32::try_from(disks).unwrap_or(u32::MAX) >= thick.layout.disks() {
@@ -53,14 +53,14 @@ pub(super) fn check_disks(now: &VolumeGroup, thick: &Thick) -> Result<()> {
     Err(Error::new(
         Kind::Precondition,
         format!(
-            "volume group {} has {disks} disks, and a volume of this class needs {}; add some with vgextend",
+            "volume group {} has {disks} disks, but a volume of this class needs {}; add disks with vgextend",
             now.name,
             thick.layout.disks()
         ),
     ))
 }
 
-/// Refuses what the group has no room for.
+/// Refuses a volume that the group has no room for.
 pub(super) fn check_group_room(
     now: &VolumeGroup,
     thick: &Thick,
@@ -76,30 +76,30 @@ pub(super) fn check_group_room(
     Err(Error::new(
         Kind::NoSpace,
         format!(
-            "volume group {} has room for {room} bytes{reserved}, not for {bytes}",
+            "volume group {} has room for {room} bytes{reserved}, but {bytes} are needed",
             now.name
         ),
     ))
 }
 
-/// What errors say of the part that is kept free.
+/// The part of an error message about the reserve.
 pub(super) fn reserved(thick: &Thick) -> String {
     match thick.reserve {
         0 => String::new(),
-        reserve => format!(", {reserve} % of it being kept free"),
+        reserve => format!(" ({reserve} % of the group is kept free)"),
     }
 }
 
-/// The command, refused at its turn when the room for it went to what was asked for at the same time. LVM knows nothing
-/// of what is to stay free.
+/// Makes the command check, right before it runs, that concurrent requests have not used the room. LVM does not know
+/// the reserve.
 fn within_room(command: Command, thick: &Thick, layout: Layout, bytes: u64) -> Command {
     let thick = thick.clone();
     command.allowed_by(move |now| check_group_room(now, &thick, layout, bytes))
 }
 
 impl Lvm {
-    /// The commands that make a volume. Nobody sees it before LVM has wiped its head, and all of it is wiped where the
-    /// class wants that: only then is it shown by what fills it.
+    /// The commands that create a volume. It is not visible before LVM has wiped its head; if the class wipes
+    /// volumes, it becomes visible only after the copy or wipe is complete.
     pub(super) fn new_thick(
         &self,
         now: &VolumeGroup,
@@ -132,7 +132,7 @@ impl Lvm {
         Ok(self.thick_called(name_of(tags.id), thick, tags, size.bytes()))
     }
 
-    /// The command that makes a volume with a name, if there is room for it then.
+    /// The command that creates a volume with this name, if there is room when it runs.
     pub(super) fn thick_called(
         &self,
         name: String,
@@ -140,7 +140,7 @@ impl Lvm {
         tags: &Tags,
         bytes: u64,
     ) -> Command {
-        // Marks of former file systems go at once, whatever becomes of the rest.
+        // Signatures of former file systems are always wiped at creation.
         let command = Command::new("lvcreate")
             .words(["-Wy", "-Zy", "-n", &name])
             .words(["-L".to_owned(), format!("{bytes}b")])
@@ -155,8 +155,8 @@ impl Lvm {
         within_room(command, thick, thick.layout, bytes)
     }
 
-    /// The commands that make a snapshot. LVM writes that it is one before it has its device: until it has, what is written
-    /// to its volume goes past it, and whoever activates it later gives it an empty store.
+    /// The commands that create a snapshot. LVM commits the snapshot before it has its device: until then, writes to
+    /// its origin bypass it, and activating it later would give it an empty store.
     pub(super) fn new_snapshot(
         &self,
         now: &VolumeGroup,
@@ -173,7 +173,8 @@ impl Lvm {
         Ok(vec![make, self.unmark(&name)])
     }
 
-    /// The command that makes a snapshot which is one of several: it counts when their group is complete.
+    /// The command that creates a snapshot of a group snapshot: it becomes visible when the group snapshot is
+    /// complete.
     pub(super) fn new_member(
         &self,
         now: &VolumeGroup,
@@ -198,7 +199,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "{} is no thick volume any more, and has no snapshots",
+                    "{} is not a thick volume any more and cannot have snapshots",
                     self.group.path(&origin.name)
                 ),
             ));
@@ -223,14 +224,14 @@ impl Lvm {
         Ok(within_room(command, thick, Layout::Linear, store))
     }
 
-    /// The command that takes away the mark of what LVM has made.
+    /// The command that removes the incomplete tag.
     fn unmark(&self, name: &str) -> Command {
         Command::new("lvchange")
             .words(["--deltag", &tags::incomplete(), &self.group.path(name)])
             .done_when(is_shown(name.to_owned()))
     }
 
-    /// The commands that hold the moment of a copy, and make the volume that is to be filled from it.
+    /// The commands that create the temporary snapshot of a copy, and the volume that is filled from it.
     pub(super) fn begin_copy(
         &self,
         now: &VolumeGroup,
@@ -245,7 +246,7 @@ impl Lvm {
         };
         let mut commands = Vec::new();
         if source.tags.id.kind == ImageKind::Volume {
-            // Both must have room, or nothing is begun.
+            // Both must have room, or nothing is started.
             let store = thick.store(now.bytes(source.volume));
             check_group_room(now, thick, thick.layout, size.bytes() + store)?;
             let tags = Tags {
@@ -264,7 +265,7 @@ impl Lvm {
         Ok(commands)
     }
 
-    /// Whether a snapshot still shows what it should; unknown, and taken for good, while it has no device.
+    /// The health of a snapshot; assumed to be good while it is inactive.
     pub(super) fn snapshot_health(
         &self,
         now: &VolumeGroup,
@@ -274,7 +275,7 @@ impl Lvm {
         // "<used>/<all> <metadata>", or a word.
         Ok(match status.as_deref() {
             Some("Invalid" | "Overflow") => Health::Damaged(
-                "its exception store was too small for what has been written since; delete it, and give the class a larger snapshotSize".to_owned(),
+                "its exception store overflowed, which invalidates the snapshot permanently; delete it, and set a larger snapshotSize in the class".to_owned(),
             ),
             _ => Health::Good,
         })
@@ -287,8 +288,8 @@ impl Lvm {
         self.group.mapper()?.status(&device.uuid)
     }
 
-    /// Wipes the end of a volume that is to grow, where the class wants that, and says what makes it longer. With snapshots
-    /// LVM can do that only while nobody uses it.
+    /// Wipes the extents for extending a volume, if the class is configured to, and returns the commands that extend
+    /// it. LVM can extend a volume with snapshots only while it is inactive.
     pub(super) async fn extend_thick(
         &self,
         now: &VolumeGroup,
@@ -311,7 +312,7 @@ impl Lvm {
                     Error::new(
                         Kind::Precondition,
                         format!(
-                            "volume {} has snapshots ({}), and cannot grow while it or one of them is used; delete them, or grow it while it is not staged: {error}",
+                            "volume {} has snapshots ({}) and cannot be extended while it or one of them is in use; delete them, or extend it while it is not staged: {error}",
                             self.handle(found.tags.id),
                             self.names(&snapshots)
                         ),
@@ -321,7 +322,7 @@ impl Lvm {
             loses_device = true;
         }
         let more = to.bytes() - now.bytes(volume);
-        // Somebody may give it a device again meanwhile, with which LVM would refuse.
+        // Another process may activate it meanwhile, and LVM would refuse.
         let command = if loses_device {
             || Command::on_disk("lvextend")
         } else {
@@ -336,7 +337,7 @@ impl Lvm {
         };
         let extensions = self.extensions(now, volume, to, command, pieces)?;
         if loses_device {
-            // Whoever comes after a kill sees that it had one.
+            // After a kill, recovery sees that it was active.
             commands.push(
                 Command::new("lvchange")
                     .add_tags([tags::growing()])
@@ -348,8 +349,8 @@ impl Lvm {
         Ok(commands)
     }
 
-    /// Removes a volume or a snapshot. A volume that has snapshots goes only if the class says so. Nobody sees it any more
-    /// from when it begins to be wiped; what ends that is gone on with by the next call.
+    /// Removes a volume or a snapshot. A volume with snapshots is removed only if the class is configured to. It is
+    /// not visible any more once wiping has begun; after an interruption a repeated call continues.
     pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
         self.end_copies_of(thick, id).await?;
         let now = self.group.now().await?;
@@ -357,24 +358,27 @@ impl Lvm {
         self.remove_found(thick, &now, &found).await
     }
 
-    /// Removes what was to become a copy of an image and was never finished: nobody was told of it.
+    /// Removes incomplete copies of an image: no caller got a reply for them.
     async fn end_copies_of(&self, thick: &Thick, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let copies = self
             .ours(&now)
             .filter(|ours| ours.tags.is_incomplete && ours.tags.source == Some(id))
-            // Its removal has begun, and goes on without this one.
+            // Its deletion has begun, and continues independently.
             .filter(|ours| !ours.tags.is_deleting);
         for copy in copies.map(|ours| ours.tags.id) {
             if self.group.in_hand.has(&name_of(copy)) {
                 return Err(Error::new(
                     Kind::InUse,
-                    format!("{} is being copied; wait for that to end", self.handle(id)),
+                    format!(
+                        "{} is being copied; wait until the copy is complete",
+                        self.handle(id)
+                    ),
                 ));
             }
             self.discard(copy).await?;
         }
-        // And what held the moment of one that is finished, if that was not let go.
+        // Then the temporary snapshot of a complete copy, if it was not removed.
         let now = self.group.now().await?;
         let Some(found) = self.find(&now, id) else {
             return Ok(());
@@ -393,7 +397,7 @@ impl Lvm {
         Ok(())
     }
 
-    /// Whether the snapshots of a volume may go with it.
+    /// Refuses unless the snapshots of a volume may be removed with it.
     pub(super) async fn check_snapshots(
         &self,
         now: &VolumeGroup,
@@ -408,7 +412,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "a snapshot of volume {} is being removed; ask again",
+                    "a snapshot of volume {} is being removed; retry",
                     self.handle(id)
                 ),
             ));
@@ -417,7 +421,7 @@ impl Lvm {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(
-                    "volume {} has snapshots that would go with it: {}; delete them first",
+                    "volume {} has snapshots that would be lost with it: {}; delete them first",
                     self.handle(id),
                     self.names(snapshots)
                 ),
@@ -429,7 +433,7 @@ impl Lvm {
         Ok(())
     }
 
-    /// Volumes by the ids that the callers know, or by LVM's names where they know none.
+    /// Volumes by their handles, or by their LVM names where they have none.
     fn names(&self, volumes: &[&LogicalVolume]) -> String {
         let names = volumes.iter().map(|volume| {
             self.tags_of(volume).map_or_else(
@@ -442,7 +446,7 @@ impl Lvm {
 }
 
 impl Group {
-    /// Whether a volume is a snapshot that has a device, if the volume that it is of has one.
+    /// Returns true if a volume is an active snapshot, provided that its origin is active.
     fn keeps_what_is_written_over(&self, now: &VolumeGroup, made: &LogicalVolume) -> bool {
         let VolumeKind::Snapshot { origin } = &made.kind else {
             return false;
@@ -457,7 +461,7 @@ impl Group {
     }
 }
 
-/// Whether the volume with this name is there, and made.
+/// Returns a test that the volume with this name exists and is visible.
 pub(super) fn is_shown(name: String) -> impl Fn(&VolumeGroup) -> bool {
     move |now| {
         let tags = now

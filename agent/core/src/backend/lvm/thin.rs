@@ -1,4 +1,4 @@
-//! What a thin pool does: making volumes and copies in it, and how much it can still promise.
+//! Thin pools: creating volumes and copies in them, and their remaining capacity.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -17,19 +17,19 @@ use crate::{
     types::{ImageKind, Size},
 };
 
-/// What the kernel says of a pool (`Documentation/admin-guide/device-mapper/thin-provisioning.rst`).
+/// The kernel's status of a pool (`Documentation/admin-guide/device-mapper/thin-provisioning.rst`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolState {
-    /// Blocks of metadata: used, of how many.
+    /// Blocks of metadata: used and total.
     metadata: (u64, u64),
-    /// Chunks of data: used, of how many.
+    /// Chunks of data: used and total.
     data: (u64, u64),
-    /// What is written where nothing was before waits or fails.
+    /// Writes to unmapped blocks wait or fail.
     is_out_of_space: bool,
 }
 
 impl Lvm {
-    /// What a volume takes of its pool or volume group, in bytes; none of one in a pool that is not active.
+    /// The bytes that a volume uses in its pool or volume group; none if its pool is not active.
     pub(super) async fn taken(
         &self,
         now: &VolumeGroup,
@@ -57,29 +57,32 @@ impl Lvm {
 }
 
 impl PoolState {
-    /// Reads the words of a pool's status.
+    /// Parses a pool's status line.
     ///
     /// # Errors
-    /// What is wrong with the pool, for people.
+    /// The problem of the pool, as text for people.
     fn parse(words: &str) -> Result<Self, String> {
         let mut words = words.split_whitespace();
         let transaction = words.next().unwrap_or_default();
         if transaction == "Fail" || transaction == "Error" {
-            return Err("has failed; lvconvert --repair it while nothing uses it".to_owned());
+            return Err(
+                "has failed; run lvconvert --repair on it while no volume in it is in use"
+                    .to_owned(),
+            );
         }
         let mut pair = || {
             let (used, total) = words.next()?.split_once('/')?;
             Some((used.parse().ok()?, total.parse().ok()?))
         };
         let (Some(metadata), Some(data)) = (pair(), pair()) else {
-            return Err("has a status that cannot be read".to_owned());
+            return Err("has a status that this agent cannot parse".to_owned());
         };
         let rest: Vec<&str> = words.collect();
         if rest.contains(&"needs_check") {
-            return Err("needs a check; lvconvert --repair it while nothing uses it".to_owned());
+            return Err("needs a metadata check; run lvconvert --repair on it while no volume in it is in use".to_owned());
         }
         if rest.contains(&"ro") {
-            return Err("is read-only, its metadata is full or damaged; give it more with lvextend --poolmetadatasize".to_owned());
+            return Err("is read-only because its metadata is full or damaged; extend its metadata with lvextend --poolmetadatasize".to_owned());
         }
         Ok(Self {
             metadata,
@@ -88,47 +91,47 @@ impl PoolState {
         })
     }
 
-    /// Why nothing new may be put into the pool, and what is in it may not be able to go on.
+    /// The reason why the pool accepts no new volumes and existing ones may fail, if any.
     fn refusal(&self, guard: PoolGuard) -> Option<String> {
         let (data, metadata) = (part(self.data), part(self.metadata));
         if self.is_out_of_space {
             return Some(
-                "is out of data space, and what is written to its volumes waits or fails; give it more with lvextend, or delete something and run fstrim".to_owned(),
+                "is out of data space, so writes to its volumes wait or fail; extend it with lvextend, or delete volumes or snapshots and run fstrim".to_owned(),
             );
         }
         if data >= u64::from(guard.data_limit) {
             return Some(format!(
-                "{data} % of its data is used; give it more with lvextend, or delete something"
+                "{data} % of its data space is used; extend it with lvextend, or delete volumes or snapshots"
             ));
         }
         if metadata >= u64::from(guard.metadata_limit) {
             return Some(format!(
-                "{metadata} % of its metadata is used; give it more with lvextend --poolmetadatasize"
+                "{metadata} % of its metadata space is used; extend it with lvextend --poolmetadatasize"
             ));
         }
         None
     }
 }
 
-/// What a new thin volume has to be looked at with.
+/// How a new thin volume is checked for contents.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Device {
-    /// The one that it gets.
+    /// Through its own device.
     Its,
-    /// It gets none.
+    /// It is not activated.
     None,
 }
 
-/// In hundredths.
+/// In percent.
 fn part((used, total): (u64, u64)) -> u64 {
     used.saturating_mul(100) / total.max(1)
 }
 
 impl Lvm {
-    /// How the pool is; none when nothing in it is active, so that the kernel does not know it.
+    /// The state of the pool; none when it is not active in the kernel.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when it is missing or does not work, `Busy` when it does not answer.
+    /// [`Kind::Precondition`] when it is missing or failed, `Busy` when it does not answer.
     pub(super) async fn pool_state(
         &self,
         now: &VolumeGroup,
@@ -151,15 +154,15 @@ impl Lvm {
         Ok((bytes, Some(state)))
     }
 
-    /// What a device of the pool's says of itself, if there is one that works. The kernel looks into the pool's
-    /// metadata for that, and waits while that is written.
+    /// The status of an active device of the pool. The kernel reads the pool's metadata for that, and waits while it
+    /// is being written.
     async fn status_words(&self, uuid: String) -> Result<Option<String>> {
         let group = Arc::clone(&self.group);
         let look = blocking_at_once(move || group.mapper()?.status(&uuid));
         self.group.look(look).await
     }
 
-    /// Says once that the pool becomes full, and again only after it had room in between.
+    /// Logs a warning when the pool is filling up; once, and again only after it had room in between.
     fn warn(&self, wanted: &ThinPool, state: &PoolState) {
         let data = part(state.data);
         let is_high = data >= u64::from(wanted.guard.warn_at);
@@ -168,7 +171,7 @@ impl Lvm {
                 class = %self.settings.class,
                 pool = %self.group.path(&wanted.name),
                 data_percent = data,
-                "thin pool becomes full; give it more with lvextend, or delete something"
+                "thin pool is filling up; extend it with lvextend, or delete volumes or snapshots"
             );
         }
         if !is_high {
@@ -176,7 +179,8 @@ impl Lvm {
         }
     }
 
-    /// Why the volumes of the class may not be able to go on, though each by itself is as it should be.
+    /// The warning for all volumes of the class when their pool may not accept writes, though each volume by itself
+    /// is healthy.
     pub(super) async fn danger(&self, now: &VolumeGroup) -> Option<String> {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return None;
@@ -196,7 +200,7 @@ impl Lvm {
         }
     }
 
-    /// What the pool can still promise in bytes, or why it can promise nothing.
+    /// The bytes that remain within the overcommit limit, or why nothing can be created.
     async fn promise(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Result<u64, String>> {
         let (bytes, state) = self.pool_state(now, wanted).await?;
         if let Some(why) = state.and_then(|state| state.refusal(wanted.guard)) {
@@ -205,7 +209,7 @@ impl Lvm {
         Ok(Ok(promisable(bytes, wanted, promised(now, wanted))))
     }
 
-    /// What the pool can still promise.
+    /// The remaining capacity of the pool.
     pub(super) async fn thin_capacity(
         &self,
         now: &VolumeGroup,
@@ -224,7 +228,7 @@ impl Lvm {
         })
     }
 
-    /// Refuses what the pool cannot promise besides what is on its way before it.
+    /// Refuses a request that exceeds the capacity of the pool, including earlier reservations.
     pub(super) async fn check_pool_room(
         &self,
         now: &VolumeGroup,
@@ -236,7 +240,9 @@ impl Lvm {
         let why = match left.map(|left| left.saturating_sub(ahead)) {
             Err(why) => why,
             Ok(left) if more > left => {
-                format!("{more} bytes are more than the {left} that it may still promise")
+                format!(
+                    "{more} bytes exceed the {left} bytes that remain within its overcommit limit"
+                )
             }
             Ok(_) => return Ok(()),
         };
@@ -246,8 +252,8 @@ impl Lvm {
         ))
     }
 
-    /// Looks at the room again once nobody else can change the pool: what was synced meanwhile has gone into it, and a
-    /// device of a full one would stay suspended for as long as it is full.
+    /// Checks the pool again right before the command runs, when no other process can change it: the flush has used
+    /// space, and a device of a full pool would stay suspended for as long as it is full.
     pub(super) fn room_check(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Check> {
         let (volume, _) = find_pool(now, wanted)?;
         let (uuid, guard) = (now.pool_uuid(volume), wanted.guard);
@@ -264,7 +270,7 @@ impl Lvm {
         }))
     }
 
-    /// Makes a volume that reads as zeros.
+    /// Creates a volume that reads as zeros.
     pub(super) async fn make_thin(
         &self,
         now: &VolumeGroup,
@@ -276,7 +282,7 @@ impl Lvm {
         let ahead = self.group.claims.ahead_of(&name, now);
         self.check_pool_room(now, pool, size.bytes(), ahead).await?;
         let mut tags = self.tags(spec);
-        // Nobody sees it before it was looked at, whatever ends us in between.
+        // It stays invisible until it was checked, even after an interruption.
         tags.is_incomplete = true;
         let create = || {
             Command::new("lvcreate")
@@ -294,8 +300,8 @@ impl Lvm {
         Ok(())
     }
 
-    /// Makes a thin volume until it has a device of its own. LVM takes one that was forgotten in the pool, with somebody's
-    /// bytes, for the new one; such a device is set aside. Says whether there is such a volume.
+    /// Creates a thin volume until it has a new device. LVM reuses the number of an orphan thin device, and its
+    /// former contents, for a new volume; such a device is kept separately. Returns whether the volume exists.
     pub(super) async fn new_thin(
         &self,
         pool: &ThinPool,
@@ -303,7 +309,7 @@ impl Lvm {
         device: Device,
         create: impl Fn() -> Command,
     ) -> Result<bool> {
-        /// So many forgotten devices are set aside for one volume.
+        /// Maximum number of orphan thin devices that are kept for one new volume.
         const TRIES: usize = 8;
         for _ in 0..TRIES {
             self.group.change(vec![create()]).await?;
@@ -331,13 +337,13 @@ impl Lvm {
         Err(Error::new(
             Kind::HalfDone,
             format!(
-                "thin pool {} had {TRIES} forgotten devices in the way, which are set aside; ask again",
+                "creating a volume in thin pool {} met {TRIES} orphan thin devices, which are now kept as separate volumes; retry",
                 self.group.path(&pool.name)
             ),
         ))
     }
 
-    /// The command that shows a volume.
+    /// The command that makes a volume visible.
     fn finish_thin(&self, name: &str, option: Option<&str>) -> Command {
         let path = self.group.path(name);
         let name = name.to_owned();
@@ -351,8 +357,8 @@ impl Lvm {
             })
     }
 
-    /// Whether nothing is in a new volume. A pool can have a device of its number from before, with somebody's bytes, that
-    /// LVM takes for the new one.
+    /// Returns true if a new volume has no mapped blocks. The pool can have an orphan thin device of the same number,
+    /// with former contents.
     async fn is_empty(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
         if self.device(now, volume)?.is_none() {
             self.activate(now, volume).await?;
@@ -361,14 +367,17 @@ impl Lvm {
         let words = words.ok_or_else(|| {
             Error::new(
                 Kind::HalfDone,
-                format!("{} is new and has no device", self.group.path(&volume.name)),
+                format!(
+                    "{} was created but has no device",
+                    self.group.path(&volume.name)
+                ),
             )
         })?;
         // "<mapped sectors> <highest mapped sector>"
         Ok(words.split_whitespace().next() == Some("0"))
     }
 
-    /// The commands that make a copy: it shares everything with its source, and is of the moment at which it is made.
+    /// The commands that create a copy: it shares all blocks with its source, at the point in time of its creation.
     pub(super) async fn copy_thin(
         &self,
         now: &VolumeGroup,
@@ -399,7 +408,8 @@ impl Lvm {
         }
         let mut commands = vec![create];
         if is_larger {
-            // While it is inactive, which stops nobody else in the pool; seen by nobody before it is large enough.
+            // While it is inactive, which suspends nothing else in the pool; it stays invisible until it is large
+            // enough.
             let (bytes, grown) = (size.bytes(), name.clone());
             commands.push(
                 Command::new("lvextend")
@@ -415,14 +425,14 @@ impl Lvm {
     }
 }
 
-/// The pool, if volumes may be made in it.
+/// The pool, if volumes may be created in it.
 fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a LogicalVolume, &'a Pool)> {
     let name = &wanted.name;
     let (volume, pool) = now.pool(name).ok_or_else(|| {
         Error::new(
             Kind::Precondition,
             format!(
-                "volume group {} has no thin pool {name}; make it with lvcreate --type thin-pool",
+                "volume group {} has no thin pool {name}; create it with lvcreate --type thin-pool",
                 now.name
             ),
         )
@@ -440,14 +450,14 @@ fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a Logical
     if !volume.is_complete {
         return Err(Error::new(
             Kind::Precondition,
-            format!("thin pool {}/{name} is on a disk that is missing", now.name),
+            format!("thin pool {}/{name} uses a disk that is missing", now.name),
         ));
     }
     if !pool.zeroes {
         return Err(Error::new(
             Kind::Precondition,
             format!(
-                "thin pool {}/{name} does not zero new chunks, so volumes could show what others deleted; switch it on with lvchange --zero y",
+                "thin pool {}/{name} does not zero new chunks, so volumes could expose data of deleted volumes; enable zeroing with lvchange --zero y",
                 now.name
             ),
         ));
@@ -455,7 +465,7 @@ fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a Logical
     Ok((volume, pool))
 }
 
-/// What a pool of so many bytes, of which some are promised, can still promise.
+/// The bytes that remain within the overcommit limit of a pool of this size.
 fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
     let most = u128::from(bytes) * u128::from(wanted.overcommit) / 100;
     let left = most.saturating_sub(u128::from(promised));
@@ -464,7 +474,7 @@ fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
         .min(Size::MAX.bytes())
 }
 
-/// What the volumes of the pool may become, whoever made them. Snapshots are not written to.
+/// The total virtual size of all volumes in the pool, including foreign ones. Snapshots are not written to.
 fn promised(now: &VolumeGroup, wanted: &ThinPool) -> u64 {
     let in_pool = thin_volumes(now, &wanted.name).map(|(volume, _)| volume);
     let counts = |volume: &&LogicalVolume| {

@@ -1,9 +1,9 @@
-//! Disks that do not answer, and how LVM is kept from waiting for them.
+//! Unresponsive disks: how LVM is kept from waiting for them.
 //!
-//! LVM reads every disk of the machine whenever its hints are out of date: a device came or went, or udevd ran `pvscan`.
-//! One read that never ends then holds up changes of groups that have nothing on that disk. So where something seems
-//! to hang, each disk is read once with a deadline, and those that are silent are hidden from LVM's commands for other
-//! groups until they answer. A group's own disks are never hidden from it: LVM would take them for lost.
+//! LVM reads every disk of the host whenever its hints are out of date: a device came or went, or udevd ran `pvscan`.
+//! One read that never ends then blocks changes of groups that do not use that disk. So when something seems to hang,
+//! each disk is read once with a deadline, and unresponsive ones are hidden from LVM's commands for other groups
+//! until they answer. A group's own disks are never hidden from its commands: LVM would treat them as lost.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,25 +20,25 @@ use crate::{
     host::{DirectBuffer, exec::Program, open_direct},
 };
 
-/// So long a disk that works takes at the very most to read one block, in a machine that is busy.
+/// Timeout for reading one block from a working disk on a busy host.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So long what was found out holds: hundreds of calls may want to know at a time.
+/// Time for which a result is reused: hundreds of calls may ask at the same time.
 const FRESH: Duration = Duration::from_secs(10);
-/// What a thread that reads one block needs, in bytes.
+/// Stack size of a thread that reads one block, in bytes.
 const STACK: usize = 128 << 10;
 
-/// The disks that were asked and have not answered, by their device number.
+/// The disks with a pending read, by their device number.
 static ASKED: Mutex<BTreeMap<u64, PendingRead>> = Mutex::new(BTreeMap::new());
-/// One of them has answered.
+/// Signalled when one of them has answered.
 static ANSWERED: Condvar = Condvar::new();
-/// What the host's own `devices/filter` has between its brackets.
+/// The contents of the host's own `devices/filter`, without its brackets.
 static HOSTS_FILTER: Mutex<String> = Mutex::new(String::new());
 
 /// A disk that has not answered yet.
 #[derive(Debug)]
 struct PendingRead {
     since: Instant,
-    /// All names that it has in `/dev`, once it is known to be silent.
+    /// All its names in `/dev`, once it is known to be unresponsive.
     names: BTreeSet<PathBuf>,
 }
 
@@ -52,7 +52,7 @@ fn asked() -> MutexGuard<'static, BTreeMap<u64, PendingRead>> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads a block of each disk of the machine; those that do not answer within a second are hidden from then on.
+/// Reads a block of each disk of the host; disks that do not answer within a second are hidden from then on.
 pub(super) async fn look_for() {
     static LAST: tokio::sync::Mutex<Option<Instant>> = tokio::sync::Mutex::const_new(None);
     let mut last = LAST.lock().await;
@@ -61,24 +61,24 @@ pub(super) async fn look_for() {
     }
     let found = blocking_at_once(|| Ok(ask_all())).await.unwrap_or_default();
     if !found.is_empty() {
-        tracing::warn!(disks = ?found, "disks do not answer; hiding them from changes of volume groups that are not on them");
+        tracing::warn!(disks = ?found, "unresponsive disks found; hiding them from LVM commands for volume groups that do not use them");
         let hosts = hosts_filter().await;
         *HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
     *last = Some(Instant::now());
 }
 
-/// How a command of LVM's is kept from reading silent disks.
+/// How an LVM command is kept from reading unresponsive disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DiskFilter {
-    /// By a setting that hides those.
+    /// By a setting that rejects them.
     Setting(String),
-    /// By the disks that it may read, with commas between: filters count for nothing where there is a devices file.
+    /// By a comma-separated list of the disks that it may read: filters have no effect where there is a devices file.
     Only(String),
 }
 
-/// What hides the silent disks from LVM, except those of the group itself; none when all answer. Who looks for the disks
-/// of a group names none.
+/// The option that hides the unresponsive disks from LVM, except the group's own; none when all answer. A search for
+/// the disks of a group passes no own disks.
 pub(super) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
     let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
     let hosts = HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +100,7 @@ pub(super) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
     Some(DiskFilter::Only(listed?.join(",")))
 }
 
-/// The names of the silent disks, for people.
+/// The names of the unresponsive disks, for messages.
 pub(super) fn names() -> Vec<String> {
     let asked = asked();
     let silent = asked.values().filter(|asked| asked.is_silent());
@@ -118,7 +118,7 @@ fn setting<'a>(names: impl Iterator<Item = &'a PathBuf>, hosts: &str) -> Option<
     Some(format!("devices/filter=[{}]", all.join(",")))
 }
 
-/// What rejects a name and no other one; none for a name that cannot be quoted, which no disk has.
+/// The filter pattern that rejects exactly this name; none for a name that cannot be quoted, which no disk has.
 fn pattern(name: &Path) -> Option<String> {
     let mut quoted = String::new();
     for character in name.to_str()?.chars() {
@@ -131,7 +131,7 @@ fn pattern(name: &Path) -> Option<String> {
     Some(format!("\"r|^{quoted}$|\""))
 }
 
-/// Asks all disks, and returns those that are newly found to be silent.
+/// Reads all disks, and returns those that are newly found to be unresponsive.
 fn ask_all() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     let known: BTreeSet<u64> = asked().keys().copied().collect();
@@ -171,7 +171,8 @@ fn ask_all() -> Vec<PathBuf> {
     found
 }
 
-/// Has a thread read a disk; it may stay there as long as the disk is silent, so there is one for each at the most.
+/// Starts a thread that reads a disk; it lasts as long as the disk is unresponsive, so there is at most one for each
+/// disk.
 fn ask(disk: PathBuf, number: u64) {
     let names = BTreeSet::new();
     let since = Instant::now();
@@ -195,7 +196,7 @@ fn read_first_block(disk: &Path) -> io::Result<()> {
     file.read_exact_at(buffer.bytes_mut(), 0)
 }
 
-/// The disks and partitions in the kernel's table, but for logical volumes, which LVM does not look into.
+/// The disks and partitions in the kernel's table, except logical volumes, which LVM does not scan.
 fn disks_in(table: &str, is_logical_volume: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     // Two lines of headings: "major minor  #blocks  name", and an empty one.
     let names = table
@@ -213,7 +214,7 @@ fn is_logical_volume(name: &str) -> bool {
     uuid.is_ok_and(|uuid| uuid.starts_with("LVM-"))
 }
 
-/// The number of the block device at a path, or behind the link that is there.
+/// The number of the block device at a path; follows symbolic links.
 fn number(path: &Path) -> io::Result<u64> {
     let file = fs::metadata(path)?;
     if !file.file_type().is_block_device() {
@@ -241,7 +242,7 @@ fn names_below(directory: &Path, numbers: &BTreeSet<u64>) -> BTreeMap<u64, BTree
     found
 }
 
-/// What the host's `devices/filter` says, which ours would replace; nothing where it says nothing.
+/// The host's `devices/filter`, which ours would replace; empty if it has none.
 async fn hosts_filter() -> String {
     let asked = Program::reading("lvm").args(["lvmconfig", "devices/filter"]);
     let Ok(output) = asked.run().await else {

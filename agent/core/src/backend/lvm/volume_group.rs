@@ -1,4 +1,4 @@
-//! A volume group: what its disks say now, and changing it, one program at a time.
+//! An LVM volume group: reading its metadata from the disks, and running the commands that change it, one at a time.
 
 use std::{
     collections::HashMap,
@@ -30,56 +30,56 @@ use crate::{
     types::NodeName,
 };
 
-/// So long disks that work take at the very most to be read.
+/// Timeout for reading working disks.
 const SLOW_TO_READ: Duration = Duration::from_secs(5);
-/// So long a change keeps others waiting before they are told to come again.
+/// Time after which a running change makes other callers return `Busy`.
 const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
-/// So long an `lvm` waits for the next change.
+/// Idle timeout of an LVM shell.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A volume group of this machine.
+/// A volume group of this host.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) name: String,
-    /// Held while disks are read, which may take for ever: never locked where async code runs.
+    /// Locked while disks are read, which may block forever: never lock it in async code.
     reader: Mutex<Option<Reader>>,
-    /// The uuid and the path of each disk, as they were last found.
+    /// The UUID and path of each disk, as they were last found.
     disks: Mutex<Vec<(String, PathBuf)>>,
-    /// The uuid that it had when it was first read: a name alone may come to be another group's.
+    /// The UUID at the first read: another group can get the same name later.
     pub(super) uuid: OnceLock<String>,
-    /// The size of an extent, once it is known.
+    /// The extent size, once it is known.
     extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
     looks: TimedMutex,
     pub(super) changes: TimedMutex,
     waiting: Mutex<Vec<Job>>,
     running: tokio::sync::Mutex<RunningLvm>,
-    /// Held by whoever runs programs that change the group.
+    /// Locked while a program runs that changes the group.
     pub(super) turn: tokio::sync::Mutex<()>,
-    /// What room of its pools is promised to what is on its way.
+    /// Reserved capacity of its pools.
     pub(super) claims: Reservations,
-    /// What this process is in the middle of.
+    /// In-flight operations of this process.
     pub(super) in_hand: InFlight,
-    /// The node that this is, once it was repaired for it.
+    /// The name of this node, once recovery has run for it.
     pub(super) node: OnceLock<NodeName>,
-    /// Nothing is left half-done, as far as is known.
+    /// True if, as far as is known, nothing is left incomplete.
     pub(super) is_repaired: AtomicBool,
-    /// So often was it repaired, or found to need none.
+    /// The number of completed recoveries.
     pub(super) repairs: AtomicU64,
-    /// Held by whoever makes a pool in it: several classes may want the same one.
+    /// Locked while a pool is created: several classes may use the same one.
     pub(super) making_pool: tokio::sync::Mutex<()>,
 }
 
-/// An `lvm` that was started for a change and waits for the next one: to start one costs more than most changes.
+/// An LVM shell that was started for a change and waits for the next one: starting it costs more than most changes.
 #[derive(Debug, Default)]
 struct RunningLvm {
     session: Option<Session>,
     uses: u64,
-    /// The host's settings as they were when it was started.
+    /// The host's settings at the time it was started.
     seen: Option<SettingsStamp>,
 }
 
-/// What somebody wants changed, command after command.
+/// A requested change: a list of commands.
 #[derive(Debug)]
 struct Job {
     commands: Vec<Command>,
@@ -87,7 +87,7 @@ struct Job {
 }
 
 impl RunningLvm {
-    /// The one that waits, or a new one.
+    /// The idle shell, or a new one.
     async fn take(&mut self) -> Result<Session> {
         let seen = Some(blocking(|| Ok(SettingsStamp::now())).await?);
         if let Some(mut session) = self.session.take() {
@@ -102,7 +102,7 @@ impl RunningLvm {
 }
 
 impl Group {
-    /// The group `name`, the same for all classes that are in it.
+    /// The group `name`, shared by all classes in it.
     pub(super) fn of(name: &str) -> Arc<Self> {
         static GROUPS: Mutex<Option<HashMap<String, Weak<Group>>>> = Mutex::new(None);
         let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -133,7 +133,7 @@ impl Group {
         group
     }
 
-    /// The name of a volume in it, as LVM's programs want it.
+    /// The name of a volume in the syntax of LVM's commands.
     pub(super) fn path(&self, volume: &str) -> String {
         format!("{}/{volume}", self.name)
     }
@@ -145,26 +145,27 @@ impl Group {
         }
         self.mapper
             .get()
-            .ok_or_else(|| Error::new(Kind::Bug, "device-mapper was opened and is not"))
+            .ok_or_else(|| Error::new(Kind::Bug, "device-mapper was opened but is not available"))
     }
 
-    /// What the disks say now. Starts a program only to find the disks: the first time, and when they changed.
+    /// Reads the current metadata from the disks. Runs a program only to find the disks: the first time, and when
+    /// they changed.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when there is no such group, `Io` when its disks cannot be read, `Busy` when they do not
+    /// [`Kind::Precondition`] when no such group exists, `Io` when its disks cannot be read, `Busy` when they do not
     /// answer.
     pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
-        // A udevd that is busy says nothing of the disks.
+        // A busy udevd says nothing about the disks.
         preflight::check().await?;
         let this = Arc::clone(self);
         let look = async move {
             let known = Arc::clone(&this);
-            // One look at a time, for which others must not be waited.
+            // One read at a time; other calls must not wait for it.
             let look = blocking_at_once(move || Ok(known.read_known()));
             if let Some(group) = look.await? {
                 return Ok(group);
             }
-            // Those that are no group's any more can be taken away.
+            // Disks that have left the group must be removable.
             this.close_disks();
             let disks = this.find_disks().await?;
             blocking_at_once(move || this.read_these(disks)).await
@@ -173,7 +174,7 @@ impl Group {
         match &group.refusal {
             None => Ok(group),
             Some(why) => {
-                // One that is exported is about to be taken away.
+                // An exported group is about to be disconnected.
                 self.close_disks();
                 Err(Error::new(
                     Kind::Precondition,
@@ -183,8 +184,8 @@ impl Group {
         }
     }
 
-    /// Looks at the disks, or at what the kernel can tell only when they answer. One look at a time: disks that do not
-    /// answer hold up one thread, and nobody for long.
+    /// Reads the disks, or other state that the kernel reports only when they answer. One read at a time: disks that
+    /// do not answer block one thread, and callers only briefly.
     ///
     /// # Errors
     /// [`Kind::Busy`] when they do not answer.
@@ -200,7 +201,7 @@ impl Group {
         Err(self.does_not_answer())
     }
 
-    /// Refuses what would only wait.
+    /// Refuses a call that would only wait.
     ///
     /// # Errors
     /// [`Kind::Busy`] when the disks do not answer, or a change takes very long.
@@ -212,7 +213,7 @@ impl Group {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "a change of volume group {} has taken {} s and goes on; ask again later",
+                    "a change of volume group {} has been running for {} s and continues; retry later",
                     self.name,
                     SLOW_TO_CHANGE.as_secs()
                 ),
@@ -225,14 +226,14 @@ impl Group {
         Error::new(
             Kind::Busy,
             format!(
-                "the disks of volume group {} have not answered for {} s; look for suspended devices with dmsetup info, and at the kernel's log",
+                "the disks of volume group {} have not answered for {} s; check dmsetup info for suspended devices, and the kernel log",
                 self.name,
                 SLOW_TO_READ.as_secs()
             ),
         )
     }
 
-    /// Reads the disks that are known already; none when those are not the group's, or it is not this host's, any more.
+    /// Reads the known disks; none when they are no longer the group's, or the group is no longer this host's.
     pub(super) fn read_known(&self) -> Option<Arc<VolumeGroup>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let found = reader.as_mut()?;
@@ -241,11 +242,11 @@ impl Group {
         (is_ours && found.has_all_of(&group)).then_some(group)
     }
 
-    /// What the disks say to whoever holds LVM's lock, which whoever looks for disks would wait for. Every disk that can
-    /// be read has the newest text, so one that is away, or was added since, may be left out.
+    /// Reads the metadata while LVM's lock is held, where a scan for disks would deadlock. Every readable disk has
+    /// the newest text, so a missing disk, or one that was added later, can be left out.
     ///
     /// # Errors
-    /// [`Kind::Busy`] when none of those that are known tells anything later than `before`.
+    /// [`Kind::Busy`] when none of the known disks has metadata at least as new as `before`.
     pub(super) fn read_locked(&self, before: &VolumeGroup) -> Result<Arc<VolumeGroup>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let now = reader
@@ -258,14 +259,14 @@ impl Group {
             Error::new(
                 Kind::Busy,
                 format!(
-                    "the disks of volume group {} have changed meanwhile; ask again",
+                    "the disks of volume group {} changed during the operation; retry",
                     self.name
                 ),
             )
         })
     }
 
-    /// The size of an extent, in bytes; one that was read once does not change.
+    /// The extent size, in bytes; it never changes.
     ///
     /// # Errors
     /// As those of [`Group::now`].
@@ -280,7 +281,7 @@ impl Group {
         }
     }
 
-    /// Where the disk with this uuid is, as it was last seen.
+    /// The path of the disk with this UUID, as it was last seen.
     pub(super) fn disk(&self, uuid: &str) -> Option<PathBuf> {
         let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
         let found = disks.iter().find(|(known, _)| known == uuid);
@@ -293,8 +294,8 @@ impl Group {
         disks.iter().map(|(_, path)| path.clone()).collect()
     }
 
-    /// Lets go of the disks: they are looked for again when they are read the next time. Those that are being read
-    /// now are not waited for, which may take for ever.
+    /// Closes the disks: the next read searches for them again. Does not wait for a read in progress, which may block
+    /// forever.
     fn close_disks(&self) {
         if let Ok(mut reader) = self.reader.try_lock() {
             *reader = None;
@@ -307,7 +308,11 @@ impl Group {
         let group = group.ok_or_else(|| {
             Error::new(
                 Kind::Precondition,
-                format!("volume group {} is not on {}", self.name, reader.names()),
+                format!(
+                    "volume group {} was not found on its disks {}",
+                    self.name,
+                    reader.names()
+                ),
             )
         })?;
         if !self.is_uuid(&group.uuid) {
@@ -317,7 +322,7 @@ impl Group {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "volume group {} was given another system id meanwhile; ask again",
+                    "the system id of volume group {} changed during the operation; retry",
                     self.name
                 ),
             ));
@@ -328,11 +333,11 @@ impl Group {
         Ok(group)
     }
 
-    /// Carries out commands, one after the other until one fails. What several callers want at a time is done by one
-    /// program; whatever becomes of a caller, what was begun is carried out.
+    /// Runs commands, one after the other until one fails. Concurrent requests share one program; a request that has
+    /// begun is completed even if its caller goes away.
     ///
     /// # Errors
-    /// That of the command that failed; those before it are done.
+    /// The error of the command that failed; the commands before it are done.
     pub(super) async fn change(self: &Arc<Self>, commands: Vec<Command>) -> Result<()> {
         let (answer, result) = oneshot::channel();
         self.waiting
@@ -348,7 +353,7 @@ impl Group {
             this.carry_out(jobs).await;
         });
         result.await.map_err(|error| {
-            Error::new(Kind::Bug, "a change of LVM's ended early").because(error)
+            Error::new(Kind::Bug, "an LVM change task ended unexpectedly").because(error)
         })?
     }
 
@@ -365,7 +370,7 @@ impl Group {
         let mut session = match running.take().await {
             Ok(session) => Some(session),
             Err(error) => {
-                tracing::warn!(group = %self.name, error = %error.chain(), "no running lvm; each command gets its own");
+                tracing::warn!(group = %self.name, error = %error.chain(), "LVM shell unavailable; starting a process for each command");
                 None
             }
         };
@@ -376,11 +381,11 @@ impl Group {
         } in jobs
         {
             let result = match &died {
-                // What it has left has to be looked at before anything else is done.
+                // Leftovers must be recovered before anything else is done.
                 Some(error) => Err(Error::new(
                     Kind::Busy,
                     format!(
-                        "the change before it did not end well; ask again: {}",
+                        "an earlier change of the volume group failed; retry: {}",
                         error.chain()
                     ),
                 )),
@@ -391,10 +396,10 @@ impl Group {
             };
             let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);
             if result.as_ref().is_err_and(is_unclear) {
-                // A program may have been killed. Who asks again finds it repaired.
+                // A program may have been killed. A repeated call runs recovery first.
                 self.is_repaired.store(false, Ordering::Release);
             }
-            // Who asked may be gone.
+            // The caller may be gone.
             let _ = answer.send(result);
         }
         if let (Some(session), None) = (session, died) {
@@ -402,7 +407,7 @@ impl Group {
         }
     }
 
-    /// Carries out commands until one fails: by the running `lvm`, or each by a program of its own.
+    /// Runs commands until one fails: in the LVM shell, or each in a separate process.
     async fn one_by_one(
         self: &Arc<Self>,
         commands: &mut [Command],
@@ -436,19 +441,19 @@ impl Group {
                 if command.is_done(&now) == Some(false) {
                     return Err(Error::new(
                         Kind::HalfDone,
-                        format!("{command:?} changed nothing, and LVM did not say why"),
+                        format!("{command:?} changed nothing, and LVM reported no error"),
                     ));
                 }
                 continue;
             };
-            // LVM complains of other things, too: of what it does not know in its settings, of other groups' disks.
+            // LVM also reports errors that do not concern the command: unknown settings, disks of other groups.
             match (error.kind(), command.is_done(&now)) {
-                // What is to be removed was.
+                // The volume to be removed does not exist any more.
                 (Kind::NotFound, Some(true)) => {}
                 (Kind::Command, Some(true)) if self.is_sound(now).await? => {
-                    tracing::debug!(group = %self.name, error = %error.chain(), "it is done all the same");
+                    tracing::debug!(group = %self.name, error = %error.chain(), "command reported errors, but the metadata shows that it succeeded");
                 }
-                // A program of its own tells a status.
+                // A separate process has an exit status.
                 (Kind::Command, None) if session.is_some() => command.run().await?,
                 _ => return Err(error),
             }
@@ -457,19 +462,19 @@ impl Group {
         Ok(())
     }
 
-    /// Runs a command in a process of its own that reads no silent disk of other groups.
+    /// Runs a command in a separate process that reads no unresponsive disk of other groups.
     pub(super) async fn run(&self, mut command: Command) -> Result<()> {
         command.hiding(unresponsive_disks::hiding(&self.disks()));
         command.run().await
     }
 
-    /// Whether nothing is half-done in the kernel, or between it and the record.
+    /// Returns true if nothing is incomplete in the kernel, or differs between it and the metadata.
     async fn is_sound(self: &Arc<Self>, now: Arc<VolumeGroup>) -> Result<bool> {
         let this = Arc::clone(self);
         blocking(move || this.check_devices(&now)).await
     }
 
-    /// Keeps a running `lvm` for the next change, which may come.
+    /// Keeps an LVM shell for the next change.
     fn keep(self: &Arc<Self>, running: &mut RunningLvm, session: Session) {
         running.session = Some(session);
         running.uses += 1;

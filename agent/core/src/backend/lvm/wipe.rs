@@ -1,7 +1,7 @@
-//! Bytes of former volumes: gone before anybody sees them.
+//! Wiping the data of former volumes before it can become visible.
 //!
-//! A new volume is wiped before it is shown (see [`super::copy`]), and the end of one that grows before it is the
-//! volume's (see [`super::ends`]).
+//! A new volume is wiped before it is visible (see [`super::copy`]), and the extents of an extension before they
+//! become part of the volume (see [`super::ends`]).
 
 use std::{
     ops::Range,
@@ -12,11 +12,11 @@ use std::{
 use super::{Lvm, Wipe, copy::What};
 use crate::{Error, Kind, Result, blocking, fail, host::block_copy, types::ImageId};
 
-/// Longer than any disk takes.
+/// No time limit: longer than any disk takes.
 const FOREVER: Duration = Duration::from_hours(10_000);
 
 impl Lvm {
-    /// Wipes a stretch of a device, in bytes.
+    /// Wipes a range of a device, in bytes.
     pub(super) async fn wipe(
         &self,
         id: ImageId,
@@ -32,7 +32,7 @@ impl Lvm {
         Ok(())
     }
 
-    /// The same until it is done, the time is over or the agent ends; says how far it came.
+    /// Wipes until the range is complete, the time limit is reached or the agent stops; returns the position reached.
     pub(super) async fn wipe_until(
         &self,
         id: ImageId,
@@ -57,10 +57,10 @@ impl Lvm {
     }
 }
 
-/// The error of what ends because the agent does.
+/// The error when the agent stops during an operation.
 pub(super) fn stopped(id: ImageId) -> Error {
     Error::new(
         Kind::HalfDone,
-        format!("the agent is shutting down; {id} goes on when it is asked for again"),
+        format!("the agent is shutting down; the work on {id} continues when the call is repeated"),
     )
 }

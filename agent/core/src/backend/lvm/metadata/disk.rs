@@ -1,8 +1,8 @@
-//! Where on a physical volume LVM keeps the text of its volume group, and reading it without a program.
+//! The location of LVM's metadata text on a physical volume, and reading it without a program.
 //!
-//! A change writes a new text beside the old one and then, in one sector, where it is. So the place tells whether
-//! anything has changed since, and a text whose sum is right is a whole one. The forms are those of LVM2 from its
-//! first release; grub and others read them in the same way.
+//! A change writes a new text beside the old one and then, in one sector, its location. So the location shows whether
+//! anything has changed since, and a text with a correct checksum is complete. The formats are those of LVM2 since
+//! its first release; grub and others read them in the same way.
 
 use std::{
     fs::{File, OpenOptions},
@@ -16,26 +16,26 @@ use crate::{Error, Kind, Result, host::DirectBuffer};
 const SECTOR: usize = 512;
 /// The label is in one of the first four sectors.
 const LABEL_SECTORS: usize = 4;
-/// Direct reads begin and end at multiples of this.
+/// Alignment of direct reads.
 const BLOCK: usize = DirectBuffer::BLOCK;
-/// The sums are those of zlib with this before the first byte.
+/// Initial value of the checksums, which are zlib's CRC.
 const SUM_START: u32 = 0xf597_a6cf;
 const AREA_MAGIC: &[u8; 16] = b" LVM2 x[5A%r0N*>";
-/// This copy is not to be looked at.
+/// Flag: this copy is to be ignored.
 const IGNORED: u32 = 1;
-/// Larger texts than this are of no volume group that LVM itself could handle.
+/// Maximum size of a text that LVM itself could handle, in bytes.
 const TEXT: u64 = 256 << 20;
 
-/// A physical volume that can be read.
+/// A readable physical volume.
 #[derive(Debug)]
 pub(super) struct Disk {
     file: File,
-    /// Its uuid, without dashes.
+    /// Its UUID, without dashes.
     pub(super) uuid: String,
     areas: Vec<u64>,
 }
 
-/// Where a text is on a disk, and its sum: another one after every change.
+/// The location of a text on a disk, and its checksum: it differs after every change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TextLocation {
     area: u64,
@@ -52,22 +52,22 @@ impl TextLocation {
         (self.area_size.saturating_sub(head) / 2).saturating_sub(head)
     }
 
-    /// The sum of the text and its length: the same for the same text.
+    /// The checksum and length of the text: equal for equal texts.
     pub(super) fn sum(self) -> (u32, u64) {
         (self.sum, self.size)
     }
 }
 
 impl Disk {
-    /// Opens the physical volume at `path`, past the page cache, which knows nothing of LVM's own writes.
+    /// Opens the physical volume at `path` with direct I/O, because the page cache does not see LVM's own writes.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] when there is none.
+    /// [`Kind::Precondition`] when it is not a physical volume.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let failed = |error: io::Error| {
             Error::new(
                 Kind::Precondition,
-                format!("physical volume {} cannot be read", path.display()),
+                format!("could not read physical volume {}", path.display()),
             )
             .because(error)
         };
@@ -93,13 +93,13 @@ impl Disk {
         let Some((uuid, areas)) = parsed else {
             return Err(Error::new(
                 Kind::Precondition,
-                format!("{} is no physical volume of LVM", path.display()),
+                format!("{} is not an LVM physical volume", path.display()),
             ));
         };
         Ok(Self { file, uuid, areas })
     }
 
-    /// Where the text is now; none on a disk that keeps no copy.
+    /// The current location of the text; none on a disk that keeps no copy.
     pub(super) fn spot(&self) -> io::Result<Option<TextLocation>> {
         for area in &self.areas {
             let head = read(&self.file, *area, BLOCK)?;
@@ -110,10 +110,10 @@ impl Disk {
         Ok(None)
     }
 
-    /// The text at a place; none when it has been written over since.
+    /// The text at a location; none when it has been overwritten since.
     pub(super) fn text(&self, spot: TextLocation) -> io::Result<Option<String>> {
         let head = u64::try_from(SECTOR).unwrap_or_default();
-        // The area is a ring behind its head.
+        // The area is a ring buffer behind its header.
         let first = spot.size.min(spot.area_size.saturating_sub(spot.offset));
         let mut text = read_any(&self.file, spot.area.saturating_add(spot.offset), first)?;
         text.extend(read_any(
@@ -125,8 +125,8 @@ impl Disk {
     }
 }
 
-/// A text whose sum is right; none when it has been written over. LVM's own names and tags are ASCII; what it says of a
-/// text beside them (the command line that has written it, the names of the host and of devices) is in any encoding.
+/// A text with a correct checksum; none when it has been overwritten. LVM's own names and tags are ASCII; other parts
+/// (the command line that has written it, the names of the host and of devices) can be in any encoding.
 fn whole(text: Vec<u8>, wanted: u32) -> Option<String> {
     (sum(&text) == wanted).then(|| {
         String::from_utf8(text)
@@ -134,7 +134,7 @@ fn whole(text: Vec<u8>, wanted: u32) -> Option<String> {
     })
 }
 
-/// The metadata areas in a header: behind the list of data areas, and each list ends with a zero.
+/// The metadata areas in a header: they follow the list of data areas, and each list ends with a zero.
 fn areas(label: &[u8], mut at: usize) -> Option<Vec<u64>> {
     let mut lists = [Vec::new(), Vec::new()];
     for list in &mut lists {
@@ -180,7 +180,7 @@ fn sum(bytes: &[u8]) -> u32 {
     !hasher.finalize()
 }
 
-/// Reads `length` bytes at any place.
+/// Reads `length` bytes at any offset.
 fn read_any(file: &File, at: u64, length: u64) -> io::Result<Vec<u8>> {
     let block = u64::try_from(BLOCK).unwrap_or(1);
     let before = at % block;
@@ -197,7 +197,7 @@ fn read_any(file: &File, at: u64, length: u64) -> io::Result<Vec<u8>> {
         .to_vec())
 }
 
-/// Reads whole blocks into memory that begins where direct reads want it.
+/// Reads whole blocks into memory aligned for direct I/O.
 fn read(file: &File, at: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut buffer = DirectBuffer::new(length);
     file.read_exact_at(buffer.bytes_mut(), at)?;

@@ -1,15 +1,15 @@
-//! What is left of volumes when some of what they are made of is lost.
+//! Health of volumes when some of their parts are lost.
 
 use super::{VolumeGroup, parts, segment, segments, text::Value};
 
-/// LVM takes the images of raid10 for mirrors of two, whatever else it is told (`_partial_raid_lv_is_redundant` in its
-/// `lib/metadata/raid_manip.c`).
+/// LVM treats the images of raid10 as mirrors of two, whatever the metadata says (`_partial_raid_lv_is_redundant` in
+/// its `lib/metadata/raid_manip.c`).
 const RAID10_COPIES: usize = 2;
 
 impl VolumeGroup {
-    /// A volume is as incomplete, and as unknown, as what it is made of.
+    /// Propagates incomplete and unknown parts to the volumes made of them.
     pub(super) fn spread(&mut self, volumes: Option<&Value<'_>>) {
-        // Volumes of volumes of volumes: a pool's data can be cached, the cached volume raid with integrity, and that has
+        // Volumes are nested: a pool's data can be cached, the cached volume can be raid with integrity, and that has
         // parts.
         for _ in 0..6 {
             for (name, volume) in volumes.into_iter().flat_map(Value::entries) {
@@ -33,8 +33,8 @@ impl VolumeGroup {
         }
     }
 
-    /// Whether a segment has all its data, by the rule by which LVM gives a volume a device whose disks are missing in
-    /// part (`activation/activation_mode=degraded`, its own default).
+    /// Returns true if a segment has all its data, by the rule by which LVM activates a volume with missing disks
+    /// (`activation/activation_mode=degraded`, its default).
     fn survives(&self, segment: &Value<'_>) -> bool {
         let is_broken = |part: &&str| self.volumes.get(*part).is_some_and(|one| !one.is_complete);
         let mut all = parts(segment).chain(segment::below(segment));
@@ -56,7 +56,7 @@ impl VolumeGroup {
         if has_checksums {
             return false;
         }
-        // Each image is listed behind its own metadata, where it has some.
+        // Each image is listed after its own metadata, where it has some.
         let count = segment.get("device_count").and_then(Value::number);
         let count = count.and_then(|count| usize::try_from(count).ok());
         let each = (images.len() / count.unwrap_or(1).max(1)).max(1);
@@ -65,7 +65,7 @@ impl VolumeGroup {
     }
 }
 
-/// Whether raid of this type has all its data when these legs are broken, or what it has not can be computed.
+/// Returns true if raid of this type has, or can compute, all its data with these legs broken.
 fn has_enough(kind: &str, are_broken: &[bool]) -> bool {
     let broken = are_broken.iter().filter(|is_broken| **is_broken).count();
     match kind {
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    /// A volume of this type with each image on a disk of its own, and a thin pool that is on it.
+    /// A volume of this type with each image on a separate disk, and a thin pool on it.
     fn text(kind: &str, images: usize) -> String {
         let (mut disks, mut volumes, mut raids) = (String::new(), String::new(), Vec::new());
         for leg in 0..images {

@@ -1,6 +1,6 @@
-//! A volume group as its own disks describe it, read without a program.
+//! The metadata of a volume group, read from its disks without a program.
 //!
-//! One small read per disk tells whether anything has changed since the last time; only then is the text read.
+//! One small read per disk shows whether anything has changed since the last time; only then is the text read.
 
 mod disk;
 mod losses;
@@ -13,30 +13,30 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) use reader::Reader;
 use text::Value;
 
-/// A volume group at one moment.
+/// A volume group at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct VolumeGroup {
     /// Its name.
     pub(super) name: String,
     /// Its uuid, without dashes.
     pub(super) uuid: String,
-    /// Grows with every change.
+    /// The sequence number: it grows with every change.
     pub(super) sequence: u64,
     /// Its tags.
     pub(super) tags: Vec<String>,
     /// The size of an extent in bytes.
     pub(super) extent: u64,
-    /// How long the text is, in bytes.
+    /// Size of the metadata text, in bytes.
     pub(super) text: u64,
-    /// How long it may become on each disk that has it.
+    /// Maximum size of the metadata text, in bytes.
     pub(super) largest_text: u64,
-    /// The system id of the host that it belongs to; empty where it is any host's.
+    /// The system id of the owning host; empty where any host may use it.
     pub(super) system_id: String,
-    /// Why it may not be used, if so; reads after its name.
+    /// The reason why it may not be used, if any; a continuation of its name in messages.
     pub(super) refusal: Option<String>,
     /// Its physical volumes, by their names within the text.
     pub(super) disks: BTreeMap<String, PhysicalVolume>,
-    /// Its logical volumes, the hidden ones too, by name.
+    /// Its logical volumes, including hidden ones, by name.
     pub(super) volumes: BTreeMap<String, LogicalVolume>,
 }
 
@@ -45,15 +45,15 @@ pub(super) struct VolumeGroup {
 pub(super) struct PhysicalVolume {
     /// Its uuid, without dashes.
     pub(super) uuid: String,
-    /// Where its first extent begins, in bytes.
+    /// The offset of its first extent, in bytes.
     pub(super) start: u64,
     /// It is missing, or was when the text was written.
     pub(super) is_missing: bool,
-    /// New logical volumes may be put there.
+    /// New logical volumes may be allocated on it.
     pub(super) is_allocatable: bool,
-    /// How many extents it has.
+    /// Total number of extents.
     pub(super) extents: u64,
-    /// How many of them are free.
+    /// Number of free extents.
     pub(super) free: u64,
 }
 
@@ -70,29 +70,29 @@ pub(super) struct LogicalVolume {
     pub(super) uuid: String,
     /// Its tags.
     pub(super) tags: Vec<String>,
-    /// It is no part of another one.
+    /// It is not part of another volume.
     pub(super) is_visible: bool,
-    /// All its data is there, if only once, and LVM would give it a device.
+    /// All its data exists at least once, and LVM would activate it.
     pub(super) is_complete: bool,
-    /// It is complete, but has its data not as often as it should.
+    /// It is complete, but has lost redundancy.
     pub(super) is_degraded: bool,
-    /// LVM moves extents of it to another disk, or copies them through it.
+    /// LVM is moving its extents to another disk, or copies extents through it.
     pub(super) is_moving: bool,
-    /// The name of the volume that LVM merges this snapshot into, or will when nobody uses that. It is hidden then.
+    /// The name of the volume that LVM merges this snapshot into, or will once that is not in use. It is hidden then.
     pub(super) merges_into: Option<String>,
-    /// The type of the layer that it is over other volumes: cache, writecache, integrity, vdo.
+    /// The type of its layer over other volumes: cache, writecache, integrity, vdo.
     pub(super) layer: Option<String>,
-    /// A flag that this agent does not know, of it or of what it is made of: it may not be used.
+    /// A flag, of the volume or of a part, that this agent does not know: it may not be used.
     pub(super) unknown_flag: Option<String>,
     /// Its length in extents.
     pub(super) extents: u64,
-    /// The extents of disks that it is made of itself.
+    /// The extents of disks that it uses directly.
     pub(super) areas: Vec<Area>,
-    /// The names of the volumes that it is made of.
+    /// The names of its parts.
     pub(super) parts: Vec<String>,
-    /// The names of what its layer is over, or works with.
+    /// The names of the volumes below its layer.
     pub(super) below: Vec<String>,
-    /// What it is.
+    /// The kind of the volume.
     pub(super) kind: VolumeKind,
 }
 
@@ -101,33 +101,33 @@ pub(super) struct LogicalVolume {
 pub(super) struct Area {
     /// The name of the disk within the text.
     pub(super) disk: String,
-    /// The first one.
+    /// The first extent.
     pub(super) start: u64,
-    /// How many.
+    /// The number of extents.
     pub(super) count: u64,
 }
 
-/// What a logical volume is.
+/// The kind of a logical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum VolumeKind {
     /// Extents of disks: linear, striped.
     Plain,
-    /// Volumes of extents of disks, several times the same.
+    /// Several copies of volumes of extents.
     Mirrored,
     /// A volume in a thin pool.
     Thin {
         /// The pool's name.
         pool: String,
-        /// Its number in the pool.
+        /// Its device number in the pool.
         device: u64,
-        /// The name of the volume that it is a snapshot of, while that exists.
+        /// The name of its origin, while that exists.
         origin: Option<String>,
     },
     /// A thin pool.
     Pool(Pool),
-    /// What an old-style snapshot shows; its extents are those of the exception store.
+    /// An old-style snapshot; its extents are those of the exception store.
     Snapshot {
-        /// The name of the volume that it is a snapshot of.
+        /// The name of its origin.
         origin: String,
     },
 }
@@ -137,33 +137,33 @@ pub(super) enum VolumeKind {
 pub(super) struct Pool {
     /// The size of a chunk in bytes.
     pub(super) chunk: u64,
-    /// What LVM counts its changes of the pool by.
+    /// The transaction id: LVM's counter of its changes of the pool.
     pub(super) transaction: u64,
-    /// New chunks are zeroed before they are seen.
+    /// New chunks are zeroed before they are visible.
     pub(super) zeroes: bool,
-    /// The name of the volume that holds its metadata.
+    /// The name of its metadata volume.
     pub(super) metadata: String,
-    /// What LVM has not told the pool yet, or does not know that it has.
+    /// Queued messages that LVM has not sent to the pool, or whose delivery is not confirmed.
     pub(super) messages: Vec<Message>,
 }
 
-/// What a pool is told.
+/// A message to a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message {
-    /// To make the device of the volume with this name.
+    /// Create the device of the volume with this name.
     Create(String),
-    /// To delete the device with this number.
+    /// Delete the device with this number.
     Delete(u64),
 }
 
 impl VolumeGroup {
-    /// Reads a text; what is on disks that are not `present`, by uuid, is lost for now.
+    /// Parses a text; disks whose UUIDs are not `present` count as missing.
     fn parse(text: &str, present: impl Fn(&str) -> bool) -> Result<Self, String> {
         let whole = Value::parse(text)?;
         let (name, group) = whole
             .entries()
             .find(|(_, value)| matches!(value, Value::Section(_)))
-            .ok_or("no volume group in it")?;
+            .ok_or("it describes no volume group")?;
         let number = |name: &str| {
             let value = group.get(name).and_then(Value::number);
             value.ok_or_else(|| format!("{name} is missing"))
@@ -205,7 +205,7 @@ impl VolumeGroup {
         Ok(group_read)
     }
 
-    /// Takes the extents that a volume has from those that its disks have free.
+    /// Subtracts the extents of a volume from the free extents of its disks.
     fn take(&mut self, areas: &[Area]) {
         for area in areas {
             if let Some(disk) = self.disks.get_mut(&area.disk) {
@@ -214,7 +214,7 @@ impl VolumeGroup {
         }
     }
 
-    /// An old-style snapshot is told by a third, hidden volume.
+    /// Links old-style snapshots, which a third, hidden volume describes.
     fn join_snapshots(&mut self, volumes: Option<&Value<'_>>) {
         for (_, volume) in volumes.into_iter().flat_map(Value::entries) {
             for segment in segments(volume) {
@@ -223,7 +223,7 @@ impl VolumeGroup {
                 if let (Some(origin), Some(store)) = (word("origin"), store.or(merged))
                     && let Some(snapshot) = self.volumes.get_mut(store)
                 {
-                    // LVM itself shows it until it is merged, whatever its mark says.
+                    // LVM itself shows it until it is merged, whatever its flag says.
                     snapshot.is_visible = merged.is_none();
                     snapshot.merges_into = merged.map(|_| origin.to_owned());
                     snapshot.kind = VolumeKind::Snapshot {
@@ -234,17 +234,17 @@ impl VolumeGroup {
         }
     }
 
-    /// The uuid by which device-mapper knows a volume.
+    /// The device-mapper UUID of a volume.
     pub(super) fn mapped_uuid(&self, volume: &LogicalVolume) -> String {
         format!("LVM-{}{}", self.uuid, volume.uuid)
     }
 
-    /// The uuid by which device-mapper knows the pool that does the work.
+    /// The device-mapper UUID of the pool device that does the work.
     pub(super) fn pool_uuid(&self, pool: &LogicalVolume) -> String {
         format!("LVM-{}{}-tpool", self.uuid, pool.uuid)
     }
 
-    /// How many extents are free on each disk that can be used, those with most first.
+    /// Number of free extents on each usable disk, largest first.
     pub(super) fn free(&self) -> Vec<u64> {
         let usable = self
             .disks
@@ -265,25 +265,26 @@ impl VolumeGroup {
         })
     }
 
-    /// The snapshot of either kind that LVM merges into a volume, or will when nobody uses that; it has one at the most.
+    /// The snapshot of either kind that LVM merges into a volume, or will once that is not in use; there is at most
+    /// one.
     pub(super) fn merged_into(&self, volume: &LogicalVolume) -> Option<&LogicalVolume> {
         let mut volumes = self.volumes.values();
         volumes.find(|snapshot| snapshot.merges_into.as_ref() == Some(&volume.name))
     }
 
-    /// The layer that is over the extents of a volume, or of a part of it, if one is.
+    /// The layer over the extents of a volume, or of a part of it, if any.
     pub(super) fn layer_of<'a>(&'a self, volume: &'a LogicalVolume) -> Option<&'a str> {
         let mut all = self.with_parts(volume, |_| true).into_iter();
         all.find_map(|one| one.layer.as_deref())
     }
 
-    /// The extents of disks that a volume has, on all its legs: those of its parts with names that count.
+    /// The extents of disks that a volume uses, on all its legs: those of its parts whose names count.
     pub(super) fn areas(&self, volume: &LogicalVolume, counts: fn(&str) -> bool) -> Vec<Area> {
         let all = self.with_parts(volume, counts).into_iter();
         all.flat_map(|one| one.areas.iter().cloned()).collect()
     }
 
-    /// A volume, its parts with names that count, and theirs, each once: what a text says may go in circles.
+    /// A volume, its parts whose names count, and theirs, each once: a text can contain cycles.
     fn with_parts<'a>(
         &'a self,
         volume: &'a LogicalVolume,
@@ -415,31 +416,31 @@ impl VolumeKind {
     }
 }
 
-/// Why a group may not be used by this agent, if so.
+/// The reason why the agent may not use a group, if any.
 fn refusal(name: &str, group: &Value<'_>) -> Option<String> {
     let lock = group.get("lock_type").and_then(Value::text);
     let (status, flags) = (group.texts("status"), group.texts("flags"));
     let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
     if let Some(lock) = lock.filter(|lock| !["", "none"].contains(lock)) {
         return Some(format!(
-            "is shared with other hosts by lvmlockd ({lock}), and this agent knows of no others; give the class a group of this host alone"
+            "is shared with other hosts by lvmlockd ({lock}), which this agent does not support; use a local volume group for the class"
         ));
     }
     if has("CLUSTERED") {
         return Some(
-            "is clustered, and this agent knows of no other hosts; give the class a group of this host alone".to_owned(),
+            "is clustered, which this agent does not support; use a local volume group for the class".to_owned(),
         );
     }
     has("EXPORTED").then(|| format!("is exported; run vgimport {name}"))
 }
 
-/// So many sectors in bytes.
+/// Converts sectors to bytes.
 fn sectors(count: u64) -> Result<u64, String> {
     let bytes = count.checked_mul(512);
-    bytes.ok_or_else(|| format!("{count} sectors are more than there can be"))
+    bytes.ok_or_else(|| format!("{count} sectors exceed the maximum size"))
 }
 
-/// Whether segments of this type have everything more than once.
+/// Returns true if segments of this type are redundant.
 fn is_redundant(kind: &str) -> bool {
     kind.starts_with("raid") && !kind.starts_with("raid0") || kind == "mirror"
 }
@@ -454,10 +455,10 @@ impl Message {
     }
 }
 
-/// What is said of a volume with a flag that is not known.
+/// The message for a volume with an unknown flag.
 pub(super) fn unknown_flag(flag: &str) -> String {
     format!(
-        "LVM gave it, or a part of it, the flag {flag}, which this agent does not know; use a newer agent"
+        "LVM has set the flag {flag} on it or on one of its parts, which this agent does not know; upgrade this agent"
     )
 }
 
@@ -478,7 +479,7 @@ fn area_names<'a>(list: &'a Value<'a>) -> Vec<&'a str> {
     list.items().iter().filter_map(Value::text).collect()
 }
 
-/// The extents that a segment has on disks: one after the other, or, while `pvmove` copies them, all on both.
+/// The extents of disks that a segment uses: one after the other, or, while `pvmove` copies them, all on both disks.
 fn areas(segment: &Value<'_>) -> Vec<Area> {
     let list = |name| segment.get(name).map(Value::items).unwrap_or_default();
     let number = |name| segment.get(name).and_then(Value::number).unwrap_or(0);
@@ -512,7 +513,7 @@ fn parts<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {
     listed.chain(named)
 }
 
-/// Reads a text and all that can be asked of it.
+/// Parses a text and runs every query on it.
 pub(super) fn read_all(text: &str) {
     let Ok(group) = VolumeGroup::parse(text, |uuid| uuid.len() % 2 == 0) else {
         return;

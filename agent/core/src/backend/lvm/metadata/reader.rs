@@ -1,4 +1,4 @@
-//! Reading the disks of a volume group: one small read of each tells whether anything has changed.
+//! Reads the disks of a volume group: one small read of each shows whether anything has changed.
 
 use std::{
     collections::HashSet,
@@ -12,21 +12,21 @@ use super::{
 };
 use crate::{Error, Kind, Result};
 
-/// The disks of a volume group, and what was last read from them.
+/// The disks of a volume group, and the last result read from them.
 #[derive(Debug)]
 pub(in crate::backend::lvm) struct Reader {
     disks: Vec<(PathBuf, Disk)>,
     last: Option<(Vec<Seen>, Arc<VolumeGroup>)>,
 }
 
-/// What a look at a disk has shown.
+/// The result of reading a disk's location sector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
-    /// It cannot be read.
+    /// The disk cannot be read.
     Nothing,
-    /// It keeps no copy of the text.
+    /// The disk keeps no copy of the text.
     NoText,
-    /// It has a text.
+    /// The disk has a text.
     Text(TextLocation),
 }
 
@@ -46,13 +46,14 @@ impl Reader {
         })
     }
 
-    /// The volume group now; none when no disk is of one any more, or it was given to another host since it was first read:
-    /// LVM knows whether it may be used. Waits for nobody: a change that is going on is seen whole or not at all.
+    /// The current metadata; none when no disk belongs to a group any more, or the group was given to another host
+    /// since the first read: LVM decides whether it may be used. Never waits: a change in progress is seen completely
+    /// or not at all.
     ///
     /// # Errors
-    /// `Io` when no text can be read, [`Kind::Precondition`] when the disks are of several groups.
+    /// `Io` when no text can be read, [`Kind::Precondition`] when the disks belong to several groups.
     pub(in crate::backend::lvm) fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
-        /// Between a place and its text a change, and another, may have come.
+        /// Maximum number of attempts: the text can be overwritten between reading its location and reading it.
         const ATTEMPTS: usize = 100;
         for _ in 0..ATTEMPTS {
             let seen = self.look();
@@ -71,19 +72,19 @@ impl Reader {
                 }
                 let group = Arc::new(group);
                 let seen = self.close_those_not_of(&group, seen);
-                // What has changed meanwhile is read again the next time.
+                // Later changes are read the next time.
                 self.last = Some((seen, Arc::clone(&group)));
                 return Ok(Some(group));
             }
         }
         Err(Error::new(
             Kind::Io,
-            format!("the metadata on {} cannot be read", self.names()),
+            format!("could not read the LVM metadata on {}", self.names()),
         ))
     }
 
-    /// Closes disks that have left the group: whoever takes one away (cryptsetup, mdadm, multipath) finds it in use as
-    /// long as it is open. Gives back what was seen of those that stay.
+    /// Closes disks that have left the group: other programs (cryptsetup, mdadm, multipath) cannot take a disk while
+    /// it is open. Returns the results of the remaining disks.
     fn close_those_not_of(&mut self, group: &VolumeGroup, seen: Vec<Seen>) -> Vec<Seen> {
         let is_its_own = |disk: &Disk| {
             let mut disks = group.disks.values();
@@ -105,7 +106,7 @@ impl Reader {
         seen.collect()
     }
 
-    /// The text with the highest number: a disk that was away has an old one.
+    /// The text with the highest sequence number: a disk that was disconnected has an old one.
     fn newest(&self, seen: &[Seen]) -> Result<Option<VolumeGroup>> {
         let present = |uuid: &str| {
             let mut disks = self.disks.iter().zip(seen);
@@ -116,7 +117,7 @@ impl Reader {
         let mut is_moving = false;
         for ((path, disk), seen) in self.disks.iter().zip(seen) {
             let Seen::Text(spot) = seen else { continue };
-            // Disks in step have the same text, which is told by its sum.
+            // Disks in step have the same text, recognised by its checksum.
             if known.contains(&spot.sum()) {
                 continue;
             }
@@ -129,18 +130,18 @@ impl Reader {
                 Error::new(
                     Kind::Io,
                     format!(
-                        "the metadata on {} cannot be understood: {why}",
+                        "could not parse the LVM metadata on {}: {why}",
                         path.display()
                     ),
                 )
             })?;
             match &newest {
-                // Their numbers say nothing of each other.
+                // Their sequence numbers are not comparable.
                 Some((other, newest)) if newest.uuid != group.uuid => {
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(
-                            "{} and {} are of different volume groups, {} ({}) and {} ({})",
+                            "{} and {} belong to different volume groups, {} ({}) and {} ({})",
                             other.display(),
                             path.display(),
                             newest.name,
@@ -166,7 +167,7 @@ impl Reader {
         Ok(newest.filter(|_| !is_moving))
     }
 
-    /// The uuid and the path of each disk.
+    /// The UUID and the path of each disk.
     pub(in crate::backend::lvm) fn paths(&self) -> Vec<(String, PathBuf)> {
         let disks = self.disks.iter();
         disks
@@ -174,7 +175,7 @@ impl Reader {
             .collect()
     }
 
-    /// The paths of the disks, for people.
+    /// The paths of the disks, for messages.
     pub(in crate::backend::lvm) fn names(&self) -> String {
         let paths = self
             .disks
@@ -183,7 +184,7 @@ impl Reader {
         paths.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether these are all the disks that a group has, and all could be read.
+    /// Returns true if these are all the disks of a group, and all could be read.
     pub(in crate::backend::lvm) fn has_all_of(&self, group: &VolumeGroup) -> bool {
         let seen = self.last.iter().flat_map(|(seen, _)| seen);
         if seen.into_iter().any(|seen| *seen == Seen::Nothing) {

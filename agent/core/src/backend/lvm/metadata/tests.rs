@@ -1,4 +1,4 @@
-//! The text of a real volume group, made by hand smaller than life, and its reading.
+//! The metadata text of a realistic volume group, reduced by hand, and parsing it.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn volumes_pools_snapshots_and_free_extents_are_read() {
         ("vg0", 12, 4 << 20)
     );
     assert_eq!(group.uuid.len(), 32);
-    // 1 + 10 + 5 + 10 + 3 of a hundred; a disk that is missing has none to give.
+    // 1 + 10 + 5 + 10 + 3 of a hundred; a missing disk has no free extents.
     assert_eq!(group.disks["pv0"].free, 71);
     assert_eq!(group.disks["pv1"].free, 40);
     let (pool, settings) = group.pool("pool").unwrap();
@@ -207,7 +207,7 @@ fn flags_behind_the_type_of_a_segment_are_told_from_it() {
     assert_eq!(known.volumes, of("thin-pool").volumes);
     assert!(known.pool("pool").is_some());
 
-    // What is not known is in sight, and is not to be used; nor is what is made of it.
+    // Unknown parts are visible and must not be used, nor anything made of them.
     let unknown = of("thin-pool+CROP_METADATA+NEWER");
     assert!(unknown.pool("pool").is_some());
     for name in ["pool", "x"] {
@@ -238,7 +238,7 @@ cow {"#,
     assert_eq!(group.disks["pv1"].free, 40 - 4 - 6);
 }
 
-/// The same text, in which an administrator has laid something over `lin`.
+/// The same text, with a layer over `lin`.
 fn with_layer(segment: &str) -> String {
     let lin = TEXT.find("lin {").unwrap();
     let layered = format!(
@@ -293,7 +293,7 @@ fn a_volume_is_as_complete_as_what_its_layer_is_over() {
     }
 }
 
-/// What LVM itself reports of a group with everything in it, beside what is read from the disks.
+/// Compares LVM's own report of a group that contains everything with what is read from the disks.
 #[cfg(feature = "lab")]
 #[tokio::test]
 async fn what_is_read_is_what_lvm_reports() {
@@ -360,7 +360,7 @@ async fn what_is_read_is_what_lvm_reports() {
     let free: u64 = now.disks.values().map(|disk| disk.free).sum();
     let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
     assert_eq!(free.to_string(), reported.trim());
-    // Another disk is found, and a group that is gone is missed.
+    // A new disk is found, and a removed group is reported as missing.
     let more = Lab::new(1, 100);
     lvm("vgremove", &[&more.group]);
     lvm("vgextend", &[vg, more.disks[0].path.to_str().unwrap()]);

@@ -1,8 +1,8 @@
-//! The text in which LVM keeps a volume group: sections, and values that are numbers, texts and lists.
+//! The text format of LVM's metadata: sections, and values that are numbers, strings and lists.
 
 use std::{borrow::Cow, iter::Peekable};
 
-/// A value, or a section of them in their order.
+/// A value, or a section of values in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value<'a> {
     Number(i64),
@@ -11,14 +11,14 @@ pub(super) enum Value<'a> {
     Section(Vec<(Cow<'a, str>, Value<'a>)>),
 }
 
-/// Sections within sections; real ones are four deep.
+/// Maximum nesting depth of sections; real ones have four levels.
 const DEPTH: usize = 16;
 
 impl<'a> Value<'a> {
-    /// Reads a whole text as one section.
+    /// Parses a whole text as one section.
     ///
     /// # Errors
-    /// What is wrong, with the line.
+    /// The problem, with the line number.
     pub(super) fn parse(text: &'a str) -> Result<Self, String> {
         let mut tokens = Tokens {
             rest: text.char_indices().peekable(),
@@ -28,11 +28,11 @@ impl<'a> Value<'a> {
         let section = tokens.section(DEPTH)?;
         match tokens.next()? {
             None => Ok(section),
-            Some(_) => Err(tokens.wrong("one thing too many")),
+            Some(_) => Err(tokens.wrong("unexpected text after the end")),
         }
     }
 
-    /// What stands under this name in a section.
+    /// The value of this name in a section.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         let Self::Section(entries) = self else {
             return None;
@@ -58,7 +58,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// A text.
+    /// A string.
     pub(super) fn text(&self) -> Option<&str> {
         match self {
             Self::Text(text) => Some(text),
@@ -74,7 +74,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The texts of a list under this name; none where there is no such list.
+    /// The strings of a list with this name; empty if there is none.
     pub(super) fn texts(&self, name: &str) -> Vec<String> {
         let list = self.get(name).map(Self::items).unwrap_or_default();
         list.iter()
@@ -125,7 +125,7 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    /// A text that begins at `start`; one without escapes, as nearly all are, is not copied.
+    /// A string that begins at `start`; one without escapes, as nearly all are, is not copied.
     fn quoted(&mut self, start: usize) -> Result<Token<'a>, String> {
         let mut unescaped: Option<String> = None;
         while let Some((at, next)) = self.rest.next() {
@@ -150,10 +150,10 @@ impl<'a> Tokens<'a> {
                 }
             }
         }
-        Err(self.wrong("a text that does not end"))
+        Err(self.wrong("unterminated string"))
     }
 
-    /// What is within braces, or the whole text. Ends behind its brace.
+    /// The contents of braces, or the whole text. Ends after the closing brace.
     fn section(&mut self, depth: usize) -> Result<Value<'a>, String> {
         let mut entries = Vec::new();
         loop {
@@ -162,12 +162,12 @@ impl<'a> Tokens<'a> {
                 Some(Token::Text(text)) => text,
                 Some(Token::Mark('}')) if depth < DEPTH => return Ok(Value::Section(entries)),
                 None if depth == DEPTH => return Ok(Value::Section(entries)),
-                _ => return Err(self.wrong("a name was expected")),
+                _ => return Err(self.wrong("expected a name")),
             };
             let value = match self.next()? {
                 Some(Token::Mark('{')) if depth > 1 => self.section(depth - 1)?,
                 Some(Token::Mark('=')) => self.value()?,
-                _ => return Err(self.wrong("= or { was expected")),
+                _ => return Err(self.wrong("expected = or {")),
             };
             entries.push((name, value));
         }
@@ -182,24 +182,24 @@ impl<'a> Tokens<'a> {
                         Some(Token::Mark(']')) => return Ok(Value::List(items)),
                         Some(Token::Mark(',')) => {}
                         Some(token) => items.push(self.single(token)?),
-                        None => return Err(self.wrong("a list that does not end")),
+                        None => return Err(self.wrong("unterminated list")),
                     }
                 }
             }
             Some(token) => self.single(token),
-            None => Err(self.wrong("a value was expected")),
+            None => Err(self.wrong("expected a value")),
         }
     }
 
     fn single(&self, token: Token<'a>) -> Result<Value<'a>, String> {
         match token {
             Token::Text(text) => Ok(Value::Text(text)),
-            // Some numbers are fractions in LVM's own settings; there are none in a volume group.
+            // LVM's own settings contain fractions; the metadata of a volume group does not.
             Token::Word(word) => word
                 .parse()
                 .map(Value::Number)
-                .map_err(|_| self.wrong(&format!("{word} is no number"))),
-            Token::Mark(mark) => Err(self.wrong(&format!("{mark} is no value"))),
+                .map_err(|_| self.wrong(&format!("{word} is not a number"))),
+            Token::Mark(mark) => Err(self.wrong(&format!("{mark} is not a value"))),
         }
     }
 }
