@@ -35,7 +35,7 @@ impl Calls {
     }
 
     /// Gives memory back whenever it has become quiet, until it is dropped.
-    pub(crate) async fn give_back_when_quiet(self) -> Infallible {
+    pub(crate) async fn trim_when_quiet(self) -> Infallible {
         loop {
             self.until_quiet().await;
             heap::trim();

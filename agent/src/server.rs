@@ -65,7 +65,7 @@ pub(crate) async fn serve(
         .serve_with_incoming_shutdown(connections, stop);
     let served = tokio::select! {
         served = serving => served,
-        never = calls.give_back_when_quiet() => match never {},
+        never = calls.trim_when_quiet() => match never {},
     };
     served.context("the server failed")
 }

@@ -287,7 +287,7 @@ impl Namespace<'_> {
         })
     }
 
-    /// Waits until an object is gone.
+    /// Waits until an object is deleted.
     pub fn until_gone(&self, object: &str) {
         self.until(object, Value::is_null);
     }

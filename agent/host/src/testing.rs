@@ -19,7 +19,6 @@ pub struct Scratch {
 
 impl Scratch {
     /// A new one.
-    #[expect(clippy::new_without_default, reason = "it makes a directory")]
     #[expect(clippy::new_without_default, reason = "it creates a directory")]
     pub fn new() -> Self {
         let directory = tempfile::Builder::new()

@@ -18,7 +18,9 @@ fn retired() -> Vec<(String, String)> {
 
 /// Whether a line has a word that is not a part of a longer one.
 fn has(line: &str, word: &str) -> bool {
-    let is_part = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    let is_part = |letter: Option<char>| {
+        letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_')
+    };
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         let behind = line[at + word.len()..].chars().next();
@@ -47,6 +49,8 @@ fn retired_words_are_not_used() {
         .flatten()
         .collect();
     texts.push(workspace().join("README.md"));
+    // Its own test names some.
+    texts.retain(|path| !path.ends_with("docs/words.rs"));
     for path in texts {
         for (number, line) in read(&path).lines().enumerate() {
             let line = line.to_lowercase();
@@ -69,4 +73,5 @@ fn whole_words_are_found_and_parts_are_not() {
     assert!(has("a give_back of it", "give_back"));
     assert!(has("lvm.give-back.made", "give-back"));
     assert!(!has("unguardedly", "guarded"));
+    assert!(!has("is_undone_again", "is_undone"));
 }

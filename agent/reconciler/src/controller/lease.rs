@@ -146,7 +146,7 @@ impl Lease {
     }
 
     /// Releases the lease, so that the next candidate need not wait; best effort.
-    pub(super) async fn give_back(&self) {
+    pub(super) async fn release(&self) {
         let giving = async {
             let Ok(Some(mut found)) = self.leases.get_opt(NAME).await else {
                 return;
@@ -199,7 +199,7 @@ mod tests {
         assert!(waited.is_err());
         assert_eq!(fake.asked().len(), 3);
         let begun = Instant::now();
-        lease.give_back().await;
+        lease.release().await;
         assert!(begun.elapsed() <= ATTEMPT);
     }
 }

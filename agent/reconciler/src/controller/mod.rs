@@ -93,6 +93,6 @@ impl Controller {
             }
         };
         stop.run_until_cancelled(leading).await;
-        lease.give_back().await;
+        lease.release().await;
     }
 }

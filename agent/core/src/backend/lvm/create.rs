@@ -17,7 +17,7 @@ use crate::{
 impl Lvm {
     /// Creates an image, or the incomplete volume that [`Lvm::fill`] completes.
     pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
-        let hand = self.group.in_hand.take(name_of(spec.id));
+        let hand = self.group.in_flight.take(name_of(spec.id));
         // A snapshot reserves no capacity: it is not written to.
         let claim = match &self.settings.volumes {
             Volumes::Thin(pool) if spec.id.kind == ImageKind::Volume => {
@@ -26,7 +26,7 @@ impl Lvm {
             }
             _ => None,
         };
-        let made = self.make_in_hand(spec).await?;
+        let made = self.make_in_flight(spec).await?;
         drop(claim);
         if matches!(self.settings.volumes, Volumes::Thick(_)) && spec.id.kind == ImageKind::Volume {
             // Until it is filled, which is the next step.
@@ -35,7 +35,7 @@ impl Lvm {
         Ok(made)
     }
 
-    async fn make_in_hand(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+    async fn make_in_flight(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let mut now = self.group.now().await?;
         if let Some(found) = self.find(&now, spec.id) {
             if !found.tags.is_incomplete {

@@ -96,7 +96,7 @@ impl Lvm {
             }
             Volumes::Thick(thick) => {
                 // Recovery must not take the volume with this name for a leftover.
-                let _hand = self.group.in_hand.take(name_of(id));
+                let _hand = self.group.in_flight.take(name_of(id));
                 let grown = match self.extend_thick(&now, thick, &found, to).await {
                     Ok(commands) => self.group.change(commands).await,
                     Err(error) => Err(error),
@@ -195,7 +195,7 @@ impl Lvm {
             };
         }
         let sectors = now.bytes(volume) / SECTOR;
-        let _hand = self.group.in_hand.take(device.uuid.clone());
+        let _hand = self.group.in_flight.take(device.uuid.clone());
         let (group, uuid, is_suspended) =
             (self.group.clone(), device.uuid.clone(), device.is_suspended);
         blocking(move || {

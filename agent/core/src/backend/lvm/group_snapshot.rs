@@ -219,7 +219,7 @@ impl Lvm {
         let name = format!("drumlin-{}", volume.uuid);
         let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
         let (length, device) = (now.bytes(volume) / SECTOR, *device);
-        let _hand = self.group.in_hand.take(uuid.clone());
+        let _hand = self.group.in_flight.take(uuid.clone());
         let group = Arc::clone(&self.group);
         let words = blocking(move || {
             let mapper = group.mapper()?;

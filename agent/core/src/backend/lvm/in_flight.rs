@@ -71,18 +71,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thing_is_in_hand_until_the_last_one_lets_go() {
-        let in_hand = InFlight::default();
-        let first = in_hand.take("a");
-        let second = in_hand.take("a");
-        assert!(in_hand.has("a") && !in_hand.has("b"));
+    fn a_thing_is_in_flight_until_the_last_one_lets_go() {
+        let in_flight = InFlight::default();
+        let first = in_flight.take("a");
+        let second = in_flight.take("a");
+        assert!(in_flight.has("a") && !in_flight.has("b"));
         drop(first);
-        assert!(in_hand.has("a"));
+        assert!(in_flight.has("a"));
         drop(second);
-        assert!(!in_hand.has("a"));
-        let alone = in_hand.take_alone("a").unwrap();
-        assert!(in_hand.take_alone("a").is_none());
+        assert!(!in_flight.has("a"));
+        let alone = in_flight.take_alone("a").unwrap();
+        assert!(in_flight.take_alone("a").is_none());
         drop(alone);
-        assert!(in_hand.take_alone("a").is_some());
+        assert!(in_flight.take_alone("a").is_some());
     }
 }

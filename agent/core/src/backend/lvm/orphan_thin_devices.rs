@@ -72,13 +72,13 @@ impl Lvm {
         }
         let (this, name) = (Arc::clone(&self.group), pool.to_owned());
         // It runs to completion even if the caller goes away: the reserved metadata snapshot must be released.
-        let strays = tokio::spawn(async move { this.strays(&name).await }).await;
-        let strays = strays
+        let orphans = tokio::spawn(async move { this.orphans(&name).await }).await;
+        let orphans = orphans
             .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
-        let Some(strays) = strays else {
+        let Some(orphans) = orphans else {
             return Ok(false);
         };
-        for OrphanThinDevice { device, bytes } in &strays {
+        for OrphanThinDevice { device, bytes } in &orphans {
             tracing::warn!(
                 pool = %self.group.path(pool),
                 device,
@@ -86,14 +86,15 @@ impl Lvm {
                 "orphan thin device found: no logical volume names it"
             );
         }
-        let mut left: Vec<OrphanThinDevice> = strays;
+        let mut left: Vec<OrphanThinDevice> = orphans;
         loop {
             let now = self.group.now().await?;
             let next = next_device(&now, pool);
-            let Some(at) = left.iter().position(|stray| stray.device == next) else {
+            let Some(at) = left.iter().position(|orphan| orphan.device == next) else {
                 break;
             };
-            self.adopt_stray(&now, pool, left.swap_remove(at)).await?;
+            self.set_orphan_aside(&now, pool, left.swap_remove(at))
+                .await?;
         }
         for OrphanThinDevice { device, .. } in left {
             tracing::warn!(
@@ -106,14 +107,14 @@ impl Lvm {
     }
 
     /// Makes LVM create a new volume that takes over an orphan thin device.
-    async fn adopt_stray(
+    async fn set_orphan_aside(
         &self,
         now: &VolumeGroup,
         pool: &str,
-        stray: OrphanThinDevice,
+        orphan: OrphanThinDevice,
     ) -> Result<()> {
-        let bytes = stray.bytes.max(1).next_multiple_of(now.extent);
-        let name = name_of(pool, stray.device);
+        let bytes = orphan.bytes.max(1).next_multiple_of(now.extent);
+        let name = name_of(pool, orphan.device);
         let command = Command::new("lvcreate")
             .words(["-an".to_owned(), "-V".to_owned(), format!("{bytes}b")])
             .words(["-T".to_owned(), self.group.path(pool)])
@@ -174,7 +175,7 @@ impl Lvm {
 impl Group {
     /// The orphan thin devices of a pool; none when it cannot be searched now. The group is locked against changes
     /// meanwhile.
-    async fn strays(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<OrphanThinDevice>>> {
+    async fn orphans(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<OrphanThinDevice>>> {
         /// Timeout: longer than a million devices take.
         const PATIENCE: Duration = Duration::from_secs(30);
         let _turn = self.turn.lock().await;
@@ -205,9 +206,9 @@ impl Group {
         })??;
         let text = String::from_utf8_lossy(&listed.stdout).into_owned();
         let known = known_devices(&now, pool);
-        let strays = parse(&text)?.into_iter();
-        let strays = strays.filter(|stray| !known.contains(&stray.device));
-        Ok(Some(strays.collect()))
+        let orphans = parse(&text)?.into_iter();
+        let orphans = orphans.filter(|orphan| !known.contains(&orphan.device));
+        Ok(Some(orphans.collect()))
     }
 
     /// Reserves a metadata snapshot of a pool for reading; returns the group, the UUID of the pool and the path of
@@ -324,9 +325,9 @@ mod tests {
 
     #[test]
     fn what_thin_ls_prints_is_read() {
-        let stray = |device, bytes| OrphanThinDevice { device, bytes };
+        let orphan = |device, bytes| OrphanThinDevice { device, bytes };
         let read = parse("   1       128\n  24         0\n\n").unwrap();
-        assert_eq!(read, [stray(1, 64 << 10), stray(24, 0)]);
+        assert_eq!(read, [orphan(1, 64 << 10), orphan(24, 0)]);
         assert_eq!(parse("").unwrap(), []);
         for wrong in ["1", "1 2 3", "a 1", "1 1GiB"] {
             assert_eq!(parse(wrong).unwrap_err().kind(), Kind::Command, "{wrong}");

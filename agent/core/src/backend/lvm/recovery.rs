@@ -90,7 +90,7 @@ impl Group {
         let now = self.now().await?;
         for volume in never_finished(&now, node) {
             let id = Tags::read(&volume.tags).map(|tags| tags.id);
-            if id.is_some_and(|id| self.in_hand.has(&name_of(id))) {
+            if id.is_some_and(|id| self.in_flight.has(&name_of(id))) {
                 continue;
             }
             if Tags::read(&volume.tags).is_some_and(|tags| holds_bytes(volume, &tags)) {
@@ -170,7 +170,7 @@ impl Group {
         let now = self.read_locked(before)?;
         let mapper = self.mapper()?;
         let prefix = format!("LVM-{}", now.uuid);
-        let is_free = |device: &Mapped| !self.in_hand.has(&device.uuid);
+        let is_free = |device: &Mapped| !self.in_flight.has(&device.uuid);
         let hidden = mapper.list(&format!("{HIDDEN}{}", now.uuid))?;
         for device in hidden.iter().filter(|device| is_free(device)) {
             tracing::warn!(device = %device.name, "removing an unused device-mapper device");

@@ -20,7 +20,7 @@ impl Lvm {
         now: &'a VolumeGroup,
     ) -> impl Iterator<Item = OwnVolume<'a>> {
         self.ours(now).filter(|ours| {
-            ours.tags.is_deleting && !self.group.in_hand.has(&removal_of(ours.volume))
+            ours.tags.is_deleting && !self.group.in_flight.has(&removal_of(ours.volume))
         })
     }
 
@@ -68,7 +68,7 @@ impl Lvm {
     }
 
     async fn wipe_and_remove(&self, volume: &LogicalVolume, tags: &Tags) -> Result<()> {
-        let Some(_hand) = self.group.in_hand.take_alone(removal_of(volume)) else {
+        let Some(_hand) = self.group.in_flight.take_alone(removal_of(volume)) else {
             return Err(Error::new(
                 Kind::Busy,
                 format!(

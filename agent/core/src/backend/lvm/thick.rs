@@ -367,7 +367,7 @@ impl Lvm {
             // Its deletion has begun, and continues independently.
             .filter(|ours| !ours.tags.is_deleting);
         for copy in copies.map(|ours| ours.tags.id) {
-            if self.group.in_hand.has(&name_of(copy)) {
+            if self.group.in_flight.has(&name_of(copy)) {
                 return Err(Error::new(
                     Kind::InUse,
                     format!(
@@ -388,7 +388,7 @@ impl Lvm {
             let tags = tags.filter(|tags| !tags.is_deleting);
             tags.is_some_and(|tags| {
                 let of = tags.id;
-                snapshot.name == moment_of(of) && !self.group.in_hand.has(&name_of(of))
+                snapshot.name == moment_of(of) && !self.group.in_flight.has(&name_of(of))
             })
         });
         for snapshot in left {

@@ -59,7 +59,7 @@ pub(super) struct Group {
     /// Reserved capacity of its pools.
     pub(super) claims: Reservations,
     /// In-flight operations of this process.
-    pub(super) in_hand: InFlight,
+    pub(super) in_flight: InFlight,
     /// The name of this node, once recovery has run for it.
     pub(super) node: OnceLock<NodeName>,
     /// True if, as far as is known, nothing is left incomplete.
@@ -123,7 +123,7 @@ impl Group {
             running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
             claims: Reservations::default(),
-            in_hand: InFlight::default(),
+            in_flight: InFlight::default(),
             node: OnceLock::new(),
             is_repaired: AtomicBool::new(false),
             repairs: AtomicU64::new(0),
