@@ -505,7 +505,7 @@ async fn a_snapshot_of_0_3_that_is_lost_says_that_it_is_of_no_use() {
         let status = lost.status.unwrap();
         let lost = v0::snapshot_status::Type::ErrorUploading;
         assert_eq!(status.r#type(), lost);
-        assert!(status.details.contains("gone"), "{}", status.details);
+        assert!(status.details.contains("is missing"), "{}", status.details);
     }
 }
 

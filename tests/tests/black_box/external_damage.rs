@@ -281,7 +281,7 @@ async fn an_image_that_was_truncated_is_abnormal_and_not_used() {
         .volume_condition
         .unwrap();
     assert!(
-        condition.abnormal && condition.message.contains("gone"),
+        condition.abnormal && condition.message.contains("is missing"),
         "{condition:?}"
     );
     ok(agent.controller().delete_volume(delete(&id)).await);

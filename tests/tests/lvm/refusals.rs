@@ -130,7 +130,7 @@ async fn a_host_is_not_told_to_give_away_its_group_to_a_container_with_another_n
     let settings = "global { system_id_source = \"uname\" }\n";
     fs::write(SETTINGS, settings).unwrap();
     agent.restart().await;
-    refuses(&agent, "LVM has the id pod-x here").await;
+    refuses(&agent, "system id here is pod-x").await;
     refuses(&agent, "add host-a to local/extra_system_ids").await;
     // And that helps.
     let settings = format!("{settings}local {{ extra_system_ids = [ \"host-a\" ] }}\n");

@@ -100,7 +100,7 @@ async fn nothing_is_made_upon_data() {
     let error = make(&image, FileSystem::Ext4, FormatTarget::Untouched)
         .await
         .unwrap_err();
-    assert!(error.to_string().contains("holds ext4"), "{error}");
+    assert!(error.to_string().contains("contains ext4"), "{error}");
 }
 
 #[tokio::test]

@@ -235,7 +235,7 @@ mod tests {
         }
         let message = is_foreign("host-a", &of("", "none"));
         assert!(
-            message.contains("id none") && !message.contains("container"),
+            message.contains("id here is none") && !message.contains("container"),
             "{message}"
         );
     }
