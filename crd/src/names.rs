@@ -45,7 +45,7 @@ pub const TENANT: &str = "drumlin.dev/namespace-uid";
 pub const RELEASED: &str = "drumlin.dev/released";
 /// Maximum number of members of a group.
 pub const MOST_MEMBERS: usize = 1024;
-/// The PersistentVolumeClaim for which a provisioner created a volume.
+/// The `PersistentVolumeClaim` for which a provisioner created a volume.
 pub const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
 /// The namespace of that claim.
 pub const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
