@@ -1,4 +1,4 @@
-//! Requests that are on their way: those of all clients together have so much room, and each so much time.
+//! Limits on incoming requests: total memory of all requests that are being received, and a timeout for each.
 
 use std::{
     future::Future,
@@ -19,18 +19,18 @@ use tonic::{Status, body::Body, codegen::http::Request};
 
 use crate::rpc::late;
 
-/// A request has so long to arrive as a whole.
+/// Timeout for receiving a complete request.
 const TIME: Duration = Duration::from_secs(30);
-/// The largest request, in bytes: what gRPC takes for granted.
+/// Maximum size of a request, in bytes: the default of gRPC.
 pub(crate) const LARGEST: usize = 4 << 20;
-/// What all together may have, in bytes: one of the largest, and many others beside it.
+/// Maximum memory of all incoming requests, in bytes: one of maximum size and many small ones.
 const ROOM: usize = 5 << 20;
-/// A request of up to so many bytes always finds room.
+/// A request of up to this many bytes does not count against the memory limit.
 const SMALL: usize = 4 << 10;
-/// What stands before a message (gRPC over HTTP/2, "Length-Prefixed-Message"), in bytes.
+/// Length of the prefix of a message (gRPC over HTTP/2, "Length-Prefixed-Message"), in bytes.
 const PREFIX: usize = 5;
 
-/// The room for requests that are on their way.
+/// The memory limit of incoming requests.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestBudget(Arc<Semaphore>);
 
@@ -41,7 +41,7 @@ impl Default for RequestBudget {
 }
 
 impl RequestBudget {
-    /// Has a request keep to its limits while it arrives.
+    /// Applies the limits to a request while it is received.
     pub(crate) fn limit(&self, request: Request<Body>) -> Request<Body> {
         request.map(|body| {
             if body.is_end_stream() {
@@ -59,29 +59,29 @@ impl RequestBudget {
     }
 }
 
-/// The body of a request on its way.
+/// The body of an incoming request.
 struct Arriving {
     body: Body,
     deadline: Pin<Box<Sleep>>,
     room: PollSemaphore,
     place: MessagePosition,
-    /// The room that its message has.
+    /// The memory that its message has reserved.
     permit: Option<OwnedSemaphorePermit>,
-    /// While it waits for so much of it, with what is to be handed on then.
+    /// A pending reservation of memory, with the data to be passed on once it is granted.
     waiting: Option<(u32, Frame<Bytes>)>,
 }
 
-/// Where in its messages a request is.
+/// The position of a request within its messages.
 #[derive(Debug, Default)]
 struct MessagePosition {
-    /// What has come of a prefix.
+    /// The part of a prefix that was received.
     prefix: Vec<u8>,
-    /// So many bytes of the message are to come.
+    /// Number of bytes of the message that are still to be received.
     left: usize,
 }
 
 impl MessagePosition {
-    /// Goes on by these bytes; the length of the largest message that begins in them.
+    /// Advances by these bytes. Returns the length of the largest message that begins in them.
     fn pass(&mut self, mut bytes: &[u8]) -> Option<usize> {
         let mut largest = None;
         while !bytes.is_empty() {
@@ -103,9 +103,9 @@ impl MessagePosition {
     }
 }
 
-/// How much room a message needs.
+/// The memory that a message needs.
 fn room_for(length: usize) -> Option<u32> {
-    // What is larger than it may be is refused before any of it is kept.
+    // An oversized message is refused before any of it is stored.
     let needed = (SMALL + 1..=LARGEST).contains(&length).then_some(length)?;
     u32::try_from(needed).ok()
 }
@@ -133,7 +133,7 @@ impl http_body::Body for Arriving {
             };
             let begun = frame.data_ref().and_then(|bytes| this.place.pass(bytes));
             if begun.is_some() {
-                // One message at a time is put together.
+                // Only one message at a time is assembled.
                 this.permit = None;
             }
             match begun.and_then(room_for) {

@@ -1,9 +1,10 @@
-//! Lets clients in that say the socket's path where HTTP/2 wants a host name.
+//! Accepts clients that send the path of the socket as `:authority`, where HTTP/2 requires a host name.
 //!
-//! Over a unix socket gRPC clients send as `:authority` what they like: `localhost` (kubelet, the sidecars), the path
-//! (`/csi/csi.sock`: older Go, Java), or the path with `%2F` (C++, Python, Ruby). The server's HTTP/2 library takes
-//! nothing but a valid host and has no way to be told otherwise, so the bytes that no host has become `-` on their way
-//! in. They are replaced where they stand, length for length: the header tables of both ends stay in step.
+//! Over a unix socket, gRPC clients send different values of `:authority`: `localhost` (kubelet, the sidecars), the
+//! path (`/csi/csi.sock`: older Go, Java), or the path with `%2F` (C++, Python, Ruby). The HTTP/2 library of the server
+//! accepts only a valid host and cannot be configured otherwise, so bytes that are invalid in a host are replaced by
+//! `-` on receipt. They are replaced in place, with the same length, so that the header tables of both ends stay
+//! synchronized.
 
 use std::{
     io,
@@ -18,15 +19,15 @@ use tokio::{
 };
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
-/// What an HTTP/2 connection begins with (RFC 9113, 3.4), in bytes.
+/// Length of the HTTP/2 connection preface (RFC 9113, 3.4), in bytes.
 const PREFACE: usize = 24;
-/// The head of a frame (RFC 9113, 4.1), in bytes.
+/// Length of a frame header (RFC 9113, 4.1), in bytes.
 const HEAD: usize = 9;
 /// The type of a frame that begins a request.
 const HEADERS: u8 = 1;
-/// The largest frame that the server lets a client send, in bytes.
+/// Maximum size of a frame from a client, in bytes.
 const FRAME: usize = 16_384;
-/// So much is read at a time, in bytes.
+/// Size of a read, in bytes.
 const CHUNK: usize = 8 << 10;
 
 /// A connection whose requests have a valid `:authority`.
@@ -34,9 +35,9 @@ const CHUNK: usize = 8 << 10;
 pub(crate) struct ValidAuthority {
     stream: UnixStream,
     frames: Frames,
-    /// Read, and perhaps the beginning of a frame that must be seen whole.
+    /// Received bytes, possibly the beginning of a frame that must be complete before it is processed.
     held: BytesMut,
-    /// To be handed on.
+    /// Processed bytes to be passed on.
     ready: BytesMut,
 }
 
@@ -50,7 +51,7 @@ impl ValidAuthority {
         }
     }
 
-    /// Whether a request has begun.
+    /// Returns true if a request has begun.
     pub(crate) fn has_asked(&self) -> bool {
         self.frames.has_asked
     }
@@ -127,12 +128,12 @@ impl Connected for ValidAuthority {
     }
 }
 
-/// Where in its frames a connection is.
+/// The position of a connection within its frames.
 #[derive(Debug)]
 struct Frames {
-    /// So many bytes are none of our business before the next head of a frame.
+    /// Number of bytes to pass on unchanged before the next frame header.
     passing: usize,
-    /// Whether a frame has come that begins a request.
+    /// True if a frame that begins a request was received.
     has_asked: bool,
 }
 
@@ -144,7 +145,8 @@ impl Frames {
         }
     }
 
-    /// Mends the requests in `bytes`; says how many of them may be handed on. The rest must be given again, with more.
+    /// Rewrites the requests in `bytes`. Returns the number of bytes that can be passed on; the rest must be passed
+    /// again together with further bytes.
     fn mend(&mut self, bytes: &mut [u8]) -> usize {
         let mut at = 0;
         loop {
@@ -167,7 +169,7 @@ impl Frames {
     }
 }
 
-/// Mends the `:authority` in the payload of a HEADERS frame (RFC 9113, 6.2).
+/// Rewrites the `:authority` in the payload of a HEADERS frame (RFC 9113, 6.2).
 fn mend_request(payload: &mut [u8], flags: u8) {
     const PADDED: u8 = 0x8;
     const PRIORITY: u8 = 0x20;
@@ -175,21 +177,21 @@ fn mend_request(payload: &mut [u8], flags: u8) {
     let Some(mut fields) = payload.get_mut(skip..) else {
         return;
     };
-    // What is cut off or wrong is left to the server to refuse.
+    // A truncated or invalid frame is left for the server to refuse.
     while let Some(rest) = mend_field(fields) {
         fields = rest;
     }
 }
 
-/// Mends one field of a header block (RFC 7541, 6), if it is that one; what follows it is next.
+/// Rewrites one field of a header block (RFC 7541, 6), if it is `:authority`. Returns the remaining block.
 fn mend_field(mut fields: &mut [u8]) -> Option<&mut [u8]> {
-    /// The place of `:authority` in the table that every connection begins with (RFC 7541, appendix A).
+    /// The index of `:authority` in the static table (RFC 7541, appendix A).
     const AUTHORITY: usize = 1;
-    /// C++ says it in full.
+    /// C++ clients send the literal name.
     const NAME: &[u8] = b":authority";
     const NAME_PACKED: [u8; 8] = [0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
     let name_bits = match fields.first()? {
-        // A whole field from a table, then a new size of the table.
+        // An indexed field, then a dynamic table size update.
         0x80.. => return Some(integer(fields, 7)?.1),
         0x20..0x40 => return Some(integer(fields, 5)?.1),
         0x40.. => 6,
@@ -214,7 +216,7 @@ fn mend_field(mut fields: &mut [u8]) -> Option<&mut [u8]> {
     Some(rest)
 }
 
-/// An integer whose first byte has so many bits of it (RFC 7541, 5.1).
+/// Decodes an integer with a prefix of this many bits in its first byte (RFC 7541, 5.1).
 fn integer(bytes: &mut [u8], bits: u32) -> Option<(usize, &mut [u8])> {
     let most = (1 << bits) - 1;
     let (first, mut rest) = bytes.split_first_mut()?;
@@ -233,7 +235,7 @@ fn integer(bytes: &mut [u8], bits: u32) -> Option<(usize, &mut [u8])> {
     None
 }
 
-/// A text (RFC 7541, 5.2): whether it is packed, its bytes, and what follows.
+/// Splits off a string (RFC 7541, 5.2): whether it is Huffman-coded, its bytes, and the rest.
 fn string(bytes: &mut [u8]) -> Option<(bool, &mut [u8], &mut [u8])> {
     let is_packed = bytes.first()? & 0x80 != 0;
     let (length, rest) = integer(bytes, 7)?;
@@ -241,7 +243,7 @@ fn string(bytes: &mut [u8]) -> Option<(bool, &mut [u8], &mut [u8])> {
     Some((is_packed, text, rest))
 }
 
-/// Mends a text that stands as it is.
+/// Rewrites a literal string.
 fn mend_plain(text: &mut [u8]) {
     if text.iter().any(|byte| b"/%".contains(byte)) {
         for byte in text {
@@ -252,12 +254,12 @@ fn mend_plain(text: &mut [u8]) {
     }
 }
 
-/// Mends a text in the code of RFC 7541, appendix B: `/`, `%` and `-` have six bits each there.
+/// Rewrites a Huffman-coded string (RFC 7541, appendix B): the codes of `/`, `%` and `-` have six bits each.
 fn mend_packed(text: &mut [u8]) {
     const PERCENT: u16 = 0x15;
     const HYPHEN: u16 = 0x16;
     const SLASH: u16 = 0x18;
-    /// Which codes have how many bits: (bits, first, last). Longer ones stand for nothing that is in a path.
+    /// Code lengths: (bits, first, last). Longer codes are for characters that do not occur in a path.
     const LENGTHS: [(u16, u16, u16); 10] = [
         (5, 0x0, 0x9),
         (6, 0x14, 0x2d),
@@ -283,7 +285,7 @@ fn mend_packed(text: &mut [u8]) {
             let code = code(text, bits)?;
             (first..=last).contains(&code).then_some((bits, code))
         });
-        // The end is filled with ones, which are no code.
+        // The padding consists of ones, which are not a code.
         let Some((bits, code)) = found else { return };
         if bits == 6 && (code == PERCENT || code == SLASH) {
             for bit in 0..6 {

@@ -27,7 +27,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
     )]
     Reconcile(ReconcileArguments),
-    /// Run the cluster-wide controller: resolves PersistentVolumeClaims of groups and reports lost nodes. One per cluster.
+    /// Run the cluster-wide controller: resolves persistent volume claims of groups and reports lost nodes. One per cluster.
     #[command(after_help = "Example:\n  drumlin controller --kubeconfig ~/.kube/config")]
     Controller(ControllerArguments),
     /// Serve only driver name and capabilities on a socket, for the external-resizer sidecar. One per cluster.
@@ -143,7 +143,7 @@ pub(crate) struct AgentArguments {
     pub(crate) owners: OwnerArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
-    /// Require ControllerPublishVolume before a volume can be staged or published.
+    /// Require `ControllerPublishVolume` before a volume can be staged or published.
     #[arg(
         long,
         env = "DRUMLIN_ATTACH",

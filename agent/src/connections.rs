@@ -1,7 +1,7 @@
-//! Who may be connected: so many at a time, none that asks nothing for long, and none that does not read.
+//! Connection limits: a maximum number of connections, and timeouts for clients that send no request or do not read.
 //!
-//! A connection over which something was asked stays for as long as its client wants it: the stock sidecars end when
-//! theirs is lost.
+//! A connection with at least one request is kept as long as its client wants: the standard sidecars exit when their
+//! connection is lost.
 
 use std::{
     collections::BTreeMap,
@@ -27,17 +27,17 @@ use tonic::transport::server::{Connected, UdsConnectInfo};
 
 use crate::authority::ValidAuthority;
 
-/// So many connections a socket has.
+/// Maximum number of connections of a socket.
 const MOST: usize = 512;
-/// So long a connection may ask nothing when it is new.
+/// Timeout for the first request of a new connection.
 const SILENT: Duration = Duration::from_secs(10);
-/// So long a client may read nothing of what it is sent.
+/// Timeout for a client that does not read its responses.
 const UNREAD: Duration = Duration::from_secs(30);
-/// So long the socket is left alone when nobody can be let in: the process has no descriptor left, or the host none.
+/// Pause after a failed accept: the process or the host is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// So often the others have their turn before somebody has to go for a new one.
+/// Number of times to yield to other tasks before an idle connection is closed for a new one.
 const LOOKS: usize = 8;
-/// So often a log says that somebody was turned away.
+/// Minimum interval between log lines about refused connections.
 const SAID: Duration = Duration::from_mins(1);
 
 /// The connections of a socket.
@@ -48,12 +48,12 @@ pub(crate) struct Connections(Arc<Mutex<ConnectionTable>>);
 struct ConnectionTable {
     next: u64,
     count: usize,
-    /// Those over which nothing was asked yet, the oldest first.
+    /// The connections without a request so far, oldest first.
     silent: BTreeMap<u64, Arc<SilentSlot>>,
     said: Option<Instant>,
 }
 
-/// What a connection has until it asks something.
+/// State of a connection until its first request.
 #[derive(Debug, Default)]
 struct SilentSlot {
     is_taken: AtomicBool,
@@ -61,7 +61,7 @@ struct SilentSlot {
 }
 
 impl Connections {
-    /// Everybody who comes and may stay.
+    /// The stream of accepted connections.
     pub(crate) fn of(listener: UnixListener) -> impl Stream<Item = io::Result<Connection>> {
         let all = (listener, Self::default());
         stream::unfold(all, async |(listener, connections)| {
@@ -84,7 +84,7 @@ impl Connections {
         })
     }
 
-    /// Lets those go first that have been closed, where it is full.
+    /// At the limit, first lets the tasks of closed connections end.
     async fn let_go(&self) {
         for _ in 0..LOOKS {
             if self.lock().count < MOST {
@@ -106,7 +106,7 @@ impl Connections {
                 }
                 return None;
             };
-            // It counts no more, though its task may take a moment to see that.
+            // It no longer counts, although its task may notice later.
             inside.count -= 1;
             place.is_taken.store(true, Ordering::Release);
             place.waker.wake();
@@ -133,7 +133,7 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// Whether nobody was told for a while.
+    /// Returns true if nothing was logged for a while.
     fn is_news(&mut self) -> bool {
         let is_news = self.said.is_none_or(|said| said.elapsed() >= SAID);
         if is_news {
@@ -149,16 +149,16 @@ pub(crate) struct Connection {
     stream: ValidAuthority,
     connections: Connections,
     number: u64,
-    /// Until something is asked.
+    /// Present until the first request.
     silent: Option<(Arc<SilentSlot>, Pin<Box<Sleep>>)>,
-    /// Another one has its place.
+    /// True if another connection took its slot.
     is_taken: bool,
-    /// While its client does not read.
+    /// Timer while its client does not read.
     unread: Option<Pin<Box<Sleep>>>,
 }
 
 impl Connection {
-    /// Whether it may go on though nothing was asked yet.
+    /// Checks that a connection without a request may stay open.
     fn may_stay(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let Some((place, deadline)) = &mut self.silent else {
             return Ok(());
@@ -178,13 +178,13 @@ impl Connection {
 
     fn has_asked(&mut self) {
         if self.stream.has_asked() && self.silent.take().is_some() {
-            // Where its place was taken in this moment it goes on without one.
+            // If its slot was taken at the same time, it continues without one.
             let was_there = self.connections.lock().silent.remove(&self.number);
             self.is_taken = was_there.is_none();
         }
     }
 
-    /// What a write came to, unless nothing was read for too long.
+    /// The result of a write, or a timeout if the client did not read for too long.
     fn written<T>(
         &mut self,
         context: &mut Context<'_>,

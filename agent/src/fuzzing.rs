@@ -1,4 +1,4 @@
-//! What takes the bytes of strangers, for fuzzers. No part of what this crate is for.
+//! Entry points for fuzzers: the handlers of untrusted input. Not part of the API.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use tower::ServiceExt;
 
 use crate::server::{self, Offer};
 
-/// All services of an agent whose class is not there: whatever a request says, nothing is made.
+/// All services of an agent with an unavailable class: no request can create anything.
 #[derive(Debug)]
 pub struct Server {
     routes: Routes,
@@ -34,7 +34,7 @@ impl Server {
     /// A server without a socket.
     ///
     /// # Errors
-    /// When the services cannot be described.
+    /// If the services cannot be described.
     pub fn new() -> anyhow::Result<Self> {
         let described = FileDescriptorSet::decode(drumlin_proto::FILE_DESCRIPTOR_SET)?;
         let mut methods = Vec::new();
@@ -65,10 +65,10 @@ impl Server {
         &self.methods
     }
 
-    /// Sends a message to a method, by its place; what it is answered.
+    /// Sends a message to the method with this index and returns the response.
     ///
     /// # Errors
-    /// When there is no such method, or no gRPC status in the answer.
+    /// If the method does not exist, or the response has no gRPC status.
     pub fn call(&self, method: usize, message: &[u8]) -> anyhow::Result<tonic::Code> {
         let path = self.methods.get(method).context("method does not exist")?;
         let mut bytes = BytesMut::with_capacity(message.len() + 5);
@@ -99,7 +99,7 @@ impl Server {
     }
 }
 
-/// A body that is there.
+/// A complete body.
 struct Whole(Option<Bytes>);
 
 impl http_body::Body for Whole {
@@ -114,7 +114,7 @@ impl http_body::Body for Whole {
     }
 }
 
-/// Operations over a class that is not there.
+/// Operations on an unavailable class.
 pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
     let node: NodeName = "n".parse()?;
     let class = Class {

@@ -1,9 +1,9 @@
-//! `drumlin`: the agent, the reconciler, and the operator's commands in one binary, all of which is here.
+//! `drumlin`: the agent, the reconciler and the commands for operators in one binary.
 //!
-//! - [`cli`], [`config`]: what it is told.
+//! - [`cli`], [`config`]: command line and configuration.
 //! - [`commands`]: a file per command.
 //! - [`server`], [`socket`]: gRPC on a unix socket.
-//! - [`quiet`]: what is done when the calls have ended.
+//! - [`quiet`]: work that is done while no call is in flight.
 //! - [`rpc`]: a folder per package, a file per service, a method per RPC.
 #![cfg_attr(
     test,
@@ -39,16 +39,16 @@ use std::process::ExitCode;
 use clap::Parser;
 use cli::{Cli, Command};
 
-/// The version, with the commit that it was built from where that is known.
+/// The version, with the commit of the build if known.
 pub(crate) const VERSION: &str = env!("DRUMLIN_VERSION");
 
-/// What the binary does.
+/// Runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::Guard = cli.command {
         return commands::guard::run();
     }
-    // Before there is a second thread, which would have a heap of its own.
+    // Set before a second thread exists, which would get its own heap.
     drumlin_core::host::heap::share();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -59,7 +59,7 @@ pub fn main() -> ExitCode {
         Err(error) => return failed(&anyhow::Error::new(error)),
     };
     let done = runtime.block_on(run(cli.command));
-    // What still runs is not waited for: the commands have waited as long as they wanted to.
+    // Remaining tasks are not awaited: the commands have already waited up to their own timeouts.
     runtime.shutdown_background();
     done.unwrap_or_else(|error| failed(&error))
 }

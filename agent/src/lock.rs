@@ -13,17 +13,17 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-/// Holds a state directory for as long as it lives; the kernel lets go of it with the process, however that ends.
+/// Lock on a state directory. The kernel releases it when the process ends for any reason.
 #[derive(Debug)]
 pub(crate) struct StateLock {
     _file: Flock<File>,
 }
 
 impl StateLock {
-    /// Makes `directory` if it is missing, and takes it.
+    /// Creates `directory` if it is missing, and locks it.
     ///
     /// # Errors
-    /// Names the pid of the agent that has it.
+    /// The error names the pid of the agent that holds the lock.
     pub(crate) fn take(directory: &Path) -> anyhow::Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -40,7 +40,7 @@ impl StateLock {
             .open(&path)
             .with_context(|| format!("could not open {}", path.display()))?;
         let mut holder = String::new();
-        // Read before the lock: whoever has it wrote its pid.
+        // Read before locking: the holder of the lock wrote its pid.
         let _ = file.read_to_string(&mut holder);
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(mut file) => {

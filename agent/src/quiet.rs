@@ -1,6 +1,6 @@
-//! What a burst of calls needed goes back to the host when no call has come for a while.
+//! Returns the memory of a burst of calls to the host when no call has arrived for a while.
 //!
-//! **Invariant:** nothing runs and no timer is set while nothing is asked.
+//! **Invariant:** nothing runs and no timer is set while no call arrives.
 
 use std::{
     convert::Infallible,
@@ -14,10 +14,10 @@ use std::{
 use drumlin_core::host::heap;
 use tokio::sync::Notify;
 
-/// How long no call must have come.
+/// Idle time after which memory is returned.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The calls that were answered.
+/// Counter of answered calls.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Calls(Arc<Counted>);
 
@@ -28,13 +28,13 @@ struct Counted {
 }
 
 impl Calls {
-    /// Notes that a call was answered.
+    /// Counts an answered call.
     pub(crate) fn note(&self) {
         self.0.answered.fetch_add(1, Ordering::Relaxed);
         self.0.more.notify_one();
     }
 
-    /// Gives memory back whenever it has become quiet, until it is dropped.
+    /// Returns memory after each burst of calls, until it is dropped.
     pub(crate) async fn trim_when_quiet(self) -> Infallible {
         loop {
             self.until_quiet().await;
@@ -42,7 +42,7 @@ impl Calls {
         }
     }
 
-    /// Waits for a call, and then until none has come for a while.
+    /// Waits for a call, then until no call has arrived for the idle time.
     async fn until_quiet(&self) {
         self.0.more.notified().await;
         loop {
@@ -75,7 +75,7 @@ mod tests {
         };
         tokio::join!(calls.until_quiet(), noting);
         assert!(begun.elapsed() >= QUIET * 6, "{:?}", begun.elapsed());
-        // What was noted while it waited has it wait once more at most.
+        // A call that is counted during the wait causes one more wait at most.
         let _ = timeout(2 * QUIET, calls.until_quiet()).await;
         assert!(timeout(hour, calls.until_quiet()).await.is_err());
     }

@@ -1,6 +1,6 @@
-//! The gRPC server: services, limits, and the end of it.
+//! The gRPC server: services, limits and shutdown.
 //!
-//! All services are on one socket. Clients of what CSI does not have may have one of their own, with those alone.
+//! All services are on one socket. A second socket can serve only the services beyond CSI.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -18,26 +18,26 @@ use crate::{
     rpc::{csi_v0, csi_v0_1, csi_v1, drumlin_v1, identity, reclaimspace, volumegroup},
 };
 
-/// What is served on a socket.
+/// The set of services on a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Offer {
     /// Every service.
     All,
-    /// The services that CSI does not have.
+    /// The services beyond CSI.
     BesideCsi,
 }
 
-/// So many calls a connection has at a time.
+/// Maximum number of concurrent calls of a connection.
 const CALLS: u32 = 128;
-/// The largest head of a request, in bytes.
+/// Maximum size of the headers of a request, in bytes.
 const HEADERS: u32 = 16 << 10;
-/// So much may be on its way before it is read, in bytes: the least that HTTP/2 begins with.
+/// HTTP/2 flow-control window, in bytes: the initial value of HTTP/2.
 const WINDOW: u32 = 65_535;
-/// So often a client is asked whether it is still there, and how long it has for the answer.
+/// Interval of keepalive pings, and the timeout of their answer.
 const PING: Duration = Duration::from_mins(1);
 const PONG: Duration = Duration::from_secs(20);
 
-/// Serves `routes` on `listener` until `stop`; calls that run then are answered first.
+/// Serves `routes` on `listener` until `stop`, then completes in-flight calls.
 pub(crate) async fn serve(
     routes: Routes,
     listener: UnixListener,
@@ -70,10 +70,10 @@ pub(crate) async fn serve(
     served.context("the server failed")
 }
 
-/// All that an agent serves; reflection names it and nothing else.
+/// All services of an agent; reflection lists exactly these.
 ///
 /// # Errors
-/// When the services cannot be described, which is a mistake of ours.
+/// If the services cannot be described, which is a bug.
 pub(crate) fn routes(
     operations: &Arc<Operations>,
     driver: &str,
@@ -101,7 +101,7 @@ pub(crate) fn routes(
     Ok(drumlin_v1::Front::new(own()).register(routes))
 }
 
-/// The services that are served, by name.
+/// The names of the services.
 fn services(offer: Offer) -> impl Iterator<Item = &'static str> {
     let beside = volumegroup::SERVICES.into_iter();
     let beside = beside
@@ -115,7 +115,7 @@ fn services(offer: Offer) -> impl Iterator<Item = &'static str> {
     beside.chain(csi.filter(move |_| offer == Offer::All))
 }
 
-/// What a caller gets when a call panics: INTERNAL, and the agent goes on.
+/// The response for a handler that panicked: INTERNAL; the agent continues.
 #[expect(clippy::needless_pass_by_value, reason = "the layer's signature")]
 fn panicked(
     cause: Box<dyn std::any::Any + Send + 'static>,

@@ -1,4 +1,4 @@
-//! The unix socket that the agent answers on.
+//! The unix socket that the agent serves.
 
 use std::{
     fs, io,
@@ -16,7 +16,7 @@ use nix::sys::{
 };
 use tokio::net::UnixListener;
 
-/// A bound socket; its file goes when this value does.
+/// A bound socket; its file is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     path: PathBuf,
@@ -24,7 +24,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// Binds `path`, mode 0600 from its first instant. The socket of a dead agent is replaced, that of a living one refused.
+    /// Binds `path`, with mode 0600 from the beginning. A stale socket is replaced; a socket that is in use is an
+    /// error.
     pub(crate) fn bind(path: &Path) -> anyhow::Result<(Self, UnixListener)> {
         if let Some(parent) = path.parent() {
             fs::DirBuilder::new()
@@ -34,7 +35,7 @@ impl Socket {
                 .with_context(|| format!("could not create directory {}", parent.display()))?;
         }
         clear(path)?;
-        // The umask is the process's, so this happens before anything else makes files.
+        // The umask is process-wide, so this happens before any other file is created.
         let before = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(path);
         umask(before);
@@ -52,7 +53,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Only our own: another agent may have taken the path since.
+        // Only the own socket: another agent may have bound the path since.
         if identity(&self.path).is_ok_and(|now| now == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
@@ -65,7 +66,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
-/// Makes room for a socket, unless somebody answers there.
+/// Removes a stale socket, unless another process serves it.
 fn clear(path: &Path) -> anyhow::Result<()> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,

@@ -5,18 +5,18 @@ use clap::ValueEnum;
 use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
-/// How a log line looks.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// For people.
+    /// Text for humans.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// A bare level is meant for us: what libraries say of their frames and polls drowns the calls.
+/// A bare level applies to the crates of this project only: logs of the libraries would bury the others.
 fn own(filter: &str) -> String {
     match filter {
         "debug" => "warn,drumlin=debug".to_owned(),
@@ -24,7 +24,7 @@ fn own(filter: &str) -> String {
     }
 }
 
-/// Begins to log what `filter` lets through, such as `info` or `drumlin=debug,warn`.
+/// Starts logging with `filter`, such as `info` or `drumlin=debug,warn`.
 pub(crate) fn start(format: LogFormat, filter: &str) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(own(filter)).with_context(|| {
         format!("log level {filter:?} is not a valid filter; use for example info or drumlin=debug")

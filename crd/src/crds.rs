@@ -1,4 +1,4 @@
-//! The custom resource definitions of the kinds there are.
+//! The custom resource definitions of all kinds.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::{GroupSnapshot, Snapshot, Volume, VolumeGroup};
 
-/// The definitions as they are given to an API server, each with the name of its file.
+/// The definitions for the API server, each with its file name.
 pub fn crds() -> Vec<(String, Value)> {
     let all = [
         Volume::crd(),
@@ -28,7 +28,7 @@ pub fn to_yaml(crd: &Value) -> String {
     serde_yaml::to_string(crd).unwrap_or_default()
 }
 
-/// What the derive leaves to be done.
+/// Changes to the derived definitions.
 fn finish(crd: &CustomResourceDefinition) -> Value {
     let mut crd = serde_json::to_value(crd).unwrap_or_default();
     tidy(&mut crd);
@@ -36,7 +36,7 @@ fn finish(crd: &CustomResourceDefinition) -> Value {
         .pointer_mut("/spec/versions")
         .and_then(Value::as_array_mut);
     for version in versions.into_iter().flatten() {
-        // A new object is InProgress to tools that look at it before we do, not Current.
+        // Tools that read a new object before the first reconciliation see it as InProgress, not as Current.
         if let Some(status) = version.pointer_mut("/schema/openAPIV3Schema/properties/status") {
             set(status, "default", json!({"observedGeneration": -1}));
         }
@@ -47,15 +47,15 @@ fn finish(crd: &CustomResourceDefinition) -> Value {
 fn tidy(value: &mut Value) {
     match value {
         Value::Object(map) => {
-            // Absent and null are the same to us, and a field that may be null cannot be asked for with has().
+            // Absent and null are equivalent, and has() in rules does not work for a nullable field.
             if map.get("nullable") == Some(&Value::Bool(true)) {
                 map.remove("nullable");
             }
-            // The server knows signed integers only, and warns of others.
+            // The server supports only signed integer formats and warns about others.
             if map.get("format").is_some_and(|format| format == "uint32") {
                 map.remove("format");
             }
-            // A structural schema has no word for it; the server refuses unknown fields when asked to be strict.
+            // A structural schema cannot express it; the server refuses unknown fields with strict validation.
             if map.get("additionalProperties") == Some(&Value::Bool(false)) {
                 map.remove("additionalProperties");
             }

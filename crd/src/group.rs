@@ -104,7 +104,7 @@ pub struct VolumeGroupSpec {
     pub deletion_policy: DeletionPolicy,
 }
 
-/// Kind of a group member: Volume or PersistentVolumeClaim.
+/// Kind of a group member: Volume or `PersistentVolumeClaim`.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -112,7 +112,7 @@ pub enum MemberKind {
     /// A Volume.
     #[default]
     Volume,
-    /// A PersistentVolumeClaim.
+    /// A `PersistentVolumeClaim`.
     PersistentVolumeClaim,
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn candidates(generator: &mut SchemaGenerator) -> Schema {
     by_kind_and_name(&generator.subschema_for::<Candidate>(), MOST_MEMBERS + 1)
 }
 
-/// Observed state of a VolumeGroup.
+/// Observed state of a `VolumeGroup`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeGroupStatus {

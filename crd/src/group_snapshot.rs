@@ -79,7 +79,7 @@ pub struct GroupSnapshotSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub node_name: Option<String>,
-    /// Name of the VolumeGroup of this namespace whose volumes are snapshotted.
+    /// Name of the `VolumeGroup` of this namespace whose volumes are snapshotted.
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = ("self == oldSelf", "groupName cannot be changed"))]
     pub group_name: String,
@@ -113,7 +113,7 @@ pub struct MemberSnapshot {
     pub ready_to_use: bool,
 }
 
-/// Observed state of a GroupSnapshot.
+/// Observed state of a `GroupSnapshot`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct GroupSnapshotStatus {

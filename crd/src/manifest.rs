@@ -1,4 +1,4 @@
-//! Reading manifests: many documents, strictly, with a line for everything that is wrong.
+//! Reads manifests: several documents, strictly, with a line number for every problem.
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
@@ -13,13 +13,13 @@ use crate::{
     yaml::{self, Location, Value, YamlError},
 };
 
-/// More documents than this are no manifest of a person's.
+/// Maximum number of documents in a manifest.
 pub const DOCUMENTS: usize = 10_000;
 
-/// More problems than these are not told of one text: each costs a reading of it.
+/// Maximum number of reported problems of a text: each requires parsing it again.
 const PROBLEMS: usize = 100;
 
-/// Which object a manifest is about.
+/// Key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectKey {
     /// Its kind, such as `Volume`.
@@ -36,7 +36,7 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// An object of one of our kinds, checked.
+/// A validated object of one of the kinds.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Object {
     /// A volume.
@@ -50,7 +50,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// Which object it is.
+    /// The key of the object.
     pub fn key(&self) -> ObjectKey {
         let kind = match self {
             Self::Volume(_) => "Volume",
@@ -76,13 +76,13 @@ impl Object {
         }
     }
 
-    /// One of its annotations.
+    /// The value of an annotation.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         let annotations = self.metadata().annotations.as_ref()?;
         annotations.get(key).map(String::as_str)
     }
 
-    /// The node that it names.
+    /// The node that it names, if any.
     pub fn node(&self) -> Option<&str> {
         match self {
             Self::Volume(volume) => volume.spec.node_name.as_deref(),
@@ -92,7 +92,7 @@ impl Object {
         }
     }
 
-    /// What this object may not be, given what it was.
+    /// Violations of immutability, compared with the earlier version of the object.
     pub fn wrong_after(&self, old: &Self) -> Vec<FieldError> {
         match (old, self) {
             (Self::Volume(old), Self::Volume(new)) => validate::volume_update(&old.spec, &new.spec),
@@ -108,18 +108,18 @@ impl Object {
     }
 }
 
-/// An object and where it was read.
+/// An object and its position in the manifest.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Document {
     /// The object.
     pub object: Object,
     /// The line, from 1, on which its document begins.
     pub line: usize,
-    /// Where its fields are found.
+    /// The source text of its fields.
     origin: Origin,
 }
 
-/// A document's text, and where in it the object is: at its top, or within a list.
+/// The text of a document, and the position of the object in it: at the top, or within a list.
 #[derive(Debug, Clone, PartialEq)]
 struct Origin {
     text: Arc<str>,
@@ -129,14 +129,14 @@ struct Origin {
 }
 
 impl Origin {
-    /// Where a field of the object stands.
+    /// The position of a field of the object.
     fn place(&self, field: &str) -> Location {
         let mut path = self.within.clone();
         path.extend(field.split('.').map(str::to_owned));
         self.below(Location::of(&self.text, &path))
     }
 
-    /// A place within the text as one of the whole manifest.
+    /// Converts a position within the text to one within the manifest.
     fn below(&self, place: Location) -> Location {
         Location {
             line: self.line + place.line - 1,
@@ -146,13 +146,13 @@ impl Origin {
 }
 
 impl Document {
-    /// Where a field such as `spec.mount.path` stands.
+    /// The position of a field such as `spec.mount.path`.
     pub fn place_of(&self, field: &str) -> Location {
         self.origin.place(field)
     }
 }
 
-/// What is wrong, and where.
+/// A problem and its position.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// The line, from 1.
@@ -160,10 +160,10 @@ pub struct Problem {
     /// The column, from 1.
     #[serde(default = "first_column")]
     pub column: usize,
-    /// The object, where it is known.
+    /// The object, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object: Option<ObjectKey>,
-    /// What is wrong, beginning with the field.
+    /// Description of the problem, beginning with the field.
     pub message: String,
 }
 
@@ -181,16 +181,16 @@ impl fmt::Display for Problem {
     }
 }
 
-/// What a manifest holds.
+/// The contents of a manifest.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Manifest {
-    /// The objects of our kinds.
+    /// The objects of the kinds of this project.
     pub documents: Vec<Document>,
-    /// Documents of other groups, as `apiVersion/kind`; they are none of our business.
+    /// Documents of other API groups, as `apiVersion/kind`; they are ignored.
     pub foreign: Vec<String>,
 }
 
-/// What every document begins with; empty where it does not, or not with texts.
+/// The type fields of a document; empty if missing or not strings.
 struct Head<'a> {
     api_version: &'a str,
     kind: &'a str,
@@ -208,7 +208,8 @@ impl<'a> Head<'a> {
     }
 }
 
-/// A document in full. What a server writes is allowed, so that `kubectl get -o yaml` can be kept as a file.
+/// A complete document. Fields written by a server are accepted, so that the output of `kubectl get -o yaml` is a valid
+/// manifest.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Full<S> {
@@ -254,10 +255,10 @@ struct Metadata {
     _self_link: Option<IgnoredAny>,
 }
 
-/// Reads a manifest, YAML or JSON. All of it is right, or none of it is used.
+/// Reads a manifest, YAML or JSON. It is used only if all of it is valid.
 ///
 /// # Errors
-/// What is wrong, each with its place; of very many the first.
+/// The problems, each with its position; up to a maximum number.
 pub fn read(text: &str) -> Result<Manifest, Vec<Problem>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut reader = Reader::default();
@@ -286,7 +287,7 @@ pub fn read(text: &str) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
-/// The documents of a text, each with the line, from 1, that it begins on.
+/// Splits a text into documents, each with its first line, from 1.
 fn split(text: &str) -> Vec<(usize, &str)> {
     let mut parts = Vec::new();
     let (mut begin, mut begin_line, mut offset) = (0, 1, 0);
@@ -295,7 +296,7 @@ fn split(text: &str) -> Vec<(usize, &str)> {
         let marker = line.trim_end();
         if marker == "---" || marker == "..." || marker.starts_with("--- ") {
             parts.push((begin_line, text.get(begin..offset).unwrap_or_default()));
-            // What stands behind the marker belongs to the next document.
+            // Text after the marker belongs to the next document.
             begin = if marker.starts_with("--- ") {
                 offset + 3
             } else {
@@ -352,7 +353,7 @@ impl Reader {
         if self.manifest.foreign.len() > foreign {
             return;
         }
-        // The same file under kubectl would mean something else, or be refused.
+        // kubectl would read the same file differently, or refuse it.
         for (place, word) in parsed.ambiguous {
             let message = format!(
                 "kubectl reads `{word}` without quotes as a boolean or a number: put it in quotes"
@@ -361,7 +362,7 @@ impl Reader {
         }
     }
 
-    /// An object, or a list of them, that begins on this line of its text.
+    /// Reads an object, or a list of objects, that begins on this line of the text.
     fn value(&mut self, value: Value, origin: &Origin, line: usize) {
         let here = origin.below(Location { line, column: 1 });
         let mut head = Head::of(&value);
@@ -454,7 +455,7 @@ impl Reader {
     }
 }
 
-/// A kind of object with a checked spec, and what is wrong with it.
+/// A kind of object with a validated spec.
 pub(crate) type CheckedObject = (Object, Vec<FieldError>);
 
 pub(crate) fn make_volume(metadata: ObjectMeta, spec: VolumeSpec) -> CheckedObject {

@@ -6,56 +6,55 @@ use sha2::{Digest, Sha256};
 pub const GROUP: &str = "drumlin.dev";
 /// The version of all kinds.
 pub const VERSION: &str = "v1alpha1";
-/// What `apiVersion` must say.
+/// The required value of `apiVersion`.
 pub const API_VERSION: &str = "drumlin.dev/v1alpha1";
 
-/// `absent` destroys what the object stands for, by its `deletionPolicy`, and keeps the object.
+/// `absent` deletes or releases the storage of the object, according to its `deletionPolicy`, and keeps the object.
 pub const STATE: &str = "drumlin.dev/state";
-/// Any new value makes the object be looked at now.
+/// Any new value triggers an immediate reconciliation.
 pub const RECONCILE_AT: &str = "drumlin.dev/reconcile-at";
-/// `true` leaves the object alone.
+/// `true` pauses the reconciliation of the object.
 pub const PAUSED: &str = "drumlin.dev/paused";
-/// The name of a node that is gone for ever: nothing that it had is waited for.
+/// The name of a permanently lost node: its resources are not waited for.
 pub const ABANDON: &str = "drumlin.dev/abandon";
-/// Keeps an object at the API server until the agent has nothing of it any more.
+/// Finalizer: keeps an object on the API server until the agent has deleted or released its storage.
 pub const FINALIZER: &str = "drumlin.dev/agent";
-/// The handle of what the object shall have instead of something new: an administrator's word.
+/// The handle of a resource that the object adopts instead of creating one; set by an administrator.
 pub const ADOPT: &str = "drumlin.dev/adopt";
 
-/// The policy that keeps it to administrators.
+/// The admission policy that restricts it to administrators.
 pub const ADOPT_POLICY: &str = "drumlin-adopt";
 
-/// Where the object comes from that something was made for, with what the agent keeps of it: [`OF_DIRECTORY`] or
-/// [`OF_CLUSTER`].
+/// Owner parameter: the source of the object, [`OF_DIRECTORY`] or [`OF_CLUSTER`].
 pub const OWNER: &str = "drumlin.dev/owner";
-/// It comes from a file.
+/// The object is from a manifest file.
 pub const OF_DIRECTORY: &str = "dir";
-/// It comes from an API server.
+/// The object is from an API server.
 pub const OF_CLUSTER: &str = "kube";
-/// Its kind.
+/// Owner parameter: kind of the object.
 pub const OWNER_KIND: &str = "drumlin.dev/kind";
-/// Its namespace.
+/// Owner parameter: namespace of the object.
 pub const OWNER_NAMESPACE: &str = "drumlin.dev/namespace";
-/// Its name.
+/// Owner parameter: name of the object.
 pub const OWNER_NAME: &str = "drumlin.dev/name";
-/// What makes an object that is made again another one.
+/// Owner parameter: incarnation, which distinguishes a recreated object.
 pub const INCARNATION: &str = "drumlin.dev/incarnation";
-/// The id of its namespace.
+/// Owner parameter: UID of the namespace.
 pub const TENANT: &str = "drumlin.dev/namespace-uid";
-/// `true` when the object has let go of it.
+/// Owner parameter: `true` after the object has released it.
 pub const RELEASED: &str = "drumlin.dev/released";
-/// So many members a group can have.
+/// Maximum number of members of a group.
 pub const MOST_MEMBERS: usize = 1024;
-/// The claim that a provisioner has made a volume for.
+/// The `PersistentVolumeClaim` for which a provisioner created a volume.
 pub const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
 /// The namespace of that claim.
 pub const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
-/// The handle of a lost volume that shall be made anew, empty.
+/// The handle of a lost volume that is to be created again, empty.
 pub const RECREATE: &str = "drumlin.dev/recreate";
 
-/// The name under which the agent knows an object: `<prefix>-` and 32 hexadecimal digits of its identity.
+/// The CSI name of an object: `<prefix>-` and 32 hexadecimal digits of a hash of its identity.
 ///
-/// An incarnation makes an object that is made again another one; without it, it is the same.
+/// With an incarnation a recreated object has another name; without one it has the same name.
 pub fn csi_name(
     prefix: &str,
     kind: &str,
@@ -82,24 +81,24 @@ fn is_part(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }
 
-/// Whether a text is a DNS label (RFC 1123): 1–63 lower-case letters, digits and `-`.
+/// Returns true if `text` is a DNS label (RFC 1123): 1–63 lower-case letters, digits and `-`.
 pub fn is_label(text: &str) -> bool {
     text.len() <= 63 && is_part(text)
 }
 
-/// Whether a text is what Kubernetes calls a DNS subdomain: parts of lower-case letters, digits and `-`, joined by dots,
-/// at most 253 bytes. A part may be longer than a label.
+/// Returns true if `text` is a DNS subdomain as in Kubernetes: parts of lower-case letters, digits and `-`, joined by
+/// dots, at most 253 bytes. A part may be longer than a label.
 pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }
 
-/// The class that an id of the agent's names (`<node>/<class>/<key>`).
+/// The class that a handle names (`<node>/<class>/<key>`).
 pub fn class_of(handle: &str) -> Option<&str> {
     let class = handle.rsplit('/').nth(1)?;
     is_label(class).then_some(class)
 }
 
-/// The node that an id of the agent's names (`<node>/<class>/<key>`).
+/// The node that a handle names (`<node>/<class>/<key>`).
 pub fn node_of(handle: &str) -> Option<&str> {
     let (node, rest) = handle.split_once('/')?;
     (!node.is_empty() && rest.contains('/')).then_some(node)

@@ -5,17 +5,17 @@ use std::{fmt, str::FromStr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Billionths: the finest that Kubernetes tells apart.
+/// Billionths: the resolution of quantities in Kubernetes.
 const NANOS: u128 = 1_000_000_000;
-/// A number of billionths with more digits than this is more than any disk has.
+/// Maximum number of digits of a number of billionths; larger than any disk.
 const MOST_DIGITS: usize = 30;
 
-/// A quantity as it was written. It is a text and only a text: a number that lost its unit must not be one.
+/// A quantity as written. Only strings are accepted: a number could have lost its unit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Quantity(#[schemars(length(max = 64))] pub String);
 
-/// Why a text is no quantity of bytes.
+/// Error for an invalid quantity of bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantityError(String);
 
@@ -38,10 +38,10 @@ impl Quantity {
         Self(bytes.to_string())
     }
 
-    /// The bytes, a fraction of one rounded up.
+    /// The number of bytes, rounded up.
     ///
     /// # Errors
-    /// When it is not written as a quantity, is negative, or is more than 2⁶³ − 1 bytes.
+    /// If it is not a valid quantity, is negative, or exceeds 2⁶³ − 1 bytes.
     pub fn bytes(&self) -> Result<u64, QuantityError> {
         u64::try_from(self.nanos()?.div_ceil(NANOS))
             .ok()
@@ -49,10 +49,10 @@ impl Quantity {
             .ok_or_else(|| self.too_large())
     }
 
-    /// The billionths of a byte, what is finer rounded up as Kubernetes does; it compares two quantities exactly.
+    /// The number of billionths of a byte, rounded up as in Kubernetes; for exact comparison of two quantities.
     ///
     /// # Errors
-    /// When it is not written as a quantity, is negative, or is far more than a disk can have.
+    /// If it is not a valid quantity, is negative, or is far larger than any disk.
     pub fn nanos(&self) -> Result<u128, QuantityError> {
         let text = self.0.as_str();
         if text.starts_with('-') {
@@ -80,7 +80,7 @@ impl Quantity {
         for _ in 0..kibis {
             times_1024(&mut digits);
         }
-        // How many digits stand before the point of the number of billionths.
+        // Number of digits before the decimal point of the number of billionths.
         let zeros = digits.iter().take_while(|digit| **digit == 0).count();
         let length = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let count = length(digits.len()) - length(zeros) - length(fraction.len()) + tens + 9;
@@ -107,7 +107,7 @@ impl Quantity {
     }
 }
 
-/// What stands behind the number: 1024 to one power, times 10 to another.
+/// The suffix of the number: a power of 1024 times a power of 10.
 struct Unit {
     kibis: u8,
     tens: i64,
@@ -141,7 +141,7 @@ impl Unit {
     }
 }
 
-/// Multiplies a number that is written as decimal digits; whatever its length, no digit is lost.
+/// Multiplies a number given as decimal digits, exactly and of any length.
 fn times_1024(digits: &mut Vec<u8>) {
     let mut carry = 0_u16;
     for digit in digits.iter_mut().rev() {
@@ -205,7 +205,7 @@ mod tests {
             ("0e99", 0),
             ("9223372036854775807", i64::MAX.unsigned_abs()),
             ("8388607Ti", 8_388_607 << 40),
-            // What is smaller than can be told apart is still more than nothing.
+            // An amount below the resolution is still more than zero.
             ("0.5", 1),
             ("1500m", 2),
             ("1u", 1),

@@ -1,4 +1,4 @@
-//! Objects as an API server has them: judged by the same rules as a manifest's.
+//! Objects from an API server, validated by the same rules as manifests.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
@@ -12,10 +12,10 @@ use crate::{
 };
 
 impl Object {
-    /// An object of `kind` with the metadata and the spec that a server has of it.
+    /// Builds an object of `kind` from the metadata and the spec on the server.
     ///
     /// # Errors
-    /// What is wrong with it, such as a field of a newer version.
+    /// A description of the problem, such as a field of a newer version.
     pub fn served(kind: &str, metadata: ObjectMeta, spec: Value) -> Result<Self, Vec<FieldError>> {
         let (object, wrong) = match kind {
             "Volume" => made(metadata, spec, make_volume)?,

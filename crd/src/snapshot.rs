@@ -105,7 +105,7 @@ pub struct SnapshotSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub volume_name: Option<String>,
-    /// A PersistentVolumeClaim of this namespace.
+    /// A `PersistentVolumeClaim` of this namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub persistent_volume_claim_name: Option<String>,

@@ -1,4 +1,4 @@
-//! What every kind's status has.
+//! The common fields of the status of every kind.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};

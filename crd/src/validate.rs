@@ -1,4 +1,5 @@
-//! The rules of the schemas, for manifests that no API server has seen: the same verdicts, the same words.
+//! The validation rules of the schemas, for manifests that were not checked by an API server: same results, same
+//! messages.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +8,16 @@ use crate::{
     VolumeGroupSpec, VolumeMount, VolumeSource, VolumeSpec, names,
 };
 
-/// What is wrong with a field.
+/// A problem of a field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
     /// The path of the field, such as `spec.mount.path`.
     pub field: String,
-    /// What is wrong with it, and what would be right.
+    /// Description of the problem, and what is valid.
     pub message: String,
 }
 
-/// Collects what is wrong, each with its field.
+/// Collects problems with their fields.
 #[derive(Debug, Default)]
 struct Checks(Vec<FieldError>);
 
@@ -50,7 +51,7 @@ impl Checks {
         );
     }
 
-    /// A node that was named stays.
+    /// A node name is immutable once set.
     fn node(&mut self, old: Option<&String>, new: Option<&String>) {
         self.that(
             old.is_none() || old == new,
@@ -60,7 +61,7 @@ impl Checks {
     }
 }
 
-/// What is wrong with a volume's spec, by itself.
+/// Problems of the spec of a volume.
 pub fn volume(spec: &VolumeSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
@@ -135,7 +136,7 @@ fn check_mount(checks: &mut Checks, mount: &VolumeMount) {
     );
 }
 
-/// What is wrong with a snapshot's spec, by itself.
+/// Problems of the spec of a snapshot.
 pub fn snapshot(spec: &SnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
@@ -154,7 +155,7 @@ pub fn snapshot(spec: &SnapshotSpec) -> Vec<FieldError> {
     checks.0
 }
 
-/// What is wrong with a group's spec, by itself.
+/// Problems of the spec of a group.
 pub fn group(spec: &VolumeGroupSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
@@ -203,7 +204,7 @@ fn check_selector(checks: &mut Checks, selector: &Selector) {
     }
 }
 
-/// What is wrong with a group snapshot's spec, by itself.
+/// Problems of the spec of a group snapshot.
 pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
@@ -212,7 +213,7 @@ pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<FieldError> {
     checks.0
 }
 
-/// What a group's spec may not become from what it was.
+/// Violations of immutability between two specs of a group.
 pub fn group_update(old: &VolumeGroupSpec, new: &VolumeGroupSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
@@ -224,7 +225,7 @@ pub fn group_update(old: &VolumeGroupSpec, new: &VolumeGroupSpec) -> Vec<FieldEr
     checks.0
 }
 
-/// What a group snapshot's spec may not become from what it was.
+/// Violations of immutability between two specs of a group snapshot.
 pub fn group_snapshot_update(old: &GroupSnapshotSpec, new: &GroupSnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
@@ -236,7 +237,7 @@ pub fn group_snapshot_update(old: &GroupSnapshotSpec, new: &GroupSnapshotSpec) -
     checks.0
 }
 
-/// What a volume's spec may not become from what it was.
+/// Violations of immutability between two specs of a volume.
 pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
@@ -277,15 +278,15 @@ pub fn volume_update(old: &VolumeSpec, new: &VolumeSpec) -> Vec<FieldError> {
     checks.0
 }
 
-/// What a snapshot's spec may not become from what it was.
+/// Violations of immutability between two specs of a snapshot.
 pub fn snapshot_update(old: &SnapshotSpec, new: &SnapshotSpec) -> Vec<FieldError> {
     let mut checks = Checks::default();
     checks.node(old.node_name.as_ref(), new.node_name.as_ref());
     checks.that(old.source == new.source, "spec.source", "cannot be changed");
     checks.0
 }
-/// Whether what is said still is what was said. Who leaves it out says nothing: whether what he says later is so is seen where
-/// the volume is.
+/// Returns true if a field is unchanged. A field that was omitted before may be set: the agent checks it against the
+/// volume.
 fn is_kept<T: PartialEq>(old: Option<&T>, new: Option<&T>) -> bool {
     old.is_none() || new.is_none() || old == new
 }

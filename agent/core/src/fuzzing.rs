@@ -1,4 +1,4 @@
-//! What reads the bytes of strangers, for fuzzers. No part of what this crate is for.
+//! Entry points for fuzzers: the parsers of untrusted input. Not part of the API.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use crate::{
     types::{AbsolutePath, ClassName, Handle, Name, NodeName, Reference},
 };
 
-/// The text of a volume group, as LVM has it on disks.
+/// The metadata text of an LVM volume group.
 pub fn lvm_metadata(text: &str) {
     lvm::read_metadata(text);
 }
 
-/// Both ends of a device, which belong to whoever has the volume.
+/// Both ends of a device, whose contents the user of the volume controls.
 pub fn superblocks(head: &[u8], tail: &[u8]) {
     host::probe_bytes(head, tail);
 }
 
-/// `/proc/self/mountinfo`, in which tenants choose names.
+/// `/proc/self/mountinfo`, in which tenants control names.
 pub fn mount_table(text: &[u8]) {
     let Ok(table) = MountTable::parse(text) else {
         return;
@@ -31,10 +31,10 @@ pub fn mount_table(text: &[u8]) {
     let _ = table.holding(Path::new("/"));
 }
 
-/// Ids, names and paths of callers.
+/// Handles, names and paths of callers.
 ///
 /// # Panics
-/// When an id is not given out as it was read.
+/// If a handle is not formatted as it was parsed.
 pub fn ids(text: &str) {
     if let Some(handle) = Handle::parse(text) {
         assert_eq!(handle.to_string(), text);

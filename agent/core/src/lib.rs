@@ -1,13 +1,13 @@
-//! The operations on volumes and snapshots, and the back ends that keep their bytes.
+//! The operations on volumes and snapshots, and the back ends that store their data.
 //!
-//! - [`types`]: checked newtypes; what has passed them is not checked again.
+//! - [`types`]: validated newtypes; their values are not validated again.
 //! - [`ops`]: the rules of volumes, snapshots and nodes, once for all back ends and callers.
 //! - [`backend`]: the trait that stores images, and its implementations.
 //! - [`host`]: the crate for programs, block devices, file systems and mounts of this machine.
-//! - [`fail`]: named points where a test build can be stopped.
+//! - [`fail`]: fail points, where a test build can be killed.
 //!
 //! **Invariant:** this crate names no protobuf type, no gRPC code and no Kubernetes type.
-//! **Invariant:** the disk is the record; nothing here caches what the disk says.
+//! **Invariant:** the disk is the source of truth; nothing here caches its state.
 #![cfg_attr(
     test,
     allow(

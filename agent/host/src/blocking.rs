@@ -1,26 +1,27 @@
-//! Work that blocks a thread, off the threads that answer calls.
+//! Runs blocking work outside of the async worker threads.
 //!
-//! tokio has 512 threads for that, and gives one of them to a worker whose task blocks in place, as the reconciler's do:
-//! were all of them waiting for a disk, nothing would be answered any more. So most work may have a part of them only.
+//! tokio has 512 blocking threads, and also gives one of them to a worker whose task blocks in place, as tasks of the
+//! reconciler do. If all of them waited for an unresponsive disk, the agent could not answer any call. So most work is
+//! limited to a part of them.
 
 use tokio::sync::Semaphore;
 
 use crate::{Error, Kind, Result};
 
-/// So much work may wait for disks at a time. The rest of the threads is for what must go on meanwhile.
+/// Maximum number of threads for work that may wait for disks. The remaining threads are for work that must not wait.
 const MOST: usize = 384;
 
 static FREE: Semaphore = Semaphore::const_new(MOST);
 
-/// Runs `work` on a thread where blocking is allowed. Once begun it runs to its end, whatever becomes of the caller.
+/// Runs `work` on a blocking thread. Once started it runs to completion, even if the caller is cancelled.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     blocking_within(&FREE, work).await
 }
 
-/// The same for work that must not wait for others, such as what a Probe does. There is little of it at a time: the
-/// caller sees to that.
+/// Like [`blocking`], but not limited: for work that must not wait for others, such as that of Probe. Callers must
+/// limit its amount.
 pub async fn blocking_at_once<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -39,9 +40,9 @@ async fn blocking_within<T: Send + 'static>(
     free: &'static Semaphore,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    // It is never closed.
+    // The semaphore is never closed.
     let permit = free.acquire().await;
-    // The thread keeps it until it is done, even when nobody waits for it any more.
+    // The thread keeps the permit until it has finished, even if the caller was cancelled.
     blocking_at_once(move || {
         let _permit = permit;
         work()

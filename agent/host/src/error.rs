@@ -1,46 +1,46 @@
-//! Errors by what the caller should do about them.
+//! Errors, classified by what the caller should do about them.
 
 use std::fmt;
 
-/// What this crate's fallible functions return.
+/// Result of the fallible functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a caller should do about an [`Error`]; the fronts turn it into a code of their protocol.
+/// Kind of an [`Error`], by what the caller should do about it; the gRPC services convert it to their codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The request is wrong; mend it.
+    /// The request is invalid; correct it.
     Invalid,
     /// No such volume, snapshot or node.
     NotFound,
-    /// The name is taken by something with other arguments.
+    /// The name is in use by an object with other arguments.
     Conflict,
-    /// Another change of the same object runs; ask again.
+    /// Another operation on the same object is in flight; repeat the call.
     Busy,
-    /// A page token that no list gave out, or whose list is gone; start again without it.
+    /// The page token was not issued by a list call; restart the listing without it.
     StaleToken,
-    /// Somebody uses the object; the message says who.
+    /// The object is in use; the message names the user.
     InUse,
-    /// The object or the agent is not in the state that the call needs.
+    /// The object or the agent is not in the state that the call requires.
     Precondition,
-    /// No such size can be had; another size may.
+    /// The size is not possible; another size may be.
     OutOfRange,
-    /// No room here; another node may have it.
+    /// Not enough space on this node; another node may have it.
     NoSpace,
-    /// The object lives on another node.
+    /// The object is on another node.
     WrongNode,
-    /// Something is left behind; the same call again finishes or undoes it.
+    /// The operation is incomplete; repeating the same call completes or undoes it.
     HalfDone,
-    /// A program failed; its change was undone.
+    /// An external command failed; its change was undone.
     Command,
-    /// The operating system refused; the change was undone.
+    /// An operating system call failed; the change was undone.
     Io,
-    /// Our own mistake.
+    /// A bug in the agent.
     Bug,
 }
 
-/// A failure: its kind, what was attempted with which object, and what caused it.
+/// An error: its kind, what was attempted on which object, and the cause.
 ///
-/// `Display` leaves the source out; print the chain at the border.
+/// `Display` omits the source; print the chain at the boundary.
 pub struct Error {
     kind: Kind,
     message: String,
@@ -57,12 +57,12 @@ impl Error {
         }
     }
 
-    /// The request is wrong; `message` names the field.
+    /// The request is invalid; `message` names the field.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
     }
 
-    /// There is no such object.
+    /// The object does not exist.
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(Kind::NotFound, message)
     }

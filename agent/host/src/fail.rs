@@ -1,9 +1,9 @@
-//! Named points where a test build can be stopped: between any two steps of a change.
+//! Fail points: named places, between any two steps of an operation, where a test build can be killed.
 //!
-//! `DRUMLIN_FAIL=<name>[:<hits>]` makes the process kill itself (as `kill -9` would) when it comes
-//! to the point `<name>` for the `<hits>`th time (the first when left out); of several names with commas between them, the
-//! first one that it comes to. It says on its standard error which one that is. With `DRUMLIN_FAIL_BY=stop` it stops there,
-//! as by `kill -STOP`, and goes on when it is told to. Release builds have no such points.
+//! `DRUMLIN_FAIL=<name>[:<hits>]` makes the process kill itself (like `kill -9`) when it reaches the fail point
+//! `<name>` for the `<hits>`th time (default: the first). Of several names separated by commas, the first one reached
+//! is used. The process prints its name to standard error. With `DRUMLIN_FAIL_BY=stop` the process stops there, like
+//! `kill -STOP`, and continues after SIGCONT. Release builds have no fail points.
 
 /// Kills this process with SIGKILL if the environment asks for it at `name`; does nothing in a release build.
 #[cfg(debug_assertions)]
@@ -36,12 +36,13 @@ pub fn point(name: &str) {
     {
         let stops = std::env::var("DRUMLIN_FAIL_BY").is_ok_and(|how| how == "stop");
         if stops {
-            // To this thread: one for the process would be taken by any, and this one would go on a while.
+            // Sent to this thread: a signal for the process could be delivered to another thread, and this one would
+            // continue for a while.
             let _ = raise(Signal::SIGSTOP);
             return;
         }
         let _ = writeln!(std::io::stderr(), "killed at {name}");
-        // Nothing may run after this instant, no destructor and no other thread: only SIGKILL does that.
+        // No destructor and no other thread may run after this point: only SIGKILL guarantees that.
         let _ = kill(nix::unistd::getpid(), Signal::SIGKILL);
         loop {
             std::thread::park();
@@ -54,7 +55,7 @@ pub fn point(name: &str) {
 #[inline]
 pub fn point(_name: &str) {}
 
-/// A time that a test build can be told to make shorter, in milliseconds, by a variable of its environment.
+/// A duration that an environment variable can shorten in test builds, in milliseconds.
 #[cfg(debug_assertions)]
 pub fn shortened(variable: &str, time: std::time::Duration) -> std::time::Duration {
     let told = std::env::var(variable).ok();
@@ -62,7 +63,7 @@ pub fn shortened(variable: &str, time: std::time::Duration) -> std::time::Durati
     told.map_or(time, std::time::Duration::from_millis)
 }
 
-/// The time itself: a release build is told nothing.
+/// Returns `time`: release builds ignore the variable.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub fn shortened(_variable: &str, time: std::time::Duration) -> std::time::Duration {

@@ -1,11 +1,11 @@
-//! `drumlin adopt`: what is kept is given to an object.
+//! `drumlin adopt`: assigns a retained resource to an object.
 
 use drumlin_reconciler::kept;
 
 use super::print::print;
 use crate::cli::AdoptArguments;
 
-/// Gives it.
+/// Assigns it.
 pub(crate) async fn run(arguments: &AdoptArguments) -> anyhow::Result<()> {
     let (host, handle) = (&arguments.host, &arguments.handle);
     let name = split(&arguments.name);

@@ -1,4 +1,4 @@
-//! `drumlin agent`: serves CSI until it is told to stop.
+//! `drumlin agent`: serves CSI until it is stopped.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -18,20 +18,20 @@ use crate::{
     telemetry,
 };
 
-/// How long running changes may take to end before the agent goes without them: a repeat finishes or undoes them.
-/// With twice the grace below it stays under the ten seconds that service managers commonly give.
+/// Timeout for in-flight operations at shutdown; a repeated call completes or undoes those that remain. Together with
+/// twice the grace period below it stays below the ten seconds that service managers commonly allow.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// How long a client may keep a call open, and the reconciler may take, after all changes have ended.
+/// Grace period for open calls and for the reconciler, after all operations have ended.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Runs the agent, and the reconciler beside it when there are manifests.
+/// Runs the agent, and also the reconciler if a source of objects is configured.
 pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let config = Config::load(&arguments)?;
     telemetry::start(config.log_format, &config.log_filter)?;
     check_host()?;
     raise_limits();
     let _lock = StateLock::take(&config.state_dir)?;
-    // Before anything can be half-done: from here on a signal ends the agent in order.
+    // Before the first operation: from here on a signal shuts the agent down in order.
     let signals = Signals::new()?;
     let (socket, listener) = Socket::bind(config.endpoint.path())?;
     let mut listeners = vec![(listener, Offer::All)];
@@ -69,7 +69,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
     let reconciling = reconciler.map(|reconciler| {
-        // An agent that follows nothing any more is better ended, and started again, than alive.
+        // If the reconciler stops, the agent exits too, so that the service manager restarts it.
         let ending = stop.clone().drop_guard();
         let reconciling = reconciler.run(stop.clone());
         tokio::spawn(async move {
@@ -90,7 +90,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     served
 }
 
-/// Answers calls until `stop`, then waits for running changes, also for those whose callers have gone away.
+/// Serves calls until `stop`, then waits for in-flight operations, including those whose callers have disconnected.
 async fn serve_until_stopped(
     operations: &Arc<Operations>,
     driver: &str,
@@ -113,7 +113,7 @@ async fn serve_until_stopped(
             served = answered => served.map(drop),
             () = given_up => Ok(()),
         };
-        // A server that failed ends everything else too.
+        // If one server fails, everything else is stopped too.
         stop.cancel();
         served
     };
@@ -131,7 +131,7 @@ async fn serve_until_stopped(
     served
 }
 
-/// Lets the agent have as many files open as a group snapshot of very many volumes needs: two images and a mount of each.
+/// Raises the limit of open files for group snapshots of many volumes: each volume needs two images and a mount.
 fn raise_limits() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     const WANTED: u64 = 8192;
@@ -149,7 +149,7 @@ fn raise_limits() {
     }
 }
 
-/// Says in one line what this host lacks.
+/// Checks the requirements on this host; the error names all missing ones in one line.
 fn check_host() -> anyhow::Result<()> {
     if !nix::unistd::Uid::effective().is_root() {
         anyhow::bail!(

@@ -1,4 +1,4 @@
-//! `drumlin completions`: a script for a shell.
+//! `drumlin completions`: the completion script for a shell.
 
 use clap::CommandFactory;
 use clap_complete::{Shell, generate};

@@ -1,4 +1,4 @@
-//! `drumlin controller`: what is a cluster's and no node's.
+//! `drumlin controller`: the cluster-wide controller.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::signals::Signals;
 use crate::{cli::ControllerArguments, config};
 
-/// Runs the controller until it is told to stop.
+/// Runs the controller until it is stopped.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     config::check_driver(&arguments.driver_name)?;
     arguments.log.start()?;

@@ -1,4 +1,4 @@
-//! `drumlin delete`: what no object asks for is destroyed, once a person has seen what that is.
+//! `drumlin delete`: deletes a retained resource, after confirmation.
 
 use std::io::{self, BufRead, IsTerminal};
 
@@ -8,7 +8,7 @@ use drumlin_reconciler::kept::Deletion;
 use super::print::{note, print};
 use crate::cli::DeleteArguments;
 
-/// Shows it, asks, and deletes it.
+/// Shows the resource, asks for confirmation and deletes it.
 pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
     let (host, handle) = (&arguments.host, &arguments.handle);
     let deletion = Deletion::of(host.endpoint.path(), &host.state_dir, handle).await?;

@@ -1,4 +1,4 @@
-//! `drumlin driver-info`: says on a socket who the driver is, for a sidecar that is at no node.
+//! `drumlin driver-info`: serves name and capabilities of the driver, for a sidecar that runs without a node.
 
 use anyhow::Context;
 use drumlin_proto::Endpoint;
@@ -8,7 +8,7 @@ use tonic::service::Routes;
 use super::signals::Signals;
 use crate::{cli::DriverInfoArguments, config, rpc::driver_info, server, socket::Socket};
 
-/// Serves until it is told to stop.
+/// Serves until it is stopped.
 pub(crate) async fn run(arguments: DriverInfoArguments) -> anyhow::Result<()> {
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
     config::check_driver(&arguments.driver_name)?;

@@ -1,10 +1,10 @@
-//! `drumlin guard`: lets writers go on that wait for an agent that has died.
+//! `drumlin guard`: the thaw watchdog, which thaws and resumes what was quiesced if the agent dies.
 
 use std::{io, os::fd::AsFd, process::ExitCode};
 
 use drumlin_core::host::quiesce::{self, WatchdogReport};
 
-/// Watches over what the agent holds, until that says that it is over. Its input is a socket to the agent.
+/// Watches the agent until it reports the end of the freeze barrier. Standard input is a socket to the agent.
 #[expect(clippy::print_stderr, reason = "the agent that would log it is gone")]
 pub(crate) fn run() -> ExitCode {
     let input = io::stdin().as_fd().try_clone_to_owned();

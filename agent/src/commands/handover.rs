@@ -1,4 +1,4 @@
-//! `drumlin handover`: what is kept of an object whose manifest is away goes to the other side.
+//! `drumlin handover`: hands a retained resource over between manifest files and the API server.
 
 use drumlin_crd::ObjectKey;
 use drumlin_reconciler::kept;
@@ -6,7 +6,7 @@ use drumlin_reconciler::kept;
 use super::{adopt::split, print::print};
 use crate::cli::HandoverArguments;
 
-/// Says so to the reconciler.
+/// Records the handover for the reconciler.
 pub(crate) fn run(arguments: &HandoverArguments) -> anyhow::Result<()> {
     let (namespace, name) = split(&arguments.name);
     let key = ObjectKey {

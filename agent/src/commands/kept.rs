@@ -1,4 +1,4 @@
-//! `drumlin kept`: what the agent has and no object asks for.
+//! `drumlin kept`: lists resources that no object refers to.
 
 use drumlin_reconciler::{kept, status::Form};
 

@@ -1,4 +1,4 @@
-//! `drumlin ping`: whether an agent answers.
+//! `drumlin ping`: checks that an agent responds.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use drumlin_proto::{
 use super::print::print;
 use crate::cli::PingArguments;
 
-/// So long it may take.
+/// Timeout of the call.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Asks once who is there.
+/// Makes one `GetPluginInfo` call and prints the answer.
 pub(crate) async fn run(arguments: PingArguments) -> anyhow::Result<()> {
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
     let mut client = IdentityClient::new(drumlin_proto::connect(endpoint.path())?);

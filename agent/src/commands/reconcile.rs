@@ -1,4 +1,4 @@
-//! `drumlin reconcile`: the reconciler alone, against the socket of an agent.
+//! `drumlin reconcile`: the reconciler alone, as a client of the socket of an agent.
 
 use anyhow::Context;
 use drumlin_proto::Endpoint;
@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::signals::Signals;
 use crate::cli::ReconcileArguments;
 
-/// Runs the reconciler until it is told to stop.
+/// Runs the reconciler until it is stopped.
 pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
     arguments.log.start()?;

@@ -1,4 +1,4 @@
-//! `drumlin rollback`: the volumes of a group snapshot get their bytes of its moment back.
+//! `drumlin rollback`: rolls the volumes of a group snapshot back to it.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,12 +16,12 @@ use tonic::{Code, Status, transport::Channel};
 use super::print::{note, print};
 use crate::cli::{GroupSnapshotKind, RollbackArguments};
 
-/// So often it is asked again.
+/// Pause between attempts.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So long what it is asked for must stay the same before it is given up.
+/// Timeout without progress: the command gives up when the message of the agent has not changed for this long.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// Asks until it is done.
+/// Repeats the call until the rollback is complete.
 pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     let GroupSnapshotKind::Group = arguments.kind;
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
@@ -60,7 +60,7 @@ fn now() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// The agent's id of what is wanted: given, or that of a manifest's object.
+/// The handle of the group snapshot: given as such, or looked up by the name of the object.
 fn id(arguments: &RollbackArguments) -> anyhow::Result<String> {
     let which = &arguments.which;
     if which.matches('/').count() == 2 {
@@ -86,7 +86,7 @@ fn id(arguments: &RollbackArguments) -> anyhow::Result<String> {
     }
 }
 
-/// What must not be given up half-way is asked for again until it has an end.
+/// Repeats the call while the rollback is in progress, because it must not be abandoned half-way.
 async fn ask(
     client: &mut GroupControllerClient<Channel>,
     request: &RollbackVolumeGroupSnapshotRequest,
@@ -118,12 +118,12 @@ async fn ask(
     }
 }
 
-/// Whether the agent has said it.
+/// Returns true if the status was sent by the agent, and is not a local transport error.
 fn is_answer(status: &Status) -> bool {
     std::error::Error::source(status).is_none()
 }
 
-/// Whether asking again helps: another call is running, or this one was begun.
+/// Returns true if the call should be repeated: another operation is in flight, or the rollback has started.
 fn goes_on(status: &Status) -> bool {
     is_answer(status) && matches!(status.code(), Code::Aborted | Code::Unavailable)
 }

@@ -1,4 +1,4 @@
-//! The signals that a daemon listens to.
+//! Signal handling of the daemons.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Signals that have not been looked at yet.
+/// The installed signal handlers.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
-    /// Sent when a file is opened of which a lease is held; its default would end the process.
+    /// Sent when another process opens a file with a lease of this process; the default action would kill the process.
     lease: Signal,
 }
 
 impl Signals {
-    /// Begins to listen: from here on no signal ends the process by itself.
+    /// Installs the handlers: from here on these signals no longer kill the process.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let listen = |kind| signal(kind).context("could not install signal handlers");
         Ok(Self {
@@ -30,8 +30,8 @@ impl Signals {
         })
     }
 
-    /// The first SIGTERM or SIGINT asks for an end in order, the second ends the process where it stands.
-    /// SIGHUP has the manifests looked at.
+    /// The first SIGTERM or SIGINT starts a graceful shutdown, the second one exits immediately. SIGHUP rescans the
+    /// manifests.
     pub(crate) async fn watch(mut self, stop: CancellationToken, rescan: Option<Arc<Notify>>) {
         loop {
             tokio::select! {

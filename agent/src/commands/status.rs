@@ -1,4 +1,4 @@
-//! `drumlin status`: what became of the manifests.
+//! `drumlin status`: the status of all objects.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use drumlin_reconciler::status::{Form, load};
 use super::print::print;
 use crate::cli::{Output, StatusArguments};
 
-/// What the command ends with when anything is not ready.
+/// Exit code if any object is not ready.
 const NOT_READY: u8 = 3;
 
 /// Prints the table.

@@ -1,4 +1,4 @@
-//! `drumlin validate`: manifests checked without an agent.
+//! `drumlin validate`: validates manifests without an agent.
 
 use std::{
     collections::HashMap,
@@ -13,10 +13,10 @@ use drumlin_crd::{ObjectKey, Problem};
 use super::print::print;
 use crate::cli::ValidateArguments;
 
-/// What the command ends with when a manifest is invalid.
+/// Exit code if a manifest is invalid.
 const INVALID: u8 = 4;
 
-/// Prints what is wrong, a line each: `file:line:column: field: message`.
+/// Prints all problems, one per line: `file:line:column: field: message`.
 pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
     let mut problems = Vec::new();
     let mut places: HashMap<ObjectKey, String> = HashMap::new();

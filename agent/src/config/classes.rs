@@ -97,12 +97,12 @@ struct FileThick {
     longest_freeze: FileFreeze,
 }
 
-/// How long a group snapshot may have writers wait, in seconds.
+/// Maximum duration of the freeze barrier of a group snapshot, in seconds.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(transparent)]
 struct FileFreeze(Option<u64>);
 
-/// A pool that is made when it is first needed.
+/// A thin pool that is created on first use.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct FileCreate {
@@ -145,7 +145,7 @@ enum FileWipe {
     None,
 }
 
-/// What an exception store has of its volume's size, in hundredths, unless the class says otherwise.
+/// Default size of an exception store, in percent of its volume.
 const SNAPSHOT_SIZE: u32 = 20;
 
 fn nothing_twice() -> f64 {
@@ -160,14 +160,14 @@ enum FileAllocation {
     Thick,
 }
 
-/// This node, and those whose volumes all classes take over.
+/// This node, and the nodes whose volumes all classes adopt.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Nodes<'a> {
     pub(super) here: &'a NodeName,
     pub(super) former: &'a [NodeName],
 }
 
-/// The classes of the file, the default first; without any, one over images in the state directory.
+/// The classes of the configuration file, the default first. Without any, one directory class in the state directory.
 pub(super) fn classes(
     mut file: Vec<FileClass>,
     nodes: &Nodes<'_>,
@@ -211,7 +211,7 @@ pub(super) fn classes(
         .collect()
 }
 
-/// Each class cleans up in its directory as if it were alone there.
+/// Each class cleans up its directory and must not share it.
 fn check_directories(file: &[FileClass]) -> anyhow::Result<()> {
     let mut seen: Vec<(&str, &Path)> = Vec::new();
     for class in file {
@@ -352,7 +352,7 @@ impl FileCreate {
     }
 }
 
-/// Reads `80%VG`, `100%FREE` or `400GiB`.
+/// Parses `80%VG`, `100%FREE` or `400GiB`.
 fn pool_size(text: &str) -> anyhow::Result<PoolSize> {
     let part = |text: &str| percent(&format!("{text}%"), 1..=100);
     if let Some(number) = text.strip_suffix("%VG") {
@@ -368,7 +368,7 @@ fn pool_size(text: &str) -> anyhow::Result<PoolSize> {
     Ok(PoolSize::Data(bytes))
 }
 
-/// Reads `64KiB`, and what Kubernetes writes for it, `64Ki`.
+/// Parses `64KiB`, or `64Ki` as in Kubernetes.
 fn bytes(text: &str) -> anyhow::Result<u64> {
     let binary = text.strip_suffix('B').filter(|rest| rest.ends_with('i'));
     Ok(Quantity(binary.unwrap_or(text).to_owned()).bytes()?)
@@ -407,10 +407,10 @@ impl FileThick {
     }
 
     fn layout(&self) -> anyhow::Result<Layout> {
-        // LVM has no volume of more.
+        // Maximum number of stripes in LVM.
         const MOST: u32 = 128;
         const MOST_MIRRORS: u32 = 9;
-        // What an example spells out in full is no contradiction: one stripe, no mirror.
+        // Explicit defaults are accepted: one stripe, no mirror.
         let (stripes, mirrors) = (self.stripes, self.mirrors.filter(|mirrors| *mirrors > 0));
         let stripes = stripes.filter(|stripes| *stripes != 1);
         match (self.layout, stripes, mirrors) {
@@ -436,7 +436,7 @@ impl FileThick {
 
 impl FileFreeze {
     fn limit(self) -> anyhow::Result<Option<Duration>> {
-        // Who waits for longer than that takes the machine for dead.
+        // Callers that wait longer would consider the host dead.
         const ALLOWED: std::ops::RangeInclusive<u64> = 1..=600;
         match self.0 {
             Some(seconds) if !ALLOWED.contains(&seconds) => bail!(
@@ -450,7 +450,7 @@ impl FileFreeze {
 }
 
 impl FileNodes {
-    /// The nodes that a class takes over: its own, and those that all do.
+    /// The nodes that a class adopts: its own list, and the list for all classes.
     fn of(&self, nodes: &Nodes<'_>) -> anyhow::Result<Vec<NodeName>> {
         let names = match self {
             Self::One(name) => std::slice::from_ref(name),
@@ -470,7 +470,7 @@ impl FileNodes {
 }
 
 impl Nodes<'_> {
-    /// Refuses nodes to take over among which is this one.
+    /// Refuses a list of nodes to adopt that contains this node.
     pub(super) fn check(&self, named: &[NodeName]) -> anyhow::Result<()> {
         if named.contains(self.here) {
             bail!(
@@ -482,7 +482,7 @@ impl Nodes<'_> {
     }
 }
 
-/// Reads `5%` as 5.
+/// Parses `5%` as 5.
 fn percent(text: &str, allowed: std::ops::RangeInclusive<u32>) -> anyhow::Result<u32> {
     let number = text.strip_suffix('%').and_then(|text| text.parse().ok());
     let number = number.filter(|number| allowed.contains(number));
@@ -502,7 +502,7 @@ fn file_system(name: Option<&str>) -> anyhow::Result<FileSystem> {
         .unwrap_or(FileSystem::Ext4))
 }
 
-/// A name by LVM's own rules, so that it cannot be taken for an option or a path.
+/// Checks a name by the rules of LVM, so that it cannot be mistaken for an option or a path.
 fn check_lvm_name(name: &str) -> anyhow::Result<()> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte);
     let is_name = (1..=60).contains(&name.len()) && name.bytes().all(allowed);

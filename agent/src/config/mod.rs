@@ -1,4 +1,4 @@
-//! What the agent is told: flag over environment over file over default.
+//! Configuration: flags override the environment, which overrides the file, which overrides defaults.
 
 mod classes;
 
@@ -18,14 +18,14 @@ use serde::Deserialize;
 use crate::{cli::AgentArguments, telemetry::LogFormat};
 use classes::{FileClass, Nodes, classes};
 
-/// Where state is kept when nothing else is said.
+/// Default state directory.
 pub(crate) const STATE_DIR: &str = "/var/lib/drumlin";
-/// Where the agent answers when nothing else is said.
+/// Default endpoint.
 pub(crate) const ENDPOINT: &str = "unix:///run/drumlin/csi.sock";
-/// What the driver calls itself when nothing else is said.
+/// Default driver name.
 pub(crate) const DRIVER: &str = "csi.drumlin.dev";
 
-/// The configuration file, in full.
+/// The contents of the configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct File {
@@ -42,7 +42,7 @@ struct File {
     classes: Vec<FileClass>,
 }
 
-/// What becomes of the members of a group that is deleted.
+/// What happens to the members of a group that is deleted.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum OnGroup {
@@ -69,11 +69,11 @@ struct Log {
     format: Option<LogFormat>,
 }
 
-/// What the agent runs with.
+/// The effective configuration of the agent.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) endpoint: Endpoint,
-    /// Where the services that CSI does not have are served once more.
+    /// An additional endpoint that serves only the services beyond CSI.
     pub(crate) addons_endpoint: Option<Endpoint>,
     pub(crate) state_dir: PathBuf,
     pub(crate) manifests: Option<PathBuf>,
@@ -85,10 +85,10 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Puts together what the arguments (with the environment in them) and the file say.
+    /// Merges the arguments (including the environment) and the file.
     ///
     /// # Errors
-    /// Names the file, line and field, or the argument, that is wrong.
+    /// The error names the invalid argument, or the file, line and field.
     pub(crate) fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
         let file = match &arguments.config {
             Some(path) => read(path)?,
@@ -109,7 +109,7 @@ impl Config {
         }
         let node = match arguments.node.clone().or(file.node) {
             Some(node) => node,
-            // Kubernetes calls a node by its host's name in lower case.
+            // Kubernetes uses the host name in lower case as the name of a node.
             None if arguments.cluster.cluster().is_some() => host_name()?.to_ascii_lowercase(),
             None => host_name()?,
         };
@@ -173,13 +173,14 @@ fn read(path: &Path) -> anyhow::Result<File> {
         .map_err(|error| anyhow::anyhow!("config file {}: {error}", path.display()))
 }
 
-/// The host's name, as far as it can be a node's.
+/// The host name, as a node name.
 pub(crate) fn host_name() -> anyhow::Result<String> {
     let name = nix::unistd::gethostname().context("could not read the host name")?;
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// A driver's name by the rules of CSI's `GetPluginInfo`, and the conformance tool's, which wants a letter last.
+/// Checks a driver name by the rules of CSI `GetPluginInfo`, and of the conformance tool, which requires a letter at
+/// the end.
 /// A domain name of at most 63 characters (CSI, `GetPluginInfo`).
 pub(crate) fn check_driver(name: &str) -> anyhow::Result<()> {
     let is_label = |label: &str| {

@@ -1,9 +1,9 @@
-//! What the versions of CSI before 1 ask for otherwise than `csi.v1`. Their callers get it, in every such dialect alike:
+//! Differences of the CSI versions before 1 from `csi.v1`, shared by all of these dialects:
 //!
-//! - to unpublish or unstage a volume that does not exist is `NOT_FOUND`, and so is an unknown node;
-//! - a volume that is published to this node is `FAILED_PRECONDITION` for another node, with the name of this one;
-//! - a volume of one node has one target at a time ([`ONE_TARGET`]): a second one is `FAILED_PRECONDITION`;
-//! - its caller makes the target, which stays when the volume goes from there.
+//! - unpublishing or unstaging a volume that does not exist is `NOT_FOUND`, as is an unknown node;
+//! - publishing to another node a volume that is published to this node is `FAILED_PRECONDITION`, naming this node;
+//! - a single-node volume has one target at a time ([`ONE_TARGET`]): a second one is `FAILED_PRECONDITION`;
+//! - the caller creates the target, which is kept after unpublish.
 
 use drumlin_core::{
     Error, Kind, Result,
@@ -15,15 +15,15 @@ use prost::Message;
 
 use super::csi_v1::convert;
 
-/// Whether a volume of one node has one target at a time.
+/// True: a single-node volume has one target at a time.
 pub(super) const ONE_TARGET: bool = true;
 /// The highest number of an access mode.
 const LAST_MODE: i32 = 5;
 
-/// The message of `csi.v1` that has the same fields by the same numbers; what is not in it is dropped.
+/// Converts to the message of `csi.v1` that has the same fields with the same numbers; other fields are dropped.
 ///
 /// # Errors
-/// `Bug` when it has others.
+/// `Bug` if the fields are incompatible.
 pub(super) fn same<T: Message + Default>(old: &impl Message) -> Result<T> {
     let decoded = T::decode(old.encode_to_vec().as_slice());
     decoded.map_err(|error| {
@@ -31,7 +31,7 @@ pub(super) fn same<T: Message + Default>(old: &impl Message) -> Result<T> {
     })
 }
 
-/// One capability that came in `field`.
+/// Converts one capability received in `field`.
 pub(super) fn capability(field: &str, old: Option<&impl Message>) -> Result<Capability> {
     let new: Option<v1::VolumeCapability> = old.map(same).transpose()?;
     let mode = new.as_ref().and_then(|new| new.access_mode.as_ref());
@@ -44,7 +44,7 @@ pub(super) fn capability(field: &str, old: Option<&impl Message>) -> Result<Capa
     convert::capability(field, new.as_ref())
 }
 
-/// The capabilities that came in `volume_capabilities`, if any.
+/// Converts the capabilities received in `volume_capabilities`, if any.
 pub(super) fn some_capabilities(list: &[impl Message]) -> Result<Vec<Capability>> {
     convert::check_entries("volume_capabilities", list.len())?;
     list.iter()
@@ -53,7 +53,7 @@ pub(super) fn some_capabilities(list: &[impl Message]) -> Result<Vec<Capability>
         .collect()
 }
 
-/// The capabilities that came in `volume_capabilities`: at least one.
+/// Converts the capabilities received in `volume_capabilities`: at least one.
 pub(super) fn capabilities(list: &[impl Message]) -> Result<Vec<Capability>> {
     if list.is_empty() {
         return Err(Error::invalid("volume_capabilities is missing"));
@@ -61,14 +61,14 @@ pub(super) fn capabilities(list: &[impl Message]) -> Result<Vec<Capability>> {
     some_capabilities(list)
 }
 
-/// Refuses to take away what does not exist.
+/// Refuses to unstage or unpublish a volume that does not exist.
 ///
 /// # Errors
 /// `NotFound`.
 pub(super) async fn must_exist(operations: &Operations, volume: &Reference) -> Result<()> {
     match operations.get_volume(volume).await {
         Err(error) if error.kind() == Kind::NotFound => Err(error),
-        // What else is wrong with it the call itself finds, if that matters there.
+        // Other problems of the volume are reported by the call itself, where relevant.
         _ => Ok(()),
     }
 }
@@ -93,10 +93,10 @@ pub(super) async fn publish_controller(
     operations.publish_controller(request).await
 }
 
-/// Takes the publication of a volume back.
+/// Removes the controller publication of a volume.
 ///
 /// # Errors
-/// `NotFound` when there is no such volume or node.
+/// `NotFound` if the volume or node does not exist.
 pub(super) async fn unpublish_controller(
     operations: &std::sync::Arc<Operations>,
     volume: &Reference,

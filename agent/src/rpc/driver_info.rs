@@ -1,7 +1,7 @@
-//! `csi.v1` of no node: who the driver is, and that volumes grow at their nodes.
+//! `csi.v1` without a node: driver name, and the capability that volumes are expanded by their nodes.
 //!
-//! The stock resizer works once for a cluster and asks one socket. Told this, it leaves the growing of a volume to the
-//! kubelet of the volume's node, which asks the agent there (`NodeExpandVolume`).
+//! The standard external-resizer runs once per cluster and uses one socket. With these capabilities it leaves the
+//! expansion of a volume to the kubelet of its node, which calls the agent there (`NodeExpandVolume`).
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use super::{
     status::unimplemented,
 };
 
-/// The services, and what they share.
+/// The services and their shared state.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     driver: Arc<str>,
 }
 
 impl Front {
-    /// A front that calls itself `driver`.
+    /// The services with driver name `driver`.
     pub(crate) fn new(driver: &str) -> Self {
         Self {
             driver: driver.into(),
@@ -39,7 +39,7 @@ impl Front {
     }
 }
 
-/// A service of which one method is answered and the others, which are not advertised, are not offered.
+/// A service of which one method is implemented; the others are neither advertised nor implemented.
 macro_rules! service {
     ($service:path, $answered:ident($asked:ident) -> $answer:ident: $work:expr, $($method:ident: $request:ident -> $response:ident,)*) => {
         #[tonic::async_trait]

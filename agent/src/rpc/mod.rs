@@ -1,4 +1,4 @@
-//! The gRPC fronts: a folder per package, a file per service, a method per RPC.
+//! The gRPC services: a folder per package, a file per service, a method per RPC.
 
 mod csi_pre_v1;
 pub(crate) mod csi_v0;

@@ -1,4 +1,4 @@
-//! One line per RPC: method, object, code, milliseconds. Nothing else of a request is ever logged.
+//! Logs one line per RPC: method, object, code, milliseconds. No other part of a request is ever logged.
 
 use std::{fmt, future::Future, time::Instant};
 
@@ -7,10 +7,10 @@ use tonic::{Code, Response, Status};
 
 use super::status::{code, status};
 
-/// The most characters of a caller's text in a log line.
+/// Maximum number of characters of caller-supplied text in a log line.
 const LOGGED_CHARACTERS: usize = 300;
 
-/// Answers an RPC about `object` with what `work` returns.
+/// Responds to an RPC about `object` with the result of `work`.
 pub(super) async fn answer<T>(
     method: &'static str,
     object: impl fmt::Display,
@@ -35,8 +35,7 @@ pub(super) async fn answer<T>(
     }
 }
 
-/// The same for a question that is asked again and again, such as whether all is well: who finds out that it is not has
-/// logged it.
+/// Like [`answer`], for calls that are polled, such as Probe: failures are logged where they are detected, not here.
 pub(super) async fn answer_quietly<T>(
     method: &'static str,
     work: impl Future<Output = Result<T>>,
@@ -52,7 +51,8 @@ pub(super) async fn answer_quietly<T>(
     answer.map(Response::new).map_err(|error| status(&error))
 }
 
-/// The one place where a failure is logged, with all its causes. What only the caller can mend is no news for an operator.
+/// The only place where a failed call is logged, with all causes. Errors that only the caller can correct are logged at
+/// debug level.
 fn log(method: &str, object: &dyn fmt::Display, begun: Instant, error: &Error) {
     // A level is part of an event's static description, so each level has its own.
     macro_rules! event {
@@ -77,11 +77,11 @@ fn log(method: &str, object: &dyn fmt::Display, begun: Instant, error: &Error) {
 }
 
 fn milliseconds(begun: Instant) -> f64 {
-    // Whole microseconds, which no binary fraction spoils.
+    // Computed from whole microseconds, to avoid long binary fractions in the output.
     (begun.elapsed().as_secs_f64() * 1e6).round() / 1e3
 }
 
-/// Text of a caller, on one line and of a bearable length.
+/// Caller-supplied text, escaped to one line and truncated.
 struct Quoted<'a>(&'a dyn fmt::Display);
 
 impl fmt::Display for Quoted<'_> {

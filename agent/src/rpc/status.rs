@@ -1,4 +1,4 @@
-//! From kinds of errors to gRPC codes. The only file that names codes.
+//! Maps kinds of errors to gRPC codes. The only file that names codes.
 #![expect(
     clippy::disallowed_methods,
     reason = "codes are named here and nowhere else"
@@ -10,10 +10,10 @@ use tonic::{
     codegen::http::{self, HeaderValue},
 };
 
-/// The longest message, in characters.
+/// Maximum length of a message, in characters.
 const MESSAGE_CHARACTERS: usize = 1000;
 
-/// The code that a caller gets for a kind of error (CSI, "gRPC Error Codes").
+/// The gRPC code for a kind of error (CSI, "gRPC Error Codes").
 pub(super) fn code(kind: Kind) -> Code {
     match kind {
         Kind::Invalid => Code::InvalidArgument,
@@ -22,21 +22,21 @@ pub(super) fn code(kind: Kind) -> Code {
         Kind::Busy | Kind::StaleToken => Code::Aborted,
         Kind::InUse | Kind::Precondition => Code::FailedPrecondition,
         Kind::OutOfRange => Code::OutOfRange,
-        // The provisioner tries another node on this code alone.
+        // The external-provisioner tries another node only on this code.
         Kind::NoSpace | Kind::WrongNode => Code::ResourceExhausted,
-        // Something is left behind: a final code would make sidecars forget it.
+        // The operation is incomplete: on a final code the sidecars would not repeat the call.
         Kind::HalfDone => Code::Unavailable,
         Kind::Command | Kind::Io | Kind::Bug => Code::Internal,
     }
 }
 
-/// What a caller is told: the failure with all its causes.
+/// The status for the caller: the error with all its causes.
 pub(super) fn status(error: &Error) -> Status {
     Status::new(code(error.kind()), shortened(error.chain()))
 }
 
-/// A message travels in a header, and clients refuse headers of more than 16 KiB: a caller's own long text must not
-/// come back as a broken connection. A character takes at most 12 bytes there.
+/// Truncates a message. It is sent in a header, and clients refuse headers above 16 KiB: a long caller-supplied text
+/// must not break the connection. A character takes at most 12 bytes there.
 fn shortened(mut message: String) -> String {
     if let Some((end, _)) = message.char_indices().nth(MESSAGE_CHARACTERS) {
         message.truncate(end);
@@ -45,7 +45,7 @@ fn shortened(mut message: String) -> String {
     message
 }
 
-/// The answer to a request that was not whole in time: it may be asked again.
+/// The status for a request that was not received in time; it may be repeated.
 pub(crate) fn late(seconds: u64) -> Status {
     Status::new(
         Code::Unavailable,
@@ -53,7 +53,7 @@ pub(crate) fn late(seconds: u64) -> Status {
     )
 }
 
-/// The answer to an RPC that this agent does not offer, and does not advertise.
+/// The status for an RPC that is neither implemented nor advertised.
 pub(super) fn unimplemented(rpc: &str) -> Status {
     tracing::debug!(rpc.method = rpc, rpc.code = ?Code::Unimplemented, "rpc");
     Status::new(
@@ -62,7 +62,7 @@ pub(super) fn unimplemented(rpc: &str) -> Status {
     )
 }
 
-/// The answer to a method that no service has: the library's own, which says nothing.
+/// Adds a message to the response for an unknown method, which the library sends without one.
 pub(crate) fn with_words<B>(mut answer: http::Response<B>) -> http::Response<B> {
     let status = Status::from_header_map(answer.headers());
     if status
@@ -74,7 +74,7 @@ pub(crate) fn with_words<B>(mut answer: http::Response<B>) -> http::Response<B> 
     answer
 }
 
-/// The answer to a call that ended in our own mistake.
+/// The status for a call that failed because of a bug.
 pub(crate) fn internal(message: &str) -> Status {
     Status::new(Code::Internal, message)
 }

@@ -1,4 +1,4 @@
-//! Where in a text a field stands.
+//! Position of a field in a text.
 
 use std::fmt;
 
@@ -16,14 +16,14 @@ pub struct Location {
     pub column: usize,
 }
 
-/// What the walk through the text ends with when it has arrived; its place is that of the field.
+/// The error that ends the walk through the text at the field; its position is that of the field.
 const FOUND: &str = "\u{1}found";
 
 impl Location {
-    /// The place of the field with this path: of its key, and of an item of a list of what it begins with.
+    /// The position of the field with this path: that of its key, or of the beginning of a list item.
     ///
-    /// Where there is no such field it is that of the nearest field above it, at last the beginning. It reads the text
-    /// again, so it is for errors; nothing else knows how every way to write YAML is to be understood.
+    /// If there is no such field, the position of its nearest existing parent. It parses the text again, so it is only
+    /// used for errors.
     pub fn of(text: &str, path: &[String]) -> Self {
         let found = (0..=path.len()).rev().find_map(|end| {
             let step = Step::Into(path.get(..end)?);
@@ -39,8 +39,8 @@ impl Location {
         found.unwrap_or(Self { line: 1, column: 1 })
     }
 
-    /// The line of each map in the list under `items`, in one reading however many they are; none where there is no
-    /// such list or one of its items is no map.
+    /// The line of each map in the list under `items`, in one pass; none if there is no such list or one of its items
+    /// is not a map.
     pub fn lines_of_items(text: &str) -> Vec<usize> {
         let list = List::deserialize(serde_yaml::Deserializer::from_str(text));
         let keys = list.map_or_else(|_| Vec::new(), |list| list.items);
@@ -57,7 +57,7 @@ impl Location {
             .collect()
     }
 
-    /// The place of a byte.
+    /// The position of a byte.
     pub(super) fn of_offset(text: &str, offset: usize) -> Self {
         let before = text.get(..offset).unwrap_or(text);
         let line = before.rsplit('\n').next().unwrap_or_default();
@@ -68,23 +68,23 @@ impl Location {
     }
 }
 
-/// What is to be done with the next value.
+/// The action for the next value.
 #[derive(Clone, Copy)]
 enum Step<'a> {
-    /// Go along this path.
+    /// Follow this path.
     Into(&'a [String]),
-    /// It is a key: stop when it is this one.
+    /// It is a key: stop if it is this one.
     Key(&'a str, KeyMatch),
 }
 
-/// What it means to meet the key that was looked for.
+/// The meaning of a matching key.
 #[derive(Clone, Copy, PartialEq)]
 enum KeyMatch {
     Here,
     Within,
 }
 
-/// What came of a step that did not end the walk.
+/// The result of a step that did not end the walk.
 #[derive(PartialEq)]
 enum WalkResult {
     Match,
@@ -106,7 +106,7 @@ impl<'de> Visitor<'de> for Step<'_> {
     type Value = WalkResult;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Any value ends the walk when the path is at its end, also one that is neither map nor list.
+        // At the end of the path any value ends the walk, also one that is neither map nor list.
         f.write_str(if matches!(self, Self::Into([])) {
             FOUND
         } else {

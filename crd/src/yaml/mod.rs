@@ -1,7 +1,7 @@
-//! The one place of the project that reads and writes YAML.
+//! The only place of the project that reads and writes YAML.
 //!
-//! Everything is read strictly: an unknown field, a key that stands twice, a tag and a value of another type are errors
-//! with line and column. Words such as `yes`, `on` and `010` stay text; who wants them refused asks for them.
+//! Parsing is strict: an unknown field, a duplicate key, a tag and a value of another type are errors with line and
+//! column. Words such as `yes`, `on` and `010` are strings; callers can ask for them in order to refuse them.
 
 mod location;
 mod strict_value;
@@ -18,30 +18,30 @@ pub use serde_yaml::Value;
 pub use location::Location;
 use strict_value::{Node, Notes};
 
-/// Why a YAML text cannot be read: what, and where.
+/// Error of reading YAML: problem and position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct YamlError {
     /// The line, from 1.
     pub line: usize,
     /// The column, from 1.
     pub column: usize,
-    /// What is wrong, with the field's path where it is known.
+    /// Description of the problem, with the path of the field if known.
     pub message: String,
 }
 
-/// One document, and what is to be said about it.
+/// One document, and the ambiguous words in it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parsed {
-    /// The document; null where there is none.
+    /// The document; null if there is none.
     pub value: Value,
-    /// Words without quotes that YAML 1.1, which kubectl reads, takes for a boolean or a number: `yes`, `010`.
+    /// Words without quotes that YAML 1.1, as used by kubectl, reads as a boolean or a number: `yes`, `010`.
     pub ambiguous: Vec<(Location, String)>,
 }
 
 /// Reads one document into a type that denies unknown fields.
 ///
 /// # Errors
-/// With the line, and the path of the field where there is one.
+/// The error has the line, and the path of the field if there is one.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     from_value(parse(text)?.value, text)
@@ -50,10 +50,10 @@ pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, YamlError> {
 /// Reads one document.
 ///
 /// # Errors
-/// With the line and column at which it is no YAML, or has a key twice, a tag, or aliases that multiply.
+/// The error has the line and column of invalid YAML, a duplicate key, a tag, or excessive alias expansion.
 pub fn parse(text: &str) -> Result<Parsed, YamlError> {
     let notes = Notes::new(text);
-    // Into a value first: reading straight into a type would take a number for a text, and the last of two equal keys.
+    // Into a value first: deserializing directly would accept a number as a string, and the last of two equal keys.
     let value = Node(&notes)
         .deserialize(serde_yaml::Deserializer::from_str(text))
         .map_err(|error| YamlError::new(&error, text))?;
@@ -65,18 +65,18 @@ pub fn parse(text: &str) -> Result<Parsed, YamlError> {
     Ok(Parsed { value, ambiguous })
 }
 
-/// Reads a value that came from `text`, which is looked at for the places of errors only.
+/// Deserializes a value that was parsed from `text`, which is used only for the positions of errors.
 ///
 /// # Errors
-/// With the line, and the path of the field where there is one.
+/// The error has the line, and the path of the field if there is one.
 pub fn from_value<T: DeserializeOwned>(value: Value, text: &str) -> Result<T, YamlError> {
     from_part(value, text, &[])
 }
 
-/// Reads a value that stands in `text` at the path `within`.
+/// Deserializes a value at the path `within` of `text`.
 ///
 /// # Errors
-/// As [`from_value`]; the path of a field begins where the value does.
+/// As [`from_value`]; the path of a field is relative to the value.
 pub fn from_part<T: DeserializeOwned>(
     value: Value,
     text: &str,
@@ -93,7 +93,7 @@ pub fn from_part<T: DeserializeOwned>(
             })
             .collect();
         let reason = error.inner().to_string();
-        // The path of an unknown field is sometimes its own, and sometimes that of what holds it.
+        // The reported path of an unknown field is either its own or that of its parent.
         let unknown = reason
             .strip_prefix("unknown field `")
             .and_then(|rest| rest.split('`').next());
@@ -117,7 +117,7 @@ pub fn from_part<T: DeserializeOwned>(
 /// Writes a value as one document.
 ///
 /// # Errors
-/// When it holds what YAML cannot, such as a map whose keys are no texts.
+/// If it contains values that YAML cannot represent, such as a map with keys that are not strings.
 pub fn to_string<T: Serialize>(value: &T) -> Result<String, YamlError> {
     serde_yaml::to_string(value).map_err(|error| YamlError::new(&error, ""))
 }
@@ -128,7 +128,7 @@ impl YamlError {
             .location()
             .map_or((1, 1), |location| (location.line(), location.column()));
         let mut message = error.to_string();
-        // The place is told apart from the message, in one way for all errors.
+        // The position is separated from the message, in the same way for all errors.
         if let Some(end) = message.find(" at line ") {
             message.truncate(end);
         }

@@ -1,14 +1,14 @@
-//! Builds values from a text: no key twice, no tags, no more nodes than anybody writes.
+//! Builds values from a text, strictly: no duplicate keys, no tags, a limited number of nodes.
 
 use std::{cell::RefCell, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, EnumAccess, Error, MapAccess, SeqAccess, Visitor};
 use serde_yaml::{Mapping, Value};
 
-/// More nodes than this come out of aliases that multiply, not out of an editor.
+/// Maximum number of nodes; more result only from the expansion of aliases.
 const NODES: usize = 250_000;
 
-/// What is noticed while a text becomes a value.
+/// Observations while a text is parsed.
 #[derive(Debug)]
 pub(super) struct Notes<'a> {
     text: &'a str,
@@ -18,7 +18,7 @@ pub(super) struct Notes<'a> {
 #[derive(Debug, Default)]
 struct State {
     nodes: usize,
-    /// The words without quotes that are no text to others, as (byte offset, word).
+    /// The words without quotes that other parsers do not read as strings, as (byte offset, word).
     ambiguous: Vec<(usize, String)>,
 }
 
@@ -30,7 +30,7 @@ impl<'a> Notes<'a> {
         }
     }
 
-    /// The words without quotes that a YAML 1.1 reader, as kubectl has, takes for a number or a boolean, as
+    /// The words without quotes that a YAML 1.1 parser, such as that of kubectl, reads as a number or a boolean, as
     /// (byte offset, word).
     pub(super) fn ambiguous(self) -> Vec<(usize, String)> {
         self.state.into_inner().ambiguous
@@ -47,7 +47,7 @@ impl<'a> Notes<'a> {
         Ok(())
     }
 
-    /// Looks at a text that stands in the input as it is, so that its place tells whether it is quoted.
+    /// Inspects a string that is a slice of the input; its position shows whether it is quoted.
     fn look(&self, word: &str) {
         if !is_ambiguous(word) {
             return;
@@ -63,7 +63,7 @@ impl<'a> Notes<'a> {
     }
 }
 
-/// Whether YAML 1.1 takes this for a boolean or a number where YAML 1.2 sees a text.
+/// Returns true if YAML 1.1 reads this as a boolean or a number and YAML 1.2 as a string.
 fn is_ambiguous(word: &str) -> bool {
     const WORDS: [&str; 16] = [
         "y", "Y", "n", "N", "yes", "Yes", "YES", "no", "No", "NO", "on", "On", "ON", "off", "Off",
@@ -161,7 +161,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 }
 
-/// A key of a map that must not have it yet.
+/// A key of a map that must not be present yet.
 struct Key<'a> {
     notes: &'a Notes<'a>,
     map: &'a Mapping,
@@ -176,7 +176,7 @@ impl<'de> DeserializeSeed<'de> for Key<'_> {
 }
 
 impl Key<'_> {
-    // Refused while the key is read, so that the error has the key's place and not the map's.
+    // Refused while the key is read, so that the error has the position of the key, not of the map.
     fn once<E: Error>(&self, key: &str) -> Result<Value, E> {
         if self.map.contains_key(key) {
             return Err(E::custom(format_args!("duplicate key {key:?}: remove one")));

@@ -1,4 +1,4 @@
-//! The block devices of an image and the mounts that come from them, as the kernel shows them now.
+//! The block devices of an image and their mounts, as read from the kernel now.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::{
     host::{Access, DeviceNumber, LoopDevice, Mount, MountTable, loop_device, mount},
 };
 
-/// The devices of one image: its own, and read-only ones over those, each with its number.
+/// The devices of one image: its own, and read-only loop devices on top of them, each with its number.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     own: Vec<(PathBuf, DeviceNumber)>,
@@ -61,7 +61,7 @@ impl Devices {
 
     /// The mount at `path`.
     pub(super) fn at(&self, table: &MountTable, path: &Path) -> PathState {
-        // The table knows no symbolic links; a path whose parent is gone has nothing mounted on it.
+        // The mount table has resolved paths; a path with a missing parent cannot be a mount point.
         let path = mount::resolve(path).unwrap_or_else(|_| path.to_owned());
         self.whose(table, table.at(&path).cloned())
     }

@@ -129,7 +129,7 @@ impl Operations {
                 Err(error) => self.recover_later(class, &error),
             }
         }
-        // The volumes of a group may be in several classes.
+        // In a second pass, because the volumes of a group may be in several classes.
         for class in readable {
             if let Err(error) = self.recover_groups(class, false).await {
                 self.recover_later(class, &error);

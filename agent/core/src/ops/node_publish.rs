@@ -1,4 +1,5 @@
-//! Publishing a staged volume to workloads, and growing its file system (CSI, `NodePublishVolume`, `NodeExpandVolume`).
+//! Publishes staged volumes to workloads, and expands their file systems (CSI, `NodePublishVolume`,
+//! `NodeExpandVolume`).
 
 use std::{
     path::{Path, PathBuf},
@@ -417,7 +418,7 @@ pub(super) fn show(
         (TargetContents::File, Access::ReadWrite) => {
             target.bind(source, access, Restrictions::NONE)
         }
-        // The mode of a mount does not bind the writers of a device node: only a device that refuses writes does.
+        // A read-only mount does not prevent writes through a device node: only a read-only device does.
         (TargetContents::File, Access::ReadOnly) => loop_device::attach(source, Access::ReadOnly)
             .and_then(|view| {
                 fail::point("publish.read-only-device");

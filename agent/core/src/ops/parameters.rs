@@ -70,7 +70,7 @@ pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
     match parameters.keys().find(|key| !is_foreign(key)) {
         None => Ok(()),
         Some(key) => Err(Error::invalid(format!(
-            "unknown parameter parameters.{key}; remove it"
+            "parameters.{key} is unknown; remove it"
         ))),
     }
 }
@@ -85,7 +85,7 @@ pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
         .find(|key| *key != CLASS && !is_foreign(key))
     {
         return Err(Error::invalid(format!(
-            "unknown parameter parameters.{key}; the only parameter is class"
+            "parameters.{key} is unknown; the only parameter is class"
         )));
     }
     let name = parameters.get(CLASS).map(|name| name.parse());

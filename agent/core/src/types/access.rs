@@ -1,8 +1,8 @@
-//! How a volume is to be used (CSI, `VolumeCapability`).
+//! Capabilities of volumes (CSI, `VolumeCapability`).
 
 use crate::host::FileSystem;
 
-/// Who may use a volume at a time (CSI, `VolumeCapability.AccessMode`).
+/// Access mode of a volume (CSI, `VolumeCapability.AccessMode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessMode {
     /// One node writes; any number of workloads on it.
@@ -22,7 +22,7 @@ pub enum AccessMode {
 }
 
 impl AccessMode {
-    /// Whether more than one node would have the volume, which no local volume can give.
+    /// Returns true if more than one node would use the volume, which a local volume does not support.
     pub fn is_multi_node(self) -> bool {
         matches!(
             self,
@@ -30,12 +30,12 @@ impl AccessMode {
         )
     }
 
-    /// Whether nobody may write.
+    /// Returns true if the mode permits no writes.
     pub fn is_reader_only(self) -> bool {
         matches!(self, Self::SingleNodeReaderOnly | Self::MultiNodeReaderOnly)
     }
 
-    /// The specification's name of the mode.
+    /// The name of the mode in the specification.
     pub fn word(self) -> &'static str {
         match self {
             Self::SingleNodeWriter => "SINGLE_NODE_WRITER",
@@ -49,38 +49,38 @@ impl AccessMode {
     }
 }
 
-/// Raw or mounted (CSI, `VolumeCapability.access_type`).
+/// Access type: raw or mounted (CSI, `VolumeCapability.access_type`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AccessType {
     /// A block device.
     Block,
     /// A mounted file system.
     Mount {
-        /// The file system; none means the class's own.
+        /// The file system; none for the default of the class.
         file_system: Option<FileSystem>,
-        /// Mount flags as the caller sent them; checked against the list of safe ones when they are used.
+        /// Mount flags as sent by the caller; checked against an allowlist when they are used.
         flags: Vec<String>,
-        /// The group that shall own the file system's files.
+        /// The group that shall own the files of the file system.
         group: Option<u32>,
     },
 }
 
-/// How a volume is to be used.
+/// A capability: the intended use of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// Raw or mounted.
+    /// The access type.
     pub access_type: AccessType,
-    /// By whom.
+    /// The access mode.
     pub mode: AccessMode,
 }
 
 impl Capability {
-    /// Whether the volume is wanted as a block device.
+    /// Returns true if the volume is requested as a block device.
     pub fn is_block(&self) -> bool {
         self.access_type == AccessType::Block
     }
 
-    /// The file system that is asked for, if one is.
+    /// The requested file system, if any.
     pub fn file_system(&self) -> Option<FileSystem> {
         match &self.access_type {
             AccessType::Block => None,

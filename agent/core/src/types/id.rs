@@ -1,4 +1,4 @@
-//! Ids: `<node>/<class>/<key>`, where the key comes from the name alone.
+//! Handles: `<node>/<class>/<key>`, where the key is derived from the name only.
 
 use std::fmt;
 
@@ -6,24 +6,24 @@ use uuid::Uuid;
 
 use super::{ClassName, Name, NodeName};
 
-/// The longest id that a caller may be given, in bytes (CSI, "Size Limits").
+/// Maximum length of a handle, in bytes (CSI, "Size Limits").
 pub(crate) const HANDLE_BYTES: usize = 128;
 
-/// What an image is for. Whatever has an id is an image, groups too: those have no bytes.
+/// Kind of an image. Every object with a handle is an image; groups are images without data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ImageKind {
-    /// Bytes that a workload writes.
+    /// Data that a workload writes.
     Volume,
-    /// Bytes of one moment of a volume; never written.
+    /// Point-in-time copy of a volume; never written.
     Snapshot,
-    /// Volumes that belong together: labels without bytes.
+    /// A group of volumes: labels without data.
     Group,
-    /// Snapshots of one moment: labels without bytes.
+    /// Snapshots of one point in time: labels without data.
     GroupSnapshot,
 }
 
 impl ImageKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [
         Self::Volume,
         Self::Snapshot,
@@ -31,7 +31,7 @@ impl ImageKind {
         Self::GroupSnapshot,
     ];
 
-    /// The word for people: `volume`, `snapshot`, `group` or `group snapshot`.
+    /// The human-readable name: `volume`, `snapshot`, `group` or `group snapshot`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Volume => "volume",
@@ -41,12 +41,13 @@ impl ImageKind {
         }
     }
 
-    /// Whether there is more to it than labels.
+    /// Returns true if images of this kind have data, not only labels.
     pub fn has_bytes(self) -> bool {
         matches!(self, Self::Volume | Self::Snapshot)
     }
 
-    /// The namespace of its keys, so that a volume, a snapshot and a group of one name never share a key.
+    /// The UUID namespace of its keys, so that a volume, a snapshot and a group of the same name never have the same
+    /// key.
     fn namespace(self) -> Uuid {
         match self {
             Self::Volume => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a01),
@@ -62,21 +63,21 @@ impl ImageKind {
 pub struct Key(Uuid);
 
 impl Key {
-    /// One that no name has.
+    /// A key that no name maps to.
     pub(crate) const NIL: Self = Self(Uuid::nil());
 
-    /// The key of what is called `name`.
+    /// The key of the image with name `name`.
     pub fn of(kind: ImageKind, name: &Name) -> Self {
         Self(Uuid::new_v5(&kind.namespace(), name.as_str().as_bytes()))
     }
 
-    /// The key of what is called `name` within the image with this key.
+    /// The key of the member `name` of the image with this key.
     #[must_use]
     pub fn within(&self, name: &str) -> Self {
         Self(Uuid::new_v5(&self.0, name.as_bytes()))
     }
 
-    /// Reads a key in its one spelling: 36 lower-case characters with hyphens.
+    /// Parses a key in its canonical form: 36 lower-case characters with hyphens.
     pub fn parse(text: &str) -> Option<Self> {
         let key = Self(Uuid::try_parse(text).ok()?);
         (key.to_string() == text).then_some(key)
@@ -89,10 +90,10 @@ impl fmt::Display for Key {
     }
 }
 
-/// The name of an image within its class.
+/// Identity of an image within its class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ImageId {
-    /// What the image is for.
+    /// The kind of the image.
     pub kind: ImageKind,
     /// Its key.
     pub key: Key,
@@ -116,7 +117,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Reads an id; none when it is not of the form that we give out.
+    /// Parses a handle; none if it does not have the form of a handle.
     pub fn parse(text: &str) -> Option<Self> {
         if text.len() > HANDLE_BYTES {
             return None;
@@ -137,7 +138,7 @@ impl fmt::Display for Handle {
     }
 }
 
-/// An id as a caller sent it. One that we never gave out is simply unknown, not wrong.
+/// An id as sent by a caller. One without the form of a handle is unknown, not invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     text: String,
@@ -145,10 +146,10 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Takes an id that came in `field`.
+    /// Parses an id received in `field`.
     ///
     /// # Errors
-    /// Invalid, naming `field`, when it is empty.
+    /// Invalid, naming `field`, if it is empty.
     pub fn parse(field: &str, text: &str) -> crate::Result<Self> {
         if text.is_empty() {
             return Err(crate::Error::invalid(format!("{field} is missing")));
@@ -159,7 +160,7 @@ impl Reference {
         })
     }
 
-    /// The id, when it has our form.
+    /// The handle, if the id has the form of one.
     pub fn handle(&self) -> Option<&Handle> {
         self.handle.as_ref()
     }
@@ -175,7 +176,7 @@ impl From<Handle> for Reference {
 }
 
 impl fmt::Display for Reference {
-    /// The id, cut to a length that fits a message, with anything unprintable escaped.
+    /// The id, truncated for messages, with non-printable characters escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for character in self.text.chars().take(HANDLE_BYTES) {
             match character {

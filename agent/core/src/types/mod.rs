@@ -1,4 +1,4 @@
-//! Checked values: made once at the door, never checked again behind it.
+//! Validated values: checked once when a request arrives, never again after that.
 
 mod access;
 mod id;
@@ -17,5 +17,5 @@ pub use topology::{Requirement, TOPOLOGY_KEY, Topology};
 
 use std::collections::BTreeMap;
 
-/// A map of texts, in the order of its keys.
+/// A map of strings, ordered by key.
 pub type Map = BTreeMap<String, String>;

@@ -14,10 +14,10 @@ const NAME_BYTES: usize = 128;
 pub struct Name(String);
 
 impl Name {
-    /// Checks a name that came in `field`.
+    /// Validates a name received in `field`.
     ///
     /// # Errors
-    /// Invalid, naming `field`, when it is empty, too long or has a control character.
+    /// Invalid, naming `field`, if it is empty, too long or has a control character.
     pub fn parse(field: &str, text: &str) -> Result<Self> {
         if text.is_empty() {
             return Err(Error::invalid(format!("{field} is missing")));

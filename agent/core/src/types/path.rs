@@ -1,10 +1,10 @@
-//! Paths that a caller names on this host.
+//! Paths on this host, received from callers.
 
 use std::{fmt, ops::Deref, path::Path, path::PathBuf};
 
 use crate::{Error, Result};
 
-/// The longest path that the kernel takes, without its NUL, in bytes.
+/// Maximum length of a path in the kernel, in bytes without the NUL.
 const PATH_BYTES: usize = 4095;
 
 /// An absolute path without `.`, `..`, NUL, control characters or a trailing slash; never `/` itself.
@@ -12,7 +12,7 @@ const PATH_BYTES: usize = 4095;
 pub struct AbsolutePath(PathBuf);
 
 impl AbsolutePath {
-    /// Checks a path that came in `field`. Repeated slashes are folded.
+    /// Validates a path received in `field`. Repeated slashes are collapsed.
     ///
     /// # Errors
     /// Invalid, naming `field`.
@@ -38,7 +38,7 @@ impl AbsolutePath {
             match part {
                 "" => {}
                 "." | ".." => return wrong("has a component '.' or '..'"),
-                // A file name has at most 255 bytes on every file system that we know.
+                // A file name has at most 255 bytes on all supported file systems.
                 long if long.len() > 255 => return wrong("has a component of more than 255 bytes"),
                 part => path.push(part),
             }
@@ -70,12 +70,12 @@ impl fmt::Display for AbsolutePath {
     }
 }
 
-/// The directory that a path is kept beneath: an absolute path as [`AbsolutePath`] is one, or `/`.
+/// The directory beneath which a path must stay: an [`AbsolutePath`] or `/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootPath(PathBuf);
 
 impl RootPath {
-    /// Checks a path that came in `field`.
+    /// Validates a path received in `field`.
     ///
     /// # Errors
     /// Invalid, naming `field`.

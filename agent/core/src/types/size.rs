@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Kind, Result};
 
-/// A number of bytes that fits the wire's signed 64 bits.
+/// A number of bytes that fits the signed 64-bit fields of CSI.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -14,7 +14,7 @@ use crate::{Error, Kind, Result};
 pub struct Size(u64);
 
 impl Size {
-    /// The largest size that the wire can carry.
+    /// The largest size that CSI messages can represent.
     pub const MAX: Self = Self(i64::MAX.unsigned_abs());
 
     /// `mebibytes` × 2²⁰ bytes.
@@ -40,7 +40,7 @@ impl Size {
         self.0
     }
 
-    /// The number of bytes as the wire's `int64`.
+    /// The number of bytes as the `int64` of CSI messages.
     pub const fn to_wire(self) -> i64 {
         self.0.cast_signed()
     }
@@ -84,29 +84,29 @@ impl fmt::Display for Size {
     }
 }
 
-/// What a caller asks for: at least `required`, at most `limit`.
+/// A requested size: at least `required`, at most `limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SizeRange {
     required: Option<Size>,
     limit: Option<Size>,
 }
 
-/// What a class can make.
+/// The sizes that a class supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SizeRules {
     /// Every size is a multiple of this.
     pub unit: Size,
-    /// The smallest size.
+    /// The minimum size.
     pub minimum: Size,
-    /// The size when the caller names none.
+    /// The size if the caller requests none.
     pub default: Size,
 }
 
 impl SizeRange {
-    /// A range from the wire's two numbers, where 0 means "not given".
+    /// Builds a range from the two numbers of a CSI message, where 0 means "not set".
     ///
     /// # Errors
-    /// [`Kind::Invalid`] for a negative number, or a limit below what is required; the message names `field`.
+    /// [`Kind::Invalid`] for a negative number, or a limit below the required size; the message names `field`.
     pub fn from_wire(field: &str, required: i64, limit: i64) -> Result<Self> {
         let parse = |name: &str, value: i64| {
             let bytes = u64::try_from(value)
@@ -146,16 +146,16 @@ impl SizeRange {
         self.limit
     }
 
-    /// Whether a volume of `size` is what was asked for.
+    /// Returns true if `size` is within the range.
     pub fn allows(&self, size: Size) -> bool {
         self.required.is_none_or(|required| size >= required)
             && self.limit.is_none_or(|limit| size <= limit)
     }
 
-    /// The size to make: `required` rounded up, else `at_least`, else the default within the limit.
+    /// The size to create: `required` rounded up, else `at_least`, else the default within the limit.
     ///
     /// # Errors
-    /// [`Kind::OutOfRange`] when no size within the range is one that `rules` allow, or none is as large as `at_least`.
+    /// [`Kind::OutOfRange`] if `rules` permit no size within the range, or none that is at least `at_least`.
     pub fn choose(&self, rules: &SizeRules, at_least: Option<Size>) -> Result<Size> {
         let floor = at_least.unwrap_or_default().max(rules.minimum);
         let wanted = match (self.required, at_least) {

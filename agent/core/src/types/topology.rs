@@ -1,8 +1,8 @@
-//! Where a volume can be used (CSI, `Topology`).
+//! Topology: where a volume is accessible (CSI, `Topology`).
 
 use super::{Map, NodeName};
 
-/// The topology key of every volume: the node that has its bytes.
+/// The topology key of every volume: the node that stores it.
 pub const TOPOLOGY_KEY: &str = "topology.drumlin.dev/node";
 
 /// The segments of one topology, such as `topology.drumlin.dev/node: node-a`.
@@ -10,13 +10,13 @@ pub const TOPOLOGY_KEY: &str = "topology.drumlin.dev/node";
 pub struct Topology(pub Map);
 
 impl Topology {
-    /// The topology of what lives on `node`.
+    /// The topology of the volumes on `node`.
     pub fn of(node: &NodeName) -> Self {
         Self(Map::from([(TOPOLOGY_KEY.to_owned(), node.to_string())]))
     }
 
-    /// Whether something on `node` is within this topology: an empty one holds everything, a foreign key nothing. Keys are
-    /// the same in capitals.
+    /// Returns true if `node` is within this topology. An empty topology includes every node, one with an unknown key
+    /// none. Keys are case-insensitive.
     pub fn includes(&self, node: &NodeName) -> bool {
         self.0
             .iter()
@@ -24,17 +24,17 @@ impl Topology {
     }
 }
 
-/// Where a volume must be usable from (CSI, `TopologyRequirement`).
+/// Where a volume must be accessible (CSI, `TopologyRequirement`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Requirement {
-    /// At least one of these must hold, when there are any.
+    /// At least one of these must match, if there are any.
     pub requisite: Vec<Topology>,
-    /// Wishes; they must be within the requisite ones, when there are any.
+    /// Preferences; they must be within the requisite ones, if there are any.
     pub preferred: Vec<Topology>,
 }
 
 impl Requirement {
-    /// Whether `node` meets what is required. Without requisite topologies, preferred ones are only wishes.
+    /// Returns true if `node` meets the requirement. Preferred topologies do not restrict the choice.
     pub fn is_met_by(&self, node: &NodeName) -> bool {
         self.requisite.is_empty()
             || self

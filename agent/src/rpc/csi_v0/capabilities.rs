@@ -1,4 +1,4 @@
-//! What is advertised: what works, and nothing else.
+//! The advertised capabilities: exactly those that are implemented.
 
 use drumlin_proto::csi::v0::{
     ControllerServiceCapability, NodeServiceCapability, PluginCapability,

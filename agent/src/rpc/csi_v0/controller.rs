@@ -1,4 +1,4 @@
-//! `csi.v0.Controller`: volumes and snapshots, made, found, deleted.
+//! `csi.v0.Controller`: create, list and delete volumes and snapshots.
 
 use drumlin_core::{
     Error, Result,

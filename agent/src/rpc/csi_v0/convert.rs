@@ -1,4 +1,4 @@
-//! Requests become checked values here, once; answers become messages.
+//! Converts requests to validated values, and results to messages.
 
 use drumlin_core::{
     Error, Result,
@@ -11,7 +11,7 @@ use drumlin_proto::csi::v0::{
 
 use crate::rpc::{csi_pre_v1::same, csi_v1::convert};
 
-/// What a volume shall be a copy of: a snapshot.
+/// Converts the source of a volume: a snapshot.
 pub(super) fn source(source: Option<&v0::VolumeContentSource>) -> Result<Option<Source>> {
     let Some(source) = source else {
         return Ok(None);
@@ -25,11 +25,11 @@ pub(super) fn source(source: Option<&v0::VolumeContentSource>) -> Result<Option<
     Ok(Some(Source::Snapshot(id)))
 }
 
-/// A volume as a message.
+/// Converts a volume to its message.
 pub(super) fn volume(volume: &Volume) -> Result<v0::Volume> {
     let new = convert::volume(volume);
     let content_source = match &volume.source {
-        // There is no word for a volume that is the copy of another one.
+        // CSI 0.3 cannot represent a volume that is a copy of another volume.
         None | Some(Source::Volume(_)) => None,
         Some(Source::Snapshot(id)) => Some(v0::VolumeContentSource {
             r#type: Some(source::Type::Snapshot(source::SnapshotSource {
@@ -50,12 +50,13 @@ pub(super) fn volume(volume: &Volume) -> Result<v0::Volume> {
     })
 }
 
-/// A snapshot as a message.
+/// Converts a snapshot to its message.
 pub(super) fn snapshot(snapshot: &Snapshot) -> Result<v0::Snapshot> {
     let new = convert::snapshot(snapshot)?;
     let created = new.creation_time.unwrap_or_default();
     let nanoseconds = created.seconds.saturating_mul(1_000_000_000);
-    // A snapshot is there as soon as it is told of. One that was lost since has the word that has a caller delete it.
+    // A snapshot is ready as soon as it is reported. One that was damaged since gets the status that makes callers
+    // delete it.
     let status = match snapshot.damage {
         None => Status::Ready,
         Some(_) => Status::ErrorUploading,

@@ -1,4 +1,4 @@
-//! `csi.v0.Identity`: who the plugin is, what it can do, whether it can do it now.
+//! `csi.v0.Identity`: name, capabilities and readiness of the plugin.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `csi.v0.Node`: volumes staged and published on this node.
+//! `csi.v0.Node`: stage and publish volumes on this node.
 
 use drumlin_core::{
     ops::{PublishVolume, StageVolume, TargetCleanup},

@@ -1,4 +1,4 @@
-//! `csi.Controller`: volumes, made, found, deleted.
+//! `csi.Controller`: create, list and delete volumes.
 
 use drumlin_core::{
     Error, Result,

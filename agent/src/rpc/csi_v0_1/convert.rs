@@ -1,4 +1,4 @@
-//! Requests become checked values here, once; answers become messages. Sizes have no sign.
+//! Converts requests to validated values, and results to messages. Sizes are unsigned.
 
 use drumlin_core::{
     Error, Kind, Result,
@@ -9,10 +9,10 @@ use drumlin_proto::csi::v0_1;
 
 use crate::rpc::csi_v1::convert;
 
-/// A range of sizes; none means that anything will do.
+/// Converts a size range; none for any size.
 ///
 /// # Errors
-/// `OutOfRange` for more bytes than a volume can have.
+/// `OutOfRange` if the size exceeds the largest possible volume size.
 pub(super) fn size_range(range: Option<&v0_1::CapacityRange>) -> Result<SizeRange> {
     let Some(range) = range else {
         return Ok(SizeRange::default());
@@ -31,13 +31,13 @@ pub(super) fn size_range(range: Option<&v0_1::CapacityRange>) -> Result<SizeRang
     SizeRange::from_wire("capacity_range", required, limit)
 }
 
-/// Which page of a list is wanted.
+/// Converts the page request of a list.
 pub(super) fn page(max_entries: u32, token: String) -> Result<PageRequest> {
     let most = i32::try_from(max_entries).unwrap_or(i32::MAX);
     convert::page(most, token)
 }
 
-/// A volume as a message.
+/// Converts a volume to its message.
 pub(super) fn volume(volume: &Volume) -> v0_1::VolumeInfo {
     let new = convert::volume(volume);
     v0_1::VolumeInfo {

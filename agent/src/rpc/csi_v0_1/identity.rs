@@ -1,4 +1,4 @@
-//! `csi.Identity`: the versions that are answered, and who the plugin is.
+//! `csi.Identity`: supported versions and name of the plugin.
 
 use std::collections::BTreeMap;
 

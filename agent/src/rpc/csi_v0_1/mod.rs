@@ -13,14 +13,14 @@ use drumlin_core::ops::Operations;
 use drumlin_proto::csi::v0_1;
 use tonic::service::Routes;
 
-/// What all services of the package share.
+/// State shared by all services of the package.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     operations: Arc<Operations>,
     driver: Arc<str>,
 }
 
-/// The services of the package that are served, as reflection names them.
+/// The names of the services of the package that are served, for reflection.
 pub(crate) const SERVICES: [&str; 3] = [
     v0_1::identity_server::SERVICE_NAME,
     v0_1::controller_server::SERVICE_NAME,
@@ -28,7 +28,7 @@ pub(crate) const SERVICES: [&str; 3] = [
 ];
 
 impl Front {
-    /// A front to `operations` that calls itself `driver`.
+    /// The services for `operations`, with driver name `driver`.
     pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
         Self {
             operations,

@@ -1,5 +1,5 @@
-//! `csi.Node`: volumes published on this node. There is no staging: to publish a volume is to attach, format and mount it,
-//! and its unpublication takes all of that down again.
+//! `csi.Node`: publish volumes on this node. There is no staging: publish attaches, formats and mounts a volume, and
+//! unpublish undoes all of that.
 
 use drumlin_core::{
     ops::PublishVolume,
@@ -90,7 +90,7 @@ impl v0_1::node_server::Node for Front {
     ) -> Result<Response<v0_1::NodeGetCapabilitiesResponse>, Status> {
         answer("csi.Node/NodeGetCapabilities", "", async {
             version::check(request.into_inner().version.as_ref())?;
-            // There is nothing yet that a node could say here.
+            // A node has no capability to report yet.
             Ok(v0_1::NodeGetCapabilitiesResponse {
                 capabilities: Vec::new(),
             })

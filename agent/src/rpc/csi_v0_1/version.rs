@@ -3,17 +3,17 @@
 use drumlin_core::{Error, Result};
 use drumlin_proto::csi::v0_1::Version;
 
-/// The versions that are answered.
+/// The supported versions.
 pub(super) const SUPPORTED: [Version; 1] = [Version {
     major: 0,
     minor: 1,
     patch: 0,
 }];
 
-/// Refuses a request of another version, or of none.
+/// Refuses a request with another version or without one.
 ///
 /// # Errors
-/// `Invalid`, naming those that are supported.
+/// `Invalid`, naming the supported versions.
 pub(super) fn check(version: Option<&Version>) -> Result<()> {
     let text = |version: &Version| {
         let Version {

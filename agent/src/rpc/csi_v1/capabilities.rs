@@ -1,4 +1,4 @@
-//! What is advertised: what works, and nothing else.
+//! The advertised capabilities: exactly those that are implemented.
 
 use drumlin_proto::csi::v1::{
     ControllerServiceCapability, GroupControllerServiceCapability, NodeServiceCapability,
@@ -18,7 +18,7 @@ pub(super) fn plugin() -> Vec<PluginCapability> {
     ])
 }
 
-/// Capabilities of a plugin with these services, whose volumes grow while they are used.
+/// Capabilities of a plugin with these services and online volume expansion.
 pub(in crate::rpc) fn plugin_with(services: &[Service]) -> Vec<PluginCapability> {
     let services = services.iter().map(|service| {
         plugin_capability::Type::Service(plugin_capability::Service {

@@ -1,4 +1,4 @@
-//! `csi.v1.Controller`: volumes and snapshots, made, found, changed, deleted.
+//! `csi.v1.Controller`: create, get, list, modify and delete volumes and snapshots.
 
 use drumlin_core::{
     Error, Result,
@@ -111,7 +111,7 @@ impl v1::controller_server::Controller for Front {
                     message: convert::words(&problem),
                 },
                 None => v1::ValidateVolumeCapabilitiesResponse {
-                    // What is left out here was not checked, and the caller is told so by that.
+                    // Omitted fields were not checked; their absence tells that to the caller.
                     confirmed: Some(Confirmed {
                         volume_capabilities: request.volume_capabilities,
                         ..Confirmed::default()

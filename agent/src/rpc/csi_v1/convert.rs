@@ -1,6 +1,6 @@
-//! Requests become checked values here, once; answers become messages.
+//! Converts requests to validated values, and results to messages.
 //!
-//! Messages name the field. Ids that are not of our form are unknown ids, not wrong ones.
+//! Error messages name the field. Ids without the form of a handle are unknown, not invalid.
 
 use std::{collections::BTreeMap, time::SystemTime};
 
@@ -23,12 +23,12 @@ use drumlin_proto::{
 };
 use tonic::metadata::{Binary, MetadataValue};
 
-/// The most entries of any list or map in a request; more is no honest caller's.
+/// Maximum number of entries of a list or map in a request; legitimate callers send fewer.
 const ENTRIES: usize = 1024;
-/// The longest flag or value in bytes (CSI, "Size Limits": a map's keys and values together have 4 KiB).
+/// Maximum length of a flag or value, in bytes (CSI, "Size Limits": keys and values of a map together have 4 KiB).
 const TEXT_BYTES: usize = 4096;
 
-/// One capability that came in `field`.
+/// Converts one capability received in `field`.
 pub(in crate::rpc) fn capability(
     field: &str,
     capability: Option<&v1::VolumeCapability>,
@@ -71,7 +71,7 @@ fn mount_type(field: &str, mount: &v1::volume_capability::MountVolume) -> Result
     }
     let group = match mount.volume_mount_group.as_str() {
         "" => None,
-        // The highest number means "leave as it is" to the kernel.
+        // The highest number means "leave unchanged" to the kernel.
         number => Some(
             number
                 .parse()
@@ -113,7 +113,7 @@ fn access_mode(field: &str, mode: i32) -> Result<AccessMode> {
     })
 }
 
-/// The capabilities that came in `volume_capabilities`: at least one.
+/// Converts the capabilities received in `volume_capabilities`: at least one.
 pub(super) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>> {
     if list.is_empty() {
         return Err(Error::invalid("volume_capabilities is missing"));
@@ -121,7 +121,7 @@ pub(super) fn capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capabili
     some_capabilities(list)
 }
 
-/// The capabilities that came in `volume_capabilities`, if any.
+/// Converts the capabilities received in `volume_capabilities`, if any.
 pub(super) fn some_capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Capability>> {
     check_entries("volume_capabilities", list.len())?;
     list.iter()
@@ -130,7 +130,7 @@ pub(super) fn some_capabilities(list: &[v1::VolumeCapability]) -> Result<Vec<Cap
         .collect()
 }
 
-/// Refuses a list that no honest caller sends.
+/// Refuses a list with too many entries.
 pub(in crate::rpc) fn check_entries(field: &str, entries: usize) -> Result<()> {
     if entries > ENTRIES {
         return Err(Error::invalid(format!(
@@ -140,14 +140,14 @@ pub(in crate::rpc) fn check_entries(field: &str, entries: usize) -> Result<()> {
     Ok(())
 }
 
-/// A range of sizes; none means that anything will do.
+/// Converts a size range; none for any size.
 pub(in crate::rpc) fn size_range(range: Option<&v1::CapacityRange>) -> Result<SizeRange> {
     range.map_or(Ok(SizeRange::default()), |range| {
         SizeRange::from_wire("capacity_range", range.required_bytes, range.limit_bytes)
     })
 }
 
-/// What a volume shall be a copy of.
+/// Converts the source of a volume.
 pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<Source>> {
     let Some(source) = source else {
         return Ok(None);
@@ -169,13 +169,13 @@ pub(super) fn source(source: Option<&v1::VolumeContentSource>) -> Result<Option<
     }))
 }
 
-/// An id that may be missing.
+/// Converts an optional id.
 pub(in crate::rpc) fn optional(field: &str, id: &str) -> Result<Option<Reference>> {
     let given = (!id.is_empty()).then_some(id);
     given.map(|id| Reference::parse(field, id)).transpose()
 }
 
-/// A path that may be missing.
+/// Converts an optional path.
 pub(in crate::rpc) fn optional_path(field: &str, path: &str) -> Result<Option<AbsolutePath>> {
     let given = (!path.is_empty()).then_some(path);
     given
@@ -183,7 +183,7 @@ pub(in crate::rpc) fn optional_path(field: &str, path: &str) -> Result<Option<Ab
         .transpose()
 }
 
-/// Where a volume is published, and the directory that it must not be led out of.
+/// Converts the target path of a publication, with the directory that symbolic links must not lead out of.
 pub(super) fn target(path: &str, root: Option<&str>) -> Result<Target> {
     let root = root.map(|root| RootPath::parse(MOUNT_ROOT, root));
     Ok(Target {
@@ -192,14 +192,14 @@ pub(super) fn target(path: &str, root: Option<&str>) -> Result<Target> {
     })
 }
 
-/// A text that came as metadata of a call.
+/// Reads a metadata value of a call as text.
 pub(super) fn metadata_text(key: &str, value: &MetadataValue<Binary>) -> Result<String> {
     let bytes = value.to_bytes().ok();
     let text = bytes.and_then(|bytes| String::from_utf8(bytes.to_vec()).ok());
     text.ok_or_else(|| Error::invalid(format!("metadata {key} must be text")))
 }
 
-/// The ids that came in the list `field`.
+/// Converts the ids of the list `field`.
 pub(in crate::rpc) fn references(field: &str, ids: &[String]) -> Result<Vec<Reference>> {
     let numbered = ids.iter().enumerate();
     numbered
@@ -207,7 +207,7 @@ pub(in crate::rpc) fn references(field: &str, ids: &[String]) -> Result<Vec<Refe
         .collect()
 }
 
-/// Where a volume must be usable from.
+/// Converts the topology requirement of a volume.
 pub(in crate::rpc) fn requirement(topology: Option<v1::TopologyRequirement>) -> Requirement {
     let all =
         |list: Vec<v1::Topology>| list.into_iter().map(|one| Topology(one.segments)).collect();
@@ -217,7 +217,7 @@ pub(in crate::rpc) fn requirement(topology: Option<v1::TopologyRequirement>) -> 
     })
 }
 
-/// Which page of a list is wanted.
+/// Converts the page request of a list.
 pub(in crate::rpc) fn page(max_entries: i32, token: String) -> Result<PageRequest> {
     let max_entries = usize::try_from(max_entries)
         .map_err(|_| Error::invalid(format!("max_entries is negative: {max_entries}")))?;
@@ -227,7 +227,7 @@ pub(in crate::rpc) fn page(max_entries: i32, token: String) -> Result<PageReques
     })
 }
 
-/// Whether writes are wanted.
+/// Converts the read-only flag to the requested access.
 pub(in crate::rpc) fn access(read_only: bool) -> Access {
     if read_only {
         Access::ReadOnly
@@ -236,7 +236,7 @@ pub(in crate::rpc) fn access(read_only: bool) -> Access {
     }
 }
 
-/// A volume as a message.
+/// Converts a volume to its message.
 pub(in crate::rpc) fn volume(volume: &Volume) -> v1::Volume {
     v1::Volume {
         capacity_bytes: volume.size.to_wire(),
@@ -247,7 +247,7 @@ pub(in crate::rpc) fn volume(volume: &Volume) -> v1::Volume {
     }
 }
 
-/// A topology as a message.
+/// Converts a topology to its message.
 pub(in crate::rpc) fn topology(topology: &Topology) -> v1::Topology {
     v1::Topology {
         segments: topology.0.clone(),
@@ -268,7 +268,7 @@ fn content_source(source: &Source) -> v1::VolumeContentSource {
     }
 }
 
-/// A condition as a message.
+/// Converts a condition to its message.
 pub(in crate::rpc) fn condition(condition: &Condition) -> v1::VolumeCondition {
     v1::VolumeCondition {
         abnormal: condition.abnormal,
@@ -276,7 +276,7 @@ pub(in crate::rpc) fn condition(condition: &Condition) -> v1::VolumeCondition {
     }
 }
 
-/// As much of a text as a field holds (CSI, "Size Limits"). The log has all of it.
+/// Truncates a text to the size of a field (CSI, "Size Limits"). The log has the full text.
 pub(in crate::rpc) fn words(text: &str) -> String {
     const MOST: usize = 128;
     if text.len() <= MOST {
@@ -289,7 +289,7 @@ pub(in crate::rpc) fn words(text: &str) -> String {
     format!("{kept}…")
 }
 
-/// A snapshot as a message.
+/// Converts a snapshot to its message.
 pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
     Ok(v1::Snapshot {
         size_bytes: snapshot.size.to_wire(),
@@ -306,12 +306,12 @@ pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
-        // Only with a capability that is not offered may this be sent.
+        // This field may only be sent with a capability that is not advertised.
         accessible_topology: Vec::new(),
     })
 }
 
-/// A moment as a message.
+/// Converts a time to its message.
 pub(in crate::rpc) fn timestamp(time: SystemTime) -> Result<prost_types::Timestamp> {
     let since = time
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -322,12 +322,12 @@ pub(in crate::rpc) fn timestamp(time: SystemTime) -> Result<prost_types::Timesta
     })
 }
 
-/// A number of bytes or inodes as a message's signed number.
+/// Converts a number of bytes or inodes to the signed number of a message.
 pub(in crate::rpc) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// A group snapshot with its members.
+/// Converts a group snapshot with its members.
 pub(in crate::rpc) fn group_snapshot(group: &GroupSnapshot) -> Result<v1::VolumeGroupSnapshot> {
     let snapshots: Result<_> = group.members.iter().map(snapshot).collect();
     Ok(v1::VolumeGroupSnapshot {

@@ -1,4 +1,4 @@
-//! `csi.v1.GroupController`: snapshots of several volumes at one moment.
+//! `csi.v1.GroupController`: group snapshots, of several volumes at one point in time.
 
 use drumlin_core::{
     Error, Result,
@@ -80,7 +80,7 @@ impl v1::group_controller_server::GroupController for Front {
     }
 }
 
-/// A group snapshot, and the members that the caller knows of it.
+/// A group snapshot, and its members as known to the caller.
 fn named(id: &str, members: &[String]) -> Result<(Reference, Vec<Reference>), Error> {
     let group = Reference::parse("group_snapshot_id", id)?;
     Ok((group, convert::references("snapshot_ids", members)?))

@@ -1,4 +1,4 @@
-//! `csi.v1.Identity`: who the plugin is, what it can do, whether it can do it now.
+//! `csi.v1.Identity`: name, capabilities and readiness of the plugin.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::{
     rpc::respond::{answer, answer_quietly},
 };
 
-/// The answer to `GetPluginInfo` of a plugin of this name.
+/// The response to `GetPluginInfo` of a plugin with this name.
 pub(in crate::rpc) fn plugin_info(driver: &str) -> v1::GetPluginInfoResponse {
     v1::GetPluginInfoResponse {
         name: driver.to_owned(),

@@ -13,14 +13,14 @@ use drumlin_core::ops::Operations;
 use drumlin_proto::csi::v1;
 use tonic::service::Routes;
 
-/// What all services of the package share.
+/// State shared by all services of the package.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     operations: Arc<Operations>,
     driver: Arc<str>,
 }
 
-/// The services of the package that are served, as reflection names them.
+/// The names of the services of the package that are served, for reflection.
 pub(crate) const SERVICES: [&str; 4] = [
     v1::identity_server::SERVICE_NAME,
     v1::controller_server::SERVICE_NAME,
@@ -29,7 +29,7 @@ pub(crate) const SERVICES: [&str; 4] = [
 ];
 
 impl Front {
-    /// A front to `operations` that calls itself `driver`.
+    /// The services for `operations`, with driver name `driver`.
     pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
         Self {
             operations,
@@ -37,7 +37,7 @@ impl Front {
         }
     }
 
-    /// Adds the services of the package. What is not offered yet is not registered.
+    /// Adds the services of the package. Services that are not implemented are not registered.
     pub(crate) fn register(self, routes: Routes) -> Routes {
         routes
             .add_service(v1::identity_server::IdentityServer::new(self.clone()))

@@ -1,4 +1,4 @@
-//! `csi.v1.Node`: volumes staged, published, measured and grown on this node.
+//! `csi.v1.Node`: stage, publish, expand and measure volumes on this node.
 
 use drumlin_core::{
     ops::{PublishVolume, StageVolume, TargetCleanup, Usage},
@@ -190,7 +190,7 @@ impl v1::node_server::Node for Front {
     }
 }
 
-/// A path whose form is looked at only after the volume is known to exist.
+/// A path that is validated only after the volume is known to exist.
 fn given(field: &str, path: &str) -> drumlin_core::Result<()> {
     if path.is_empty() {
         return Err(drumlin_core::Error::invalid(format!("{field} is missing")));

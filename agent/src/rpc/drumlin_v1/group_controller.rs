@@ -1,4 +1,4 @@
-//! `drumlin.v1.GroupController`: group snapshots, beyond what CSI does with them.
+//! `drumlin.v1.GroupController`: operations on group snapshots beyond CSI.
 
 use drumlin_core::{
     ops::RollBack,

@@ -1,4 +1,4 @@
-//! `drumlin.v1.Inventory`: what there is, and whose it is.
+//! `drumlin.v1.Inventory`: all objects and their owners.
 
 use drumlin_core::{
     Error, Result,

@@ -1,4 +1,4 @@
-//! Package `drumlin.v1`: what the Container Storage Interface has no words for.
+//! Package `drumlin.v1`: extensions beyond the Container Storage Interface.
 
 mod group_controller;
 mod inventory;
@@ -12,20 +12,20 @@ use drumlin_proto::drumlin::v1::{
 };
 use tonic::service::Routes;
 
-/// What the services need.
+/// State shared by the services.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     operations: Arc<Operations>,
 }
 
-/// The services of the package that are served, as reflection names them.
+/// The names of the services of the package that are served, for reflection.
 pub(crate) const SERVICES: [&str; 2] = [
     group_controller_server::SERVICE_NAME,
     inventory_server::SERVICE_NAME,
 ];
 
 impl Front {
-    /// A front to `operations`.
+    /// The services for `operations`.
     pub(crate) fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
     }

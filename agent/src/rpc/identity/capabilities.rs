@@ -1,4 +1,4 @@
-//! What is advertised: what works, and the rules that hold.
+//! The advertised capabilities: those that are implemented, and the applicable rules.
 
 use drumlin_core::ops::OnGroupDelete;
 use drumlin_proto::identity::{
@@ -9,7 +9,7 @@ use drumlin_proto::identity::{
     },
 };
 
-/// Capabilities of a driver that does this with the members of a group that is deleted.
+/// Capabilities of a driver with this setting for the members of a deleted group.
 pub(super) fn all(policy: OnGroupDelete) -> Vec<Capability> {
     let service = |service: Services| {
         Type::Service(Service {

@@ -1,4 +1,4 @@
-//! Package `identity`: who the driver is to clients of what CSI does not have.
+//! Package `identity`: identity of the driver for clients of the services beyond CSI.
 
 mod capabilities;
 mod service;
@@ -9,18 +9,18 @@ use drumlin_core::ops::Operations;
 use drumlin_proto::identity;
 use tonic::service::Routes;
 
-/// What the service needs.
+/// State of the service.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     operations: Arc<Operations>,
     driver: Arc<str>,
 }
 
-/// The services of the package that are served, as reflection names them.
+/// The names of the services of the package that are served, for reflection.
 pub(crate) const SERVICES: [&str; 1] = [identity::identity_server::SERVICE_NAME];
 
 impl Front {
-    /// A front to `operations` that calls itself `driver`.
+    /// The service for `operations`, with driver name `driver`.
     pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
         Self {
             operations,

@@ -1,4 +1,4 @@
-//! `identity.Identity`: who the driver is, what it offers beside CSI, whether it can do it now.
+//! `identity.Identity`: name, capabilities beyond CSI, and readiness of the driver.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `reclaimspace.ReclaimSpaceController`: free blocks of any volume.
+//! `reclaimspace.ReclaimSpaceController`: reclaims the free blocks of any volume.
 
 use drumlin_core::types::Reference;
 use drumlin_proto::reclaimspace;

@@ -1,4 +1,4 @@
-//! Package `reclaimspace`: free blocks of volumes, given back.
+//! Package `reclaimspace`: reclaims the free blocks of volumes.
 
 mod controller;
 mod node;
@@ -14,20 +14,20 @@ use tonic::service::Routes;
 
 use crate::rpc::csi_v1::convert;
 
-/// What all services of the package share.
+/// State shared by all services of the package.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     operations: Arc<Operations>,
 }
 
-/// The services of the package that are served, as reflection names them.
+/// The names of the services of the package that are served, for reflection.
 pub(crate) const SERVICES: [&str; 2] = [
     reclaimspace::reclaim_space_controller_server::SERVICE_NAME,
     reclaimspace::reclaim_space_node_server::SERVICE_NAME,
 ];
 
 impl Front {
-    /// A front to `operations`.
+    /// The services for `operations`.
     pub(crate) fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
     }
@@ -40,7 +40,7 @@ impl Front {
     }
 }
 
-/// What a volume took before and after, as messages; none where that is not known.
+/// The allocated bytes of a volume before and after, as messages; none if unknown.
 fn consumptions(
     reclaimed: Reclaimed,
 ) -> (

@@ -1,4 +1,4 @@
-//! `reclaimspace.ReclaimSpaceNode`: free blocks of a volume that is mounted here.
+//! `reclaimspace.ReclaimSpaceNode`: reclaims the free blocks of a volume that is mounted here.
 
 use drumlin_core::{Error, types::Reference};
 use drumlin_proto::reclaimspace;
@@ -21,7 +21,7 @@ impl reclaimspace::reclaim_space_node_server::ReclaimSpaceNode for Front {
             if let capability @ Some(_) = &request.volume_capability {
                 convert::capability("volume_capability", capability.as_ref())?;
             }
-            // Clients that have staged it say so there, and the path of a publication in the other field.
+            // Clients send the staging path in one field, and the path of a publication in the other.
             let path = [&request.volume_path, &request.staging_target_path]
                 .into_iter()
                 .find(|path| !path.is_empty())

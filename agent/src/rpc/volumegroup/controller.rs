@@ -1,4 +1,4 @@
-//! `volumegroup.Controller`: groups of volumes, made, found, changed, deleted.
+//! `volumegroup.Controller`: create, get, list, modify and delete volume groups.
 
 use drumlin_core::{
     Result,

@@ -1,4 +1,4 @@
-//! Package `volumegroup`: groups of volumes, for the two projects that speak it.
+//! Package `volumegroup`: volume groups, in the protocol shared by two projects.
 
 mod controller;
 
@@ -8,17 +8,17 @@ use drumlin_core::ops::Operations;
 use drumlin_proto::volumegroup::controller_server::{self, ControllerServer};
 use tonic::service::Routes;
 
-/// What the service needs.
+/// State of the service.
 #[derive(Debug, Clone)]
 pub(crate) struct Front {
     operations: Arc<Operations>,
 }
 
-/// The services of the package that are served, as reflection names them.
+/// The names of the services of the package that are served, for reflection.
 pub(crate) const SERVICES: [&str; 1] = [controller_server::SERVICE_NAME];
 
 impl Front {
-    /// A front to `operations`.
+    /// The service for `operations`.
     pub(crate) fn new(operations: Arc<Operations>) -> Self {
         Self { operations }
     }

@@ -147,8 +147,8 @@ fn give_one(file: &File, metadata: &fs::Metadata, group: u32) -> io::Result<()> 
         return Ok(());
     }
     let bits = if kind.is_dir() { DIRECTORY } else { FILE };
-    // Changing the owner takes set-user-id bits away, so the mode comes second. What was opened without being opened for
-    // anything has its mode changed by its link in /proc only, which leads to no other file.
+    // Changing the owner clears set-user-id bits, so the mode is set second. The mode of a file opened with O_PATH can
+    // only be changed through its link in /proc, which cannot lead to another file.
     let mode = fs::Permissions::from_mode(metadata.mode() & 0o7777 | bits);
     fs::set_permissions(path_of(file), mode)
 }
