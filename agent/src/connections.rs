@@ -35,6 +35,10 @@ const SILENT: Duration = Duration::from_secs(10);
 const UNREAD: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: the process or the host is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Time for the first request within which a connection is not displaced by a new one.
+const FIRST_REQUEST: Duration = Duration::from_millis(100);
+/// Interval of the checks for a free slot, after the first few.
+const LOOK: Duration = Duration::from_millis(5);
 /// Number of times to yield to other tasks before an idle connection is closed for a new one.
 const LOOKS: usize = 8;
 /// Minimum interval between log lines about refused connections.
@@ -54,8 +58,9 @@ struct ConnectionTable {
 }
 
 /// State of a connection until its first request.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct SilentSlot {
+    since: Instant,
     is_taken: AtomicBool,
     waker: AtomicWaker,
 }
@@ -68,7 +73,7 @@ impl Connections {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => {
-                        connections.let_go().await;
+                        connections.make_room().await;
                         if let Some(connection) = connections.admit(stream) {
                             return Some((Ok(connection), (listener, connections)));
                         }
@@ -84,13 +89,19 @@ impl Connections {
         })
     }
 
-    /// At the limit, first lets the tasks of closed connections end.
-    async fn let_go(&self) {
-        for _ in 0..LOOKS {
-            if self.lock().count < MOST {
+    /// At the limit, waits until a connection has ended, or the oldest one without a request has had its time; at most
+    /// that long. The next clients wait in the socket's backlog meanwhile.
+    async fn make_room(&self) {
+        let deadline = Instant::now() + FIRST_REQUEST;
+        for look in 0.. {
+            if self.lock().has_room() || Instant::now() >= deadline {
                 return;
             }
-            yield_now().await;
+            if look < LOOKS {
+                yield_now().await;
+            } else {
+                sleep(LOOK).await;
+            }
         }
     }
 
@@ -114,7 +125,11 @@ impl Connections {
         let number = inside.next;
         inside.next += 1;
         inside.count += 1;
-        let place = Arc::new(SilentSlot::default());
+        let place = Arc::new(SilentSlot {
+            since: Instant::now(),
+            is_taken: AtomicBool::new(false),
+            waker: AtomicWaker::new(),
+        });
         inside.silent.insert(number, Arc::clone(&place));
         drop(inside);
         Some(Connection {
@@ -133,6 +148,12 @@ impl Connections {
 }
 
 impl ConnectionTable {
+    /// Returns true if a new connection displaces nobody who may be about to send a request.
+    fn has_room(&self) -> bool {
+        let oldest = self.silent.values().next();
+        self.count < MOST || oldest.is_some_and(|slot| slot.since.elapsed() >= FIRST_REQUEST)
+    }
+
     /// Returns true if nothing was logged for a while.
     fn is_news(&mut self) -> bool {
         let is_news = self.said.is_none_or(|said| said.elapsed() >= SAID);

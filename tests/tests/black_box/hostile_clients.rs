@@ -159,6 +159,33 @@ async fn a_thousand_connections_that_send_nothing_keep_nobody_out_and_are_closed
     assert!(!log.contains("panic"), "{log}");
 }
 
+/// Reads frames up to the headers of an answer; settings come before.
+fn read_answer(stream: &mut UnixStream) {
+    let mut head = [0; 9];
+    while head[3] != 1 {
+        stream.read_exact(&mut head).expect("it was closed");
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).expect("it was closed");
+    }
+}
+
+#[tokio::test]
+async fn who_is_slow_to_ask_is_not_displaced_at_once() {
+    let agent = Agent::start().await;
+    let ask = |stream: &mut UnixStream| {
+        stream.write_all(&[BEGIN, &call(1)].concat()).unwrap();
+        read_answer(stream);
+    };
+    let mut others: Vec<UnixStream> = (0..500).map(|_| connect(&agent)).collect();
+    others.iter_mut().for_each(ask);
+    let mut slow = connect(&agent);
+    let silent: Vec<UnixStream> = (0..100).map(|_| connect(&agent)).collect();
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    ask(&mut slow);
+    drop((others, silent));
+}
+
 #[tokio::test]
 async fn ten_thousand_connections_that_send_garbage_leave_nothing() {
     let (agent, quiet) = (Agent::start().await, Agent::start().await);
