@@ -160,7 +160,7 @@ pub fn assert_pool_is_known(group: &str, pool: &str) {
         "devices of the pool, and those that the group knows"
     );
     let names = lvm("lvs", &["--noheadings", "-o", "lv_name", group]);
-    assert!(!names.contains("forgotten"), "{names}");
+    assert!(!names.contains("orphan"), "{names}");
 }
 
 /// A line without what differs from run to run.
