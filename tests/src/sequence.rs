@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_of_one_moment_are_told_from_those_of_several() {
+    fn rings_of_one_point_in_time_are_told_from_those_of_several() {
         for end in [0, 1, 2, 511, 512, 513, 2000] {
             assert_eq!(check(7, 2, &rings(&[end, end])), Ok(end));
         }

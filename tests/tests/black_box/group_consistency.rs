@@ -1,7 +1,8 @@
-//! The proof that a group snapshot is one moment: writers whose order can be told write to all members meanwhile.
+//! Shows that a group snapshot is of one point in time: writers whose order can be determined write to all members
+//! meanwhile, and the copies must hold a prefix of what was acknowledged.
 //!
-//! What is read are the blocks of the copies, where the files of the mounted members lie. The same is done to copies
-//! that are made in ways that are wrong, and these must be found out.
+//! The blocks of the copies are read at the places of the files of mounted members. Negative controls: the
+//! `negative_control_…` tests make copies in wrong ways, and fail if these pass the same check.
 
 use std::{
     collections::BTreeMap,
@@ -282,7 +283,7 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_group_snapshot_under_load_is_one_moment_of_all_its_members() {
+async fn every_group_snapshot_under_load_is_one_point_in_time_of_all_its_members() {
     let load = Load::new().await;
     let mut sources = load.ids();
     for number in 0..moments() {
@@ -350,7 +351,7 @@ fn lvm_snapshot(load: &Load, id: &str, number: usize, skip: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_of_volumes_that_were_frozen_and_copied_one_by_one_are_found_out() {
+async fn negative_control_copies_frozen_one_by_one_are_found_out() {
     found_out(|load, number| {
         let mounted = || load.used.iter().filter(|used| !used.is_raw());
         // What nothing can freeze is what such a way gets wrong; a directory has no such volumes, and freezes nothing here.
@@ -388,7 +389,7 @@ async fn copies_of_volumes_that_were_frozen_and_copied_one_by_one_are_found_out(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn copies_of_volumes_whose_writers_were_not_held_are_found_out() {
+async fn negative_control_copies_without_quiesce_are_found_out() {
     if !is_over_lvm() || Volumes::asked() != Volumes::Thin {
         // Elsewhere it is the way above.
         return;

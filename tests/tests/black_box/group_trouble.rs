@@ -270,7 +270,7 @@ async fn a_copy_that_somebody_removes_is_told_and_nothing_is_left() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn members_of_several_pools_and_groups_are_of_one_moment() {
+async fn members_of_several_pools_and_groups_are_of_one_point_in_time() {
     if !is_over_lvm() {
         return;
     }

@@ -256,12 +256,12 @@ enum Victims {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_at_random_instants_one_moment_is_made_and_writers_go_on() {
+async fn killed_at_random_instants_one_point_in_time_is_made_and_writers_go_on() {
     killed_at_random(Load::new().await, times(), Victims::One).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn killed_with_all_that_it_has_started_one_moment_is_made_and_writers_go_on() {
+async fn killed_with_all_that_it_has_started_one_point_in_time_is_made_and_writers_go_on() {
     // Without a btrfs: who resumes its device thaws it, LVM's programs do, and Linux has it read-only from then on when
     // they are killed while they do. The agent itself does that by a process that outlives it.
     killed_at_random(Load::with(&[]).await, times() / 2, Victims::All).await;

@@ -255,7 +255,7 @@ impl Operations {
                 tracing::info!(
                     group.id = %found.handle,
                     members = volumes.len(),
-                    quiesced_us = u64::try_from(taken.window.as_micros()).unwrap_or(u64::MAX),
+                    quiesced_us = u64::try_from(taken.barrier.as_micros()).unwrap_or(u64::MAX),
                     "group snapshot created"
                 );
                 Ok(found)

@@ -147,9 +147,9 @@ impl Barrier {
     }
 
     /// Reports whether a member is quiesced.
-    pub(super) fn tell(&self, is_held: bool) {
+    pub(super) fn tell(&self, is_quiesced: bool) {
         let mut state = self.state();
-        if is_held {
+        if is_quiesced {
             state.held += 1;
         } else {
             state.lost += 1;
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use std::thread;
 
-    fn window(limit: Duration, holders: usize) -> Barrier {
+    fn barrier(limit: Duration, holders: usize) -> Barrier {
         Barrier::new(limit, holders)
     }
 
@@ -191,56 +191,56 @@ mod tests {
     }
 
     /// The work of a thread that quiesces a member.
-    fn hold(window: &Barrier, number: usize, is_held: bool) -> bool {
-        if !window.wait_to_settle(number) {
+    fn hold(barrier: &Barrier, number: usize, is_quiesced: bool) -> bool {
+        if !barrier.wait_to_settle(number) {
             return false;
         }
-        window.has_settled();
-        if !window.wait_for_begin(number) {
+        barrier.has_settled();
+        if !barrier.wait_for_begin(number) {
             return false;
         }
-        window.tell(is_held);
+        barrier.tell(is_quiesced);
         true
     }
 
     #[test]
     fn all_are_settled_and_held_before_anybody_goes_on() {
-        let window = window(Duration::from_mins(1), 4);
+        let barrier = barrier(Duration::from_mins(1), 4);
         thread::scope(|scope| {
             for number in 0..4 {
-                let window = &window;
+                let barrier = &barrier;
                 scope.spawn(move || {
-                    assert!(hold(window, number, true));
-                    window.wait_for_end();
-                    assert!(window.state().has_ended);
+                    assert!(hold(barrier, number, true));
+                    barrier.wait_for_end();
+                    assert!(barrier.state().has_ended);
                 });
             }
-            assert!(window.settle(2, late()));
-            assert_eq!(window.state().settled, 2);
-            assert!(window.begin());
-            assert_eq!(window.state().settled, 4);
-            window.end();
+            assert!(barrier.settle(2, late()));
+            assert_eq!(barrier.state().settled, 2);
+            assert!(barrier.begin());
+            assert_eq!(barrier.state().settled, 4);
+            barrier.end();
         });
-        assert!(!window.is_over());
+        assert!(!barrier.is_over());
     }
 
     #[test]
     fn who_settled_early_waits_for_the_last_one() {
-        let window = window(Duration::from_mins(1), 2);
+        let barrier = barrier(Duration::from_mins(1), 2);
         thread::scope(|scope| {
-            let window = &window;
-            let early = scope.spawn(move || hold(window, 0, true));
-            assert!(window.settle(1, late()));
+            let barrier = &barrier;
+            let early = scope.spawn(move || hold(barrier, 0, true));
+            assert!(barrier.settle(1, late()));
             let last = scope.spawn(move || {
-                assert!(window.wait_to_settle(1));
-                assert!(window.wait_for_begin(1));
+                assert!(barrier.wait_to_settle(1));
+                assert!(barrier.wait_for_begin(1));
                 thread::sleep(Duration::from_millis(20));
-                assert_eq!(window.state().held, 0);
-                window.has_settled();
-                window.tell(true);
+                assert_eq!(barrier.state().held, 0);
+                barrier.has_settled();
+                barrier.tell(true);
             });
-            assert!(window.begin());
-            window.end();
+            assert!(barrier.begin());
+            barrier.end();
             assert!(early.join().unwrap());
             last.join().unwrap();
         });
@@ -248,16 +248,16 @@ mod tests {
 
     #[test]
     fn one_that_is_not_held_is_told_and_one_that_never_begins_lets_all_go() {
-        let one_lost = window(Duration::from_mins(1), 2);
+        let one_lost = barrier(Duration::from_mins(1), 2);
         thread::scope(|scope| {
-            for (number, is_held) in [true, false].into_iter().enumerate() {
-                let window = &one_lost;
-                scope.spawn(move || hold(window, number, is_held));
+            for (number, is_quiesced) in [true, false].into_iter().enumerate() {
+                let barrier = &one_lost;
+                scope.spawn(move || hold(barrier, number, is_quiesced));
             }
             assert!(!one_lost.begin());
         });
         for settles in [0, 1] {
-            let never = window(Duration::from_mins(1), 1);
+            let never = barrier(Duration::from_mins(1), 1);
             thread::scope(|scope| {
                 scope.spawn(|| assert!(!hold(&never, 0, true)));
                 assert!(never.settle(settles, late()));
@@ -268,49 +268,49 @@ mod tests {
 
     #[test]
     fn one_that_cannot_settle_is_told_and_holds_up_nobody() {
-        let window = window(Duration::from_mins(1), 2);
+        let barrier = barrier(Duration::from_mins(1), 2);
         thread::scope(|scope| {
-            let window = &window;
-            scope.spawn(move || hold(window, 1, true));
+            let barrier = &barrier;
+            scope.spawn(move || hold(barrier, 1, true));
             scope.spawn(move || {
-                assert!(window.wait_to_settle(0));
-                window.tell(false);
+                assert!(barrier.wait_to_settle(0));
+                barrier.tell(false);
             });
-            assert!(!window.settle(1, late()));
-            window.end();
+            assert!(!barrier.settle(1, late()));
+            barrier.end();
         });
     }
 
     #[test]
     fn who_never_settles_or_lets_go_is_waited_for_until_the_deadline() {
-        let window = window(Duration::from_mins(1), 1);
+        let barrier = barrier(Duration::from_mins(1), 1);
         let soon = || Instant::now() + Duration::from_millis(20);
-        assert!(!window.settle(1, soon()));
-        window.end();
-        assert!(!window.wait_for_all(1, Duration::from_millis(20)));
-        window.leave();
-        assert!(window.wait_for_all(1, Duration::from_mins(1)));
+        assert!(!barrier.settle(1, soon()));
+        barrier.end();
+        assert!(!barrier.wait_for_all(1, Duration::from_millis(20)));
+        barrier.leave();
+        assert!(barrier.wait_for_all(1, Duration::from_mins(1)));
     }
 
     #[test]
     fn one_that_still_flushes_is_not_waited_for_when_it_is_over() {
-        let window = window(Duration::from_millis(20), 1);
-        assert!(!window.begin());
-        assert!(window.is_over());
+        let barrier = barrier(Duration::from_millis(20), 1);
+        assert!(!barrier.begin());
+        assert!(barrier.is_over());
     }
 
     #[test]
     fn nobody_waits_for_longer_than_the_limit() {
-        let window = window(Duration::from_millis(50), 2);
+        let barrier = barrier(Duration::from_millis(50), 2);
         thread::scope(|scope| {
             // The other member never reports.
             scope.spawn(|| {
-                assert!(hold(&window, 0, true));
-                window.wait_for_end();
-                assert!(window.is_over());
-                window.tell(false);
+                assert!(hold(&barrier, 0, true));
+                barrier.wait_for_end();
+                assert!(barrier.is_over());
+                barrier.tell(false);
             });
-            assert!(!window.begin());
+            assert!(!barrier.begin());
         });
     }
 }

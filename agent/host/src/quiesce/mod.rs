@@ -173,7 +173,7 @@ pub struct PointInTime {
     /// The point in time of the copies.
     pub at: SystemTime,
     /// How long writers were quiesced.
-    pub window: Duration,
+    pub barrier: Duration,
 }
 
 impl QuiescePlan {
@@ -226,15 +226,15 @@ impl QuiescePlan {
         guard.arm(&self.watched(), locks)?;
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
-        let window = Barrier::new(self.limit, writers.len());
+        let barrier = Barrier::new(self.limit, writers.len());
         let (taken, released) = thread::scope(|scope| {
             let mut threads = Vec::new();
             let mut result = Ok(());
             for (number, member) in writers.iter().enumerate() {
-                let window = &window;
+                let barrier = &barrier;
                 let hold = move || {
-                    let ended = member.hold_within(number, window, mapper);
-                    window.leave();
+                    let ended = member.quiesce_within(number, barrier, mapper);
+                    barrier.leave();
                     ended
                 };
                 let thread = thread::Builder::new().stack_size(STACK);
@@ -250,12 +250,12 @@ impl QuiescePlan {
                     }
                 }
             }
-            let taken = result.and_then(|()| self.at_once(&window, &mut guard, mapper));
-            window.end();
-            if taken.is_err() && !window.wait_for_all(threads.len(), GRACE) {
+            let taken = result.and_then(|()| self.at_once(&barrier, &mut guard, mapper));
+            barrier.end();
+            if taken.is_err() && !barrier.wait_for_all(threads.len(), GRACE) {
                 locks.clear();
             }
-            let (mut result, mut released) = (taken.map(|at| (at, window.began())), Ok(()));
+            let (mut result, mut released) = (taken.map(|at| (at, barrier.began())), Ok(()));
             for thread in threads {
                 let ended = thread.join().unwrap_or_else(|_| {
                     let error = Error::new(Kind::Bug, "a thread that quiesces an image panicked");
@@ -275,11 +275,11 @@ impl QuiescePlan {
         }
         let was_late = guard.stand_down();
         let (at, began) = taken?;
-        let window = began.map_or(Duration::ZERO, |began| began.elapsed());
+        let barrier = began.map_or(Duration::ZERO, |began| began.elapsed());
         if was_late? {
             return Err(too_long(self.limit));
         }
-        Ok(PointInTime { at, window })
+        Ok(PointInTime { at, barrier })
     }
 
     /// Removes devices that were prepared and never activated: LVM would find the volumes below in use, and could not
@@ -347,7 +347,7 @@ impl QuiescePlan {
     /// error.
     fn at_once(
         &self,
-        window: &Barrier,
+        barrier: &Barrier,
         guard: &mut ThawWatchdog,
         mapper: Option<&DeviceMapper>,
     ) -> Result<SystemTime> {
@@ -355,20 +355,20 @@ impl QuiescePlan {
         // Settling also freezes briefly; and the locks are held.
         guard.watch(self.limit)?;
         let deadline = Instant::now() + self.limit;
-        for end in (at_once..window.holders).step_by(at_once) {
-            if !window.settle(end, deadline) {
+        for end in (at_once..barrier.holders).step_by(at_once) {
+            if !barrier.settle(end, deadline) {
                 return Err(too_long(self.limit));
             }
         }
         guard.watch(self.limit)?;
         fail::point("quiesce.armed");
-        let is_held = window.begin();
+        let is_quiesced = barrier.begin();
         fail::point("quiesce.held");
         let at = SystemTime::now();
-        if is_held {
-            self.make_copies(mapper, window)?;
+        if is_quiesced {
+            self.make_copies(mapper, barrier)?;
         }
-        if window.is_over() {
+        if barrier.is_over() {
             // Some writers may have resumed before the last copy was taken.
             return Err(too_long(self.limit));
         }
@@ -376,10 +376,10 @@ impl QuiescePlan {
         Ok(at)
     }
 
-    fn make_copies(&self, mapper: Option<&DeviceMapper>, window: &Barrier) -> Result<()> {
+    fn make_copies(&self, mapper: Option<&DeviceMapper>, barrier: &Barrier) -> Result<()> {
         let mut is_first = true;
         for member in &self.members {
-            if window.is_over() {
+            if barrier.is_over() {
                 return Err(too_long(self.limit));
             }
             member.run(&member.within, mapper)?;
@@ -404,52 +404,52 @@ fn too_long(limit: Duration) -> Error {
 impl Member {
     /// Quiesces the writers of a member during the freeze barrier; returns whether they were quiesced, and whether
     /// they resumed.
-    fn hold_within(
+    fn quiesce_within(
         &self,
         number: usize,
-        window: &Barrier,
+        barrier: &Barrier,
         mapper: Option<&DeviceMapper>,
     ) -> (Result<()>, Result<()>) {
-        if !window.wait_to_settle(number) {
+        if !barrier.wait_to_settle(number) {
             return (Ok(()), Ok(()));
         }
         if let Err(error) = self.settled.iter().try_for_each(QuiesceTarget::settle) {
-            window.tell(false);
+            barrier.tell(false);
             return (Err(self.explain(error)), Ok(()));
         }
-        window.has_settled();
-        if !window.wait_for_begin(number) {
+        barrier.has_settled();
+        if !barrier.wait_for_begin(number) {
             return (Ok(()), Ok(()));
         }
-        let (mut holding, mut done) = (Ok(()), 0);
+        let (mut quiescing, mut done) = (Ok(()), 0);
         for held in &self.held {
             // A late member would only wait for others that are as late.
-            holding = if window.is_over() {
-                Err(too_long(window.limit))
+            quiescing = if barrier.is_over() {
+                Err(too_long(barrier.limit))
             } else {
                 held.hold(mapper)
             };
-            if holding.is_err() {
+            if quiescing.is_err() {
                 break;
             }
             done += 1;
-            if window.is_first() {
+            if barrier.is_first() {
                 fail::point("quiesce.first-held");
             }
         }
-        if holding.is_ok() && window.is_over() {
-            holding = Err(too_long(window.limit));
+        if quiescing.is_ok() && barrier.is_over() {
+            quiescing = Err(too_long(barrier.limit));
         }
-        window.tell(holding.is_ok());
-        if holding.is_ok() {
-            window.wait_for_end();
+        barrier.tell(quiescing.is_ok());
+        if quiescing.is_ok() {
+            barrier.wait_for_end();
         }
         let mut released = Ok(());
         for held in self.held.iter().take(done).rev() {
             released = released.and(held.release(mapper));
         }
         let explain = |error| self.explain(error);
-        (holding.map_err(explain), released.map_err(explain))
+        (quiescing.map_err(explain), released.map_err(explain))
     }
 
     fn needs_mapper(&self) -> bool {

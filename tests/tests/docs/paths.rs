@@ -1,0 +1,110 @@
+//! Files and crates that the documents name are there, and depend on each other as they say.
+
+use std::{collections::BTreeMap, fs};
+
+use drumlin_tests::programs::workspace;
+
+use super::{files, read};
+
+/// Folders whose files the documents name.
+const FOLDERS: [&str; 7] = ["agent", "crd", "docs", "examples", "manifests", "proto", "tests"];
+
+/// What a line has in backticks.
+fn quoted(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+/// Whether a word names a file or folder of the sources: not of a host, and not a pattern.
+fn is_source(word: &str) -> bool {
+    let is_plain = word.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./".contains(letter));
+    let is_file = [".rs", ".proto", ".toml"].iter().any(|ending| word.ends_with(ending));
+    let is_folder = FOLDERS.iter().any(|folder| word.starts_with(&format!("{folder}/")));
+    is_plain && !word.starts_with(['/', '.']) && word.contains('/') && (is_file || is_folder)
+}
+
+#[test]
+fn every_source_that_the_documents_name_is_there() {
+    let home = workspace();
+    let all: Vec<String> = FOLDERS
+        .iter()
+        .flat_map(|folder| files(folder, ""))
+        .map(|path| format!("/{}", path.strip_prefix(&home).unwrap().display()))
+        .collect();
+    let mut named = 0;
+    let mut lost = Vec::new();
+    for page in files("docs/src", ".md") {
+        let text = read(&page);
+        for word in text.lines().flat_map(quoted).filter(|word| is_source(word)) {
+            named += 1;
+            let wanted = format!("/{}", word.trim_end_matches('/'));
+            let is_there = all.iter().any(|path| {
+                path.ends_with(&wanted) || path.contains(&format!("{wanted}/"))
+            });
+            if !is_there {
+                lost.push(format!("{}: {word}", page.display()));
+            }
+        }
+    }
+    assert!(named > 100, "{named}");
+    assert!(lost.is_empty(), "{lost:#?}");
+}
+
+/// The crates of the workspace, each with those of ours that it is built on.
+fn crates() -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for folder in ["proto", "crd", "agent", "agent/host", "agent/core", "agent/reconciler", "tests"] {
+        let manifest = read(format!("{folder}/Cargo.toml"));
+        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
+        let name = name.unwrap().trim_matches('"').to_owned();
+        let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+        let section = section.split("\n[").next().unwrap_or_default();
+        let ours = section.lines().filter(|line| line.starts_with("drumlin-"));
+        let mut ours: Vec<String> = ours
+            .filter_map(|line| line.split(['.', ' ']).next().map(str::to_owned))
+            .collect();
+        ours.sort();
+        found.insert(name, ours);
+    }
+    found
+}
+
+/// The picture of the crates: who is built on whom.
+fn picture() -> String {
+    let lines = crates().into_iter().map(|(name, ours)| {
+        let ours = if ours.is_empty() { "nothing of ours".to_owned() } else { ours.join(", ") };
+        format!("{name:<18} -> {ours}\n")
+    });
+    lines.collect()
+}
+
+/// `DRUMLIN_UPDATE=1` draws it anew.
+#[test]
+fn the_picture_of_the_crates_is_drawn_from_their_manifests() {
+    const BEGIN: &str = "<!-- drawn by a test from the manifests of the crates -->\n```text\n";
+    let path = workspace().join("docs/src/architecture.md");
+    let page = read(&path);
+    let (before, rest) = page.split_once(BEGIN).unwrap();
+    let (drawn, after) = rest.split_once("```\n").unwrap();
+    let picture = picture();
+    if std::env::var_os("DRUMLIN_UPDATE").is_some() {
+        fs::write(&path, format!("{before}{BEGIN}{picture}```\n{after}")).unwrap();
+    } else {
+        assert_eq!(drawn, picture, "run DRUMLIN_UPDATE=1 cargo test -p drumlin-tests --test docs");
+    }
+}
+
+#[test]
+fn crates_depend_on_each_other_in_one_direction() {
+    let crates = crates();
+    let is_on = |one: &str, other: &str| crates[one].iter().any(|name| name == other);
+    for (one, other) in [
+        ("drumlin-reconciler", "drumlin-core"),
+        ("drumlin-core", "drumlin-proto"),
+        ("drumlin-core", "drumlin-crd"),
+        ("drumlin-host", "drumlin-core"),
+    ] {
+        assert!(!is_on(one, other), "{one} must not be built on {other}");
+    }
+    assert!(is_on("drumlin-core", "drumlin-host"));
+    assert_eq!(crates["drumlin-host"], [""; 0]);
+}
