@@ -102,8 +102,8 @@ mod tests {
                 "directory … cannot be read",
             ),
             (
-                "this host lacks loop devices",
-                "this host lacks loop devices",
+                "loop devices are missing; load them with `modprobe loop`",
+                "loop devices are missing",
             ),
         ] {
             let found = find(what);

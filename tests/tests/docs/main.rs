@@ -104,6 +104,66 @@ fn every_reason_of_a_condition_is_explained() {
     }
 }
 
+/// What a source has between its comments and before its unit tests, with the lines of a literal as one and `…` for what
+/// varies.
+fn messages(source: &str) -> String {
+    let code = source.split("\n#[cfg(test)]\nmod tests {").next();
+    let lines = code.unwrap_or_default().lines();
+    let code: Vec<_> = lines
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect();
+    let code = code.join("\n");
+    let mut lines = code.split("\\\n");
+    let first = lines.next().unwrap_or_default().to_owned();
+    without_placeholders(&lines.fold(first, |text, line| text + line.trim_start()))
+}
+
+/// Those of a format string, which have neither blanks nor quotes between their braces.
+fn without_placeholders(text: &str) -> String {
+    let mut pieces = text.split('{');
+    let first = pieces.next().unwrap_or_default().to_owned();
+    pieces.fold(first, |text, piece| match piece.split_once('}') {
+        Some((name, rest)) if !name.contains([' ', '\n', '"']) => text + "…" + rest,
+        _ => text + "{" + piece,
+    })
+}
+
+/// The parts of a heading that every message about it has; those of a word or two are no proof.
+fn constant_parts(heading: &str) -> impl Iterator<Item = &str> {
+    let is_edge = |letter: char| letter == ' ' || letter.is_ascii_punctuation();
+    let parts = heading
+        .split('…')
+        .map(move |part| part.trim_matches(is_edge));
+    parts.filter(|part| part.chars().count() >= 12)
+}
+
+#[test]
+fn every_message_of_the_troubleshooting_page_is_in_the_code() {
+    let sources = ["agent", "crd/src"];
+    let sources = sources.iter().flat_map(|folder| files(folder, ".rs"));
+    let code: String = sources.map(|path| messages(&read(path))).collect();
+    let page = read("docs/src/troubleshooting.md");
+    let headings = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`'));
+    let parts: Vec<_> = headings.flat_map(constant_parts).collect();
+    assert!(parts.len() > 20, "{parts:?}");
+    for part in parts {
+        assert!(
+            code.contains(part),
+            "{part:?} is a heading of docs/src/troubleshooting.md, and no message has it"
+        );
+    }
+}
+
+#[test]
+fn a_message_is_read_as_it_is_printed() {
+    let source = "// no message\nformat!(\"volume {} has \\\n    {size:?} bytes\", id)\n#[cfg(test)]\nmod tests {\n\"old\"}";
+    assert_eq!(messages(source), "format!(\"volume … has … bytes\", id)");
+    let parts: Vec<_> = constant_parts("`volume …, which is away`").collect();
+    assert_eq!(parts, ["which is away"]);
+}
+
 #[test]
 fn what_a_kill_leaves_is_said_for_every_step() {
     let agents = quoted_behind(&["agent/core/src", "agent/host/src"], &["fail::point("]);
