@@ -7,6 +7,7 @@
 )]
 
 mod links;
+mod paths;
 mod words;
 
 use std::{

@@ -7,7 +7,15 @@ use drumlin_tests::programs::workspace;
 use super::{files, read};
 
 /// Folders whose files the documents name.
-const FOLDERS: [&str; 7] = ["agent", "crd", "docs", "examples", "manifests", "proto", "tests"];
+const FOLDERS: [&str; 7] = [
+    "agent",
+    "crd",
+    "docs",
+    "examples",
+    "manifests",
+    "proto",
+    "tests",
+];
 
 /// What a line has in backticks.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
@@ -16,9 +24,15 @@ fn quoted(line: &str) -> impl Iterator<Item = &str> {
 
 /// Whether a word names a file or folder of the sources: not of a host, and not a pattern.
 fn is_source(word: &str) -> bool {
-    let is_plain = word.chars().all(|letter| letter.is_ascii_alphanumeric() || "_-./".contains(letter));
-    let is_file = [".rs", ".proto", ".toml"].iter().any(|ending| word.ends_with(ending));
-    let is_folder = FOLDERS.iter().any(|folder| word.starts_with(&format!("{folder}/")));
+    let is_plain = word
+        .chars()
+        .all(|letter| letter.is_ascii_alphanumeric() || "_-./".contains(letter));
+    let is_file = [".rs", ".proto", ".toml"]
+        .iter()
+        .any(|ending| word.ends_with(ending));
+    let is_folder = FOLDERS
+        .iter()
+        .any(|folder| word.starts_with(&format!("{folder}/")));
     is_plain && !word.starts_with(['/', '.']) && word.contains('/') && (is_file || is_folder)
 }
 
@@ -37,9 +51,9 @@ fn every_source_that_the_documents_name_is_there() {
         for word in text.lines().flat_map(quoted).filter(|word| is_source(word)) {
             named += 1;
             let wanted = format!("/{}", word.trim_end_matches('/'));
-            let is_there = all.iter().any(|path| {
-                path.ends_with(&wanted) || path.contains(&format!("{wanted}/"))
-            });
+            let is_there = all
+                .iter()
+                .any(|path| path.ends_with(&wanted) || path.contains(&format!("{wanted}/")));
             if !is_there {
                 lost.push(format!("{}: {word}", page.display()));
             }
@@ -52,11 +66,24 @@ fn every_source_that_the_documents_name_is_there() {
 /// The crates of the workspace, each with those of ours that it is built on.
 fn crates() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
-    for folder in ["proto", "crd", "agent", "agent/host", "agent/core", "agent/reconciler", "tests"] {
+    for folder in [
+        "proto",
+        "crd",
+        "agent",
+        "agent/host",
+        "agent/core",
+        "agent/reconciler",
+        "tests",
+    ] {
         let manifest = read(format!("{folder}/Cargo.toml"));
-        let name = manifest.lines().find_map(|line| line.strip_prefix("name = "));
+        let name = manifest
+            .lines()
+            .find_map(|line| line.strip_prefix("name = "));
         let name = name.unwrap().trim_matches('"').to_owned();
-        let section = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+        let section = manifest
+            .split("\n[dependencies]\n")
+            .nth(1)
+            .unwrap_or_default();
         let section = section.split("\n[").next().unwrap_or_default();
         let ours = section.lines().filter(|line| line.starts_with("drumlin-"));
         let mut ours: Vec<String> = ours
@@ -71,7 +98,11 @@ fn crates() -> BTreeMap<String, Vec<String>> {
 /// The picture of the crates: who is built on whom.
 fn picture() -> String {
     let lines = crates().into_iter().map(|(name, ours)| {
-        let ours = if ours.is_empty() { "nothing of ours".to_owned() } else { ours.join(", ") };
+        let ours = if ours.is_empty() {
+            "nothing of ours".to_owned()
+        } else {
+            ours.join(", ")
+        };
         format!("{name:<18} -> {ours}\n")
     });
     lines.collect()
@@ -89,7 +120,10 @@ fn the_picture_of_the_crates_is_drawn_from_their_manifests() {
     if std::env::var_os("DRUMLIN_UPDATE").is_some() {
         fs::write(&path, format!("{before}{BEGIN}{picture}```\n{after}")).unwrap();
     } else {
-        assert_eq!(drawn, picture, "run DRUMLIN_UPDATE=1 cargo test -p drumlin-tests --test docs");
+        assert_eq!(
+            drawn, picture,
+            "run DRUMLIN_UPDATE=1 cargo test -p drumlin-tests --test docs"
+        );
     }
 }
 

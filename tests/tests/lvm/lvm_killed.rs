@@ -1,4 +1,5 @@
-//! The agent and its LVM are killed together, just when LVM has written what it makes and has no devices for it yet.
+//! The agent and its LVM are killed together, just when LVM has written the record of a thick volume or snapshot and has
+//! not activated it yet.
 
 use std::{
     fs::{self, File},
