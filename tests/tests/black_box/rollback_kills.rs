@@ -152,7 +152,7 @@ fn without_labels(state: &State) -> Vec<String> {
     let volumes = state.volumes.iter();
     let volumes = volumes.filter_map(|volume| volume.split_whitespace().next());
     let volumes = volumes.flat_map(|volume| volume.split(','));
-    let volumes = volumes.filter(|word| !word.contains(":l.rolled="));
+    let volumes = volumes.filter(|word| !word.contains(":l.last-rollback="));
     files.chain(volumes.map(str::to_owned)).collect()
 }
 
