@@ -280,7 +280,7 @@ async fn what_nobody_gives_a_node_says_what_it_lacks() {
         let message = condition(&now, "Ready").unwrap()["message"].to_string();
         assert!(message.contains(what), "{message}");
     };
-    said("dv/blank", "set spec.nodeName");
+    said("dv/blank", "spec.nodeName is not set; set it");
     said("dv/copy", "blank");
     said("dsnap/of-claim", "PersistentVolumeClaim nix");
 
