@@ -284,9 +284,9 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     let mut points = agent_points();
     assert!(points.len() > 30, "{points:?}");
     let others: &[&str] = match Volumes::asked() {
-        _ if !is_over_lvm() => &["lvm.", "thick."],
+        _ if !is_over_lvm() => &["lvm.", "thick.", "thin."],
         Volumes::Thin => &["directory.", "thick."],
-        Volumes::Linear | Volumes::Raid1 => &["directory."],
+        Volumes::Linear | Volumes::Raid1 => &["directory.", "thin."],
     };
     points.retain(|point| !others.iter().any(|other| point.starts_with(other)));
     // What is not CSI's, of old dialects, or of a node of another name, has tests of its own.

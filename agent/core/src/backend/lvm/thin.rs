@@ -12,7 +12,7 @@ use super::{
     tags::{self, Tags},
 };
 use crate::{
-    Error, Kind, Result, blocking, blocking_at_once,
+    Error, Kind, Result, blocking, blocking_at_once, fail,
     host::{device_mapper::SECTOR, quiesce::Check},
     types::{ImageKind, Size},
 };
@@ -293,6 +293,7 @@ impl Lvm {
                 .done_when(exists(name.clone()))
         };
         let made = self.new_thin(pool, &name, Device::Its, create).await?;
+        fail::point("thin.create.checked");
         if made {
             let show = self.finish_thin(&name, None);
             return self.group.change(vec![show]).await;
