@@ -11,6 +11,7 @@
 //! - [`proxy`]: what stands before an API server, counts, and does what a server cannot be made to do.
 //! - [`relay`]: what stands before an agent's socket, counts, and holds calls back or refuses them.
 //! - [`sequence`]: a writer whose order can be told from copies of its volumes.
+//! - [`sources`]: what tests read from the sources, such as the names of fail points.
 //! - [`state`]: everything that an agent has to do with, to be compared.
 //!
 //! **Invariant:** nothing here knows the agent's code.
@@ -29,6 +30,7 @@ pub mod proxy;
 pub mod relay;
 pub mod requests;
 pub mod sequence;
+pub mod sources;
 pub mod state;
 pub mod storage;
 pub mod throttle;

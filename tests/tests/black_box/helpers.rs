@@ -1,7 +1,6 @@
 //! Short ways to do what every test does.
 
 use std::{
-    collections::BTreeSet,
     fmt::Debug,
     fs,
     path::{Path, PathBuf},
@@ -13,7 +12,7 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, snapshots_bind_their_volume},
-    programs::{output, workspace},
+    programs::output,
     requests::{create, publish, stage, unpublish, unstage},
     storage::Scratch,
 };
@@ -174,33 +173,4 @@ pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
         .map(|images| agent.path(images).join(key).join("image"))
         .into_iter();
     images.find(|image| image.exists()).unwrap()
-}
-
-/// The fail points of the agent, by their names.
-pub(crate) fn agent_points() -> BTreeSet<String> {
-    let sources = ["agent/core/src", "agent/host/src"];
-    let calls = ["fail::point(\"", "fail::point(\n"];
-    sources.iter().flat_map(|one| points(one, &calls)).collect()
-}
-
-/// The names of the points in the sources below `directory`, each behind one of `calls`.
-pub(crate) fn points(directory: &str, calls: &[&str]) -> BTreeSet<String> {
-    fn collect(directory: &Path, calls: &[&str], found: &mut BTreeSet<String>) {
-        for entry in fs::read_dir(directory).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                collect(&path, calls, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let source = fs::read_to_string(&path).unwrap();
-                for call in calls {
-                    let behind = source.split(call).skip(1);
-                    let names = behind.filter_map(|rest| rest.split('"').next());
-                    found.extend(names.filter(|name| name.contains('.')).map(str::to_owned));
-                }
-            }
-        }
-    }
-    let mut found = BTreeSet::new();
-    collect(&workspace().join(directory), calls, &mut found);
-    found
 }

@@ -29,11 +29,12 @@ use drumlin_tests::{
         create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot, stage,
         unpublish, unstage,
     },
+    sources,
     state::State,
 };
 
 use crate::{
-    helpers::{agent_points, detach, paths},
+    helpers::{detach, paths},
     rollback_kills,
     subject::Subject,
     unstaged_kills,
@@ -281,7 +282,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
         let states = life(&mut subject, &capability, mebibytes).await;
         wanted.push((capability, mebibytes, states));
     }
-    let mut points = agent_points();
+    let mut points = sources::agent_points();
     assert!(points.len() > 30, "{points:?}");
     let others: &[&str] = match Volumes::asked() {
         _ if !is_over_lvm() => &["lvm.", "thick.", "thin."],

@@ -6,11 +6,12 @@ use drumlin_proto::volumegroup::{DeleteVolumeGroupRequest, ListVolumeGroupsReque
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     requests::delete,
+    sources,
     state::State,
     storage::Scratch,
 };
 
-use crate::helpers::{points, text};
+use crate::helpers::text;
 
 /// Files that are written, and words that status must show then.
 type Step = (Vec<(&'static str, String)>, Vec<&'static str>);
@@ -300,8 +301,7 @@ async fn told(telling: &Telling, point: Option<&str>) -> (Vec<Vec<String>>, usiz
 
 /// The points between the steps of groups and their snapshots, or all others.
 fn points_of(groups: bool) -> Vec<String> {
-    let calls = [".save(\"", ".point(\"", ".fail)(\""];
-    let points = points("agent/reconciler/src", &calls).into_iter();
+    let points = sources::reconciler_points().into_iter();
     // Some only objects of an API server come to: see its tests.
     let is_served =
         |point: &String| point.starts_with("finalizer.") || point.starts_with("status.");

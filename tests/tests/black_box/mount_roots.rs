@@ -16,12 +16,13 @@ use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
     programs::run,
     requests::{mounted, publish, raw, stage, unpublish},
+    sources,
     storage::mounts_below,
 };
 use nix::sys::signal::Signal;
 use tonic::{Code, Request, Status, metadata::MetadataValue};
 
-use crate::helpers::{agent_points, ok, refused, text, volume};
+use crate::helpers::{ok, refused, text, volume};
 
 const NOTHING: [&str; 0] = [];
 
@@ -30,7 +31,7 @@ type File = (PathBuf, u64, u32, u64);
 
 /// The points between the steps of a publication beneath a root, or of its end.
 fn points_of(steps: &str) -> Vec<String> {
-    let found = agent_points().into_iter();
+    let found = sources::agent_points().into_iter();
     let is_meant = |point: &String| {
         (point.starts_with("mount-root.") || point.starts_with(steps))
             && !point.ends_with("read-only-device")

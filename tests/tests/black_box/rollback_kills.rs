@@ -13,19 +13,20 @@ use drumlin_proto::{
 use drumlin_tests::{
     agent::{Options, PATIENCE, Volumes, is_over_lvm},
     requests::{delete, mounted, snapshot, stage},
+    sources,
     state::State,
 };
 use tonic::{Code, Status};
 
 use crate::{
     group_snapshots::{forget, take},
-    helpers::{agent_points, bytes_of, mount, ok, paths, refused, unbind_all, unmount, volume},
+    helpers::{bytes_of, mount, ok, paths, refused, unbind_all, unmount, volume},
     rollback::{Pair, ask, request},
 };
 
 /// The points of a rollback that calls over this storage come to.
 fn own_points() -> Vec<String> {
-    let mut points = agent_points();
+    let mut points = sources::agent_points();
     points.retain(|point| is_own(point));
     assert!(points.len() > 10, "{points:?}");
     let other: &[&str] = match Volumes::asked() {

@@ -1,11 +1,11 @@
 //! Killed between any two steps of publishing a volume that nobody stages, and of giving its free blocks back.
 
 use drumlin_proto::reclaimspace;
-use drumlin_tests::{agent::Agent, state::State};
+use drumlin_tests::{agent::Agent, sources, state::State};
 
 use crate::{
     dialect::{Use, capability_v1, node_v0_1, publish_v0_1, reclaim_controller, unpublish_v0_1},
-    helpers::{agent_points, detach, paths},
+    helpers::{detach, paths},
     subject::Subject,
 };
 use drumlin_tests::requests::{create, delete};
@@ -76,7 +76,7 @@ async fn killed_at_each_step_without_staging_it_ends_where_an_uninterrupted_run_
         let states = life(&mut Subject::start(None).await, how).await;
         wanted.push((how, states));
     }
-    let mut points = agent_points();
+    let mut points = sources::agent_points();
     points.retain(|point| is_own(point));
     assert!(points.len() >= 5, "{points:?}");
     for point in points {

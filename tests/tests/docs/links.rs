@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use drumlin_tests::programs::workspace;
-
-use super::{files, read};
+use drumlin_tests::{
+    programs::workspace,
+    sources::{files, read},
+};
 
 /// The lines that are no code.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
@@ -36,14 +37,12 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// What the links of a line lead to.
-fn targets(line: &str) -> impl Iterator<Item = &str> {
-    // Not what is quoted as code.
-    let plain = line.split('`').step_by(2);
-    plain.flat_map(|part| {
-        let behind = part.split("](").skip(1);
-        behind.filter_map(|rest| rest.split(')').next())
-    })
+/// What the links of a line lead to, but for those that are quoted as code; code may be the text of a link.
+fn targets(line: &str) -> Vec<String> {
+    let plain: String = line.split('`').step_by(2).collect();
+    let behind = plain.split("](").skip(1);
+    let targets = behind.filter_map(|rest| rest.split(')').next());
+    targets.map(str::to_owned).collect()
 }
 
 fn dead(page: &Path, target: &str) -> Option<String> {
@@ -81,18 +80,9 @@ fn every_link_leads_somewhere() {
     let mut lost = Vec::new();
     for page in &pages {
         let text = read(page);
-        // A link may have code for its text, so that all of a line is looked through as well.
-        for line in prose(&text) {
-            let whole = line
-                .split("](")
-                .skip(1)
-                .filter_map(|rest| rest.split(')').next());
-            for target in whole.filter(|target| {
-                targets(line).any(|plain| plain == *target) || line.contains("`](")
-            }) {
-                links += 1;
-                lost.extend(dead(page, target));
-            }
+        for target in prose(&text).flat_map(targets) {
+            links += 1;
+            lost.extend(dead(page, &target));
         }
     }
     assert!(links > 100, "{links} links");

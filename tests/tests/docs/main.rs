@@ -10,53 +10,10 @@ mod links;
 mod paths;
 mod words;
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
+use drumlin_tests::{
+    programs::workspace,
+    sources::{agent_points, files, quoted_behind, read, reconciler_points},
 };
-
-use drumlin_tests::programs::workspace;
-
-/// All files below a folder of the workspace whose names end so.
-fn files(folder: &str, ending: &str) -> Vec<PathBuf> {
-    fn collect(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
-        for entry in fs::read_dir(folder).unwrap().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                collect(&path, ending, found);
-            } else if path.to_string_lossy().ends_with(ending) {
-                found.push(path);
-            }
-        }
-    }
-    let mut found = Vec::new();
-    collect(&workspace().join(folder), ending, &mut found);
-    found.sort();
-    found
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(workspace().join(path)).unwrap()
-}
-
-/// What stands in quotes behind one of `calls` in the sources below `folders`.
-fn quoted_behind(folders: &[&str], calls: &[&str]) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for path in folders.iter().flat_map(|folder| files(folder, ".rs")) {
-        let source = read(path);
-        for call in calls {
-            for rest in source.split(call).skip(1) {
-                let rest = rest.trim_start();
-                let name = rest
-                    .strip_prefix('"')
-                    .and_then(|rest| rest.split('"').next());
-                found.extend(name.map(str::to_owned));
-            }
-        }
-    }
-    found
-}
 
 #[test]
 fn the_readme_is_read_in_a_few_minutes() {
@@ -167,13 +124,8 @@ fn a_message_is_read_as_it_is_printed() {
 
 #[test]
 fn what_a_kill_leaves_is_said_for_every_step() {
-    let agents = quoted_behind(&["agent/core/src", "agent/host/src"], &["fail::point("]);
-    let calls = [".save(", ".point(", ".fail)("];
-    let reconcilers = quoted_behind(&["agent/reconciler/src"], &calls);
-    let points: Vec<_> = agents
-        .union(&reconcilers)
-        .filter(|name| name.contains('.'))
-        .collect();
+    let (agents, reconcilers) = (agent_points(), reconciler_points());
+    let points: Vec<_> = agents.union(&reconcilers).collect();
     assert!(points.len() > 100, "{points:?}");
     let page = read("docs/src/interruptions.md");
     for point in points {

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fs};
 
-use drumlin_tests::programs::workspace;
-
-use super::{files, read};
+use drumlin_tests::{
+    programs::workspace,
+    sources::{files, read},
+};
 
 /// Folders whose files the documents name.
 const FOLDERS: [&str; 7] = [

@@ -1,8 +1,9 @@
 //! Words that this project used before have a term in their place: `tests/words.txt` lists both.
 
-use drumlin_tests::programs::workspace;
-
-use super::{files, read};
+use drumlin_tests::{
+    programs::workspace,
+    sources::{files, read},
+};
 
 /// A word that is used no more, as a whole word and in whatever case, and what to use.
 fn retired() -> Vec<(String, String)> {

@@ -14,12 +14,13 @@ use std::{
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, write},
     cluster::{Cluster, Namespace, is_ready},
+    sources,
     storage::Scratch,
 };
 use serde_json::Value;
 
 use crate::{
-    helpers::{bytes_of, points},
+    helpers::bytes_of,
     node::Node,
     owners::make_again,
     random::{Random, number},
@@ -82,8 +83,7 @@ impl<'a> Stage<'a> {
         // A directory without a single file would be an accident.
         write(&manifests.join("keep.yaml"), "# nothing\n");
         let name = cluster.name("node");
-        let calls = [".save(\"", ".point(\"", ".fail)(\""];
-        let points = points("agent/reconciler/src", &calls).into_iter().collect();
+        let points = sources::reconciler_points().into_iter().collect();
         let options = Options {
             node: Some(name.clone()),
             arguments: arguments(cluster, &manifests),

@@ -10,6 +10,7 @@ use std::{
 
 use drumlin_tests::{
     agent::{Options, PATIENCE},
+    sources,
     storage::Scratch,
 };
 use serde_json::Value;
@@ -19,10 +20,7 @@ use super::{
     model::{File, Holds, Key, Kind, MOUNTED, Manifest, Model, OBJECTS},
     random::Random,
 };
-use crate::{
-    helpers::{points, text},
-    host::Host,
-};
+use crate::{helpers::text, host::Host};
 
 /// A host, what it must come to, and what has happened so far.
 pub(super) struct Stage {
@@ -56,14 +54,12 @@ impl Stage {
             )),
             ..Options::default()
         };
-        let calls = [".save(\"", ".point(\"", ".fail)(\""];
-        let of = |directory: &str, calls: &[&str], is_reconcilers: bool| {
-            let found = points(directory, calls).into_iter();
-            found.map(move |point| (point, is_reconcilers))
-        };
-        let reconcilers = of("agent/reconciler/src", &calls, true);
-        let agents = of("agent/core/src/ops", &["fail::point(\""], false);
-        let points = reconcilers.chain(agents).collect();
+        let reconcilers = sources::reconciler_points().into_iter();
+        let agents = sources::operation_points().into_iter();
+        let points = reconcilers
+            .map(|point| (point, true))
+            .chain(agents.map(|point| (point, false)))
+            .collect();
         let host = Host::over(scratch, options).await;
         // A directory without a single file would be an accident.
         host.write("keep.yaml", &["# nothing\n".to_owned()]);
