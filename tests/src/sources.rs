@@ -68,7 +68,7 @@ pub fn operation_points() -> BTreeSet<String> {
 
 /// The names of the reconciler's fail points.
 pub fn reconciler_points() -> BTreeSet<String> {
-    points(&["agent/reconciler/src"], &[".save(", ".point(", ".fail)("])
+    points(&["agent/reconciler/src"], &[".save(", ".point(", ".fail("])
 }
 
 fn points(folders: &[&str], calls: &[&str]) -> BTreeSet<String> {

@@ -55,17 +55,22 @@ pub fn point(name: &str) {
 #[inline]
 pub fn point(_name: &str) {}
 
-/// A duration that an environment variable can shorten in test builds, in milliseconds.
+/// A duration as a test build waits for it: `DRUMLIN_TIME_LAPSE=<factor>` divides it, so that hours pass in seconds.
+/// Nothing becomes shorter than 20 ms by it: what polls must not spin.
 #[cfg(debug_assertions)]
-pub fn shortened(variable: &str, time: std::time::Duration) -> std::time::Duration {
-    let told = std::env::var(variable).ok();
-    let told = told.and_then(|told| told.parse().ok());
-    told.map_or(time, std::time::Duration::from_millis)
+pub fn time_lapse(time: std::time::Duration) -> std::time::Duration {
+    const SHORTEST: std::time::Duration = std::time::Duration::from_millis(20);
+    static FACTOR: std::sync::OnceLock<u32> = std::sync::OnceLock::new();
+    let factor = *FACTOR.get_or_init(|| {
+        let told = std::env::var("DRUMLIN_TIME_LAPSE").ok();
+        told.and_then(|told| told.parse().ok()).unwrap_or(1).max(1)
+    });
+    (time / factor).max(time.min(SHORTEST))
 }
 
-/// Returns `time`: release builds ignore the variable.
+/// Returns `time`: a release build ignores the variable.
 #[cfg(not(debug_assertions))]
 #[inline]
-pub fn shortened(_variable: &str, time: std::time::Duration) -> std::time::Duration {
+pub fn time_lapse(time: std::time::Duration) -> std::time::Duration {
     time
 }

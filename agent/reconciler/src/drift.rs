@@ -33,6 +33,7 @@ impl Engine {
     pub(crate) async fn keep_verifying(&self) {
         let mut verified: Option<Instant> = None;
         let mut pause = None;
+        let every = self.shared.time_lapse(VERIFY);
         loop {
             self.open().await;
             let probed = self.client.probe().await;
@@ -41,7 +42,7 @@ impl Engine {
                 self.client.forget_inventory().await;
                 self.wake_unfinished();
             }
-            if is_back || verified.is_none_or(|verified| verified.elapsed() >= VERIFY) {
+            if is_back || verified.is_none_or(|verified| verified.elapsed() >= every) {
                 verified = Some(Instant::now());
                 self.verify().await;
             }
@@ -52,7 +53,7 @@ impl Engine {
             if probed.is_err() {
                 pause = Some(wait);
             }
-            tokio::time::sleep(wait).await;
+            tokio::time::sleep(self.shared.time_lapse(wait)).await;
         }
     }
 

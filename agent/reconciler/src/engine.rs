@@ -121,11 +121,11 @@ impl Engine {
                 is_told = true;
                 tracing::warn!(rpc.code = ?failure.code, error = %failure.message, "agent does not answer");
             }
-            if !is_noted && since.elapsed() >= RESTART {
+            if !is_noted && since.elapsed() >= self.shared.time_lapse(RESTART) {
                 is_noted = true;
                 self.note_unreachable(&failure);
             }
-            sleep(pause).await;
+            sleep(self.shared.time_lapse(pause)).await;
             pause = (pause * 2).min(PROBE);
         }
         if is_told {
@@ -268,13 +268,17 @@ impl Engine {
         }
         // Their conditions stay unchanged.
         let (_, pause) = self.pause(key, Code::Unavailable);
+        let pause = self.shared.time_lapse(pause);
         self.shared.queue.add(key, Instant::now() + pause);
     }
 
     /// Records the result of a pass and queues the next one.
     fn conclude(&self, mut record: Record, result: Result<Verdict, Halt>) {
         let key = record.key();
-        let due = |pause| self.shared.queue.add(&key, Instant::now() + pause);
+        let due = |pause| {
+            let pause = self.shared.time_lapse(pause);
+            self.shared.queue.add(&key, Instant::now() + pause);
+        };
         let mut code = Code::Ok;
         let (verdict, again) = match result {
             Ok(verdict) => {

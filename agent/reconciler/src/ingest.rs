@@ -233,7 +233,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         }
         // The record is on disk before the first call: the equivalent of a finalizer.
         shared.put(&record)?;
-        (shared.fail)("ingest.finalizer-added");
+        shared.fail("ingest.finalizer-added");
         engine.reset(&key);
         shared.wake_groups(&key);
         return Ok(true);
@@ -248,7 +248,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
         shared.doubt(&key);
     }
     if is_new {
-        (shared.fail)("ingest.followed");
+        shared.fail("ingest.followed");
         shared.words.forget(&key);
         engine.reset(&key);
         shared.wake_groups(&key);

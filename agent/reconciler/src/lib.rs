@@ -1,6 +1,7 @@
 //! Reconciles manifests by calling a CSI socket.
 //!
 //! - [`source`]: the sources of manifests: a directory of YAML files, and the objects of an API server.
+//! - [`object_source`]: what is asked of a source that keeps the objects in a store of its own.
 //! - [`ingest`]: turns manifests into records that are reconciled.
 //! - [`store`], [`record`], [`api_object`]: the persistent record of each object.
 //! - [`engine`], [`queue`], [`backoff`]: which object is reconciled when, and how a failure is retried.
@@ -39,6 +40,7 @@ mod inventory;
 pub mod kept;
 mod kinds;
 mod mount_watch;
+mod object_source;
 mod queue;
 mod record;
 mod requests;
@@ -112,8 +114,26 @@ pub struct Settings {
     pub cluster: Option<Cluster>,
     /// The agent's state directory; the reconciler's is below it.
     pub state_dir: PathBuf,
-    /// Called with a name between any two steps: the fail points of tests.
+    /// What tests change; see [`Hooks`].
+    pub hooks: Hooks,
+}
+
+/// What the fail points and the time lapse of a test build act on.
+#[derive(Debug, Clone, Copy)]
+pub struct Hooks {
+    /// Called with a name between any two steps: the fail points.
     pub fail: fn(&str),
+    /// Maps each wait of minutes or hours to the time that is really waited for.
+    pub time_lapse: fn(Duration) -> Duration,
+}
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Self {
+            fail: |_| {},
+            time_lapse: |time| time,
+        }
+    }
 }
 
 /// Settings for objects of an API server.
@@ -162,7 +182,7 @@ impl Reconciler {
     /// is not known.
     pub async fn new(settings: Settings) -> Result<Self, Error> {
         let store = Store::open(&settings.state_dir)?;
-        let shared = Arc::new(Shared::new(store, settings.state_dir, settings.fail)?);
+        let shared = Arc::new(Shared::new(store, settings.state_dir, settings.hooks)?);
         let client = Client::new(&settings.socket)?;
         let trust = Trust::new(&settings.manifest_owners);
         let files = settings.manifests.as_deref();
@@ -177,7 +197,7 @@ impl Reconciler {
                 roots: cluster.mount_roots.clone(),
                 options: cluster.mount_options.clone(),
             };
-            shared.follow_cluster(known.clone(), mounts);
+            shared.follow_cluster(Box::new(known.clone()), mounts);
             server = Some((known, cluster));
         }
         Ok(Self {

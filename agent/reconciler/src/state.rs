@@ -9,6 +9,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
 };
 
 use drumlin_crd::ObjectKey;
@@ -18,12 +19,12 @@ use tokio::{
 };
 
 use crate::{
-    Error,
+    Error, Hooks,
     blocking::blocking,
+    object_source::ObjectSource,
     queue::{Lane, Queue},
     record::{Body, Record},
     requests::Requests,
-    source::kubernetes::server::Server,
     store::Store,
 };
 
@@ -34,7 +35,7 @@ const WRITERS: usize = 16;
 pub(crate) struct Shared {
     pub(crate) state_dir: PathBuf,
     pub(crate) boot: String,
-    pub(crate) fail: fn(&str),
+    hooks: Hooks,
     pub(crate) queue: Queue,
     /// The requests of administrators.
     pub(crate) words: Requests,
@@ -57,7 +58,7 @@ pub(crate) struct Shared {
 
 /// The API server that is followed.
 struct Followed {
-    server: Server,
+    source: Box<dyn ObjectSource>,
     mounts: HostMounts,
 }
 
@@ -114,7 +115,7 @@ impl Records {
 }
 
 impl Shared {
-    pub(crate) fn new(store: Store, state_dir: PathBuf, fail: fn(&str)) -> Result<Self, Error> {
+    pub(crate) fn new(store: Store, state_dir: PathBuf, hooks: Hooks) -> Result<Self, Error> {
         let (loaded, unreadable) = store.load()?;
         for one in unreadable {
             tracing::error!(path = %one.path.display(), error = %one.why, "state file cannot be read; its object is ignored");
@@ -127,7 +128,7 @@ impl Shared {
             boot: boot(),
             words: Requests::new(&state_dir),
             state_dir,
-            fail,
+            hooks,
             queue: Queue::default(),
             store,
             records: Mutex::new(records),
@@ -142,9 +143,19 @@ impl Shared {
         })
     }
 
+    /// A fail point of this name.
+    pub(crate) fn fail(&self, point: &str) {
+        (self.hooks.fail)(point);
+    }
+
+    /// The time that is really waited for, of minutes or hours.
+    pub(crate) fn time_lapse(&self, time: Duration) -> Duration {
+        (self.hooks.time_lapse)(time)
+    }
+
     /// Sets the API server, and the rules for host mounts of its objects.
-    pub(crate) fn follow_cluster(&self, server: Server, mounts: HostMounts) {
-        let _ = self.cluster.set(Followed { server, mounts });
+    pub(crate) fn follow_cluster(&self, source: Box<dyn ObjectSource>, mounts: HostMounts) {
+        let _ = self.cluster.set(Followed { source, mounts });
     }
 
     /// Sets the trigger that rescans the directory of manifests.
@@ -171,8 +182,8 @@ impl Shared {
     }
 
     /// The API server that is followed.
-    pub(crate) fn server(&self) -> Option<&Server> {
-        self.cluster.get().map(|followed| &followed.server)
+    pub(crate) fn object_source(&self) -> Option<&dyn ObjectSource> {
+        self.cluster.get().map(|followed| &*followed.source)
     }
 
     /// The rules for host mounts of API server objects, if one is followed.

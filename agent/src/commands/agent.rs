@@ -2,13 +2,13 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use drumlin_core::{fail, host::exec, ops::Operations};
+use drumlin_core::{host::exec, ops::Operations};
 use drumlin_reconciler::{Reconciler, Settings};
 use futures::future::try_join_all;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use super::signals::Signals;
+use super::{hooks::HOOKS, signals::Signals};
 use crate::{
     cli::AgentArguments,
     config::Config,
@@ -53,7 +53,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
             manifest_owners: arguments.owners.manifest_owners.clone(),
             cluster,
             state_dir: config.state_dir.clone(),
-            fail: fail::point,
+            hooks: HOOKS,
         });
         Some(reconciler.await?)
     } else {

@@ -10,6 +10,7 @@ pub(crate) mod driver_info;
 pub(crate) mod explain;
 pub(crate) mod guard;
 pub(crate) mod handover;
+mod hooks;
 pub(crate) mod kept;
 pub(crate) mod manual;
 pub(crate) mod ping;

@@ -5,7 +5,7 @@ use drumlin_proto::Endpoint;
 use drumlin_reconciler::{Reconciler, Settings};
 use tokio_util::sync::CancellationToken;
 
-use super::signals::Signals;
+use super::{hooks::HOOKS, signals::Signals};
 use crate::cli::ReconcileArguments;
 
 /// Runs the reconciler until it is stopped.
@@ -19,7 +19,7 @@ pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
         manifests: arguments.manifests,
         manifest_owners: arguments.owners.manifest_owners,
         state_dir: arguments.state_dir,
-        fail: drumlin_core::fail::point,
+        hooks: HOOKS,
     })
     .await?;
     let stop = CancellationToken::new();

@@ -262,7 +262,7 @@ async fn the_udev_cookie_of_a_killed_lvm_is_removed_and_that_of_a_living_one_sta
         return;
     }
     let mut agent = thick(256, "layout: linear").await;
-    let looks = ("DRUMLIN_COOKIES_LEFT".to_owned(), "50".to_owned());
+    let looks = ("DRUMLIN_TIME_LAPSE".to_owned(), "12000".to_owned());
     let options = AgentOptions {
         environment: vec![looks],
         ..AgentOptions::default()

@@ -9,6 +9,7 @@ use crate::record::Body;
 use drumlin_crd::ObjectKey;
 
 use crate::{
+    Hooks,
     client::Client,
     source::{directory::Directory, trust::Trust},
     state::Shared,
@@ -18,7 +19,7 @@ use crate::{
 /// An engine that does not run: nothing is called, and the records show what would be.
 fn engine(directory: &TempDir) -> Engine {
     let store = Store::open(&directory.path().join("state")).unwrap();
-    let shared = Shared::new(store, directory.path().join("state"), |_| {}).unwrap();
+    let shared = Shared::new(store, directory.path().join("state"), Hooks::default()).unwrap();
     let client = Client::new(Path::new("/tmp/nobody-answers-here.sock")).unwrap();
     Engine::new(Arc::new(shared), client)
 }

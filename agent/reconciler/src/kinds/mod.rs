@@ -66,13 +66,13 @@ impl Pass<'_> {
     /// Saves the record before the next call; `point` is a fail point.
     pub(crate) fn save(&self, point: &'static str) -> Result<(), Halt> {
         self.shared.save(&self.record)?;
-        (self.shared.fail)(point);
+        self.shared.fail(point);
         Ok(())
     }
 
     /// A fail point between two steps.
     pub(crate) fn point(&self, point: &'static str) {
-        (self.shared.fail)(point);
+        self.shared.fail(point);
     }
 
     /// Returns true if the deletion that `state: absent` requests is not complete.

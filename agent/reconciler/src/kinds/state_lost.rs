@@ -167,16 +167,12 @@ impl Pass<'_> {
             return Ok(());
         }
         let pending = |why: String| waiting("FinalizerPending", why);
-        let Some(cluster) = self.shared.server() else {
-            return Err(pending(
-                "object comes from an API server, but this agent does not follow one".to_owned(),
-            ));
-        };
-        match cluster.restricts_adoption(&self.record.key()).await {
+        let source = self.object_source().map_err(pending)?;
+        match source.restricts_adoption(&self.record.key()).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(Halt::Waiting(without_policy())),
-            Err(refusal) => Err(pending(format!(
-                "could not check whether its annotation is restricted to administrators: {refusal}"
+            Err(error) => Err(pending(format!(
+                "could not check whether its annotation is restricted to administrators: {error}"
             ))),
         }
     }

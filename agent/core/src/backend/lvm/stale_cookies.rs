@@ -43,7 +43,7 @@ pub(super) fn watch() {
                     }
                 }
                 // Measured with a monotonic clock, which the times of a semaphore are not.
-                tokio::time::sleep(fail::shortened("DRUMLIN_COOKIES_LEFT", LEFT)).await;
+                tokio::time::sleep(fail::time_lapse(LEFT)).await;
             }
         });
     });

@@ -321,7 +321,7 @@ impl<'a> Catalog<'a> {
                     record.recall(&status);
                 }
                 self.engine.shared.put(&record)?;
-                (self.engine.shared.fail)("ingest.finalizer-added");
+                self.engine.shared.fail("ingest.finalizer-added");
                 if is_state_lost {
                     self.engine.shared.doubt(&key);
                 }

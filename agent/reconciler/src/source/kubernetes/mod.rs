@@ -8,6 +8,7 @@
 pub(crate) mod fake_api_server;
 pub(crate) mod ingest;
 mod node_assignment;
+mod object_source;
 mod reach;
 pub(crate) mod server;
 mod status_writer;

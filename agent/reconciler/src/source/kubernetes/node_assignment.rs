@@ -175,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        Hooks,
         api_object::Served,
         source::kubernetes::fake_api_server::{Answer, Fake},
         store::Store,
@@ -182,7 +183,7 @@ mod tests {
 
     fn shared(state: &Path) -> Arc<Shared> {
         let store = Store::open(state).unwrap();
-        Arc::new(Shared::new(store, state.to_owned(), |_| {}).unwrap())
+        Arc::new(Shared::new(store, state.to_owned(), Hooks::default()).unwrap())
     }
 
     /// A snapshot of a volume, with as much other data as a server accepts.

@@ -157,7 +157,7 @@ impl StatusWriter {
         };
         if known.is_released || served.is_some_and(is_over) {
             let gone = self.server.let_go(key, &known.uid).await;
-            (self.shared.fail)("status.let-go");
+            self.shared.fail("status.let-go");
             self.note(key, &known.uid, gone);
             return true;
         }
@@ -187,7 +187,7 @@ impl StatusWriter {
             .write_status(key, &known.uid, &status, FieldManager::Agent)
             .await;
         if written.is_ok() {
-            (self.shared.fail)("status.told");
+            self.shared.fail("status.told");
             if let Some(now) = lock(&self.known).get_mut(key)
                 && now.uid == known.uid
             {
@@ -313,6 +313,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        Hooks,
         source::kubernetes::fake_api_server::{Answer, Fake},
         store::Store,
     };
@@ -321,7 +322,7 @@ mod tests {
     async fn one_write_that_is_not_answered_holds_up_no_other() {
         let state = tempfile::tempdir().unwrap();
         let store = Store::open(state.path()).unwrap();
-        let shared = Shared::new(store, state.path().to_owned(), |_| {}).unwrap();
+        let shared = Shared::new(store, state.path().to_owned(), Hooks::default()).unwrap();
         let shared = Arc::new(shared);
         let fake = Fake::willing();
         fake.follow(|asked| asked.path.contains("/slow").then_some(Answer::Hangs));

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
+    Hooks,
     client::{Agent, Client},
     kinds::Pass,
     record::Body,
@@ -18,7 +19,7 @@ use crate::{
 /// An engine that does not run, with a created volume of this UID and generation.
 fn engine(directory: &TempDir, uid: &str, generation: i64) -> Engine {
     let state = directory.path().to_owned();
-    let shared = Shared::new(Store::open(&state).unwrap(), state, |_| {}).unwrap();
+    let shared = Shared::new(Store::open(&state).unwrap(), state, Hooks::default()).unwrap();
     let client = Client::new(Path::new("/tmp/nobody-answers-here.sock")).unwrap();
     let object = volume(uid, generation, 20, &json!({}));
     let spec = object.data["spec"].clone();
@@ -203,9 +204,10 @@ async fn nothing_is_destroyed_before_the_server_has_said_again_that_it_shall_be(
         let engine = engine(&directory, "1", 1);
         let fake = Fake::willing();
         let server = server(&fake, Some(&known));
-        engine
-            .shared
-            .follow_cluster(server.clone(), crate::state::HostMounts::default());
+        engine.shared.follow_cluster(
+            Box::new(server.clone()),
+            crate::state::HostMounts::default(),
+        );
         let mirror = StatusWriter::new(Arc::clone(&engine.shared), server.clone(), "node-a".into());
         let mut catalog = Catalog::new(&engine, &server, &mirror, "node-a".into());
         list(&mut catalog, &[&known]).await;

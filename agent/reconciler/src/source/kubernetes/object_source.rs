@@ -1,0 +1,59 @@
+//! An API server as the source of objects.
+
+use async_trait::async_trait;
+use drumlin_crd::{Object, ObjectKey};
+use kube::api::DynamicObject;
+
+use super::{
+    ingest::ours,
+    server::{Refusal, Server},
+};
+use crate::{
+    api_object::Served,
+    object_source::{ObjectSource, SourceError},
+    record::Record,
+};
+
+#[async_trait]
+impl ObjectSource for Server {
+    async fn add_finalizer(&self, key: &ObjectKey, uid: &str) -> Result<(), SourceError> {
+        Ok(Self::add_finalizer(self, key, uid).await?)
+    }
+
+    async fn confirms_deletion(&self, known: &Record) -> Result<bool, SourceError> {
+        let found = self.find(&known.key()).await?;
+        Ok(found.is_some_and(|now| is_to_be_deleted(known, &now)))
+    }
+
+    async fn restricts_adoption(&self, key: &ObjectKey) -> Result<bool, SourceError> {
+        Ok(Self::restricts_adoption(self, key).await?)
+    }
+}
+
+impl From<Refusal> for SourceError {
+    fn from(refusal: Refusal) -> Self {
+        Self(refusal.to_string())
+    }
+}
+
+/// Returns true if an object whose known state requests its deletion is still to be deleted according to the server,
+/// with the same policy.
+fn is_to_be_deleted(known: &Record, now: &DynamicObject) -> bool {
+    let Some(served) = known.served() else {
+        return false;
+    };
+    if now.metadata.uid.as_deref() != Some(served.uid.as_str()) {
+        return false;
+    }
+    let spec = now.data.get("spec").cloned().unwrap_or_default();
+    let served = Served {
+        is_deleting: now.metadata.deletion_timestamp.is_some(),
+        ..served.clone()
+    };
+    // A spec that needs a newer version is deleted by the policy that was read last.
+    let Ok(parsed) = Object::served(&known.kind, ours(&now.metadata), spec) else {
+        return served.is_deleting;
+    };
+    let now = Record::of_server(&parsed, served);
+    now.is_absent() && !now.is_paused() && now.deletion_policy() == known.deletion_policy()
+}
