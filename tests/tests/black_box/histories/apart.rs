@@ -13,8 +13,12 @@ use drumlin_tests::{
 pub(super) struct Reconciler(Child);
 
 impl Reconciler {
-    /// Starts one beside an agent; with a fail point, it is killed there.
-    pub(super) fn start(agent: &Agent, manifests: &str, point: Option<&str>) -> Self {
+    /// Starts one beside an agent, with these variables in its environment.
+    pub(super) fn start(
+        agent: &Agent,
+        manifests: &str,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Self {
         let log = File::options()
             .create(true)
             .append(true)
@@ -24,11 +28,9 @@ impl Reconciler {
             .args(["reconcile", "--manifests", manifests])
             .args(["--endpoint", &agent.socket().to_string_lossy()])
             .args(["--state-dir", &agent.path("state").to_string_lossy()])
+            .envs(environment)
             .stdin(Stdio::null())
             .stderr(log.unwrap());
-        if let Some(point) = point {
-            command.env("DRUMLIN_FAIL", point);
-        }
         Self(command.spawn().unwrap())
     }
 

@@ -1,6 +1,7 @@
 //! Random histories of a host that keeps manifests of every kind, each against a small model of what must come of it:
 //! edits, tombstones, files that are away, broken or called otherwise, kills of agent and reconciler at any step, together or
-//! apart, a state directory that is lost, a disk that is away and back, a host that gets another name.
+//! apart, a state directory that is lost, a disk that is away and back, a host that gets another name, hours
+//! that pass.
 //!
 //! What is Ready is what the last valid manifest says; no volume that was ever used is lost, replaced or given to another
 //! object; no moment is taken anew; no call is repeated with other arguments. One seed gives one history: a failure names
@@ -10,6 +11,7 @@ mod apart;
 mod model;
 mod random;
 mod stage;
+mod time;
 
 use std::sync::{
     Arc,
@@ -22,7 +24,7 @@ use stage::Stage;
 /// The seed of the first history in CI.
 const SEED: u64 = 0x0d12_0a11;
 /// So many there are; the soak tells more, from another seed.
-const MANY: u64 = 200;
+const MANY: u64 = 1000;
 /// So many histories are told at a time: each waits for most of its time.
 const ABREAST: usize = 32;
 /// So many steps a history has.

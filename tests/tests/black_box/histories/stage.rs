@@ -4,14 +4,14 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::unix::fs::FileExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use drumlin_tests::{
     agent::{Options, PATIENCE},
     sources,
-    storage::Scratch,
+    storage::{Scratch, mounts_below},
 };
 use serde_json::Value;
 
@@ -19,6 +19,7 @@ use super::{
     apart::Reconciler,
     model::{File, Holds, Key, Kind, MOUNTED, Manifest, Model, OBJECTS},
     random::Random,
+    time::FACTOR,
 };
 use crate::{helpers::text, host::Host};
 
@@ -30,6 +31,8 @@ pub(super) struct Stage {
     points: Vec<(String, bool)>,
     /// The reconciler, where it has a process of its own.
     reconciler: Option<Reconciler>,
+    /// Whether the processes are in a time lapse from their next start on.
+    is_in_time_lapse: bool,
     /// How often the node was called otherwise.
     renamed: u32,
     /// What the file of an object is called.
@@ -69,6 +72,7 @@ impl Stage {
             model: Model::new(),
             points,
             reconciler: None,
+            is_in_time_lapse: false,
             renamed: 0,
             files: OBJECTS.map(file).into(),
             told: Vec::new(),
@@ -99,9 +103,10 @@ impl Stage {
                     }
                 }
             }
-            0..45 => self.edit(random),
-            45..55 => self.use_one(random),
-            55..75 => {
+            0..40 => self.edit(random),
+            40..50 => self.use_one(random),
+            50..57 => self.hours_pass(random).await,
+            57..75 => {
                 let point = random.one(&self.points);
                 self.told(format!("killed at {}, or soon", point.0));
                 self.restart(Some(&point)).await;
@@ -124,7 +129,7 @@ impl Stage {
             }
             85..95 => {
                 self.told("disk away".to_owned());
-                let (disk, away) = (self.disk(), self.host.agent.path("away"));
+                let (disk, away) = self.disk_and_away();
                 self.kill();
                 fs::rename(&disk, &away).unwrap();
                 self.restart(None).await;
@@ -155,12 +160,30 @@ impl Stage {
         self.settle().await;
     }
 
-    fn told(&mut self, what: String) {
+    /// Starts both processes so that hours pass in seconds, until they are started again.
+    pub(super) async fn start_time_lapse(&mut self) {
+        self.is_in_time_lapse = true;
+        self.kill();
+        self.restart(None).await;
+        self.is_in_time_lapse = false;
+    }
+
+    pub(super) fn told(&mut self, what: String) {
         self.told.push(what);
     }
 
     fn disk(&self) -> PathBuf {
         self.host.agent.path("disk")
+    }
+
+    /// Where the disk is, and where it is while it is away.
+    pub(super) fn disk_and_away(&self) -> (PathBuf, PathBuf) {
+        (self.disk(), self.host.agent.path("away"))
+    }
+
+    /// Where the volume with a file system is mounted.
+    pub(super) fn mount_point(&self) -> PathBuf {
+        PathBuf::from(self.host.path("mounted"))
     }
 
     fn kill(&mut self) {
@@ -187,18 +210,26 @@ impl Stage {
                 arguments.extend(["--manifests".to_owned(), manifests.clone()]);
             }
             let point = of(false).map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
+            let lapse = self.time_lapse().into_iter();
             let options = Options {
                 node: Some(node(self.renamed)),
                 arguments,
-                environment: point.into_iter().collect(),
+                environment: point.into_iter().chain(lapse).collect(),
                 ..Options::default()
             };
             self.host.agent.try_restart_with(options).await;
         }
         if is_apart {
-            let started = Reconciler::start(&self.host.agent, &manifests, of(true));
+            let point = of(true).map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
+            let environment = point.into_iter().chain(self.time_lapse());
+            let started = Reconciler::start(&self.host.agent, &manifests, environment);
             self.reconciler = Some(started);
         }
+    }
+
+    fn time_lapse(&self) -> Option<(String, String)> {
+        let is_so = self.is_in_time_lapse;
+        is_so.then(|| ("DRUMLIN_TIME_LAPSE".to_owned(), FACTOR.to_string()))
     }
 
     fn has_ended(&mut self) -> bool {
@@ -216,7 +247,7 @@ impl Stage {
     }
 
     /// One object's file is changed, broken or taken away.
-    fn edit(&mut self, random: &mut Random) {
+    pub(super) fn edit(&mut self, random: &mut Random) {
         let key = random.one(&OBJECTS);
         let wanted = &self.model.objects[&key];
         let roll = random.below(100);
@@ -269,7 +300,7 @@ impl Stage {
     }
 
     /// Somebody writes to a volume.
-    fn use_one(&mut self, random: &mut Random) {
+    pub(super) fn use_one(&mut self, random: &mut Random) {
         let key = random.one(&OBJECTS);
         if key.0 != Kind::Volume || !self.model.is_to_be_ready(key) {
             return;
@@ -306,7 +337,7 @@ impl Stage {
 
     /// The file in the volume that is mounted.
     fn file(&self) -> PathBuf {
-        PathBuf::from(self.host.path("mounted")).join("file")
+        self.mount_point().join("file")
     }
 
     /// Where the agent has something.
@@ -340,7 +371,7 @@ impl Stage {
     }
 
     /// Waits until all is as the model wants it, and checks every byte.
-    async fn settle(&mut self) {
+    pub(super) async fn settle(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         for key in OBJECTS {
             while let Some(why) = self.lacks(key) {
@@ -416,6 +447,10 @@ impl Stage {
         }
         if ready["status"] != "True" {
             return Some("is not ready".to_owned());
+        }
+        // Who unmounts it does so behind the back of the agent, which sees it soon.
+        if key == MOUNTED && !is_mounted(&self.mount_point()) {
+            return Some("is not mounted".to_owned());
         }
         let capacity = format!("{}Mi", wanted.capacity);
         let is_grown = key.0 != Kind::Volume || status["capacity"] == capacity;
@@ -533,6 +568,10 @@ impl Manifest {
             is_deleted: random.chance(50),
         }
     }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    mounts_below(&path.to_string_lossy()).len() == 1
 }
 
 fn condition(status: &Value) -> Value {
