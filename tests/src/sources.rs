@@ -58,7 +58,10 @@ pub fn quoted_behind(folders: &[&str], calls: &[&str]) -> BTreeSet<String> {
 
 /// The names of the agent's fail points.
 pub fn agent_points() -> BTreeSet<String> {
-    points(&["agent/core/src", "agent/host/src"], &["fail::point("])
+    points(
+        &["agent/core/src", "agent/host/src", "agent/lvm/src"],
+        &["fail::point("],
+    )
 }
 
 /// The names of the fail points of the operations alone.

@@ -45,6 +45,7 @@ mod superblock;
 mod system;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod timed_mutex;
 pub mod trim;
 pub mod udev;
 pub mod udev_cookies;
@@ -65,6 +66,7 @@ pub use resize_fs::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use statfs::Disk;
 pub use superblock::probe as probe_bytes;
 pub use superblock::{Probe, Superblock};
+pub use timed_mutex::{Occupied, TimedMutex};
 pub use write_watch::WriteWatch;
 
 #[cfg(test)]

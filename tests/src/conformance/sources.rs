@@ -8,13 +8,14 @@ use std::{
 use crate::programs::workspace;
 
 /// Where the sources of the binaries are that tests are in.
-const ROOTS: [(&str, &str); 10] = [
+const ROOTS: [(&str, &str); 11] = [
     ("black_box", "tests/tests/black_box"),
     ("conformance", "tests/tests/conformance"),
     ("debug", "proto/tests/debug.rs"),
     ("drumlin", "agent/src"),
     ("drumlin_core", "agent/core/src"),
     ("drumlin_host", "agent/host/src"),
+    ("drumlin_lvm", "agent/lvm/src"),
     ("lvm", "tests/tests/lvm"),
     ("power", "tests/tests/power"),
     ("sanity", "tests/tests/sanity"),

@@ -72,6 +72,7 @@ fn crates() -> BTreeMap<String, Vec<String>> {
         "crd",
         "agent",
         "agent/host",
+        "agent/lvm",
         "agent/core",
         "agent/reconciler",
         "tests",
@@ -136,10 +137,12 @@ fn crates_depend_on_each_other_in_one_direction() {
         ("drumlin-reconciler", "drumlin-core"),
         ("drumlin-core", "drumlin-proto"),
         ("drumlin-core", "drumlin-crd"),
-        ("drumlin-host", "drumlin-core"),
+        ("drumlin-lvm", "drumlin-core"),
+        ("drumlin-lvm", "drumlin-proto"),
     ] {
         assert!(!is_on(one, other), "{one} must not be built on {other}");
     }
-    assert!(is_on("drumlin-core", "drumlin-host"));
+    assert!(is_on("drumlin-core", "drumlin-lvm"));
+    assert_eq!(crates["drumlin-lvm"], ["drumlin-host"]);
     assert_eq!(crates["drumlin-host"], [""; 0]);
 }

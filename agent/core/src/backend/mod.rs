@@ -4,7 +4,6 @@
 
 mod adoption;
 pub mod directory;
-mod gate;
 mod image;
 pub mod lvm;
 #[cfg(test)]

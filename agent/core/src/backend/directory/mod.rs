@@ -33,13 +33,10 @@ use std::{os::unix::fs::MetadataExt, path::PathBuf, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::sync::Semaphore;
 
-use super::{
-    Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange,
-    gate::TimedMutex,
-};
+use super::{Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
-    host::{Access, Disk, FileSystem, quiesce::QuiescePlan},
+    host::{Access, Disk, FileSystem, TimedMutex, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 use layout::Layout;

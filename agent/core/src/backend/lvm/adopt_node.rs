@@ -1,16 +1,14 @@
 //! Adoption of disks that came from another node: their volumes become this node's when the administrator configures
 //! it.
 
-use std::{collections::HashSet, sync::atomic::Ordering};
+use std::collections::HashSet;
 
-use super::{
-    Lvm,
+use drumlin_lvm::{
     command::Command,
     metadata::{LogicalVolume, VolumeGroup},
-    moment_of, name_of,
-    tags::Tags,
-    visible,
 };
+
+use super::{Lvm, moment_of, name_of, tags::Tags, visible};
 use crate::{Error, Kind, Result, types::ImageId};
 
 /// A volume of another node, with its tags before and after adoption.
@@ -61,7 +59,7 @@ impl Lvm {
             );
         }
         // Incomplete changes of that node are now recovered by this one.
-        self.group.is_repaired.store(false, Ordering::Release);
+        self.group.needs_recovery();
         self.group.ready(&self.settings.node).await
     }
 

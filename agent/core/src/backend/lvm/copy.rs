@@ -14,12 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    Health, ImageSpec, Lvm, OwnVolume, Thick, Volumes, Wipe,
+use drumlin_lvm::{
     command::Command,
     in_flight::InFlightGuard,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    moment_of,
+};
+
+use super::{
+    Health, ImageSpec, Lvm, OwnVolume, Thick, Volumes, Wipe, moment_of,
     tags::{self, Tags},
     thick::is_shown,
     wipe::stopped,

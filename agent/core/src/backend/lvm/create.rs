@@ -1,12 +1,11 @@
 //! Creating images: the part that is common to all kinds of volumes.
 
-use super::{
-    Change, Image, ImageSpec, Lvm, Volumes,
+use drumlin_lvm::{
     command::Command,
     metadata::{LogicalVolume, VolumeGroup},
-    name_of,
-    tags::Tags,
 };
+
+use super::{Change, Image, ImageSpec, Lvm, Volumes, name_of, tags::Tags};
 use crate::{
     Error, Kind, Result,
     backend::Origin,
@@ -22,7 +21,7 @@ impl Lvm {
         let claim = match &self.settings.volumes {
             Volumes::Thin(pool) if spec.id.kind == ImageKind::Volume => {
                 let (name, bytes) = (name_of(spec.id), spec.size.bytes());
-                Some(self.group.claims.claim(&pool.name, name, bytes))
+                Some(self.group.reservations.claim(&pool.name, name, bytes))
             }
             _ => None,
         };

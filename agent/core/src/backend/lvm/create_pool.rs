@@ -1,10 +1,11 @@
 //! Creating a thin pool that does not exist yet: its size, and its creation when it is first needed.
 
-use super::{
-    Lvm, NewPool, PoolSize, ThinPool,
+use drumlin_lvm::{
     command::Command,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
 };
+
+use super::{Lvm, NewPool, PoolSize, ThinPool};
 use crate::{Error, Kind, Result, fail};
 
 /// The tag of a pool that the agent created. LVM begins with a plain volume of that name, which already has the tag.

@@ -6,17 +6,20 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{
-    Layout, Lvm, NOTES, OwnVolume, Thick,
+use drumlin_lvm::{
     command::{Check, Command},
-    create::exists,
-    end_of,
-    legs::MirrorEnd,
     metadata::{LogicalVolume, VolumeGroup},
     placement::{self, Row},
+};
+
+use super::{
+    Layout, Lvm, NOTES, OwnVolume, Thick,
+    create::exists,
+    end_of,
+    group::Group,
+    legs::MirrorEnd,
     tags::Tags,
     thick::{check_disks, check_group_room},
-    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, fail,

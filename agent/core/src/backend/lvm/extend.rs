@@ -2,14 +2,17 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::{
-    Change, Image, Lvm, Volumes,
+use drumlin_lvm::{
     command::Command,
     merges::check_no_merge,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+};
+
+use super::{
+    Change, Image, Lvm, Volumes,
+    group::Group,
     name_of, node,
     tags::{self, Tags},
-    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
@@ -63,7 +66,7 @@ impl Lvm {
         let _claim = match &self.settings.volumes {
             Volumes::Thin(pool) => {
                 let (name, bytes) = (name_of(id), to.bytes());
-                Some(self.group.claims.claim(&pool.name, name, bytes))
+                Some(self.group.reservations.claim(&pool.name, name, bytes))
             }
             Volumes::Thick(_) => None,
         };
@@ -83,7 +86,7 @@ impl Lvm {
             return Ok(Change::Already(self.image(&now, &found)?));
         }
         check_no_merge(&now, found.volume)?;
-        let ahead = self.group.claims.ahead_of(&name_of(id), &now);
+        let ahead = self.group.reservations.ahead_of(&name_of(id), &now);
         self.check_room(&now, to.bytes() - before, ahead).await?;
         match &self.settings.volumes {
             Volumes::Thin(_) => {

@@ -3,7 +3,9 @@
 
 use std::{fs::File, sync::Arc, time::Duration};
 
-use super::{Lvm, Volumes, metadata::VolumeGroup};
+use drumlin_lvm::metadata::VolumeGroup;
+
+use super::{Lvm, Volumes};
 use crate::{
     Error, Result, blocking,
     host::{

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use drumlin_lvm::{command::Command, metadata::VolumeGroup};
+
 use super::{
     Change, Health, Image, ImageSpec, LabelChange, Lvm,
-    command::Command,
-    metadata::VolumeGroup,
     tags::{OURS, Tags},
 };
 use crate::{

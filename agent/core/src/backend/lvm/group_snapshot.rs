@@ -6,18 +6,21 @@
 
 use std::sync::Arc;
 
+use drumlin_lvm::{
+    command::Command,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    preflight::Dmeventd,
+};
+
 use super::{
     ImageSpec, Lvm, ThinPool, Volumes,
-    command::Command,
     create::exists,
     flushing::{mounted, unflushed},
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    group::Group,
     name_of,
-    preflight::Dmeventd,
     settings::Thick,
     thick::check_group_room,
     thin::Device,
-    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

@@ -1,10 +1,9 @@
 //! Layers that an administrator has added to a thick volume: caches, checksums, deduplication. The volume remains
 //! usable; operations that would have to bypass the layer are refused.
 
-use super::{
-    Health, Lvm, OwnVolume,
-    metadata::{LogicalVolume, VolumeGroup},
-};
+use drumlin_lvm::metadata::{LogicalVolume, VolumeGroup};
+
+use super::{Health, Lvm, OwnVolume};
 use crate::{Error, Kind, Result};
 
 impl Lvm {

@@ -2,14 +2,17 @@
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{
-    Layout, Lvm, Thick,
+use drumlin_lvm::{
     command::Command,
     metadata::{Area, LogicalVolume, VolumeGroup},
-    name_of,
     placement::{self, Row},
+};
+
+use super::{
+    Layout, Lvm, Thick,
+    group::Group,
+    name_of,
     thick::{kept, reserved},
-    volume_group::Group,
 };
 use crate::{Error, Kind, Result, types::ImageId};
 

@@ -1,10 +1,9 @@
 //! Lost legs of mirrors: the metadata shows missing disks; the kernel shows disks that failed, or were temporarily
 //! away, since the mirror was activated.
 
-use super::{
-    Health, Lvm,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-};
+use drumlin_lvm::metadata::{LogicalVolume, VolumeGroup, VolumeKind};
+
+use super::{Health, Lvm};
 use crate::Result;
 
 /// The suffixes that LVM adds to the UUID of the device with a volume's own extents when another device is stacked on

@@ -5,40 +5,28 @@
 //! commands, except for table reloads of devices that must not be suspended for long.
 
 mod adopt_node;
-mod command;
 mod copy;
 mod create;
 mod create_pool;
-mod duplicates;
 mod ends;
 mod extend;
 mod flushing;
+mod group;
 mod group_records;
 mod group_snapshot;
-mod in_flight;
 mod layers;
 mod legs;
-mod merges;
-mod metadata;
 mod mirrors;
 mod orphan_thin_devices;
-mod physical_volumes;
-mod placement;
-mod preflight;
 mod recovery;
 mod remove;
-mod reservations;
 mod rollback;
 mod settings;
-mod stale_cookies;
-mod system_dir;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;
 mod thick;
 mod thin;
-mod unresponsive_disks;
-mod volume_group;
 mod wipe;
 
 use std::{
@@ -48,20 +36,20 @@ use std::{
 };
 
 use async_trait::async_trait;
+use drumlin_lvm::{
+    command,
+    in_flight::InFlightGuard,
+    merges::check_no_merge,
+    metadata::{self, LogicalVolume, VolumeGroup, VolumeKind},
+    placement::NOTES,
+};
 use tokio::sync::OnceCell;
 
 pub use self::create_pool::POOL_METADATA;
 pub use self::settings::{
     Layout, LvmSettings, NewPool, PoolGuard, PoolSize, Thick, ThinPool, Volumes, Wipe,
 };
-use self::{
-    copy::Running,
-    in_flight::InFlightGuard,
-    merges::check_no_merge,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    tags::Tags,
-    volume_group::Group,
-};
+use self::{copy::Running, group::Group, tags::Tags};
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking,
@@ -252,9 +240,6 @@ impl Lvm {
     }
 }
 
-/// The name part of the metadata volumes of a mirror's legs.
-const NOTES: &str = "_rmeta_";
-
 /// The volumes that are not parts of others.
 fn visible(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
     // The metadata volumes of a mirror's legs have its tags, and are visible during its creation.
@@ -324,7 +309,9 @@ async fn node(device: Mapped) -> Result<PathBuf> {
 
 /// Parses the text of a volume group as it is on disk.
 pub(crate) fn read_metadata(text: &str) {
-    metadata::read_all(text);
+    metadata::read_all(text, |volume| {
+        let _ = Tags::read(&volume.tags);
+    });
 }
 
 #[async_trait]

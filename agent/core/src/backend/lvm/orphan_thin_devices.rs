@@ -12,13 +12,16 @@ use std::{
     time::Duration,
 };
 
+use drumlin_lvm::{
+    command::Command,
+    metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
+};
+
 use super::{
     Lvm, Volumes,
-    command::Command,
     create::exists,
-    metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
+    group::Group,
     tags::{OURS, Tags},
-    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -178,8 +181,7 @@ impl Group {
     async fn orphans(self: &Arc<Self>, pool: &str) -> Result<Option<Vec<OrphanThinDevice>>> {
         /// Timeout: longer than a million devices take.
         const PATIENCE: Duration = Duration::from_secs(30);
-        let _turn = self.turn.lock().await;
-        let _begun = self.changes.begin();
+        let _held = self.hold_changes().await;
         let this = Arc::clone(self);
         let _lock = blocking(move || this.lock()).await?;
         let (this, name) = (Arc::clone(self), pool.to_owned());

@@ -17,17 +17,20 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
+use drumlin_lvm::{
+    command::Command,
+    metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
+    preflight::locks,
+};
+
 use super::{
     NOTES,
-    command::Command,
+    group::Group,
     group_snapshot::HIDDEN,
-    metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
     moment_of, name_of,
     orphan_thin_devices::thin_volumes,
-    preflight::locks,
     remove::{holds_bytes, mark_deleting},
     tags::Tags,
-    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result, blocking,
@@ -44,12 +47,12 @@ impl Group {
     /// # Errors
     /// [`Kind::HalfDone`] or [`Kind::Precondition`] saying what the administrator must do.
     pub(super) async fn ready(self: &Arc<Self>, node: &NodeName) -> Result<()> {
-        if self.is_repaired.load(Ordering::Acquire) {
+        if self.is_recovered() {
             return Ok(());
         }
         let _ = self.node.set(node.clone());
-        let _turn = self.turn.lock().await;
-        if self.is_repaired.load(Ordering::Acquire) {
+        let _turn = self.turn().await;
+        if self.is_recovered() {
             return Ok(());
         }
         // LVM's remove and refresh commands can leave devices behind in turn.
@@ -103,7 +106,7 @@ impl Group {
             self.remove_broken(&volume.name).await?;
         }
         self.repairs.fetch_add(1, Ordering::Release);
-        self.is_repaired.store(true, Ordering::Release);
+        self.set_recovered();
         Ok(())
     }
 

@@ -5,10 +5,13 @@
 //! while its snapshot exists, so LVM first splits it from the volume. An image that is being deleted has a tag that
 //! says so from before that; a repeated call continues the deletion.
 
-use super::{
-    Lvm, OwnVolume, Thick, Wipe,
+use drumlin_lvm::{
     command::Command,
     metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+};
+
+use super::{
+    Lvm, OwnVolume, Thick, Wipe,
     tags::{self, Tags},
 };
 use crate::{Error, Kind, Result, fail, types::ImageId};

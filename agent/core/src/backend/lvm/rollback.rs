@@ -10,13 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use drumlin_lvm::metadata::{LogicalVolume, VolumeGroup, VolumeKind};
+
 use super::{
-    Lvm, OwnVolume, Volumes, check_unused,
-    copy::What,
-    is_mounted,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    settings::Thick,
-    wipe::stopped,
+    Lvm, OwnVolume, Volumes, check_unused, copy::What, is_mounted, settings::Thick, wipe::stopped,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::placement;
 use crate::{
     backend::Adoption,
     host::FileSystem,
     types::{ClassName, NodeName},
 };
+use drumlin_lvm::placement;
 
 /// Settings of a class over logical volumes.
 #[derive(Debug, Clone)]

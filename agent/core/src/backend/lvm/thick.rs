@@ -2,15 +2,19 @@
 
 use std::sync::Arc;
 
+use drumlin_lvm::{
+    command::Command,
+    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    placement,
+};
+
 use super::{
     Capacity, Health, ImageSpec, Layout, Lvm, OwnVolume, Thick, Wipe,
-    command::Command,
     create::exists,
+    group::Group,
     layers::check_snapshot_over,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
-    moment_of, name_of, placement,
+    moment_of, name_of,
     tags::{self, Tags},
-    volume_group::Group,
 };
 use crate::{
     Error, Kind, Result,

@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use drumlin_lvm::{
+    command::Command,
+    metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
+};
+
 use super::{
     Capacity, ImageSpec, Lvm, OwnVolume, PoolGuard, ThinPool, Volumes,
-    command::Command,
     create::exists,
-    metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
     name_of,
     orphan_thin_devices::{is_set_aside, thin_volumes},
     tags::{self, Tags},
@@ -279,7 +282,7 @@ impl Lvm {
         size: Size,
     ) -> Result<()> {
         let name = name_of(spec.id);
-        let ahead = self.group.claims.ahead_of(&name, now);
+        let ahead = self.group.reservations.ahead_of(&name, now);
         self.check_pool_room(now, pool, size.bytes(), ahead).await?;
         let mut tags = self.tags(spec);
         // It stays invisible until it was checked, even after an interruption.
@@ -393,7 +396,7 @@ impl Lvm {
             _ => 0,
         };
         let name = name_of(spec.id);
-        let ahead = self.group.claims.ahead_of(&name, now);
+        let ahead = self.group.reservations.ahead_of(&name, now);
         self.check_pool_room(now, pool, promised, ahead).await?;
         let path = self.group.path(&name);
         let is_larger = size.bytes() > now.bytes(source.volume);

@@ -10,51 +10,51 @@ mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(super) use reader::Reader;
+pub use reader::Reader;
 use text::Value;
 
 /// A volume group at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct VolumeGroup {
+pub struct VolumeGroup {
     /// Its name.
-    pub(super) name: String,
+    pub name: String,
     /// Its uuid, without dashes.
-    pub(super) uuid: String,
+    pub uuid: String,
     /// The sequence number: it grows with every change.
-    pub(super) sequence: u64,
+    pub sequence: u64,
     /// Its tags.
-    pub(super) tags: Vec<String>,
+    pub tags: Vec<String>,
     /// The size of an extent in bytes.
-    pub(super) extent: u64,
+    pub extent: u64,
     /// Size of the metadata text, in bytes.
-    pub(super) text: u64,
+    pub text: u64,
     /// Maximum size of the metadata text, in bytes.
-    pub(super) largest_text: u64,
+    pub largest_text: u64,
     /// The system id of the owning host; empty where any host may use it.
-    pub(super) system_id: String,
+    pub system_id: String,
     /// The reason why it may not be used, if any; a continuation of its name in messages.
-    pub(super) refusal: Option<String>,
+    pub refusal: Option<String>,
     /// Its physical volumes, by their names within the text.
-    pub(super) disks: BTreeMap<String, PhysicalVolume>,
+    pub disks: BTreeMap<String, PhysicalVolume>,
     /// Its logical volumes, including hidden ones, by name.
-    pub(super) volumes: BTreeMap<String, LogicalVolume>,
+    pub volumes: BTreeMap<String, LogicalVolume>,
 }
 
 /// A physical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PhysicalVolume {
+pub struct PhysicalVolume {
     /// Its uuid, without dashes.
-    pub(super) uuid: String,
+    pub uuid: String,
     /// The offset of its first extent, in bytes.
-    pub(super) start: u64,
+    pub start: u64,
     /// It is missing, or was when the text was written.
-    pub(super) is_missing: bool,
+    pub is_missing: bool,
     /// New logical volumes may be allocated on it.
-    pub(super) is_allocatable: bool,
+    pub is_allocatable: bool,
     /// Total number of extents.
-    pub(super) extents: u64,
+    pub extents: u64,
     /// Number of free extents.
-    pub(super) free: u64,
+    pub free: u64,
 }
 
 /// A logical volume.
@@ -63,53 +63,53 @@ pub(super) struct PhysicalVolume {
     clippy::struct_excessive_bools,
     reason = "LVM records each of them, beside the others"
 )]
-pub(super) struct LogicalVolume {
+pub struct LogicalVolume {
     /// Its name.
-    pub(super) name: String,
+    pub name: String,
     /// Its uuid, without dashes.
-    pub(super) uuid: String,
+    pub uuid: String,
     /// Its tags.
-    pub(super) tags: Vec<String>,
+    pub tags: Vec<String>,
     /// It is not part of another volume.
-    pub(super) is_visible: bool,
+    pub is_visible: bool,
     /// All its data exists at least once, and LVM would activate it.
-    pub(super) is_complete: bool,
+    pub is_complete: bool,
     /// It is complete, but has lost redundancy.
-    pub(super) is_degraded: bool,
+    pub is_degraded: bool,
     /// LVM is moving its extents to another disk, or copies extents through it.
-    pub(super) is_moving: bool,
+    pub is_moving: bool,
     /// The name of the volume that LVM merges this snapshot into, or will once that is not in use. It is hidden then.
-    pub(super) merges_into: Option<String>,
+    pub merges_into: Option<String>,
     /// The type of its layer over other volumes: cache, writecache, integrity, vdo.
-    pub(super) layer: Option<String>,
+    pub layer: Option<String>,
     /// A flag, of the volume or of a part, that this agent does not know: it may not be used.
-    pub(super) unknown_flag: Option<String>,
+    pub unknown_flag: Option<String>,
     /// Its length in extents.
-    pub(super) extents: u64,
+    pub extents: u64,
     /// The extents of disks that it uses directly.
-    pub(super) areas: Vec<Area>,
+    pub areas: Vec<Area>,
     /// The names of its parts.
-    pub(super) parts: Vec<String>,
+    pub parts: Vec<String>,
     /// The names of the volumes below its layer.
-    pub(super) below: Vec<String>,
+    pub below: Vec<String>,
     /// The kind of the volume.
-    pub(super) kind: VolumeKind,
+    pub kind: VolumeKind,
 }
 
 /// Extents of one disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Area {
+pub struct Area {
     /// The name of the disk within the text.
-    pub(super) disk: String,
+    pub disk: String,
     /// The first extent.
-    pub(super) start: u64,
+    pub start: u64,
     /// The number of extents.
-    pub(super) count: u64,
+    pub count: u64,
 }
 
 /// The kind of a logical volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum VolumeKind {
+pub enum VolumeKind {
     /// Extents of disks: linear, striped.
     Plain,
     /// Several copies of volumes of extents.
@@ -134,22 +134,22 @@ pub(super) enum VolumeKind {
 
 /// A thin pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Pool {
+pub struct Pool {
     /// The size of a chunk in bytes.
-    pub(super) chunk: u64,
+    pub chunk: u64,
     /// The transaction id: LVM's counter of its changes of the pool.
-    pub(super) transaction: u64,
+    pub transaction: u64,
     /// New chunks are zeroed before they are visible.
-    pub(super) zeroes: bool,
+    pub zeroes: bool,
     /// The name of its metadata volume.
-    pub(super) metadata: String,
+    pub metadata: String,
     /// Queued messages that LVM has not sent to the pool, or whose delivery is not confirmed.
-    pub(super) messages: Vec<Message>,
+    pub messages: Vec<Message>,
 }
 
 /// A message to a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Message {
+pub enum Message {
     /// Create the device of the volume with this name.
     Create(String),
     /// Delete the device with this number.
@@ -235,17 +235,17 @@ impl VolumeGroup {
     }
 
     /// The device-mapper UUID of a volume.
-    pub(super) fn mapped_uuid(&self, volume: &LogicalVolume) -> String {
+    pub fn mapped_uuid(&self, volume: &LogicalVolume) -> String {
         format!("LVM-{}{}", self.uuid, volume.uuid)
     }
 
     /// The device-mapper UUID of the pool device that does the work.
-    pub(super) fn pool_uuid(&self, pool: &LogicalVolume) -> String {
+    pub fn pool_uuid(&self, pool: &LogicalVolume) -> String {
         format!("LVM-{}{}-tpool", self.uuid, pool.uuid)
     }
 
     /// Number of free extents on each usable disk, largest first.
-    pub(super) fn free(&self) -> Vec<u64> {
+    pub fn free(&self) -> Vec<u64> {
         let usable = self
             .disks
             .values()
@@ -256,7 +256,7 @@ impl VolumeGroup {
     }
 
     /// The old-style snapshots of a volume.
-    pub(super) fn snapshots_of<'a>(
+    pub fn snapshots_of<'a>(
         &'a self,
         volume: &'a LogicalVolume,
     ) -> impl Iterator<Item = &'a LogicalVolume> {
@@ -267,19 +267,19 @@ impl VolumeGroup {
 
     /// The snapshot of either kind that LVM merges into a volume, or will once that is not in use; there is at most
     /// one.
-    pub(super) fn merged_into(&self, volume: &LogicalVolume) -> Option<&LogicalVolume> {
+    pub fn merged_into(&self, volume: &LogicalVolume) -> Option<&LogicalVolume> {
         let mut volumes = self.volumes.values();
         volumes.find(|snapshot| snapshot.merges_into.as_ref() == Some(&volume.name))
     }
 
     /// The layer over the extents of a volume, or of a part of it, if any.
-    pub(super) fn layer_of<'a>(&'a self, volume: &'a LogicalVolume) -> Option<&'a str> {
+    pub fn layer_of<'a>(&'a self, volume: &'a LogicalVolume) -> Option<&'a str> {
         let mut all = self.with_parts(volume, |_| true).into_iter();
         all.find_map(|one| one.layer.as_deref())
     }
 
     /// The extents of disks that a volume uses, on all its legs: those of its parts whose names count.
-    pub(super) fn areas(&self, volume: &LogicalVolume, counts: fn(&str) -> bool) -> Vec<Area> {
+    pub fn areas(&self, volume: &LogicalVolume, counts: fn(&str) -> bool) -> Vec<Area> {
         let all = self.with_parts(volume, counts).into_iter();
         all.flat_map(|one| one.areas.iter().cloned()).collect()
     }
@@ -304,12 +304,12 @@ impl VolumeGroup {
     }
 
     /// The size of a volume in bytes.
-    pub(super) fn bytes(&self, volume: &LogicalVolume) -> u64 {
+    pub fn bytes(&self, volume: &LogicalVolume) -> u64 {
         volume.extents.saturating_mul(self.extent)
     }
 
     /// The pool with this name.
-    pub(super) fn pool(&self, name: &str) -> Option<(&LogicalVolume, &Pool)> {
+    pub fn pool(&self, name: &str) -> Option<(&LogicalVolume, &Pool)> {
         let volume = self.volumes.get(name)?;
         match &volume.kind {
             VolumeKind::Pool(pool) => Some((volume, pool)),
@@ -456,7 +456,7 @@ impl Message {
 }
 
 /// The message for a volume with an unknown flag.
-pub(super) fn unknown_flag(flag: &str) -> String {
+pub fn unknown_flag(flag: &str) -> String {
     format!(
         "LVM has set the flag {flag} on it or on one of its parts, which this agent does not know; upgrade this agent"
     )
@@ -513,8 +513,9 @@ fn parts<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {
     listed.chain(named)
 }
 
-/// Parses a text and runs every query on it.
-pub(super) fn read_all(text: &str) {
+/// Parses a text and runs every query on it, and `also` on each volume: an entry point for fuzzers.
+#[doc(hidden)]
+pub fn read_all(text: &str, also: impl Fn(&LogicalVolume)) {
     let Ok(group) = VolumeGroup::parse(text, |uuid| uuid.len() % 2 == 0) else {
         return;
     };
@@ -523,7 +524,7 @@ pub(super) fn read_all(text: &str) {
         let _ = (group.areas(volume, |_| true), group.layer_of(volume));
         let _ = (group.bytes(volume), group.merged_into(volume));
         let _ = (group.pool(&volume.name), group.snapshots_of(volume).count());
-        let _ = super::tags::Tags::read(&volume.tags);
+        also(volume);
     }
 }
 

@@ -11,18 +11,18 @@ type Counts = Mutex<HashMap<String, usize>>;
 
 /// Volumes being created, by name, and devices being changed, by UUID.
 #[derive(Debug, Default)]
-pub(super) struct InFlight(Arc<Counts>);
+pub struct InFlight(Arc<Counts>);
 
 /// An in-flight operation; it ends when this value is dropped.
 #[derive(Debug)]
-pub(super) struct InFlightGuard {
+pub struct InFlightGuard {
     what: String,
     counts: Arc<Counts>,
 }
 
 impl InFlight {
     /// Registers an in-flight operation.
-    pub(super) fn take(&self, what: impl Into<String>) -> InFlightGuard {
+    pub fn take(&self, what: impl Into<String>) -> InFlightGuard {
         let what = what.into();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry(what.clone()).or_default() += 1;
@@ -33,7 +33,7 @@ impl InFlight {
     }
 
     /// Registers an in-flight operation, unless there is one for this name already.
-    pub(super) fn take_alone(&self, what: impl Into<String>) -> Option<InFlightGuard> {
+    pub fn take_alone(&self, what: impl Into<String>) -> Option<InFlightGuard> {
         let what = what.into();
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.contains_key(&what) {
@@ -48,7 +48,7 @@ impl InFlight {
     }
 
     /// Returns true if an operation for this name is in flight.
-    pub(super) fn has(&self, what: &str) -> bool {
+    pub fn has(&self, what: &str) -> bool {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counts.contains_key(what)
     }

@@ -297,18 +297,17 @@ fn a_volume_is_as_complete_as_what_its_layer_is_over() {
 #[cfg(feature = "lab")]
 #[tokio::test]
 async fn what_is_read_is_what_lvm_reports() {
+    use std::sync::Arc;
+
     use crate::{
         Kind,
-        backend::lvm::{
-            testing::{Lab, lvm},
-            volume_group::Group,
-        },
+        testing::{Lab, lvm},
     };
     let lab = Lab::new(3, 300);
     lab.pool("pool", 200);
     let vg = lab.group.as_str();
     let pool = format!("{vg}/pool");
-    let group = Group::of(vg);
+    let group = Arc::new(crate::VolumeGroup::new(vg));
     let before = group.now().await.unwrap();
     let started = crate::host::exec::started();
     lvm(
@@ -392,12 +391,9 @@ async fn what_is_read_is_what_lvm_reports() {
 #[cfg(feature = "lab")]
 #[tokio::test]
 async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
-    use std::{fs, path::Path};
+    use std::{fs, path::Path, sync::Arc};
 
-    use crate::backend::lvm::{
-        testing::{Lab, lvm},
-        volume_group::Group,
-    };
+    use crate::testing::{Lab, lvm};
     let is_open = |disk: &Path| {
         let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
         open.filter_map(|entry| fs::read_link(entry.path()).ok())
@@ -405,7 +401,7 @@ async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
     };
     let lab = Lab::new(2, 50);
     let [kept, reduced] = [0, 1].map(|disk| lab.disks[disk].path.as_path());
-    let group = Group::of(&lab.group);
+    let group = Arc::new(crate::VolumeGroup::new(&lab.group));
     group.now().await.unwrap();
     assert!(is_open(kept) && is_open(reduced));
     lvm("vgreduce", &[&lab.group, reduced.to_str().unwrap()]);

@@ -20,7 +20,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use super::preflight::locks;
+use crate::preflight::locks;
 use crate::{Error, Result, blocking, fail, host::udev_cookies::Cookie};
 
 /// Age from which an unchanged cookie is stale. Uses other than LVM's take less: udevd ends an event after three
@@ -29,7 +29,7 @@ use crate::{Error, Result, blocking, fail, host::udev_cookies::Cookie};
 const LEFT: Duration = Duration::from_mins(10);
 
 /// Searches periodically, for the lifetime of this process.
-pub(super) fn watch() {
+pub(crate) fn watch() {
     static BEGUN: Once = Once::new();
     BEGUN.call_once(|| {
         tokio::spawn(async {

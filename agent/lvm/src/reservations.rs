@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use super::metadata::VolumeGroup;
+use crate::metadata::VolumeGroup;
 
 /// The future size of a volume in a pool, in bytes, and the reservations made before it.
 #[derive(Debug, Clone)]
@@ -21,11 +21,11 @@ type All = Mutex<HashMap<String, Reserved>>;
 
 /// Reserved sizes of volumes of a group.
 #[derive(Debug, Default)]
-pub(super) struct Reservations(Arc<All>);
+pub struct Reservations(Arc<All>);
 
 /// A reservation; it ends when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Reservation {
+pub struct Reservation {
     name: String,
     all: Arc<All>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Reservation {
 impl Reservations {
     /// Reserves the future size of a volume. To be called before the group is read in which room is looked for:
     /// earlier reservations are then either still registered, or visible in that group.
-    pub(super) fn claim(&self, pool: &str, name: String, bytes: u64) -> Reservation {
+    pub fn claim(&self, pool: &str, name: String, bytes: u64) -> Reservation {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let others = all
             .iter()
@@ -53,7 +53,7 @@ impl Reservations {
     }
 
     /// The bytes reserved before the volume `name` that the pool's volumes do not include yet.
-    pub(super) fn ahead_of(&self, name: &str, now: &VolumeGroup) -> u64 {
+    pub fn ahead_of(&self, name: &str, now: &VolumeGroup) -> u64 {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = all.get(name).map_or(&[][..], |wanted| &wanted.ahead);
         let missing = ahead.iter().map(|(name, bytes)| {

@@ -4,12 +4,11 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 
-use super::{
+use crate::{
+    Error, Kind, Result, VolumeGroup,
     command::{self, SystemId, report},
     duplicates, unresponsive_disks,
-    volume_group::Group,
 };
-use crate::{Error, Kind, Result};
 
 /// Timeout for LVM's scan of all disks while all of them answer.
 const SLOW_TO_REPORT: Duration = Duration::from_secs(3);
@@ -25,19 +24,19 @@ struct DiskRow {
 
 /// The disks of a group that LVM may use on this host.
 #[derive(Debug)]
-pub(super) struct FoundDisks {
-    pub(super) paths: Vec<PathBuf>,
+pub(crate) struct FoundDisks {
+    pub(crate) paths: Vec<PathBuf>,
     /// The system id of the group when LVM found it.
-    pub(super) system_id: String,
+    pub(crate) system_id: String,
 }
 
-impl Group {
+impl VolumeGroup {
     /// Finds the disks of the group. Runs one program.
     ///
     /// # Errors
     /// [`Kind::Precondition`] when no such group exists, when there are several, or when it is not the same as
     /// before.
-    pub(super) async fn find_disks(&self) -> Result<FoundDisks> {
+    pub(crate) async fn find_disks(&self) -> Result<FoundDisks> {
         let rows = self.report_disks(&[]);
         let rows = if let Ok(rows) = tokio::time::timeout(SLOW_TO_REPORT, rows).await {
             rows?
@@ -87,12 +86,12 @@ impl Group {
     }
 
     /// Returns true unless a group with a different UUID (without dashes) was read before.
-    pub(super) fn is_uuid(&self, uuid: &str) -> bool {
+    pub(crate) fn is_uuid(&self, uuid: &str) -> bool {
         self.uuid.get().is_none_or(|known| known == uuid)
     }
 
     /// The error for a group that has replaced the one that was read before.
-    pub(super) fn is_another(&self, disks: &str) -> Error {
+    pub(crate) fn is_another(&self, disks: &str) -> Error {
         Error::new(
             Kind::Precondition,
             format!(
@@ -188,7 +187,7 @@ mod tests {
 
     #[test]
     fn disks_of_two_groups_of_one_name_are_refused_by_name() {
-        let group = Group::of("physical-volumes-test");
+        let group = VolumeGroup::new("physical-volumes-test");
         let (ours, other) = (row("/dev/a", "x-1"), row("/dev/b", "y-2"));
         group.check_uuids(&[]).unwrap();
         group
@@ -205,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_group_that_took_the_place_of_another_one_is_refused() {
-        let group = Group::of("physical-volumes-test-2");
+        let group = VolumeGroup::new("physical-volumes-test-2");
         group.uuid.set("x1".to_owned()).unwrap();
         group.check_uuids(&[row("/dev/a", "x-1")]).unwrap();
         let message = group

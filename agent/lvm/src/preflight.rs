@@ -9,11 +9,11 @@ use std::{
 use nix::unistd::{AccessFlags, access};
 use tokio::sync::OnceCell;
 
-use super::{command, stale_cookies};
 use crate::{
     Error, Kind, Result, blocking_at_once,
     host::{device_mapper::DeviceMapper, exec::find, udev},
 };
+use crate::{command, stale_cookies};
 
 /// The directory of LVM's lock files, once it is known.
 static LOCKS: OnceLock<PathBuf> = OnceLock::new();
@@ -46,7 +46,7 @@ impl Version {
 ///
 /// # Errors
 /// [`Kind::Precondition`] saying what is missing, and how to fix it.
-pub(super) async fn check() -> Result<()> {
+pub async fn check() -> Result<()> {
     static CHECKED: OnceCell<()> = OnceCell::const_new();
     let checked = CHECKED.get_or_try_init(|| async {
         let mapper = DeviceMapper::open()?;
@@ -68,7 +68,7 @@ pub(super) async fn check() -> Result<()> {
 ///
 /// # Errors
 /// [`Kind::Bug`] before [`check`] has succeeded.
-pub(super) fn locks() -> Result<&'static Path> {
+pub fn locks() -> Result<&'static Path> {
     let known = LOCKS.get().map(PathBuf::as_path);
     known.ok_or_else(|| {
         Error::new(
@@ -80,7 +80,7 @@ pub(super) fn locks() -> Result<&'static Path> {
 
 /// The availability of dmeventd, which monitors pools and mirrors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dmeventd {
+pub enum Dmeventd {
     /// It is running.
     Runs,
     /// LVM would start it.
@@ -91,7 +91,7 @@ pub(super) enum Dmeventd {
 
 impl Dmeventd {
     /// The current state: it can be started at any time, but is assumed to stay installed or not.
-    pub(super) fn now() -> Self {
+    pub fn now() -> Self {
         static INSTALLED: LazyLock<bool> = LazyLock::new(|| find("dmeventd").is_some());
         if Path::new(DMEVENTD).exists() {
             Self::Runs

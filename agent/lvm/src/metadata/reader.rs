@@ -14,7 +14,7 @@ use crate::{Error, Kind, Result};
 
 /// The disks of a volume group, and the last result read from them.
 #[derive(Debug)]
-pub(in crate::backend::lvm) struct Reader {
+pub struct Reader {
     disks: Vec<(PathBuf, Disk)>,
     last: Option<(Vec<Seen>, Arc<VolumeGroup>)>,
 }
@@ -35,7 +35,7 @@ impl Reader {
     ///
     /// # Errors
     /// [`Kind::Precondition`] when one cannot be read.
-    pub(in crate::backend::lvm) fn new(paths: Vec<PathBuf>) -> Result<Self> {
+    pub fn new(paths: Vec<PathBuf>) -> Result<Self> {
         let disks: Result<Vec<_>> = paths
             .into_iter()
             .map(|path| Disk::open(&path).map(|disk| (path, disk)))
@@ -52,7 +52,7 @@ impl Reader {
     ///
     /// # Errors
     /// `Io` when no text can be read, [`Kind::Precondition`] when the disks belong to several groups.
-    pub(in crate::backend::lvm) fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
+    pub fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
         /// Maximum number of attempts: the text can be overwritten between reading its location and reading it.
         const ATTEMPTS: usize = 100;
         for _ in 0..ATTEMPTS {
@@ -168,7 +168,7 @@ impl Reader {
     }
 
     /// The UUID and the path of each disk.
-    pub(in crate::backend::lvm) fn paths(&self) -> Vec<(String, PathBuf)> {
+    pub fn paths(&self) -> Vec<(String, PathBuf)> {
         let disks = self.disks.iter();
         disks
             .map(|(path, disk)| (disk.uuid.clone(), path.clone()))
@@ -176,7 +176,7 @@ impl Reader {
     }
 
     /// The paths of the disks, for messages.
-    pub(in crate::backend::lvm) fn names(&self) -> String {
+    pub fn names(&self) -> String {
         let paths = self
             .disks
             .iter()
@@ -185,7 +185,7 @@ impl Reader {
     }
 
     /// Returns true if these are all the disks of a group, and all could be read.
-    pub(in crate::backend::lvm) fn has_all_of(&self, group: &VolumeGroup) -> bool {
+    pub fn has_all_of(&self, group: &VolumeGroup) -> bool {
         let seen = self.last.iter().flat_map(|(seen, _)| seen);
         if seen.into_iter().any(|seen| *seen == Seen::Nothing) {
             return false;

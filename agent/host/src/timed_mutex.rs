@@ -7,7 +7,7 @@ use std::{
 
 /// A gate that lets one caller pass at a time, and knows since when it is occupied.
 #[derive(Debug)]
-pub(super) struct TimedMutex {
+pub struct TimedMutex {
     turn: Arc<tokio::sync::Mutex<()>>,
     since: Arc<Mutex<Option<Instant>>>,
     patience: Duration,
@@ -15,11 +15,11 @@ pub(super) struct TimedMutex {
 
 /// A caller is in the gate, until this value is dropped.
 #[derive(Debug)]
-pub(super) struct Begun(Arc<Mutex<Option<Instant>>>);
+pub struct Occupied(Arc<Mutex<Option<Instant>>>);
 
 impl TimedMutex {
     /// A gate that counts as stuck when it is occupied for longer than this.
-    pub(super) fn new(patience: Duration) -> Self {
+    pub fn new(patience: Duration) -> Self {
         Self {
             turn: Arc::default(),
             since: Arc::default(),
@@ -29,7 +29,7 @@ impl TimedMutex {
 
     /// Does some work in its turn; none when it, or the work before it, is stuck. Work that has begun runs to
     /// completion, and blocks the gate until then.
-    pub(super) async fn pass<T: Send + 'static>(
+    pub async fn pass<T: Send + 'static>(
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
@@ -60,13 +60,13 @@ impl TimedMutex {
     }
 
     /// Marks the gate as occupied.
-    pub(super) fn begin(&self) -> Begun {
+    pub fn begin(&self) -> Occupied {
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        Begun(Arc::clone(&self.since))
+        Occupied(Arc::clone(&self.since))
     }
 
     /// Returns true if the gate has been occupied for longer than its limit.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub fn is_stuck(&self) -> bool {
         let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
         since.is_some_and(|since| since.elapsed() >= self.patience)
     }
@@ -80,7 +80,7 @@ impl TimedMutex {
     }
 }
 
-impl Drop for Begun {
+impl Drop for Occupied {
     fn drop(&mut self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

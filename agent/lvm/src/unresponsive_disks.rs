@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::system_dir;
+use crate::system_dir;
 use crate::{
     blocking_at_once,
     host::{DirectBuffer, exec::Program, open_direct},
@@ -53,7 +53,7 @@ fn asked() -> MutexGuard<'static, BTreeMap<u64, PendingRead>> {
 }
 
 /// Reads a block of each disk of the host; disks that do not answer within a second are hidden from then on.
-pub(super) async fn look_for() {
+pub(crate) async fn look_for() {
     static LAST: tokio::sync::Mutex<Option<Instant>> = tokio::sync::Mutex::const_new(None);
     let mut last = LAST.lock().await;
     if last.is_some_and(|last| last.elapsed() < FRESH) {
@@ -70,7 +70,7 @@ pub(super) async fn look_for() {
 
 /// How an LVM command is kept from reading unresponsive disks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum DiskFilter {
+pub(crate) enum DiskFilter {
     /// By a setting that rejects them.
     Setting(String),
     /// By a comma-separated list of the disks that it may read: filters have no effect where there is a devices file.
@@ -79,7 +79,7 @@ pub(super) enum DiskFilter {
 
 /// The option that hides the unresponsive disks from LVM, except the group's own; none when all answer. A search for
 /// the disks of a group passes no own disks.
-pub(super) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
+pub(crate) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
     let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
     let hosts = HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner);
     let asked = asked();
@@ -101,7 +101,7 @@ pub(super) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
 }
 
 /// The names of the unresponsive disks, for messages.
-pub(super) fn names() -> Vec<String> {
+pub(crate) fn names() -> Vec<String> {
     let asked = asked();
     let silent = asked.values().filter(|asked| asked.is_silent());
     let first = silent.filter_map(|asked| asked.names.first());

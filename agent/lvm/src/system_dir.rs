@@ -15,7 +15,7 @@ use std::{
 
 use nix::unistd::Uid;
 
-use super::preflight::Dmeventd;
+use crate::preflight::Dmeventd;
 
 /// The host's directory.
 const HOSTS: &str = "/etc/lvm";
@@ -32,11 +32,11 @@ const TURNING: usize = 4;
 /// A stamp to detect changes of the host's settings: inode, length and modification time of the directory and of the
 /// files that LVM reads at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SettingsStamp([Option<(u64, u64, i64, i64)>; 3]);
+pub(crate) struct SettingsStamp([Option<(u64, u64, i64, i64)>; 3]);
 
 impl SettingsStamp {
     /// The current stamp.
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         Self::of(Path::new(HOSTS))
     }
 
@@ -52,7 +52,7 @@ impl SettingsStamp {
 /// Returns true if LVM must be told to use the host's devices file: it exists, and the host's settings leave its use
 /// to LVM's default. The default of the LVM in an image may differ (off in Debian, on in Red Hat), and it would see
 /// disks that the host excludes, such as those of virtual machines.
-pub(super) fn needs_devices_file() -> bool {
+pub(crate) fn needs_devices_file() -> bool {
     has_undecided_devices_file(Path::new(HOSTS))
 }
 
@@ -61,7 +61,7 @@ fn has_undecided_devices_file(hosts: &Path) -> bool {
 }
 
 /// The disks in the host's devices file; none where LVM does not use one. Where it does, it ignores filters.
-pub(super) fn listed_disks() -> Option<Vec<PathBuf>> {
+pub(crate) fn listed_disks() -> Option<Vec<PathBuf>> {
     let hosts = Path::new(HOSTS);
     if devices_file_setting(hosts) == Some(false) {
         return None;
@@ -94,7 +94,7 @@ fn devices_file_setting(hosts: &Path) -> Option<bool> {
 
 /// The directory with the settings for the LVM shell; none when the host's own are better, or when it cannot be
 /// created.
-pub(super) fn directory() -> Option<PathBuf> {
+pub(crate) fn directory() -> Option<PathBuf> {
     static MAKING: Mutex<()> = Mutex::new(());
     // A dmeventd started by this LVM would keep these settings for its lifetime.
     if Dmeventd::now() == Dmeventd::Starts || turning(Path::new("/sys/block")) > TURNING {

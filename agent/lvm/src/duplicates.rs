@@ -53,7 +53,7 @@ fn pairs(warnings: &str) -> Vec<Duplicate<'_>> {
 ///
 /// # Errors
 /// [`Kind::Precondition`], naming both disks.
-pub(super) fn check(group: &str, warnings: &[u8], is_ours: impl Fn(&str) -> bool) -> Result<()> {
+pub(crate) fn check(group: &str, warnings: &[u8], is_ours: impl Fn(&str) -> bool) -> Result<()> {
     let warnings = String::from_utf8_lossy(warnings);
     let guessed = pairs(&warnings)
         .into_iter()
@@ -71,7 +71,7 @@ pub(super) fn check(group: &str, warnings: &[u8], is_ours: impl Fn(&str) -> bool
 }
 
 /// Adds the names of the duplicate disks to a refusal of LVM that does not name them.
-pub(super) fn named<'a>(refusal: &'a str, warnings: &str) -> Cow<'a, str> {
+pub(crate) fn named<'a>(refusal: &'a str, warnings: &str) -> Cow<'a, str> {
     // "Cannot update volume group x with duplicate PV devices.", "… while PVs appear on duplicate devices."
     if !["duplicate PV devices", "on duplicate devices"]
         .iter()

@@ -2,13 +2,6 @@
 
 use std::fmt;
 
-use super::{
-    duplicates,
-    metadata::VolumeGroup,
-    preflight::Dmeventd,
-    system_dir,
-    unresponsive_disks::{self, DiskFilter},
-};
 use crate::{
     Error, Kind, Result, blocking,
     host::{
@@ -16,6 +9,13 @@ use crate::{
         session::Session,
         udev,
     },
+};
+use crate::{
+    duplicates,
+    metadata::VolumeGroup,
+    preflight::Dmeventd,
+    system_dir,
+    unresponsive_disks::{self, DiskFilter},
 };
 
 /// LVM's own metadata backups are disabled: each change would write two more files.
@@ -49,11 +49,11 @@ const LOOKING: &str = "devices{ignore_suspended_devices=1 hints=\"none\"}";
 
 type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
 /// A precondition on the metadata; refuses the command when it is not met.
-pub(super) type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
+pub type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
 type Placement = Box<dyn Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync>;
 
 /// An LVM command that changes something.
-pub(super) struct Command {
+pub struct Command {
     name: String,
     settings: Vec<&'static str>,
     hiding: Option<DiskFilter>,
@@ -72,7 +72,7 @@ impl fmt::Debug for Command {
 
 impl Command {
     /// The command `name`, such as `lvcreate`.
-    pub(super) fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
             settings: Vec::new(),
@@ -86,26 +86,29 @@ impl Command {
     }
 
     /// A command that changes the metadata and leaves the kernel's devices unchanged.
-    pub(super) fn on_disk(name: &str) -> Self {
+    pub fn on_disk(name: &str) -> Self {
         let mut command = Self::new(name);
         command.settings.push(ON_DISK);
         command
     }
 
     /// Makes the command discard the extents that it frees.
-    pub(super) fn discarding(mut self) -> Self {
+    #[must_use]
+    pub fn discarding(mut self) -> Self {
         self.settings.push(FORGETTING);
         self
     }
 
     /// Appends arguments.
-    pub(super) fn words<W: Into<String>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
+    #[must_use]
+    pub fn words<W: Into<String>>(mut self, words: impl IntoIterator<Item = W>) -> Self {
         self.words.extend(words.into_iter().map(Into::into));
         self
     }
 
     /// Appends tags to be set.
-    pub(super) fn add_tags(self, tags: impl IntoIterator<Item = String>) -> Self {
+    #[must_use]
+    pub fn add_tags(self, tags: impl IntoIterator<Item = String>) -> Self {
         let words = tags
             .into_iter()
             .flat_map(|tag| ["--addtag".to_owned(), tag]);
@@ -114,7 +117,8 @@ impl Command {
 
     /// Sets the test by which the metadata, or the devices, show that the command succeeded. Without it, the command
     /// may run twice.
-    pub(super) fn done_when(
+    #[must_use]
+    pub fn done_when(
         mut self,
         is_done: impl Fn(&VolumeGroup) -> bool + Send + Sync + 'static,
     ) -> Self {
@@ -123,13 +127,14 @@ impl Command {
     }
 
     /// Returns whether the metadata shows that the command succeeded; none where it cannot show that.
-    pub(super) fn is_done(&self, group: &VolumeGroup) -> Option<bool> {
+    pub fn is_done(&self, group: &VolumeGroup) -> Option<bool> {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
     /// Adds a precondition that is checked right before the command runs: another process may have changed the
     /// metadata since the command was built.
-    pub(super) fn allowed_by(
+    #[must_use]
+    pub fn allowed_by(
         mut self,
         check: impl Fn(&VolumeGroup) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
@@ -139,7 +144,8 @@ impl Command {
 
     /// Sets the extents that the command allocates, chosen right before it runs and appended as its last arguments:
     /// earlier commands may allocate others.
-    pub(super) fn placed_by(
+    #[must_use]
+    pub fn placed_by(
         mut self,
         placement: impl Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync + 'static,
     ) -> Self {
@@ -148,13 +154,13 @@ impl Command {
     }
 
     /// Returns true if the command depends on the metadata at the time it runs.
-    pub(super) fn is_conditional(&self) -> bool {
+    pub fn is_conditional(&self) -> bool {
         self.check.is_some() || self.placement.is_some()
     }
 
     /// Chooses the extents and checks the preconditions against the current metadata, unless the command was already
     /// carried out.
-    pub(super) fn prepare(&mut self, group: &VolumeGroup) -> Result<()> {
+    pub fn prepare(&mut self, group: &VolumeGroup) -> Result<()> {
         if self.is_done(group) == Some(true) {
             return Ok(());
         }
@@ -169,7 +175,7 @@ impl Command {
 
     /// Returns true if the LVM shell accepts the command: it limits commands to 64 words, and a very long line would
     /// fill the pipe before it is read. The shell would also keep using `--devices` for later commands.
-    pub(super) fn is_for_session(&self) -> bool {
+    pub fn is_for_session(&self) -> bool {
         /// Arguments that are added to every command.
         const COMMON: usize = 5;
         const LONGEST: usize = 16 << 10;
@@ -180,7 +186,7 @@ impl Command {
     }
 
     /// Makes the command skip unresponsive disks ([`unresponsive_disks::hiding`]).
-    pub(super) fn hiding(&mut self, hiding: Option<DiskFilter>) {
+    pub(crate) fn hiding(&mut self, hiding: Option<DiskFilter>) {
         self.hiding = hiding;
     }
 
@@ -188,7 +194,7 @@ impl Command {
     ///
     /// # Errors
     /// Classified by LVM's error message.
-    pub(super) async fn run(&self) -> Result<()> {
+    pub async fn run(&self) -> Result<()> {
         let program = Program::changing("lvm").args(self.all());
         program.run().await.map(drop).map_err(classify)
     }
@@ -218,7 +224,7 @@ impl Command {
 }
 
 /// Starts an LVM shell: an `lvm` process that reads commands from its input.
-pub(super) async fn start() -> Result<Session> {
+pub async fn start() -> Result<Session> {
     /// Each command needs as much memory as the one before. If the shell returned it in between, page faults would
     /// dominate the cost of a command. This is a setting of glibc; other C libraries ignore it.
     const KEEP_MEMORY: (&str, &str) = ("MALLOC_TRIM_THRESHOLD_", "268435456");
@@ -234,7 +240,7 @@ pub(super) async fn start() -> Result<Session> {
 ///
 /// # Errors
 /// The outer error when the shell ended; the inner one is classified by LVM's error message.
-pub(super) async fn carry_out(session: &mut Session, command: &Command) -> Result<Result<()>> {
+pub async fn carry_out(session: &mut Session, command: &Command) -> Result<Result<()>> {
     let said = session.carry_out(&command.line()).await?;
     let complaints: Vec<&str> = said
         .lines()
@@ -273,7 +279,7 @@ fn is_noise(line: &str) -> bool {
 }
 
 /// Runs an LVM reporting command with JSON output.
-pub(super) async fn report(words: &[&str]) -> Result<Output> {
+pub async fn report(words: &[&str]) -> Result<Output> {
     let (setting, only) = match unresponsive_disks::hiding(&[]) {
         Some(DiskFilter::Setting(setting)) => (Some(setting), None),
         Some(DiskFilter::Only(disks)) => (None, Some(["--devices".to_owned(), disks])),
@@ -292,22 +298,22 @@ pub(super) async fn report(words: &[&str]) -> Result<Output> {
 }
 
 /// Runs the command that prints LVM's version.
-pub(super) async fn version() -> Result<Output> {
+pub async fn version() -> Result<Output> {
     let program = Program::reading("lvm").args(["version"]);
     program.run().await.map_err(classify)
 }
 
 /// How LVM identifies this host.
 #[derive(Debug)]
-pub(super) struct SystemId {
+pub struct SystemId {
     /// The system id of this host; empty when it has none.
-    pub(super) id: String,
+    pub id: String,
     /// The source of the system id: `uname`, `machineid`, `lvmlocal`, `file` or `none`.
-    pub(super) source: String,
+    pub source: String,
 }
 
 /// Runs the commands that print how LVM identifies this host.
-pub(super) async fn system_id() -> Result<SystemId> {
+pub async fn system_id() -> Result<SystemId> {
     let output = Program::reading("lvm").args(["systemid"]).run().await;
     let output = output.map_err(classify)?;
     // "  system ID: name" and "system_id_source=\"uname\"".
@@ -322,7 +328,7 @@ pub(super) async fn system_id() -> Result<SystemId> {
 }
 
 /// An LVM setting of this host, or LVM's default where the host does not set it; a line `name=value`.
-pub(super) async fn setting(name: &str) -> Result<String> {
+pub async fn setting(name: &str) -> Result<String> {
     let words = ["lvmconfig", "--type", "full", name];
     let output = Program::reading("lvm").args(words).run();
     let output = output.await.map_err(classify)?;

@@ -1,10 +1,10 @@
 //! An LVM volume group: reading its metadata from the disks, and running the commands that change it, one at a time.
 
 use std::{
-    collections::HashMap,
+    fmt,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError, Weak,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,22 +12,19 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
+use crate::{
+    Error, Kind, Result, blocking, blocking_at_once,
+    host::{Occupied, TimedMutex, device_mapper::DeviceMapper, session::Session},
+};
+use crate::{
     command::{self, Command},
     in_flight::InFlight,
-    metadata::{Reader, VolumeGroup},
+    metadata::{self, Reader},
     physical_volumes::FoundDisks,
     preflight,
     reservations::Reservations,
     system_dir::SettingsStamp,
     unresponsive_disks,
-};
-use crate::{
-    Error, Kind, Result,
-    backend::gate::TimedMutex,
-    blocking, blocking_at_once,
-    host::{device_mapper::DeviceMapper, session::Session},
-    types::NodeName,
 };
 
 /// Timeout for reading working disks.
@@ -37,37 +34,49 @@ const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 /// Idle timeout of an LVM shell.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// A volume group of this host.
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) name: String,
+/// Returns true if the kernel's devices of a group agree with its metadata.
+type DeviceCheck = Box<dyn Fn(&metadata::VolumeGroup) -> Result<bool> + Send + Sync>;
+
+/// A volume group of this host, which need not exist yet.
+pub struct VolumeGroup {
+    /// Its name.
+    pub name: String,
     /// Locked while disks are read, which may block forever: never lock it in async code.
     reader: Mutex<Option<Reader>>,
     /// The UUID and path of each disk, as they were last found.
     disks: Mutex<Vec<(String, PathBuf)>>,
     /// The UUID at the first read: another group can get the same name later.
-    pub(super) uuid: OnceLock<String>,
+    pub(crate) uuid: OnceLock<String>,
     /// The extent size, once it is known.
     extent: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
     looks: TimedMutex,
-    pub(super) changes: TimedMutex,
+    changes: TimedMutex,
     waiting: Mutex<Vec<Job>>,
     running: tokio::sync::Mutex<RunningLvm>,
     /// Locked while a program runs that changes the group.
-    pub(super) turn: tokio::sync::Mutex<()>,
-    /// Reserved capacity of its pools.
-    pub(super) claims: Reservations,
+    turn: tokio::sync::Mutex<()>,
+    /// Capacity of its pools that is promised to operations of this process.
+    pub reservations: Reservations,
     /// In-flight operations of this process.
-    pub(super) in_flight: InFlight,
-    /// The name of this node, once recovery has run for it.
-    pub(super) node: OnceLock<NodeName>,
+    pub in_flight: InFlight,
     /// True if, as far as is known, nothing is left incomplete.
-    pub(super) is_repaired: AtomicBool,
-    /// The number of completed recoveries.
-    pub(super) repairs: AtomicU64,
-    /// Locked while a pool is created: several classes may use the same one.
-    pub(super) making_pool: tokio::sync::Mutex<()>,
+    is_recovered: AtomicBool,
+    device_check: OnceLock<DeviceCheck>,
+}
+
+impl fmt::Debug for VolumeGroup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("VolumeGroup").field(&self.name).finish()
+    }
+}
+
+/// The group is not changed while this value is held.
+#[derive(Debug)]
+pub struct ChangesHeld<'a> {
+    // Dropped before the turn, which lets the next change begin.
+    _begun: Occupied,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
 }
 
 /// An LVM shell that was started for a change and waits for the next one: starting it costs more than most changes.
@@ -101,16 +110,10 @@ impl RunningLvm {
     }
 }
 
-impl Group {
-    /// The group `name`, shared by all classes in it.
-    pub(super) fn of(name: &str) -> Arc<Self> {
-        static GROUPS: Mutex<Option<HashMap<String, Weak<Group>>>> = Mutex::new(None);
-        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-        let groups = groups.get_or_insert_default();
-        if let Some(group) = groups.get(name).and_then(Weak::upgrade) {
-            return group;
-        }
-        let group = Arc::new(Self {
+impl VolumeGroup {
+    /// The group `name`. All operations of a process on a group must share one value.
+    pub fn new(name: &str) -> Self {
+        Self {
             name: name.to_owned(),
             reader: Mutex::new(None),
             disks: Mutex::default(),
@@ -122,24 +125,59 @@ impl Group {
             waiting: Mutex::new(Vec::new()),
             running: tokio::sync::Mutex::default(),
             turn: tokio::sync::Mutex::new(()),
-            claims: Reservations::default(),
+            reservations: Reservations::default(),
             in_flight: InFlight::default(),
-            node: OnceLock::new(),
-            is_repaired: AtomicBool::new(false),
-            repairs: AtomicU64::new(0),
-            making_pool: tokio::sync::Mutex::new(()),
-        });
-        groups.insert(name.to_owned(), Arc::downgrade(&group));
-        group
+            is_recovered: AtomicBool::new(false),
+            device_check: OnceLock::new(),
+        }
+    }
+
+    /// Sets how the kernel's devices are compared with the metadata, for commands that reported errors and may have
+    /// succeeded all the same. Without it, their errors are returned.
+    pub fn check_devices_by(
+        &self,
+        check: impl Fn(&metadata::VolumeGroup) -> Result<bool> + Send + Sync + 'static,
+    ) {
+        let _ = self.device_check.set(Box::new(check));
+    }
+
+    /// Returns true if nothing is left incomplete, as far as is known: recovery has run, and no change since then ended
+    /// with an unknown result.
+    pub fn is_recovered(&self) -> bool {
+        self.is_recovered.load(Ordering::Acquire)
+    }
+
+    /// Notes that recovery has run.
+    pub fn set_recovered(&self) {
+        self.is_recovered.store(true, Ordering::Release);
+    }
+
+    /// Notes that something may be left incomplete.
+    pub fn needs_recovery(&self) {
+        self.is_recovered.store(false, Ordering::Release);
+    }
+
+    /// Waits for running changes, and prevents others.
+    pub async fn hold_changes(&self) -> ChangesHeld<'_> {
+        let turn = self.turn.lock().await;
+        ChangesHeld {
+            _begun: self.changes.begin(),
+            _turn: turn,
+        }
+    }
+
+    /// Waits for running changes, and prevents others, without counting as a change that takes long.
+    pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.turn.lock().await
     }
 
     /// The name of a volume in the syntax of LVM's commands.
-    pub(super) fn path(&self, volume: &str) -> String {
+    pub fn path(&self, volume: &str) -> String {
         format!("{}/{volume}", self.name)
     }
 
     /// The kernel's device-mapper.
-    pub(super) fn mapper(&self) -> Result<&DeviceMapper> {
+    pub fn mapper(&self) -> Result<&DeviceMapper> {
         if self.mapper.get().is_none() {
             let _ = self.mapper.set(DeviceMapper::open()?);
         }
@@ -154,7 +192,7 @@ impl Group {
     /// # Errors
     /// [`Kind::Precondition`] when no such group exists, `Io` when its disks cannot be read, `Busy` when they do not
     /// answer.
-    pub(super) async fn now(self: &Arc<Self>) -> Result<Arc<VolumeGroup>> {
+    pub async fn now(self: &Arc<Self>) -> Result<Arc<metadata::VolumeGroup>> {
         // A busy udevd says nothing about the disks.
         preflight::check().await?;
         let this = Arc::clone(self);
@@ -189,7 +227,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Kind::Busy`] when they do not answer.
-    pub(super) async fn look<T: Send + 'static>(
+    pub async fn look<T: Send + 'static>(
         self: &Arc<Self>,
         look: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
@@ -205,7 +243,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Kind::Busy`] when the disks do not answer, or a change takes very long.
-    pub(super) fn check_answers(&self) -> Result<()> {
+    pub fn check_answers(&self) -> Result<()> {
         if self.looks.is_stuck() {
             return Err(self.does_not_answer());
         }
@@ -234,7 +272,7 @@ impl Group {
     }
 
     /// Reads the known disks; none when they are no longer the group's, or the group is no longer this host's.
-    pub(super) fn read_known(&self) -> Option<Arc<VolumeGroup>> {
+    pub fn read_known(&self) -> Option<Arc<metadata::VolumeGroup>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let found = reader.as_mut()?;
         let group = found.read().ok().flatten()?;
@@ -247,12 +285,15 @@ impl Group {
     ///
     /// # Errors
     /// [`Kind::Busy`] when none of the known disks has metadata at least as new as `before`.
-    pub(super) fn read_locked(&self, before: &VolumeGroup) -> Result<Arc<VolumeGroup>> {
+    pub fn read_locked(
+        &self,
+        before: &metadata::VolumeGroup,
+    ) -> Result<Arc<metadata::VolumeGroup>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let now = reader
             .as_mut()
             .and_then(|known| known.read().ok().flatten());
-        let is_same = |now: &Arc<VolumeGroup>| {
+        let is_same = |now: &Arc<metadata::VolumeGroup>| {
             (&now.name, &now.uuid) == (&self.name, &before.uuid) && now.sequence >= before.sequence
         };
         now.filter(is_same).ok_or_else(|| {
@@ -269,8 +310,8 @@ impl Group {
     /// The extent size, in bytes; it never changes.
     ///
     /// # Errors
-    /// As those of [`Group::now`].
-    pub(super) async fn extent(self: &Arc<Self>) -> Result<u64> {
+    /// As those of [`VolumeGroup::now`].
+    pub async fn extent(self: &Arc<Self>) -> Result<u64> {
         match self.extent.load(Ordering::Relaxed) {
             0 => {
                 let extent = self.now().await?.extent;
@@ -282,7 +323,7 @@ impl Group {
     }
 
     /// The path of the disk with this UUID, as it was last seen.
-    pub(super) fn disk(&self, uuid: &str) -> Option<PathBuf> {
+    pub fn disk(&self, uuid: &str) -> Option<PathBuf> {
         let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
         let found = disks.iter().find(|(known, _)| known == uuid);
         found.map(|(_, path)| path.clone())
@@ -302,7 +343,7 @@ impl Group {
         }
     }
 
-    fn read_these(&self, found: FoundDisks) -> Result<Arc<VolumeGroup>> {
+    fn read_these(&self, found: FoundDisks) -> Result<Arc<metadata::VolumeGroup>> {
         let mut reader = Reader::new(found.paths)?;
         let group = reader.read()?.filter(|group| group.name == self.name);
         let group = group.ok_or_else(|| {
@@ -338,7 +379,7 @@ impl Group {
     ///
     /// # Errors
     /// The error of the command that failed; the commands before it are done.
-    pub(super) async fn change(self: &Arc<Self>, commands: Vec<Command>) -> Result<()> {
+    pub async fn change(self: &Arc<Self>, commands: Vec<Command>) -> Result<()> {
         let (answer, result) = oneshot::channel();
         self.waiting
             .lock()
@@ -397,7 +438,7 @@ impl Group {
             let is_unclear = |error: &Error| matches!(error.kind(), Kind::HalfDone | Kind::Command);
             if result.as_ref().is_err_and(is_unclear) {
                 // A program may have been killed. A repeated call runs recovery first.
-                self.is_repaired.store(false, Ordering::Release);
+                self.needs_recovery();
             }
             // The caller may be gone.
             let _ = answer.send(result);
@@ -463,15 +504,19 @@ impl Group {
     }
 
     /// Runs a command in a separate process that reads no unresponsive disk of other groups.
-    pub(super) async fn run(&self, mut command: Command) -> Result<()> {
+    pub async fn run(&self, mut command: Command) -> Result<()> {
         command.hiding(unresponsive_disks::hiding(&self.disks()));
         command.run().await
     }
 
     /// Returns true if nothing is incomplete in the kernel, or differs between it and the metadata.
-    async fn is_sound(self: &Arc<Self>, now: Arc<VolumeGroup>) -> Result<bool> {
+    async fn is_sound(self: &Arc<Self>, now: Arc<metadata::VolumeGroup>) -> Result<bool> {
         let this = Arc::clone(self);
-        blocking(move || this.check_devices(&now)).await
+        blocking(move || {
+            let check = this.device_check.get();
+            check.map_or(Ok(false), |check| check(&now))
+        })
+        .await
     }
 
     /// Keeps an LVM shell for the next change.

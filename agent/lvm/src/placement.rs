@@ -12,19 +12,19 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
 };
 
-use super::{
-    NOTES,
-    metadata::{Area, LogicalVolume, PhysicalVolume, VolumeGroup},
-};
+use crate::metadata::{Area, LogicalVolume, PhysicalVolume, VolumeGroup};
+
+/// The name part of the metadata volumes of a mirror's legs.
+pub const NOTES: &str = "_rmeta_";
 
 /// Number of extents of each mirror leg for LVM's raid metadata.
-pub(super) const NOTE: u64 = 1;
+pub const NOTE: u64 = 1;
 
 /// Extents for each leg or stripe of a volume, in their order, with the same count for each.
-pub(super) type Row = Vec<Area>;
+pub type Row = Vec<Area>;
 
 /// The disks that each leg of a volume uses, in LVM's order; none if it is not a raid1 mirror.
-pub(super) fn legs(now: &VolumeGroup, volume: &LogicalVolume) -> Vec<BTreeSet<String>> {
+pub fn legs(now: &VolumeGroup, volume: &LogicalVolume) -> Vec<BTreeSet<String>> {
     let (notes, images): (Vec<&String>, Vec<&String>) =
         volume.parts.iter().partition(|part| part.contains(NOTES));
     let images = images.into_iter().filter(|part| part.contains("_rimage_"));
@@ -53,13 +53,13 @@ fn disks_of(now: &VolumeGroup, name: &str) -> BTreeSet<String> {
 }
 
 /// A disk that several legs use, if any: its loss would be the loss of all of them.
-pub(super) fn shared_disk(legs: &[BTreeSet<String>]) -> Option<&String> {
+pub fn shared_disk(legs: &[BTreeSet<String>]) -> Option<&String> {
     let mut seen = BTreeSet::new();
     legs.iter().flatten().find(|disk| !seen.insert(*disk))
 }
 
 /// The free areas of each usable disk, largest first; the disks in LVM's order.
-pub(super) fn free_areas(now: &VolumeGroup) -> Vec<Vec<Area>> {
+pub fn free_areas(now: &VolumeGroup) -> Vec<Vec<Area>> {
     let mut taken: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for area in now.volumes.values().flat_map(|volume| &volume.areas) {
         let span = (area.start, area.start + area.count);
@@ -98,7 +98,7 @@ fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
 }
 
 /// Returns true if all extents of the rows are free.
-pub(super) fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
+pub fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
     let free = free_areas(now);
     let is_in = |area: &Area, gap: &Area| {
         let is_within = gap.start <= area.start && area.start + area.count <= gap.start + gap.count;
@@ -109,13 +109,13 @@ pub(super) fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
 }
 
 /// The total number of extents of areas.
-pub(super) fn room(areas: &[Area]) -> u64 {
+pub fn room(areas: &[Area]) -> u64 {
     areas.iter().map(|area| area.count).sum()
 }
 
 /// The extents for the legs of a new mirror, including raid metadata: each leg on one of the disks with the most free
 /// space.
-pub(super) fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option<Vec<Row>> {
+pub fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option<Vec<Row>> {
     let mut disks = free_areas(now);
     disks.sort_by_key(|areas| Reverse(room(areas)));
     disks.truncate(copies);
@@ -131,11 +131,7 @@ pub(super) fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option
 }
 
 /// The extents by which the legs of a mirror are extended: on their own disks first, then on disks that no leg uses.
-pub(super) fn longer_legs(
-    now: &VolumeGroup,
-    legs: &[BTreeSet<String>],
-    extents: u64,
-) -> Option<Vec<Row>> {
+pub fn longer_legs(now: &VolumeGroup, legs: &[BTreeSet<String>], extents: u64) -> Option<Vec<Row>> {
     let (mut used, mut unused) = (BTreeMap::new(), Vec::new());
     for areas in free_areas(now) {
         let Some(disk) = areas.first().map(|area| area.disk.clone()) else {
@@ -206,19 +202,19 @@ fn rows(legs: Vec<Vec<Area>>) -> Vec<Row> {
 }
 
 /// Groups rows by the command that adds them: each command names one disk for each leg or stripe.
-pub(super) fn by_disks(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
+pub fn by_disks(rows: &[Row]) -> impl Iterator<Item = &[Row]> {
     let disks = |row: &Row| -> Vec<String> { row.iter().map(|area| area.disk.clone()).collect() };
     rows.chunk_by(move |one, other| disks(one) == disks(other))
 }
 
 /// The areas of rows, one leg or stripe after the other.
-pub(super) fn by_parts(rows: &[Row]) -> impl Iterator<Item = &Area> {
+pub fn by_parts(rows: &[Row]) -> impl Iterator<Item = &Area> {
     let parts = rows.first().map_or(0, Vec::len);
     (0..parts).flat_map(move |part| rows.iter().filter_map(move |row| row.get(part)))
 }
 
 /// Returns true if both are the same extents, however they are split.
-pub(super) fn is_same<'a>(
+pub fn is_same<'a>(
     one: impl IntoIterator<Item = &'a Area>,
     other: impl IntoIterator<Item = &'a Area>,
 ) -> bool {
@@ -244,7 +240,7 @@ fn whole<'a>(areas: impl IntoIterator<Item = &'a Area>) -> Vec<(&'a str, u64, u6
 ///
 /// It takes the largest area of each disk, as many as there are stripes, and from each the length of the smallest.
 /// Then it continues in the same way: on the disks that it has already used, as long as those are sufficient.
-pub(super) fn stripe_rows(free: &[Vec<u64>], stripes: usize) -> u64 {
+pub fn stripe_rows(free: &[Vec<u64>], stripes: usize) -> u64 {
     struct Disk {
         areas: Vec<u64>,
         is_taken: bool,
