@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::{DirectBuffer, open_direct, system};
+use super::{DirectBuffer, open_direct, system, zeros::is_zero};
 use crate::{Error, Result};
 
 /// Bytes per step: large enough to be fast, small enough to be stopped.
@@ -42,7 +42,7 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
             from.read_exact_at(part, at)?;
             let bytes = u64::try_from(length).unwrap_or_default();
             // Devices that support it write no zeros.
-            if part.iter().all(|byte| *byte == 0) {
+            if is_zero(part) {
                 system::zero_range(&to, at, bytes)?;
             } else {
                 to.write_all_at(part, at)?;

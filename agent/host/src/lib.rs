@@ -50,6 +50,7 @@ pub mod trim;
 pub mod udev;
 pub mod udev_cookies;
 mod write_watch;
+mod zeros;
 
 pub use access::Access;
 pub use blocking::{blocking, blocking_at_once};

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** nothing here does I/O.
 
-use super::FileSystem;
+use super::{FileSystem, zeros::is_zero};
 
 /// Bytes read from the beginning.
 pub(super) const HEAD: usize = 1 << 20;
@@ -64,7 +64,7 @@ pub fn probe(head: &[u8], tail: &[u8]) -> Probe {
     if let Some(name) = foreign(head).or_else(|| foreign_tail(tail)) {
         return Probe::Foreign(name);
     }
-    if head.iter().chain(tail).all(|byte| *byte == 0) {
+    if is_zero(head) && is_zero(tail) {
         Probe::Blank
     } else {
         Probe::Foreign(UNKNOWN)

@@ -13,6 +13,7 @@ use crate::{
     FileSystem, Kind,
     copy::{full_copy, preallocate, sparse_copy, supports_reflink},
     testing::{Mounted, Scratch, run},
+    zeros::is_zero,
 };
 
 const MIB: u64 = 1 << 20;
@@ -92,13 +93,7 @@ fn a_full_copy_has_all_its_room_and_shares_none() {
     let copied = fs::read(&copy).unwrap();
     assert_eq!(copied.len(), 80 << 20);
     assert_eq!(copied.get(..64 << 20).unwrap(), fs::read(&source).unwrap());
-    assert!(
-        copied
-            .get(64 << 20..)
-            .unwrap()
-            .iter()
-            .all(|byte| *byte == 0)
-    );
+    assert!(is_zero(copied.get(64 << 20..).unwrap()));
     assert!(used(&copy) >= 80 * MIB);
     let extents = run("filefrag", &["-v", copy.to_str().unwrap()]);
     assert!(!extents.contains("shared"), "{extents}");
