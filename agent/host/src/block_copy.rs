@@ -8,8 +8,8 @@ use std::{
     path::Path,
 };
 
-use super::{DirectBuffer, open_direct, system, zeros::is_zero};
-use crate::{Error, Result};
+use super::{DirectBuffer, fsync, open_direct, system, zeros::is_zero};
+use crate::{Error, Result, trace};
 
 /// Bytes per step: large enough to be fast, small enough to be stopped.
 const STEP: u64 = 64 << 20;
@@ -32,6 +32,7 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
             error,
         )
     };
+    let _span = trace::copy();
     let mut work = || -> io::Result<u64> {
         let (from, to) = (open_direct(source, false)?, open_direct(target, true)?);
         let mut buffer = DirectBuffer::new(BUFFER);
@@ -52,7 +53,7 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
                 break;
             }
         }
-        to.sync_all()?;
+        fsync(&to)?;
         Ok(at)
     };
     work().map_err(failed)
@@ -98,7 +99,7 @@ fn each(
                 break;
             }
         }
-        file.sync_all()?;
+        fsync(&file)?;
         Ok(at)
     };
     work().map_err(|error| Error::io(format!("could not wipe {}", device.display()), error))

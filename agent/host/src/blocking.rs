@@ -5,8 +5,12 @@
 //! limited to a part of them.
 
 use tokio::sync::Semaphore;
+use tracing::Span;
 
-use crate::{Error, Kind, Result};
+use crate::{
+    Error, Kind, Result,
+    trace::{self, Wait},
+};
 
 /// Maximum number of threads for work that may wait for disks. The remaining threads are for work that must not wait.
 const MOST: usize = 384;
@@ -25,6 +29,19 @@ pub async fn blocking<T: Send + 'static>(
 pub async fn blocking_at_once<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    on_a_thread(trace::wait(Wait::Thread), work).await
+}
+
+/// The thread works for the current span, and ends the wait for it.
+async fn on_a_thread<T: Send + 'static>(
+    wait: Span,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let caller = Span::current();
+    let work = move || {
+        drop(wait);
+        caller.in_scope(work)
+    };
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => match error.try_into_panic() {
@@ -40,10 +57,11 @@ async fn blocking_within<T: Send + 'static>(
     free: &'static Semaphore,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
+    let wait = trace::wait(Wait::Thread);
     // The semaphore is never closed.
     let permit = free.acquire().await;
     // The thread keeps the permit until it has finished, even if the caller was cancelled.
-    blocking_at_once(move || {
+    on_a_thread(wait, move || {
         let _permit = permit;
         work()
     })

@@ -9,7 +9,7 @@ use nix::{
 };
 
 use super::system;
-use crate::{Error, Result};
+use crate::{Error, Result, trace};
 
 /// Bytes per step of a copy: large enough to be fast, small enough for regular progress.
 const STEP: u64 = 64 << 20;
@@ -65,6 +65,7 @@ pub fn sparse_copy(
     target: &File,
     mut progress: impl FnMut(u64) -> io::Result<()>,
 ) -> Result<()> {
+    let _span = trace::copy();
     let mut copy = || -> io::Result<()> {
         let size = source.metadata()?.len();
         target.set_len(size)?;
@@ -85,6 +86,7 @@ pub fn full_copy(
     size: u64,
     mut progress: impl FnMut(u64) -> io::Result<()>,
 ) -> Result<()> {
+    let _span = trace::copy();
     let mut copy = || -> io::Result<()> {
         reserve(target, size)?;
         let length = source.metadata()?.len().min(size);

@@ -6,7 +6,7 @@
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
-use super::{DirectBuffer, open_direct};
+use super::{DirectBuffer, fsync, open_direct};
 use crate::{Error, Kind, Result};
 
 /// The magic number of a store: `SnAp`.
@@ -123,7 +123,7 @@ pub fn roll_back(
         }
         Ok(())
     })?;
-    to.sync_all().map_err(|error| failed(origin, error))
+    fsync(&to).map_err(|error| failed(origin, error))
 }
 
 fn give_run_back(

@@ -17,7 +17,7 @@ use nix::{
 
 use super::{
     DeviceNumber,
-    system::{DM_HEAD, device_mapper},
+    system::{DM_HEAD, MapperCall, device_mapper},
     udev::{self, Visibility},
 };
 use crate::{Error, Kind, Result};
@@ -25,15 +25,15 @@ use crate::{Error, Kind, Result};
 const CONTROL: &str = "/dev/mapper/control";
 
 // linux/dm-ioctl.h
-const DEV_CREATE: u8 = 3;
-const DEV_REMOVE: u8 = 4;
-const DEV_SUSPEND: u8 = 6;
-const DEV_STATUS: u8 = 7;
-const TABLE_LOAD: u8 = 9;
-const TABLE_CLEAR: u8 = 10;
-const TABLE_STATUS: u8 = 12;
-const TARGET_MESSAGE: u8 = 14;
-const LIST_DEVICES: u8 = 2;
+const DEV_CREATE: MapperCall = MapperCall::new("DM_DEV_CREATE", 3);
+const DEV_REMOVE: MapperCall = MapperCall::new("DM_DEV_REMOVE", 4);
+const DEV_SUSPEND: MapperCall = MapperCall::new("DM_DEV_SUSPEND", 6);
+const DEV_STATUS: MapperCall = MapperCall::new("DM_DEV_STATUS", 7);
+const TABLE_LOAD: MapperCall = MapperCall::new("DM_TABLE_LOAD", 9);
+const TABLE_CLEAR: MapperCall = MapperCall::new("DM_TABLE_CLEAR", 10);
+const TABLE_STATUS: MapperCall = MapperCall::new("DM_TABLE_STATUS", 12);
+const TARGET_MESSAGE: MapperCall = MapperCall::new("DM_TARGET_MSG", 14);
+const LIST_DEVICES: MapperCall = MapperCall::new("DM_LIST_DEVICES", 2);
 
 const SUSPEND: u32 = 1 << 1;
 const STATUS_TABLE: u32 = 1 << 4;
@@ -378,21 +378,21 @@ impl DeviceMapper {
             .map_err(|error| failed(&format!("send {text:?} to"), uuid, error))
     }
 
-    fn change(&self, call: u8, uuid: &str, flags: u32, what: &str) -> Result<()> {
+    fn change(&self, call: MapperCall, uuid: &str, flags: u32, what: &str) -> Result<()> {
         self.call(call, uuid, flags, &[])
             .map(drop)
             .map_err(|error| failed(what, uuid, error))
     }
 
-    fn call(&self, call: u8, uuid: &str, flags: u32, data: &[u8]) -> Result<Buffer, Errno> {
+    fn call(&self, call: MapperCall, uuid: &str, flags: u32, data: &[u8]) -> Result<Buffer, Errno> {
         self.send(call, &Buffer::new(uuid, "", flags, data))
     }
 
-    fn call_named(&self, call: u8, name: &str) -> Result<Buffer, Errno> {
+    fn call_named(&self, call: MapperCall, name: &str) -> Result<Buffer, Errno> {
         self.send(call, &Buffer::new("", name, 0, &[]))
     }
 
-    fn send(&self, call: u8, request: &Buffer) -> Result<Buffer, Errno> {
+    fn send(&self, call: MapperCall, request: &Buffer) -> Result<Buffer, Errno> {
         let mut room = ANSWER;
         loop {
             let mut buffer = request.with_room(room);

@@ -30,7 +30,9 @@ use tokio::{
     process::{Child, Command},
 };
 
-use crate::{Error, Kind, Result, blocking_at_once};
+use tracing::Span;
+
+use crate::{Error, Kind, Result, blocking_at_once, trace};
 
 const DIRECTORIES: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
@@ -155,16 +157,17 @@ impl Program {
     /// # Errors
     /// `Precondition` when it is not installed, `Command` when it fails, with the first lines of its standard error.
     pub async fn run(self) -> Result<Output> {
+        let span = trace::program(&self.line());
         match self.effect {
-            Effect::Reads => self.run_here().await,
+            Effect::Reads => self.run_here(span).await,
             // A separate task continues when the one that waits for it is dropped.
-            Effect::Tasks => tokio::spawn(self.run_here())
+            Effect::Tasks => tokio::spawn(self.run_here(span))
                 .await
                 .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?,
         }
     }
 
-    async fn run_here(mut self) -> Result<Output> {
+    async fn run_here(mut self, span: Span) -> Result<Output> {
         let line = self.line();
         let started = Instant::now();
         let input = self.stdin.take();
@@ -206,6 +209,7 @@ impl Program {
             .await
             .map_err(|error| Error::io(format!("could not wait for `{line}`"), error))?;
         group.let_go();
+        drop(span);
         tracing::debug!(
             command = line,
             elapsed_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),

@@ -13,7 +13,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, Kind, Result};
+use tracing::Span;
+
+use crate::{Error, Kind, Result, trace};
 
 /// Timeout for syncs: less than the one-minute timeout of our callers.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -62,10 +64,10 @@ pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
         let flights = left.into_iter().map(|target| Ok((target, begin(target)?)));
         let flights: Vec<_> = flights.collect::<Result<_>>()?;
         (left, slow) = (Vec::new(), None);
-        for (target, (flight, is_ours)) in flights {
-            let landed = flight
-                .wait(deadline)
-                .ok_or_else(|| takes_too_long(target))?;
+        for (target, joined) in flights {
+            let landed = joined.flight.wait(deadline);
+            drop(joined.span);
+            let landed = landed.ok_or_else(|| takes_too_long(target))?;
             landed
                 .result
                 .map_err(|errno| failed(target, errno.into()))?;
@@ -73,7 +75,7 @@ pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
                 slow = Some(target);
             }
             // A sync that had begun before does not cover later writes.
-            if !is_ours || landed.took >= limit / 4 {
+            if !joined.is_ours || landed.took >= limit / 4 {
                 left.push(target);
             }
         }
@@ -84,8 +86,18 @@ pub fn flush(targets: &[Target<'_>], limit: Duration) -> Result<()> {
     slow.map_or(Ok(()), |target| Err(never_catches_up(target, limit)))
 }
 
-/// Starts a sync, or joins the one in flight; returns it and whether it was started.
-fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
+/// A sync in flight that this caller waits for.
+#[derive(Debug)]
+struct Joined {
+    flight: Arc<SharedSync>,
+    /// This caller has started it.
+    is_ours: bool,
+    /// Until this caller has waited for it: the sync itself may go on for longer.
+    span: Span,
+}
+
+/// Starts a sync, or joins the one in flight.
+fn begin(target: Target<'_>) -> Result<Joined> {
     let io = |error| failed(target, error);
     let metadata = target.file.metadata().map_err(io)?;
     let is_device = metadata.file_type().is_block_device();
@@ -95,10 +107,20 @@ fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
         metadata.dev()
     };
     let key = (is_device, number);
+    let span = if is_device {
+        trace::fsync()
+    } else {
+        trace::syncfs()
+    };
+    let joined = |flight, is_ours| Joined {
+        flight,
+        is_ours,
+        span,
+    };
     let file = target.file.try_clone().map_err(io)?;
     let mut all = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(flight) = all.get(&key) {
-        return Ok((Arc::clone(flight), false));
+        return Ok(joined(Arc::clone(flight), false));
     }
     let flight = Arc::<SharedSync>::default();
     let landing = Arc::clone(&flight);
@@ -128,7 +150,7 @@ fn begin(target: Target<'_>) -> Result<(Arc<SharedSync>, bool)> {
         Error::new(Kind::Busy, "could not start a thread for a sync; retry").because(error)
     })?;
     all.insert(key, Arc::clone(&flight));
-    Ok((flight, true))
+    Ok(joined(flight, true))
 }
 
 impl SharedSync {
@@ -190,8 +212,9 @@ mod tests {
         let key = (false, file.metadata().unwrap().dev());
         let stuck = Arc::<SharedSync>::default();
         IN_FLIGHT.lock().unwrap().insert(key, Arc::clone(&stuck));
-        let (joined, is_ours) = begin(target(&file)).unwrap();
-        assert!(!is_ours && Arc::ptr_eq(&joined, &stuck));
+        let joined = begin(target(&file)).unwrap();
+        assert!(!joined.is_ours && Arc::ptr_eq(&joined.flight, &stuck));
+        let joined = joined.flight;
         assert!(joined.wait(Instant::now()).is_none(), "it has not ended");
         IN_FLIGHT.lock().unwrap().remove(&key);
         stuck.land(Landed {

@@ -20,7 +20,7 @@ use super::{
     Access, DeviceNumber, FileSystem, Mount, MountOptions, MountTable, PathBeneath, Restrictions,
     descriptor, holders, system,
 };
-use crate::{Error, Kind, Result, fail};
+use crate::{Error, Kind, Result, fail, trace};
 
 /// Maximum number of mounts stacked at one path; more cannot be ours, or an accident.
 pub const DEEPEST_STACK: usize = 64;
@@ -82,6 +82,7 @@ pub fn mount_device(
         return found.into_result(&target, device);
     }
     refuse_link(&target)?;
+    let span = trace::mount(&target);
     nix::mount::mount(
         Some(device),
         &target,
@@ -90,6 +91,7 @@ pub fn mount_device(
         Some(options.data().as_str()),
     )
     .map_err(|errno| mount_error(errno, (device, &target), kind))?;
+    drop(span);
     check(found(&MountTable::read()?), &target)
 }
 
@@ -128,6 +130,7 @@ pub fn bind_restricted(
     }
     refuse_link(&target)?;
     let attach = || -> std::io::Result<()> {
+        let _span = trace::mount(&target);
         // A path that was checked not to be a link is not followed if it is one now.
         let flags = libc::O_PATH | libc::O_NOFOLLOW;
         let covered = fs::File::options()
@@ -175,6 +178,7 @@ pub fn bind_beneath(
         .map_err(|error| Error::io(format!("could not find {}", source.display()), error))?;
     let covered = place.open_bare()?;
     let attach = || -> std::io::Result<u64> {
+        let _span = trace::mount(place.path());
         let mount = restricted(&source, access, restrictions)?;
         system::move_mount(mount.as_fd(), covered.as_fd())?;
         descriptor::mount_id(&mount)
@@ -262,6 +266,7 @@ fn umount_patiently(
     flags: MntFlags,
     is_covered: impl Fn(&MountTable) -> bool,
 ) -> Result<nix::Result<()>> {
+    let _span = trace::umount(target);
     let deadline = Instant::now() + GLANCE;
     loop {
         match umount2(target, flags) {

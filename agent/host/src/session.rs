@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::exec;
-use crate::{Error, Kind, Result, blocking_at_once};
+use crate::{Error, Kind, Result, blocking_at_once, trace};
 
 /// Timeout for a program to report the first unknown command.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -48,6 +48,7 @@ impl Session {
         environment: &[(&str, &str)],
         complaint: Complaint,
     ) -> Result<Self> {
+        let span = trace::program(name);
         let failed = move |error| Error::io(format!("could not start {name}"), error);
         let (output, complained) = exec::own_pipe().map_err(failed)?;
         let own = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -85,6 +86,7 @@ impl Session {
                 format!("{name} did not report the end of a command"),
             )
         })??;
+        drop(span);
         Ok(session)
     }
 

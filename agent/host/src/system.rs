@@ -29,29 +29,56 @@ use nix::{
     },
 };
 
+use crate::trace;
+
+/// A request of ioctl(2): its name, and its number.
+#[derive(Clone, Copy)]
+struct Request(&'static str, Ioctl);
+
 // linux/fs.h
-const FICLONE: Ioctl = nix::request_code_write!(0x94, 9, size_of::<c_int>());
-const FIFREEZE: Ioctl = nix::request_code_readwrite!(b'X', 119, size_of::<c_int>());
-const FITHAW: Ioctl = nix::request_code_readwrite!(b'X', 120, size_of::<c_int>());
-const FITRIM: Ioctl = nix::request_code_readwrite!(b'X', 121, size_of::<[u64; 3]>());
-const BLKDISCARD: Ioctl = nix::request_code_none!(0x12, 119);
-const BLKZEROOUT: Ioctl = nix::request_code_none!(0x12, 127);
-const BLKGETSIZE64: Ioctl = nix::request_code_read!(0x12, 114, size_of::<usize>());
+const FICLONE: Request = Request(
+    "FICLONE",
+    nix::request_code_write!(0x94, 9, size_of::<c_int>()),
+);
+const FIFREEZE: Request = Request(
+    "FIFREEZE",
+    nix::request_code_readwrite!(b'X', 119, size_of::<c_int>()),
+);
+const FITHAW: Request = Request(
+    "FITHAW",
+    nix::request_code_readwrite!(b'X', 120, size_of::<c_int>()),
+);
+const FITRIM: Request = Request(
+    "FITRIM",
+    nix::request_code_readwrite!(b'X', 121, size_of::<[u64; 3]>()),
+);
+const BLKDISCARD: Request = Request("BLKDISCARD", nix::request_code_none!(0x12, 119));
+const BLKZEROOUT: Request = Request("BLKZEROOUT", nix::request_code_none!(0x12, 127));
+const BLKGETSIZE64: Request = Request(
+    "BLKGETSIZE64",
+    nix::request_code_read!(0x12, 114, size_of::<usize>()),
+);
 
 // linux/fs/xfs/libxfs/xfs_fs.h and linux/btrfs.h
-const XFS_IOC_FSGEOMETRY: Ioctl = nix::request_code_read!(b'X', 126, size_of::<XfsGeometry>());
-const BTRFS_IOC_DEV_INFO: Ioctl = nix::request_code_readwrite!(0x94, 30, size_of::<[u64; 512]>());
+const XFS_IOC_FSGEOMETRY: Request = Request(
+    "XFS_IOC_FSGEOMETRY",
+    nix::request_code_read!(b'X', 126, size_of::<XfsGeometry>()),
+);
+const BTRFS_IOC_DEV_INFO: Request = Request(
+    "BTRFS_IOC_DEV_INFO",
+    nix::request_code_readwrite!(0x94, 30, size_of::<[u64; 512]>()),
+);
 
 /// Size of `struct dm_ioctl` of linux/dm-ioctl.h, in bytes; the arguments of a call follow it.
 pub(crate) const DM_HEAD: usize = 312;
 
 // linux/loop.h; these numbers carry no size.
-const LOOP_CLR_FD: Ioctl = 0x4C01;
-const LOOP_SET_STATUS64: Ioctl = 0x4C04;
-const LOOP_GET_STATUS64: Ioctl = 0x4C05;
-const LOOP_SET_CAPACITY: Ioctl = 0x4C07;
-const LOOP_CONFIGURE: Ioctl = 0x4C0A;
-const LOOP_CTL_GET_FREE: Ioctl = 0x4C82;
+const LOOP_CLR_FD: Request = Request("LOOP_CLR_FD", 0x4C01);
+const LOOP_SET_STATUS64: Request = Request("LOOP_SET_STATUS64", 0x4C04);
+const LOOP_GET_STATUS64: Request = Request("LOOP_GET_STATUS64", 0x4C05);
+const LOOP_SET_CAPACITY: Request = Request("LOOP_SET_CAPACITY", 0x4C07);
+const LOOP_CONFIGURE: Request = Request("LOOP_CONFIGURE", 0x4C0A);
+const LOOP_CTL_GET_FREE: Request = Request("LOOP_CTL_GET_FREE", 0x4C82);
 
 /// The loop device is read-only.
 pub(crate) const LO_READ_ONLY: u32 = 1;
@@ -142,16 +169,35 @@ struct XfsGeometry {
 const _: () = assert!(size_of::<XfsGeometry>() == 256);
 const _: () = assert!(size_of::<LoopStatus>() == 232 && size_of::<LoopConfig>() == 304);
 
+/// A call of device-mapper, which is a request of ioctl(2).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MapperCall {
+    name: &'static str,
+    number: u8,
+}
+
+impl MapperCall {
+    /// The call with this name and number in linux/dm-ioctl.h.
+    pub(crate) const fn new(name: &'static str, number: u8) -> Self {
+        Self { name, number }
+    }
+}
+
 /// Makes a device-mapper call (linux/dm-ioctl.h) with a buffer that begins with the header, whose size field this
 /// fills in.
-pub(crate) fn device_mapper(control: impl AsFd, call: u8, buffer: &mut [u8]) -> io::Result<()> {
+pub(crate) fn device_mapper(
+    control: impl AsFd,
+    call: MapperCall,
+    buffer: &mut [u8],
+) -> io::Result<()> {
     const SIZE_AT: std::ops::Range<usize> = 12..16;
     let size = u32::try_from(buffer.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     match buffer.get_mut(SIZE_AT) {
         Some(field) if buffer_holds_head(size) => field.copy_from_slice(&size.to_ne_bytes()),
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     }
-    let request = nix::request_code_readwrite!(0xfd, call, DM_HEAD);
+    let _span = trace::ioctl(call.name);
+    let request = nix::request_code_readwrite!(0xfd, call.number, DM_HEAD);
     let control = control.as_fd().as_raw_fd();
     // SAFETY: the kernel reads and writes no more than the size in the head, which is that of the buffer.
     let result = unsafe { libc::ioctl(control, request, buffer.as_mut_ptr()) };
@@ -178,7 +224,10 @@ pub(crate) fn freeze(directory: impl AsFd) -> io::Result<()> {
 /// btrfs reads its superblock first, and if the caller is killed meanwhile, the file system becomes read-only until
 /// it is unmounted: so the call is made by a process that does not die with this one.
 pub(crate) fn thaw(directory: impl AsFd) -> io::Result<()> {
-    let thaw = || ioctl_number(&directory, FITHAW, 0).map(drop);
+    let Request(name, number) = FITHAW;
+    // Not within the call: the child process must not allocate memory.
+    let _span = trace::ioctl(name);
+    let thaw = || ioctl_unseen(&directory, number, 0).map(drop);
     if fstatfs(&directory)?.filesystem_type() == BTRFS_SUPER_MAGIC {
         return outliving(directory.as_fd(), &thaw);
     }
@@ -531,18 +580,27 @@ fn checked(result: c_long) -> io::Result<c_long> {
     Ok(result)
 }
 
-fn ioctl_number(fd: impl AsFd, request: Ioctl, argument: c_long) -> io::Result<c_int> {
+fn ioctl_number(fd: impl AsFd, request: Request, argument: c_long) -> io::Result<c_int> {
+    let Request(name, number) = request;
+    let _span = trace::ioctl(name);
+    ioctl_unseen(fd, number, argument)
+}
+
+/// As [`ioctl_number`], without a span.
+fn ioctl_unseen(fd: impl AsFd, number: Ioctl, argument: c_long) -> io::Result<c_int> {
     // SAFETY: none of the requests passed here lets the kernel read or write this process's memory.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, argument) };
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, argument) };
     checked(c_long::from(result))?;
     Ok(result)
 }
 
 /// # Safety
 /// `request` must read and write no more than one `T`, and any bytes that it writes must be a `T`.
-unsafe fn ioctl_value<T>(fd: impl AsFd, request: Ioctl, value: &mut T) -> io::Result<()> {
+unsafe fn ioctl_value<T>(fd: impl AsFd, request: Request, value: &mut T) -> io::Result<()> {
+    let Request(name, number) = request;
+    let _span = trace::ioctl(name);
     let argument = std::ptr::from_mut(value);
     // SAFETY: the argument is one live `T`, and the caller guarantees the contract of the request.
-    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, argument) };
+    let result = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), number, argument) };
     checked(c_long::from(result)).map(drop)
 }

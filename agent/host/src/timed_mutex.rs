@@ -5,6 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tracing::Instrument;
+
+use crate::trace::{self, Wait};
+
 /// A gate that lets one caller pass at a time, and knows since when it is occupied.
 #[derive(Debug)]
 pub struct TimedMutex {
@@ -33,6 +37,7 @@ impl TimedMutex {
         &self,
         work: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
+        let wait = trace::wait(Wait::Lock);
         let mut turn = std::pin::pin!(Arc::clone(&self.turn).lock_owned());
         let turn = loop {
             // The first check of `since` may be too early; then the next one follows soon enough.
@@ -43,12 +48,14 @@ impl TimedMutex {
                 return None;
             }
         };
+        drop(wait);
         let begun = self.begin();
-        let task = tokio::spawn(async move {
+        let work = async move {
             let result = work.await;
             drop((begun, turn));
             result
-        });
+        };
+        let task = tokio::spawn(work.in_current_span());
         match tokio::time::timeout(self.patience, task).await {
             Ok(Ok(result)) => Some(result),
             Ok(Err(error)) => match error.try_into_panic() {

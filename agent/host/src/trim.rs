@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
-use super::{FileSystem, MountOptions, system};
-use crate::{Error, Kind, Result};
+use super::{FileSystem, MountOptions, fsync::syncfs, system};
+use crate::{Error, Kind, Result, trace};
 
 /// Discards the free blocks of a mounted file system. A device that does not support it is not an error.
 ///
@@ -26,7 +26,9 @@ pub fn trim(mount_point: &Path) -> Result<()> {
 /// `Precondition` when the kernel cannot mount it.
 pub fn trim_unmounted(device: &Path, kind: FileSystem) -> Result<()> {
     let options = MountOptions::parse(kind, &[""; 0])?.words();
+    let span = trace::mount(device);
     let mount = system::mount_aside(device, kind.name(), &options);
+    drop(span);
     let mount: OwnedFd = mount.map_err(|error| {
         Error::new(
             Kind::Precondition,
@@ -46,8 +48,7 @@ pub fn trim_unmounted(device: &Path, kind: FileSystem) -> Result<()> {
 
 fn trim_open(directory: impl AsFd, what: &Path) -> Result<()> {
     // Recently freed blocks are not free on the disk before the journal is committed.
-    let synced = nix::unistd::syncfs(directory.as_fd());
-    synced.map_err(|errno| failed(what, errno.into()))?;
+    syncfs(&directory).map_err(|error| failed(what, error))?;
     match system::trim(directory) {
         Err(error) if error.raw_os_error() == Some(libc::EROFS) => Err(Error::new(
             Kind::Precondition,

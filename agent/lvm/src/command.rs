@@ -2,16 +2,15 @@
 
 use std::fmt;
 
+use tracing::Instrument;
+
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result, blocking, duplicates,
     host::{
         exec::{Output, Program},
         session::Session,
-        udev,
+        trace, udev,
     },
-};
-use crate::{
-    duplicates,
     metadata::VolumeGroup,
     preflight::Dmeventd,
     system_dir,
@@ -196,7 +195,8 @@ impl Command {
     /// Classified by LVM's error message.
     pub async fn run(&self) -> Result<()> {
         let program = Program::changing("lvm").args(self.all());
-        program.run().await.map(drop).map_err(classify)
+        let program = program.run().instrument(trace::command(&self.name));
+        program.await.map(drop).map_err(classify)
     }
 
     /// All arguments.
@@ -241,7 +241,9 @@ pub async fn start() -> Result<Session> {
 /// # Errors
 /// The outer error when the shell ended; the inner one is classified by LVM's error message.
 pub async fn carry_out(session: &mut Session, command: &Command) -> Result<Result<()>> {
+    let span = trace::command(&command.name);
     let said = session.carry_out(&command.line()).await?;
+    drop(span);
     let complaints: Vec<&str> = said
         .lines()
         .map(str::trim)

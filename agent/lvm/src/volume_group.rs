@@ -11,13 +11,17 @@ use std::{
 };
 
 use tokio::sync::oneshot;
+use tracing::{Instrument, Span};
 
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
-    host::{Occupied, TimedMutex, device_mapper::DeviceMapper, session::Session},
-};
-use crate::{
     command::{self, Command},
+    host::{
+        Occupied, TimedMutex,
+        device_mapper::DeviceMapper,
+        session::Session,
+        trace::{self, Wait},
+    },
     in_flight::InFlight,
     metadata::{self, Reader},
     physical_volumes::FoundDisks,
@@ -93,6 +97,10 @@ struct RunningLvm {
 struct Job {
     commands: Vec<Command>,
     answer: oneshot::Sender<Result<()>>,
+    /// The span of its caller.
+    caller: Span,
+    /// Until its turn.
+    wait: Span,
 }
 
 impl RunningLvm {
@@ -159,7 +167,7 @@ impl VolumeGroup {
 
     /// Waits for running changes, and prevents others.
     pub async fn hold_changes(&self) -> ChangesHeld<'_> {
-        let turn = self.turn.lock().await;
+        let turn = self.turn().await;
         ChangesHeld {
             _begun: self.changes.begin(),
             _turn: turn,
@@ -168,7 +176,7 @@ impl VolumeGroup {
 
     /// Waits for running changes, and prevents others, without counting as a change that takes long.
     pub async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.turn.lock().await
+        trace::waited(Wait::Lock, self.turn.lock()).await
     }
 
     /// The name of a volume in the syntax of LVM's commands.
@@ -384,14 +392,23 @@ impl VolumeGroup {
         self.waiting
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .push(Job { commands, answer });
+            .push(Job {
+                commands,
+                answer,
+                caller: Span::current(),
+                wait: trace::wait(Wait::Queue),
+            });
         let this = Arc::clone(self);
         tokio::spawn(async move {
             let _turn = this.turn.lock().await;
             let _begun = this.changes.begin();
             let jobs =
                 std::mem::take(&mut *this.waiting.lock().unwrap_or_else(PoisonError::into_inner));
-            this.carry_out(jobs).await;
+            // What all of them need is traced for the first one.
+            let first = jobs
+                .first()
+                .map_or_else(Span::none, |job| job.caller.clone());
+            this.carry_out(jobs).instrument(first).await;
         });
         result.await.map_err(|error| {
             Error::new(Kind::Bug, "an LVM change task ended unexpectedly").because(error)
@@ -407,7 +424,7 @@ impl VolumeGroup {
             }
             return;
         }
-        let mut running = self.running.lock().await;
+        let mut running = trace::waited(Wait::Lock, self.running.lock()).await;
         let mut session = match running.take().await {
             Ok(session) => Some(session),
             Err(error) => {
@@ -419,8 +436,11 @@ impl VolumeGroup {
         for Job {
             mut commands,
             answer,
+            caller,
+            wait,
         } in jobs
         {
+            drop(wait);
             let result = match &died {
                 // Leftovers must be recovered before anything else is done.
                 Some(error) => Err(Error::new(
@@ -432,6 +452,7 @@ impl VolumeGroup {
                 )),
                 None => {
                     self.one_by_one(&mut commands, &mut session, &mut died)
+                        .instrument(caller)
                         .await
                 }
             };

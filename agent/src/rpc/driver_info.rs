@@ -12,8 +12,7 @@ use tonic::{Request, Response, Status, service::Routes};
 
 use super::{
     csi_v1::{capabilities, identity::plugin_info},
-    respond::answer,
-    status::unimplemented,
+    respond::{answer, unimplemented},
 };
 
 /// The services and their shared state.

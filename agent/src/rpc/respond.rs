@@ -1,14 +1,66 @@
-//! Logs one line per RPC: method, object, code, milliseconds. No other part of a request is ever logged.
+//! Runs each RPC in a span of its own, and logs one line for it: request id, method, object, code, milliseconds. No other part of a request is ever logged.
 
-use std::{fmt, future::Future, time::Instant};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Instant,
+};
 
-use drumlin_core::{Error, Kind, Result};
+use drumlin_core::{Error, Kind, Result, host::trace};
+use futures::future::Either;
 use tonic::{Code, Response, Status};
+use tracing::{Instrument, Span, field, instrument::Instrumented};
 
-use super::status::{code, status};
+use super::status::{self, code, status};
+use crate::telemetry::{Quoted, milliseconds};
 
-/// Maximum number of characters of caller-supplied text in a log line.
-const LOGGED_CHARACTERS: usize = 300;
+/// A call that is being answered.
+struct Call {
+    method: &'static str,
+    /// Numbers the calls of this process: the log lines and the trace of a call have the same one.
+    request: u64,
+    begun: Instant,
+    span: Span,
+}
+
+impl Call {
+    fn begin(method: &'static str, object: &dyn fmt::Display) -> Self {
+        static REQUESTS: AtomicU64 = AtomicU64::new(1);
+        let request = REQUESTS.fetch_add(1, Ordering::Relaxed);
+        Self {
+            method,
+            request,
+            begun: Instant::now(),
+            span: trace::rpc(request, method, &Quoted(object)),
+        }
+    }
+
+    /// Runs `work` within the span of the call.
+    ///
+    /// The wrapped form is on the heap, and there is none while nobody records spans: it would be a second copy of the
+    /// future in each call, and many calls may wait at once.
+    fn run<F: Future>(&self, work: F) -> Either<F, Pin<Box<Instrumented<F>>>> {
+        if self.span.is_disabled() {
+            Either::Left(work)
+        } else {
+            Either::Right(Box::pin(work.instrument(self.span.clone())))
+        }
+    }
+
+    /// Completes the span.
+    fn end(&self, code: Code) {
+        self.span.record("rpc.code", field::debug(code));
+        if code != Code::Ok {
+            self.span.record("otel.status_code", "ERROR");
+        }
+    }
+
+    fn milliseconds(&self) -> f64 {
+        milliseconds(self.begun.elapsed())
+    }
+}
 
 /// Responds to an RPC about `object` with the result of `work`.
 pub(super) async fn answer<T>(
@@ -16,20 +68,23 @@ pub(super) async fn answer<T>(
     object: impl fmt::Display,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Response<T>, Status> {
-    let begun = Instant::now();
-    match work.await {
+    let call = Call::begin(method, &object);
+    match call.run(work).await {
         Ok(answer) => {
+            call.end(Code::Ok);
             tracing::debug!(
+                request.id = call.request,
                 rpc.method = method,
                 object = %Quoted(&object),
                 rpc.code = "Ok",
-                elapsed_ms = milliseconds(begun),
+                elapsed_ms = call.milliseconds(),
                 "rpc"
             );
             Ok(Response::new(answer))
         }
         Err(error) => {
-            log(method, &object, begun, &error);
+            call.end(code(error.kind()));
+            log(&call, &object, &error);
             Err(status(&error))
         }
     }
@@ -40,28 +95,44 @@ pub(super) async fn answer_quietly<T>(
     method: &'static str,
     work: impl Future<Output = Result<T>>,
 ) -> Result<Response<T>, Status> {
-    let begun = Instant::now();
-    let answer = work.await;
+    let call = Call::begin(method, &"");
+    let answer = call.run(work).await;
+    let code = answer
+        .as_ref()
+        .map_or_else(|error| code(error.kind()), |_| Code::Ok);
+    log_quietly(&call, code);
+    answer.map(Response::new).map_err(|error| status(&error))
+}
+
+/// Responds to an RPC that is neither implemented nor advertised.
+pub(super) fn unimplemented(method: &'static str) -> Status {
+    log_quietly(&Call::begin(method, &""), Code::Unimplemented);
+    status::unimplemented(method)
+}
+
+fn log_quietly(call: &Call, code: Code) {
+    call.end(code);
     tracing::debug!(
-        rpc.method = method,
-        rpc.code = ?answer.as_ref().map_or_else(|error| code(error.kind()), |_| Code::Ok),
-        elapsed_ms = milliseconds(begun),
+        request.id = call.request,
+        rpc.method = call.method,
+        rpc.code = ?code,
+        elapsed_ms = call.milliseconds(),
         "rpc"
     );
-    answer.map(Response::new).map_err(|error| status(&error))
 }
 
 /// The only place where a failed call is logged, with all causes. Errors that only the caller can correct are logged at
 /// debug level.
-fn log(method: &str, object: &dyn fmt::Display, begun: Instant, error: &Error) {
+fn log(call: &Call, object: &dyn fmt::Display, error: &Error) {
     // A level is part of an event's static description, so each level has its own.
     macro_rules! event {
         ($level:ident, $message:literal) => {
             tracing::$level!(
-                rpc.method = method,
+                request.id = call.request,
+                rpc.method = call.method,
                 object = %Quoted(object),
                 rpc.code = ?code(error.kind()),
-                elapsed_ms = milliseconds(begun),
+                elapsed_ms = call.milliseconds(),
                 error = %Quoted(&error.chain()),
                 $message
             )
@@ -73,32 +144,6 @@ fn log(method: &str, object: &dyn fmt::Display, begun: Instant, error: &Error) {
             event!(warn, "operation failed");
         }
         _ => event!(debug, "rpc"),
-    }
-}
-
-fn milliseconds(begun: Instant) -> f64 {
-    // Computed from whole microseconds, to avoid long binary fractions in the output.
-    (begun.elapsed().as_secs_f64() * 1e6).round() / 1e3
-}
-
-/// Caller-supplied text, escaped to one line and truncated.
-struct Quoted<'a>(&'a dyn fmt::Display);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        let mut left = text.chars();
-        for character in left.by_ref().take(LOGGED_CHARACTERS) {
-            if character.is_control() {
-                write!(f, "{}", character.escape_debug())?;
-            } else {
-                write!(f, "{character}")?;
-            }
-        }
-        if left.next().is_some() {
-            f.write_str("…")?;
-        }
-        Ok(())
     }
 }
 
@@ -170,11 +215,12 @@ mod tests {
         ] {
             let lines = logged(level, "v-1", result);
             assert_eq!(lines.len(), 1, "{lines:?}");
-            for part in
-                parts
-                    .into_iter()
-                    .chain(["rpc.method=\"p.S/M\"", "object=v-1", "elapsed_ms="])
-            {
+            for part in parts.into_iter().chain([
+                "request.id=",
+                "rpc.method=\"p.S/M\"",
+                "object=v-1",
+                "elapsed_ms=",
+            ]) {
                 assert!(lines[0].contains(part), "{part}: {lines:?}");
             }
         }

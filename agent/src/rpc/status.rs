@@ -55,7 +55,6 @@ pub(crate) fn late(seconds: u64) -> Status {
 
 /// The status for an RPC that is neither implemented nor advertised.
 pub(super) fn unimplemented(rpc: &str) -> Status {
-    tracing::debug!(rpc.method = rpc, rpc.code = ?Code::Unimplemented, "rpc");
     Status::new(
         Code::Unimplemented,
         format!("{rpc} is not implemented by this driver"),

@@ -12,7 +12,10 @@ use crate::{
     Error, Kind, Result,
     backend::LabelChange,
     fail,
-    host::Access,
+    host::{
+        Access,
+        trace::{self, Wait},
+    },
     types::{Capability, ImageKind, Map, Reference},
 };
 
@@ -73,7 +76,7 @@ impl Operations {
                     return Ok(context(&wanted));
                 }
                 // Two concurrent calls must not both take the last slot below the limit.
-                let _one_at_a_time = this.publishing.lock().await;
+                let _one_at_a_time = trace::waited(Wait::Lock, this.publishing.lock()).await;
                 this.check_limit().await?;
                 let change = LabelChange::set(labels::PUBLISHED, labels::json(&wanted)?);
                 found.class.backend.relabel(image.id, &change).await?;

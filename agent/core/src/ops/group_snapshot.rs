@@ -7,6 +7,8 @@
 
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::SystemTime};
 
+use tracing::Instrument;
+
 use super::{
     Class, Operations, Snapshot,
     labels::{self, Read},
@@ -326,7 +328,7 @@ impl Operations {
     ) -> Result<(LocatedImage, PointInTime)> {
         let guard = blocking(|| ThawWatchdog::start(&PathBuf::from(PROGRAM)));
         // The watchdog starts while the copies are prepared.
-        let guard = tokio::spawn(guard);
+        let guard = tokio::spawn(guard.in_current_span());
         let mut moment = QuiescePlan::default();
         for (class, specs) in parts {
             let mut part = class.backend.prepare_group_snapshot(specs).await?;

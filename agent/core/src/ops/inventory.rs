@@ -9,6 +9,7 @@ use tokio::{
     task::JoinHandle,
     time::{Instant, timeout_at},
 };
+use tracing::Instrument;
 
 use super::{
     Class, Listing, Operations, PageRequest,
@@ -173,13 +174,14 @@ impl Operations {
 /// Reads all images of a class in its own task, which is not cancelled: a command may be running.
 fn read(class: &Class) -> JoinHandle<Result<Vec<Image>>> {
     let backend = Arc::clone(&class.backend);
-    tokio::spawn(async move {
+    let read = async move {
         let mut images = Vec::new();
         for kind in ImageKind::ALL {
             images.extend(backend.list(kind).await?);
         }
         Ok(images)
-    })
+    };
+    tokio::spawn(read.in_current_span())
 }
 
 impl LocatedImage {

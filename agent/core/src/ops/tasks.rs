@@ -4,12 +4,17 @@ use std::{future::Future, panic, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
+use tracing::{Instrument, Span};
 
 use super::{
     class::Class,
     locks::{LockGuard, LockMode, Locks},
 };
-use crate::{Error, Kind, Result, types::ImageId};
+use crate::{
+    Error, Kind, Result,
+    host::trace::{self, Wait},
+    types::ImageId,
+};
 
 /// Timeout for joining an in-flight operation: shorter than the usual deadlines of callers, so that they get a progress
 /// message.
@@ -68,8 +73,9 @@ impl Tasks {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
+        let span = operation(&holds);
         let guard = self.locks.take(holds).map_err(|id| self.busy(id))?;
-        self.spawn(Box::pin(change(guard))).await
+        self.spawn(Box::pin(change(guard)), span).await
     }
 
     /// Like [`Self::run_holding`], for long operations: a repeated call waits up to [`PATIENCE`] for the first one to
@@ -84,9 +90,12 @@ impl Tasks {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let deadline = Instant::now() + PATIENCE;
+        let span = operation(&holds);
+        let wait = span.in_scope(|| trace::wait(Wait::Lock));
         let joined = self.locks.join(holds, deadline).await;
+        drop(wait);
         let guard = joined.map_err(|id| self.busy(id))?;
-        self.spawn(Box::pin(change(guard))).await
+        self.spawn(Box::pin(change(guard)), span).await
     }
 
     fn busy(&self, id: ImageId) -> Error {
@@ -102,6 +111,7 @@ impl Tasks {
     async fn spawn<T: Send + 'static>(
         &self,
         change: impl Future<Output = Result<T>> + Send + 'static,
+        span: Span,
     ) -> Result<T> {
         if self.tracker.is_closed() {
             return Err(Error::new(
@@ -109,7 +119,7 @@ impl Tasks {
                 "the agent is shutting down; repeat the call once it runs again",
             ));
         }
-        match self.tracker.spawn(change).await {
+        match self.tracker.spawn(change.instrument(span)).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {
                 Ok(cause) => panic::resume_unwind(cause),
@@ -128,5 +138,13 @@ impl Tasks {
             class.backend.stop();
         }
         self.tracker.wait().await;
+    }
+}
+
+/// The span of an operation that holds these locks, the one on its own object first.
+fn operation(holds: &[LockMode]) -> Span {
+    match holds.first() {
+        Some(LockMode::Exclusive(id) | LockMode::Shared(id)) => trace::operation(id),
+        None => trace::operation(&"nothing"),
     }
 }

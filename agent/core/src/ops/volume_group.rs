@@ -16,6 +16,7 @@ use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, LabelChange, Labels, Origin},
     fail,
+    host::trace::{self, Wait},
     types::{ClassName, Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
 };
 
@@ -179,7 +180,7 @@ impl Operations {
                 ),
             ));
         }
-        let _one_at_a_time = self.grouping.lock().await;
+        let _one_at_a_time = trace::waited(Wait::Lock, self.grouping.lock()).await;
         let volumes = self.volumes_of(members.iter()).await?;
         volumes.check(self, &members)?;
         self.check_joins(id, &members, JoinRule::Create).await?;
@@ -255,7 +256,7 @@ impl Operations {
         wanted: Vec<Member>,
     ) -> Result<VolumeGroup> {
         let id = found.image.id;
-        let _one_at_a_time = self.grouping.lock().await;
+        let _one_at_a_time = trace::waited(Wait::Lock, self.grouping.lock()).await;
         let volumes = self.volumes_of(wanted.iter()).await?;
         volumes.check(self, &new)?;
         self.check_joins(id, &new, JoinRule::Modify).await?;

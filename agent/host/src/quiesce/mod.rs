@@ -32,7 +32,10 @@ use super::{
     flush::{self, Target},
     udev::Visibility,
 };
-use crate::{Error, Kind, Result, fail};
+use crate::{
+    Error, Kind, Result, fail, fsync,
+    trace::{self, Wait},
+};
 
 /// Default timeout of the freeze barrier.
 pub const SHORT: Duration = Duration::from_secs(1);
@@ -227,46 +230,53 @@ impl QuiescePlan {
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
         let barrier = Barrier::new(self.limit, writers.len());
-        let (taken, released) = thread::scope(|scope| {
-            let mut threads = Vec::new();
-            let mut result = Ok(());
-            for (number, member) in writers.iter().enumerate() {
-                let barrier = &barrier;
-                let hold = move || {
-                    let ended = member.quiesce_within(number, barrier, mapper);
-                    barrier.leave();
-                    ended
-                };
-                let thread = thread::Builder::new().stack_size(STACK);
-                match thread.spawn_scoped(scope, hold) {
-                    Ok(thread) => threads.push(thread),
-                    Err(error) => {
-                        result = Err(Error::new(
-                            Kind::Busy,
-                            "could not start a thread for each image; retry",
-                        )
-                        .because(error));
-                        break;
+        let span = trace::quiesce(writers.len());
+        let quiesce = || {
+            thread::scope(|scope| {
+                let mut threads = Vec::new();
+                let mut result = Ok(());
+                for (number, member) in writers.iter().enumerate() {
+                    let (barrier, span) = (&barrier, &span);
+                    let hold = move || {
+                        let _entered = span.enter();
+                        let ended = member.quiesce_within(number, barrier, mapper);
+                        barrier.leave();
+                        ended
+                    };
+                    let thread = thread::Builder::new().stack_size(STACK);
+                    match thread.spawn_scoped(scope, hold) {
+                        Ok(thread) => threads.push(thread),
+                        Err(error) => {
+                            result = Err(Error::new(
+                                Kind::Busy,
+                                "could not start a thread for each image; retry",
+                            )
+                            .because(error));
+                            break;
+                        }
                     }
                 }
-            }
-            let taken = result.and_then(|()| self.at_once(&barrier, &mut guard, mapper));
-            barrier.end();
-            if taken.is_err() && !barrier.wait_for_all(threads.len(), GRACE) {
-                locks.clear();
-            }
-            let (mut result, mut released) = (taken.map(|at| (at, barrier.began())), Ok(()));
-            for thread in threads {
-                let ended = thread.join().unwrap_or_else(|_| {
-                    let error = Error::new(Kind::Bug, "a thread that quiesces an image panicked");
-                    (Ok(()), Err(error))
-                });
-                // A writer that could not be quiesced is the cause of a failed copy, whatever happened to the copy.
-                result = ended.0.and(result);
-                released = released.and(ended.1);
-            }
-            (result, released)
-        });
+                let taken = result.and_then(|()| self.at_once(&barrier, &mut guard, mapper));
+                barrier.end();
+                if taken.is_err() && !barrier.wait_for_all(threads.len(), GRACE) {
+                    locks.clear();
+                }
+                let (mut result, mut released) = (taken.map(|at| (at, barrier.began())), Ok(()));
+                for thread in threads {
+                    let ended = thread.join().unwrap_or_else(|_| {
+                        let error =
+                            Error::new(Kind::Bug, "a thread that quiesces an image panicked");
+                        (Ok(()), Err(error))
+                    });
+                    // A writer that could not be quiesced is the cause of a failed copy, whatever happened to the copy.
+                    result = ended.0.and(result);
+                    released = released.and(ended.1);
+                }
+                (result, released)
+            })
+        };
+        let (taken, released) = span.in_scope(quiesce);
+        drop(span);
         fail::point("quiesce.released");
         if let Err(error) = released {
             // When its socket closes, the watchdog also tries to resume them.
@@ -313,8 +323,10 @@ impl QuiescePlan {
             flush::flush(&targets, self.limit).map_err(|error| self.explain(error))?;
             fail::point("quiesce.flushed");
             let begun = Instant::now();
+            let wait = trace::wait(Wait::Lock);
             let locks = self.locks.iter().map(|lock| (lock.take)());
             let locks: Vec<Flock<File>> = locks.collect::<Result<_>>()?;
+            drop(wait);
             rounds += 1;
             if rounds == LOCK_ROUNDS || begun.elapsed() < self.limit {
                 return Ok(locks);
@@ -514,7 +526,7 @@ fn forget(store: &Path) -> Result<()> {
     let device = device.map_err(failed)?;
     let zeros = DirectBuffer::new(STORE_HEAD);
     device.write_all_at(zeros.bytes(), 0).map_err(failed)?;
-    device.sync_all().map_err(failed)
+    fsync(&device).map_err(failed)
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ use super::{
     GRACE,
     target::{QuiesceTarget, WireTarget},
 };
-use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system};
+use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system, trace};
 
 /// Maximum number of files in one message (the kernel allows 253).
 const FILES: usize = 200;
@@ -80,6 +80,7 @@ impl ThawWatchdog {
         reason = "it must outlive this process, and is spoken to while it runs"
     )]
     pub fn start(program: &Path) -> Result<Self> {
+        let _span = trace::program("drumlin guard");
         let failed = |error| Error::io("could not start the thaw watchdog", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         for limit in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {

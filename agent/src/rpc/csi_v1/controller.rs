@@ -9,7 +9,7 @@ use drumlin_proto::csi::v1;
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert};
-use crate::rpc::{respond::answer, status::unimplemented};
+use crate::rpc::respond::{answer, unimplemented};
 
 #[tonic::async_trait]
 impl v1::controller_server::Controller for Front {

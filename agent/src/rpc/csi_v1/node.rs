@@ -11,7 +11,7 @@ use drumlin_proto::{
 use tonic::{Request, Response, Status};
 
 use super::{Front, capabilities, convert};
-use crate::rpc::{respond::answer, status::unimplemented};
+use crate::rpc::respond::{answer, unimplemented};
 
 #[tonic::async_trait]
 impl v1::node_server::Node for Front {

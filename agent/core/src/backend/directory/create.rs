@@ -28,7 +28,7 @@ use crate::{
     Error, Kind, Result,
     backend::{Change, Image, ImageSpec, LabelChange, Origin},
     fail,
-    host::{copy, loop_device},
+    host::{copy, fsync, loop_device},
     types::{ImageId, ImageKind, Size},
 };
 
@@ -81,7 +81,7 @@ impl Inner {
         Record::new(spec.size, spec.labels.clone()).write(&making.join("record.json"))?;
         fail::point("directory.create.record");
         if let Some(image) = image {
-            let synced = image.sync_all();
+            let synced = fsync(&image);
             synced.map_err(|error| {
                 Error::io(
                     format!("could not sync the image in {}", making.display()),
@@ -136,8 +136,7 @@ impl Inner {
                 self.check_room(Size::try_from(to.bytes() - before.size.bytes())?)?;
             }
             let grown = self.set_length(&image, id, to).and_then(|()| {
-                image
-                    .sync_all()
+                fsync(&image)
                     .map_err(|error| Error::io(format!("could not sync {}", path.display()), error))
             });
             if let Err(error) = grown {

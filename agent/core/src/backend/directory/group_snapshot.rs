@@ -15,7 +15,7 @@ use crate::{
     backend::{ImageSpec, Origin},
     fail,
     host::{
-        Access, MountTable, copy, loop_device,
+        Access, MountTable, copy, fdatasync, fsync, loop_device,
         quiesce::{Member, QuiescePlan, QuiesceTarget, SHORT, Step},
     },
     types::{ImageId, Size},
@@ -126,8 +126,7 @@ impl Inner {
         let mut member = Member::default();
         if let Writers::FileSystem(mount_point) = self.writers(source)? {
             // Data that is synced now need not be synced while writers are quiesced.
-            from.sync_data()
-                .map_err(|error| failed_sync(source, error))?;
+            fdatasync(&from).map_err(|error| failed_sync(source, error))?;
             member.flushed.push(open(&mount_point, false)?);
             for list in [&mut member.settled, &mut member.held] {
                 list.push(QuiesceTarget::FileSystem(open(&mount_point, false)?));
@@ -151,7 +150,7 @@ impl Inner {
     pub(super) fn keep_copies(&self, specs: &[ImageSpec]) -> Result<()> {
         for spec in specs {
             let image = File::open(self.layout.image(spec.id));
-            let kept = image.and_then(|image| image.sync_all());
+            let kept = image.and_then(|image| fsync(&image));
             kept.map_err(|error| failed_sync(spec.id, error))?;
             fail::point("directory.group-snapshot.kept");
         }

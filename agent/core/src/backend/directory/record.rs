@@ -14,7 +14,7 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, backend::Labels, types::Size};
+use crate::{Error, Result, backend::Labels, host::fsync, types::Size};
 
 /// The version of the record that this agent writes. Images with a newer one are left unchanged.
 pub(super) const VERSION: u32 = 1;
@@ -116,7 +116,7 @@ pub(super) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
             .truncate(true)
             .open(path)?;
         file.write_all(&bytes)?;
-        file.sync_all()
+        fsync(&file)
     };
     write().map_err(|error| Error::io(format!("could not write record {}", path.display()), error))
 }
@@ -145,7 +145,7 @@ fn read_small(mut file: File) -> io::Result<Vec<u8>> {
 /// Makes changes of a directory's entries (created, renamed, removed) durable.
 pub(super) fn sync_directory(path: &Path) -> Result<()> {
     File::open(path)
-        .and_then(|directory| directory.sync_all())
+        .and_then(|directory| fsync(&directory))
         .map_err(|error| {
             Error::io(
                 format!("could not sync directory {}", path.display()),

@@ -12,6 +12,7 @@ use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, Labels, Origin},
     fail,
+    host::fsync,
     types::{ImageId, Size},
 };
 
@@ -106,7 +107,7 @@ impl Inner {
             .map_err(|error| failed(passing, error))?;
         self.copy_bytes(&from, &target, spec, || Ok(()))?;
         self.set_length(&target, spec.id, spec.size)?;
-        target.sync_all().map_err(|error| failed(passing, error))
+        fsync(&target).map_err(|error| failed(passing, error))
     }
 }
 

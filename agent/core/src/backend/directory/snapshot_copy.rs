@@ -14,7 +14,7 @@ use crate::{
     host::{
         Frozen, MountTable, WriteWatch,
         copy::{self, Reflink},
-        loop_device,
+        fsync, loop_device,
     },
     types::{ImageId, ImageKind},
 };
@@ -163,6 +163,6 @@ fn flush(device: &Path) -> Result<()> {
     OpenOptions::new()
         .read(true)
         .open(device)
-        .and_then(|device| device.sync_all())
+        .and_then(|device| fsync(&device))
         .map_err(|error| Error::io(format!("could not flush {}", device.display()), error))
 }

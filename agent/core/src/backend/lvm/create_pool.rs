@@ -6,7 +6,10 @@ use drumlin_lvm::{
 };
 
 use super::{Lvm, NewPool, PoolSize, ThinPool};
-use crate::{Error, Kind, Result, fail};
+use crate::{
+    Error, Kind, Result, fail,
+    host::trace::{self, Wait},
+};
 
 /// The tag of a pool that the agent created. LVM begins with a plain volume of that name, which already has the tag.
 const MARK: &str = "drumlin.pool=made";
@@ -122,7 +125,7 @@ impl Lvm {
             return Ok(());
         };
         let made = self.has_pool.get_or_try_init(|| async {
-            let _one_at_a_time = self.group.making_pool.lock().await;
+            let _one_at_a_time = trace::waited(Wait::Lock, self.group.making_pool.lock()).await;
             self.make_pool_now(&pool.name, new).await
         });
         made.await.copied()

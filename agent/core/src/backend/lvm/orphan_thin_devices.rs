@@ -16,6 +16,7 @@ use drumlin_lvm::{
     command::Command,
     metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
 };
+use tracing::Instrument;
 
 use super::{
     Lvm, Volumes,
@@ -25,7 +26,11 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking,
-    host::{device_mapper::Mapped, exec::Program},
+    host::{
+        device_mapper::Mapped,
+        exec::Program,
+        trace::{self, Wait},
+    },
 };
 
 /// The tag of a volume that keeps an orphan thin device.
@@ -48,7 +53,7 @@ impl Lvm {
             return;
         };
         let round = self.group.repairs.load(Ordering::Acquire);
-        let mut looked = self.looked_for_orphans.lock().await;
+        let mut looked = trace::waited(Wait::Lock, self.looked_for_orphans.lock()).await;
         if *looked == round {
             return;
         }
@@ -75,7 +80,8 @@ impl Lvm {
         }
         let (this, name) = (Arc::clone(&self.group), pool.to_owned());
         // It runs to completion even if the caller goes away: the reserved metadata snapshot must be released.
-        let orphans = tokio::spawn(async move { this.orphans(&name).await }).await;
+        let search = async move { this.orphans(&name).await };
+        let orphans = tokio::spawn(search.in_current_span()).await;
         let orphans = orphans
             .map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))??;
         let Some(orphans) = orphans else {
