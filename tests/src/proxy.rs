@@ -13,7 +13,7 @@ use std::{
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UnixStream},
     sync::watch,
 };
 
@@ -125,6 +125,115 @@ impl Drop for Proxy {
     }
 }
 
+/// A request as it came.
+struct Request {
+    bytes: Vec<u8>,
+    /// How long its head is.
+    head: usize,
+}
+
+impl Request {
+    /// Reads one, unless the client goes away.
+    async fn read(client: &mut TcpStream) -> std::io::Result<Option<Self>> {
+        let mut bytes = Vec::new();
+        let head = loop {
+            if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+                break end + 4;
+            }
+            if client.read_buf(&mut bytes).await? == 0 {
+                return Ok(None);
+            }
+        };
+        let text = String::from_utf8_lossy(&bytes[..head]).into_owned();
+        let length = text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length")
+                .then(|| value.trim().parse::<usize>().expect("a part of the proxy"))
+        });
+        let length = head + length.unwrap_or_default();
+        while bytes.len() < length {
+            if client.read_buf(&mut bytes).await? == 0 {
+                return Ok(None);
+            }
+        }
+        bytes.truncate(length);
+        Ok(Some(Self { bytes, head }))
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes[..self.head]).into_owned()
+    }
+
+    /// `WATCH`, `LIST` or the method of HTTP.
+    fn kind(&self) -> String {
+        let text = self.text();
+        let line = text.lines().next().unwrap_or_default();
+        let is_ours = line.contains("/apis/drumlin.dev/");
+        let is_list = is_ours && line.starts_with("GET") && line.contains("fieldSelector");
+        let kind = match (line.contains("watch=true"), is_list) {
+            (true, _) => "WATCH",
+            (_, true) => "LIST",
+            _ => line.split(' ').next().unwrap_or_default(),
+        };
+        kind.to_owned()
+    }
+
+    /// Sends it to the server, which is to close the connection behind its answer.
+    async fn pass_on(&self, server: &mut UnixStream) -> std::io::Result<()> {
+        let text = self.text();
+        let lines = text
+            .trim_end()
+            .lines()
+            .filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+        let told: Vec<&str> = lines.chain(["Connection: close", "", ""]).collect();
+        server.write_all(told.join("\r\n").as_bytes()).await?;
+        server.write_all(&self.bytes[self.head..]).await
+    }
+}
+
+impl Seen {
+    /// Counts a request, and says which fault it meets.
+    fn count(&mut self, kind: &str) -> Option<Fault> {
+        *self.asked.entry(kind.to_owned()).or_default() += 1;
+        let meets = |fault: &Fault| match fault {
+            Fault::Forgotten | Fault::BrokenOff => kind == "WATCH",
+            Fault::Expired => ["WATCH", "LIST"].contains(&kind),
+            Fault::Overloaded => true,
+        };
+        let fault = self.fault.filter(meets);
+        self.met += usize::from(fault.is_some() && fault != Some(Fault::BrokenOff));
+        fault
+    }
+}
+
+/// What a fault has for an answer, where the server is not asked.
+fn refusal(fault: Fault) -> Option<String> {
+    let status = |code: u16, reason: &str| {
+        format!(
+            "{{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"status\":\"Failure\",\"message\":\"made up\",\"reason\":\"{reason}\",\"code\":{code}}}"
+        )
+    };
+    let (code, headers, body) = match fault {
+        Fault::Forgotten => {
+            let event = format!(
+                "{{\"type\":\"ERROR\",\"object\":{}}}\n",
+                status(410, "Expired")
+            );
+            ("200 OK", "", event)
+        }
+        Fault::Expired => ("410 Gone", "", status(410, "Expired")),
+        Fault::Overloaded => {
+            let body = status(429, "TooManyRequests");
+            ("429 Too Many Requests", "Retry-After: 1\r\n", body)
+        }
+        Fault::BrokenOff => return None,
+    };
+    Some(format!(
+        "HTTP/1.1 {code}\r\nContent-Type: application/json\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    ))
+}
+
 /// Answers one request of a connection, which then ends.
 async fn serve(
     mut client: TcpStream,
@@ -132,96 +241,23 @@ async fn serve(
     seen: &Mutex<Seen>,
     mut cut: watch::Receiver<()>,
 ) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    let head = loop {
-        if let Some(end) = request.windows(4).position(|four| four == b"\r\n\r\n") {
-            break end + 4;
-        }
-        if client.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
+    let Some(request) = Request::read(&mut client).await? else {
+        return Ok(());
     };
-    let text = String::from_utf8_lossy(&request[..head]).into_owned();
-    let length = text.lines().find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().expect("a part of the proxy"))
-    });
-    let length = head + length.unwrap_or_default();
-    while request.len() < length {
-        if client.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
-    }
-    let line = text.lines().next().unwrap_or_default();
-    let (is_watch, is_ours) = (
-        line.contains("watch=true"),
-        line.contains("/apis/drumlin.dev/"),
-    );
-    let is_list = is_ours && line.starts_with("GET") && line.contains("fieldSelector");
-    let kind = match (is_watch, is_list) {
-        (true, _) => "WATCH",
-        (_, true) => "LIST",
-        _ => line.split(' ').next().unwrap_or_default(),
-    };
-    let fault = {
-        let mut seen = seen.lock().expect("a part of the proxy");
-        *seen.asked.entry(kind.to_owned()).or_default() += 1;
-        let meets = |fault: &Fault| match fault {
-            Fault::Forgotten | Fault::BrokenOff => is_watch,
-            Fault::Expired => is_watch || is_list,
-            Fault::Overloaded => true,
-        };
-        let fault = seen.fault.filter(meets);
-        seen.met += usize::from(fault.is_some() && fault != Some(Fault::BrokenOff));
-        fault
-    };
-    let status = |code: u16, reason: &str| {
-        format!(
-            "{{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"status\":\"Failure\",\"message\":\"made up\",\"reason\":\"{reason}\",\"code\":{code}}}"
-        )
-    };
-    let answer = match fault {
-        Some(Fault::Forgotten) => {
-            let event = format!(
-                "{{\"type\":\"ERROR\",\"object\":{}}}\n",
-                status(410, "Expired")
-            );
-            Some(("200 OK", String::new(), event))
-        }
-        Some(Fault::Expired) => Some(("410 Gone", String::new(), status(410, "Expired"))),
-        Some(Fault::Overloaded) => {
-            let later = "Retry-After: 1\r\n".to_owned();
-            Some((
-                "429 Too Many Requests",
-                later,
-                status(429, "TooManyRequests"),
-            ))
-        }
-        Some(Fault::BrokenOff) | None => None,
-    };
-    if let Some((code, headers, body)) = answer {
-        let answer = format!(
-            "HTTP/1.1 {code}\r\nContent-Type: application/json\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-            body.len()
-        );
+    let kind = request.kind();
+    let fault = seen.lock().expect("a part of the proxy").count(&kind);
+    if let Some(answer) = fault.and_then(refusal) {
         client.write_all(answer.as_bytes()).await?;
         return client.shutdown().await;
     }
-    let mut server = tokio::net::UnixStream::connect(upstream).await?;
-    let lines = text
-        .trim_end()
-        .lines()
-        .filter(|line| !line.to_ascii_lowercase().starts_with("connection:"));
-    let told: Vec<&str> = lines.chain(["Connection: close", "", ""]).collect();
-    server.write_all(told.join("\r\n").as_bytes()).await?;
-    server.write_all(&request[head..length]).await?;
+    let mut server = UnixStream::connect(upstream).await?;
+    request.pass_on(&mut server).await?;
     let mut buffer = vec![0; 16 << 10];
     cut.mark_unchanged();
     loop {
         let read = tokio::select! {
             read = server.read(&mut buffer) => read?,
-            _ = cut.changed(), if is_watch => return Ok(()),
+            _ = cut.changed(), if kind == "WATCH" => return Ok(()),
             // A client that has gone, or sends more than it should.
             _ = client.readable() => {
                 match client.try_read(&mut [0]) {
