@@ -103,6 +103,49 @@ async fn stall(agent: &Agent, ids: &[String], writer: &Writer) -> Duration {
     median(stalls)
 }
 
+/// Volumes in use, and the places of writers in them.
+struct Used {
+    how: &'static str,
+    ids: Vec<String>,
+    places: Vec<Place>,
+}
+
+impl Used {
+    fn of(how: &'static str, volumes: Vec<(String, Place)>) -> Self {
+        let (ids, places) = volumes.into_iter().unzip();
+        Self { how, ids, places }
+    }
+}
+
+/// The logical volume of a volume.
+fn lv(id: &str) -> String {
+    format!("dl-v-{}", id.rsplit('/').next().unwrap())
+}
+
+/// `lvcreate -s` of each volume, one by one; how long all of them take.
+fn bare_copies(group: &str, ids: &[String], prefix: &str) -> Duration {
+    let copy = |id: &String| {
+        bare(&[
+            "lvcreate",
+            "-q",
+            "-s",
+            "-n",
+            &format!("{prefix}-{}", lv(id)),
+            &format!("{group}/{}", lv(id)),
+        ])
+    };
+    ids.iter().map(copy).sum()
+}
+
+fn remove_copies(group: &str, ids: &[String], prefix: &str) {
+    for id in ids {
+        run(
+            "lvremove",
+            &["-q", "-f", &format!("{group}/{prefix}-{}", lv(id))],
+        );
+    }
+}
+
 pub(crate) async fn thin(table: &mut Table) {
     let (agent, group) = pool(Options {
         arguments: vec!["--log-level=debug".to_owned()],
@@ -114,66 +157,75 @@ pub(crate) async fn thin(table: &mut Table) {
         all.push(used(&agent, &format!("v{number}"), 16, &mounted("ext4")).await);
         raws.push(used(&agent, &format!("r{number}"), 4, &raw()).await);
     }
-    let (ids, places): (Vec<String>, Vec<Place>) = all.into_iter().unzip();
-    let (raw_ids, raw_places): (Vec<String>, Vec<Place>) = raws.into_iter().unzip();
-    let name = |id: &str| format!("dl-v-{}", id.rsplit('/').next().unwrap());
-    let device = format!("{group}-{}", name(&ids[0])).replace('-', "--");
+    let used = [Used::of("mounted", all), Used::of("raw", raws)];
+    let [mounted, _] = &used;
+    let bare_suspend = suspended(&group, mounted);
+    let at_16 = stalls(table, &agent, &used, bare_suspend).await;
+    naive(table, &group, mounted, at_16);
+    copies(table, &agent, &group, &mounted.ids[..16]).await;
+    members(table, &agent).await;
+}
+
+/// A bare suspend and resume of the first volume under a writer.
+fn suspended(group: &str, used: &Used) -> Duration {
+    let device = format!("{group}-{}", lv(&used.ids[0])).replace('-', "--");
     let device = device.replacen("--dl", "-dl", 1);
-    let writer = Writer::start(1, &places[..1]).unwrap();
-    let bare_suspend = || {
+    let writer = Writer::start(1, &used.places[..1]).unwrap();
+    let suspend = || {
         let took = run("perl", &["-e", SUSPEND, &device]);
         Duration::from_micros(took.trim().parse().unwrap())
     };
-    let bare_suspend = median((0..TIMES).map(|_| bare_suspend()).collect());
+    let suspended = median((0..TIMES).map(|_| suspend()).collect());
     writer.stop().unwrap();
+    suspended
+}
+
+/// The longest writes beside a bare suspend; says that of 16 mounted volumes.
+async fn stalls(
+    table: &mut Table,
+    agent: &Agent,
+    used: &[Used],
+    bare_suspend: Duration,
+) -> Duration {
     let mut at_16 = Duration::ZERO;
-    let used = [("mounted", &ids, &places), ("raw", &raw_ids, &raw_places)];
     for (many, wanted) in [(1, 1.5), (16, 3.0), (64, 6.0)] {
-        for (how, ids, places) in used {
+        for Used { how, ids, places } in used {
             let writer = Writer::start(2, &places[..many]).unwrap();
-            let stall = stall(&agent, &ids[..many], &writer).await;
+            let stall = stall(agent, &ids[..many], &writer).await;
             writer.stop().unwrap();
             let figure = format!(
                 "longest write during a group snapshot of {many} {how} beside one bare suspend and resume"
             );
             table.ratio(&figure, (stall, bare_suspend), wanted);
-            if many == 16 && how == "mounted" {
+            if many == 16 && *how == "mounted" {
                 at_16 = stall;
             }
         }
     }
-    let writer = Writer::start(3, &places[..16]).unwrap();
+    at_16
+}
+
+/// The longest write while all are frozen and copied one by one.
+fn naive(table: &mut Table, group: &str, used: &Used, at_16: Duration) {
+    let (ids, places) = (&used.ids[..16], &used.places[..16]);
+    let writer = Writer::start(3, places).unwrap();
     let mut naive = Vec::new();
     for _ in 0..3 {
         writer.goes_on(5);
         writer.longest();
-        let targets = places[..16]
+        let targets = places
             .iter()
             .map(|place| place.path.parent().unwrap().to_string_lossy().into_owned());
         let targets: Vec<String> = targets.collect();
         for target in &targets {
             run("fsfreeze", &["--freeze", target]);
         }
-        for id in &ids[..16] {
-            bare(&[
-                "lvcreate",
-                "-q",
-                "-s",
-                "-n",
-                &format!("naive-{}", name(id)),
-                &format!("{group}/{}", name(id)),
-            ]);
-        }
+        bare_copies(group, ids, "naive");
         for target in &targets {
             run("fsfreeze", &["--unfreeze", target]);
         }
         naive.push(writer.longest());
-        for id in &ids[..16] {
-            run(
-                "lvremove",
-                &["-q", "-f", &format!("{group}/naive-{}", name(id))],
-            );
-        }
+        remove_copies(group, ids, "naive");
     }
     writer.stop().unwrap();
     table.ratio(
@@ -181,34 +233,20 @@ pub(crate) async fn thin(table: &mut Table) {
         (at_16, median(naive)),
         1.0 / 50.0,
     );
+}
+
+async fn copies(table: &mut Table, agent: &Agent, group: &str, ids: &[String]) {
     let [mut ours, mut theirs] = [Vec::new(), Vec::new()];
     for number in 0..TIMES {
-        ours.push(take(&agent, &ids[..16], number).await);
-        let mut all = Duration::ZERO;
-        for id in &ids[..16] {
-            all += bare(&[
-                "lvcreate",
-                "-q",
-                "-s",
-                "-n",
-                &format!("bare-{}", name(id)),
-                &format!("{group}/{}", name(id)),
-            ]);
-        }
-        theirs.push(all);
-        for id in &ids[..16] {
-            run(
-                "lvremove",
-                &["-q", "-f", &format!("{group}/bare-{}", name(id))],
-            );
-        }
+        ours.push(take(agent, ids, number).await);
+        theirs.push(bare_copies(group, ids, "bare"));
+        remove_copies(group, ids, "bare");
     }
     table.ratio(
         "CreateVolumeGroupSnapshot of 16 beside 16 lvcreate -s",
         (median(ours), median(theirs)),
         1.0,
     );
-    members(table, &agent).await;
 }
 
 /// Changes of LVM's that the agent had made so far.
@@ -277,9 +315,6 @@ pub(crate) async fn directory(table: &mut Table) {
     let places: Vec<Place> = all.iter().map(|(_, place)| place.clone()).collect();
     let writer = Writer::start(1, &places).unwrap();
     let stall = stall(&agent, &ids, &writer).await;
-    for l in agent.log().lines().filter(|l| l.contains("XXX")) {
-        println!("{l}");
-    }
     writer.stop().unwrap();
     table.most(
         "longest write during a group snapshot of 16 mounted volumes in a directory with reflinks",

@@ -26,6 +26,7 @@ use kube::{
     },
 };
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use crate::{
     measure::{Table, median},
@@ -341,16 +342,62 @@ async fn write(
     (count, server_time() - before)
 }
 
+/// Opens the watch of each agent at this version, which counts what it hears.
+async fn open_watches(
+    cluster: &Cluster,
+    version: &str,
+    nodes: &[String],
+    heard: &Arc<AtomicUsize>,
+) -> Vec<JoinHandle<()>> {
+    let (begun, mut watches) = (Instant::now(), Vec::new());
+    let mut clients = Vec::new();
+    for _ in 0..nodes.len().div_ceil(100) {
+        clients.push(cluster.client().await);
+    }
+    let mut opened = stream::iter(nodes.iter().enumerate())
+        .map(|(number, node)| {
+            // A watch has a connection of its own, whosever client it is of.
+            let all: Api<DynamicObject> = Api::all_with(clients[number / 100].clone(), &resource());
+            let how = WatchParams::default()
+                .fields(&format!("spec.nodeName={node}"))
+                .timeout(290);
+            async move { all.watch(&how, version).await.unwrap().boxed() }
+        })
+        .buffer_unordered(BESIDE);
+    while let Some(mut watch) = opened.next().await {
+        let heard = Arc::clone(heard);
+        watches.push(tokio::spawn(async move {
+            while let Some(Ok(event)) = watch.next().await {
+                if !matches!(event, WatchEvent::Bookmark(_)) {
+                    heard.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }));
+    }
+    let many = watches.len();
+    println!("{many} watches were opened in {:?}", begun.elapsed());
+    watches
+}
+
+/// The version that watches begin at.
+async fn version(objects: &Api<DynamicObject>) -> String {
+    let list = kube::api::ListParams::default().limit(1);
+    let list = objects.list(&list).await.unwrap();
+    list.metadata.resource_version.unwrap()
+}
+
 /// What the watches of very many agents cost the server.
 pub(crate) async fn fleet(table: &mut Table) {
     let (cluster, size) = (Cluster::of_the_lab(), size());
     let space = cluster.namespace();
     let objects = volumes(&cluster.client().await, &space.name);
     let fleet = cluster.name("fleet");
-    let node = |number: usize| format!("{fleet}-{}", number % size.agents);
+    let nodes: Vec<String> = (0..size.agents)
+        .map(|number| format!("{fleet}-{number}"))
+        .collect();
     make(
         &objects,
-        (0..size.objects).map(|number| volume(&format!("v{number}"), &node(number))),
+        (0..size.objects).map(|number| volume(&format!("v{number}"), &nodes[number % size.agents])),
     )
     .await;
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -360,45 +407,8 @@ pub(crate) async fn fleet(table: &mut Table) {
     let (_, before) = write(&objects, &size, &status, 1).await;
 
     let heard = Arc::new(AtomicUsize::new(0));
-    let (begun, mut watches) = (Instant::now(), Vec::new());
-    let list = kube::api::ListParams::default().limit(1);
-    let version = objects
-        .list(&list)
-        .await
-        .unwrap()
-        .metadata
-        .resource_version
-        .unwrap();
-    let mut clients = Vec::new();
-    for _ in 0..size.agents.div_ceil(100) {
-        clients.push(cluster.client().await);
-    }
-    let mut opened = stream::iter(0..size.agents)
-        .map(|number| {
-            // A watch has a connection of its own, whosever client it is of.
-            let all: Api<DynamicObject> = Api::all_with(clients[number / 100].clone(), &resource());
-            let how = WatchParams::default()
-                .fields(&format!("spec.nodeName={}", node(number)))
-                .timeout(290);
-            let version = version.clone();
-            async move { all.watch(&how, &version).await.unwrap().boxed() }
-        })
-        .buffer_unordered(BESIDE);
-    while let Some(mut watch) = opened.next().await {
-        let heard = Arc::clone(&heard);
-        watches.push(tokio::spawn(async move {
-            while let Some(Ok(event)) = watch.next().await {
-                if !matches!(event, WatchEvent::Bookmark(_)) {
-                    heard.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        }));
-    }
-    println!(
-        "{} watches were opened in {:?}",
-        size.agents,
-        begun.elapsed()
-    );
+    let version = version(&objects).await;
+    let watches = open_watches(&cluster, &version, &nodes, &heard).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     heard.store(0, Ordering::Relaxed);
     let (written, cost) = write(&objects, &size, &status, 2).await;

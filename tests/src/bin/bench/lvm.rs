@@ -220,120 +220,157 @@ async fn bursts(table: &mut Table, agent: &Agent, group: &str) {
     run("vgchange", &["-q", "-an", group]);
 }
 
+/// A volume of ours and a bare one, of 64 MiB each with ext4.
+struct Pair<'a> {
+    agent: &'a Agent,
+    group: &'a str,
+    id: String,
+    staging: String,
+    target: String,
+    device: String,
+    mount_point: String,
+}
+
 /// Volumes that are in use: staged, grown while 32 volumes of the pool are active and one of them is written.
 async fn used(table: &mut Table, agent: &Agent, group: &str) {
-    let (mut controller, mut node) = (agent.controller(), agent.node());
-    let capability = mounted("ext4");
-    let made = controller
-        .create_volume(create("used", 64, &capability))
-        .await;
-    let id = made.unwrap().into_inner().volume.unwrap().volume_id;
-    let staging = agent
-        .scratch
-        .directory("staging")
-        .to_string_lossy()
-        .into_owned();
-    let target = agent.path("target").to_string_lossy().into_owned();
-    let at = (staging.as_str(), target.as_str());
-    node.node_stage_volume(stage(&id, at.0, &capability))
-        .await
-        .unwrap();
-    node.node_unstage_volume(unstage(&id, at.0)).await.unwrap();
+    let pair = Pair::make(agent, group).await;
+    pair.stages(table).await;
+    pair.activate_others().await;
+    pair.grows(table).await;
+}
 
-    let mount_point = agent
-        .scratch
-        .directory("bare")
-        .to_string_lossy()
-        .into_owned();
-    lvm(
-        "lvcreate",
-        &["-V", "64M", "-T", &format!("{group}/pool"), "-n", "bare"],
-    );
-    let device = format!("/dev/{group}/bare");
-    run("mkfs.ext4", &["-q", &device]);
-    let [mut ours, mut theirs] = [Vec::new(), Vec::new()];
-    for _ in 0..PAIRS {
-        let (staged, time) = timed(node.node_stage_volume(stage(&id, at.0, &capability))).await;
+impl<'a> Pair<'a> {
+    async fn make(agent: &'a Agent, group: &'a str) -> Self {
+        let made = agent
+            .controller()
+            .create_volume(create("used", 64, &mounted("ext4")))
+            .await;
+        let id = made.unwrap().into_inner().volume.unwrap().volume_id;
+        let directory = |name| {
+            let path = agent.scratch.directory(name);
+            path.to_string_lossy().into_owned()
+        };
+        let pair = Self {
+            agent,
+            group,
+            id,
+            staging: directory("staging"),
+            target: agent.path("target").to_string_lossy().into_owned(),
+            device: format!("/dev/{group}/bare"),
+            mount_point: directory("bare"),
+        };
+        // The first time makes the file system.
+        pair.stage().await;
+        pair.unstage().await;
+        lvm(
+            "lvcreate",
+            &["-V", "64M", "-T", &format!("{group}/pool"), "-n", "bare"],
+        );
+        run("mkfs.ext4", &["-q", &pair.device]);
+        pair
+    }
+
+    async fn stage(&self) -> Duration {
+        let request = stage(&self.id, &self.staging, &mounted("ext4"));
+        let (staged, time) = timed(self.agent.node().node_stage_volume(request)).await;
         staged.unwrap();
-        ours.push(time);
-        node.node_unstage_volume(unstage(&id, at.0)).await.unwrap();
-        theirs.push(bare(&["mount", &device, &mount_point]));
-        run("umount", &[&mount_point]);
+        time
     }
-    let figure = "NodeStageVolume of an active, formatted volume beside mount";
-    table.ratio(figure, (median(ours), median(theirs)), 1.1);
 
-    // 32 active ones: those two, and 30 of the burst.
-    let known = controller.list_volumes(ListVolumesRequest::default()).await;
-    let known = known
-        .unwrap()
-        .into_inner()
-        .entries
-        .into_iter()
-        .filter_map(|entry| entry.volume);
-    for volume in known.filter(|volume| volume.volume_id != id).take(30) {
-        let key = volume.volume_id.rsplit('/').next().unwrap().to_owned();
-        lvm("lvchange", &["-ay", &format!("{group}/dl-v-{key}")]);
+    async fn unstage(&self) {
+        let request = unstage(&self.id, &self.staging);
+        let unstaged = self.agent.node().node_unstage_volume(request).await;
+        unstaged.unwrap();
     }
-    node.node_stage_volume(stage(&id, at.0, &capability))
-        .await
-        .unwrap();
-    node.node_publish_volume(publish(&id, at, &capability))
-        .await
-        .unwrap();
-    run("mount", &[&device, &mount_point]);
-    lvm(
-        "lvcreate",
-        &["-V", "16M", "-T", &format!("{group}/pool"), "-n", "written"],
-    );
-    let writer = Writer::start(&format!("/dev/{group}/written"));
-    let [mut ours, mut theirs, mut our_stalls, mut their_stalls] = [const { Vec::new() }; 4];
-    for step in 1..=3 {
-        let size = 64 + step * 16;
-        writer.longest();
-        let (grown, first) = timed(controller.controller_expand_volume(expand(&id, size))).await;
+
+    async fn stages(&self, table: &mut Table) {
+        let [mut ours, mut theirs] = [Vec::new(), Vec::new()];
+        for _ in 0..PAIRS {
+            ours.push(self.stage().await);
+            self.unstage().await;
+            theirs.push(bare(&["mount", &self.device, &self.mount_point]));
+            run("umount", &[&self.mount_point]);
+        }
+        let figure = "NodeStageVolume of an active, formatted volume beside mount";
+        table.ratio(figure, (median(ours), median(theirs)), 1.1);
+    }
+
+    /// 32 active ones: those two, and 30 of the burst.
+    async fn activate_others(&self) {
+        let mut controller = self.agent.controller();
+        let known = controller.list_volumes(ListVolumesRequest::default()).await;
+        let known = known
+            .unwrap()
+            .into_inner()
+            .entries
+            .into_iter()
+            .filter_map(|entry| entry.volume);
+        for volume in known.filter(|volume| volume.volume_id != self.id).take(30) {
+            let key = volume.volume_id.rsplit('/').next().unwrap().to_owned();
+            lvm("lvchange", &["-ay", &format!("{}/dl-v-{key}", self.group)]);
+        }
+    }
+
+    /// Grows the published volume; how long both calls take.
+    async fn grow(&self, mebibytes: i64) -> Duration {
+        let request = expand(&self.id, mebibytes);
+        let mut controller = self.agent.controller();
+        let (grown, first) = timed(controller.controller_expand_volume(request)).await;
         grown.unwrap();
         let request = NodeExpandVolumeRequest {
-            volume_id: id.clone(),
-            volume_path: target.clone(),
+            volume_id: self.id.clone(),
+            volume_path: self.target.clone(),
             ..NodeExpandVolumeRequest::default()
         };
-        let (grown, second) = timed(node.node_expand_volume(request)).await;
+        let (grown, second) = timed(self.agent.node().node_expand_volume(request)).await;
         grown.unwrap();
-        ours.push(first + second);
-        our_stalls.push(writer.longest());
-        let size = format!("{}b", size * MIB);
-        theirs.push(bare(&[
-            "lvextend",
-            "-q",
-            "-r",
-            "-L",
-            &size,
-            &format!("{group}/bare"),
-        ]));
-        their_stalls.push(writer.longest());
+        first + second
     }
-    writer.stop();
-    table.ratio(
-        "ControllerExpandVolume and NodeExpandVolume of a published volume beside lvextend -r",
-        (median(ours), median(theirs)),
-        0.5,
-    );
-    let figure = format!(
-        "longest stall of another volume's writer meanwhile, 32 active (lvextend -r: {} ms)",
-        median(their_stalls).as_millis()
-    );
-    table.most(
-        &figure,
-        median(our_stalls).as_secs_f64() * 1000.0,
-        40.0,
-        "ms",
-    );
-    run("umount", &[&mount_point]);
-    node.node_unpublish_volume(unpublish(&id, &target))
-        .await
-        .unwrap();
-    node.node_unstage_volume(unstage(&id, at.0)).await.unwrap();
+
+    /// `lvextend -r` of the bare one.
+    fn bare_grow(&self, mebibytes: i64) -> Duration {
+        let size = format!("{}b", mebibytes * MIB);
+        let volume = format!("{}/bare", self.group);
+        bare(&["lvextend", "-q", "-r", "-L", &size, &volume])
+    }
+
+    async fn grows(&self, table: &mut Table) {
+        let at = (self.staging.as_str(), self.target.as_str());
+        self.stage().await;
+        let request = publish(&self.id, at, &mounted("ext4"));
+        let mut node = self.agent.node();
+        node.node_publish_volume(request).await.unwrap();
+        run("mount", &[&self.device, &self.mount_point]);
+        let pool = format!("{}/pool", self.group);
+        lvm("lvcreate", &["-V", "16M", "-T", &pool, "-n", "written"]);
+        let writer = Writer::start(&format!("/dev/{}/written", self.group));
+        let [mut ours, mut theirs, mut our_stalls, mut their_stalls] = [const { Vec::new() }; 4];
+        for step in 1..=3 {
+            let size = 64 + step * 16;
+            writer.longest();
+            ours.push(self.grow(size).await);
+            our_stalls.push(writer.longest());
+            theirs.push(self.bare_grow(size));
+            their_stalls.push(writer.longest());
+        }
+        writer.stop();
+        table.ratio(
+            "ControllerExpandVolume and NodeExpandVolume of a published volume beside lvextend -r",
+            (median(ours), median(theirs)),
+            0.5,
+        );
+        let figure = format!(
+            "longest stall of another volume's writer meanwhile, 32 active (lvextend -r: {} ms)",
+            median(their_stalls).as_millis()
+        );
+        let stall = median(our_stalls).as_secs_f64() * 1000.0;
+        table.most(&figure, stall, 40.0, "ms");
+        run("umount", &[&self.mount_point]);
+        node.node_unpublish_volume(unpublish(&self.id, at.1))
+            .await
+            .unwrap();
+        self.unstage().await;
+    }
 }
 
 /// Writes a block after the other, and knows which took the longest.
