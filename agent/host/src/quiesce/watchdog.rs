@@ -303,18 +303,7 @@ impl Releasers {
 /// When it cannot get ready; then nothing has been quiesced.
 pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
     let mut stream = UnixStream::from(input);
-    // Signals to the agent's process group or session must not reach this process.
-    let _ = setsid();
-    for number in [
-        Signal::SIGTERM,
-        Signal::SIGINT,
-        Signal::SIGHUP,
-        Signal::SIGPIPE,
-    ] {
-        system::ignore(number);
-    }
-    // A container may not permit it.
-    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+    survive();
     let (plan, mut files) = match receive_plan(&mut stream) {
         Ok(received) => received,
         // The agent found that it does not need the watchdog.
@@ -323,14 +312,7 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
         }
         Err(error) => return Err(error),
     };
-    let mut members = Vec::new();
-    for told in plan.members {
-        let held = told
-            .into_iter()
-            .map(|told| QuiesceTarget::of(told, &mut files));
-        let held: Option<Vec<QuiesceTarget>> = held.collect();
-        members.push(held.ok_or(io::ErrorKind::InvalidData)?);
-    }
+    let members = targets(plan, &mut files)?;
     let has_device = members.iter().flatten().any(QuiesceTarget::is_device);
     let mapper = has_device.then(DeviceMapper::open).transpose();
     let mapper = mapper.map_err(|error| io::Error::other(error.chain()))?;
@@ -348,13 +330,60 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
         releasers.wait();
         return Ok(WatchdogReport::Nothing);
     };
-    let mut limit = Duration::from_millis(u64::from_ne_bytes(limit));
+    let limit = Duration::from_millis(u64::from_ne_bytes(limit));
+    if is_ended_by_agent(&mut stream, limit, &releasers)? {
+        return Ok(WatchdogReport::Nothing);
+    }
+    releasers.tell();
+    if !releasers.wait_for(GRACE) {
+        // A device that flushes into a full pool waits for an administrator, who needs the lock.
+        unlock(&mut files);
+    }
+    releasers.wait();
+    // The locks, which are among the files, are released with the process.
+    drop(files);
+    Ok(WatchdogReport::Death(count))
+}
+
+/// Keeps away what would end this process before the agent does.
+fn survive() {
+    // Signals to the agent's process group or session must not reach this process.
+    let _ = setsid();
+    for number in [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGPIPE,
+    ] {
+        system::ignore(number);
+    }
+    // A container may not permit it.
+    let _ = fs::write("/proc/self/oom_score_adj", "-1000");
+}
+
+/// The targets of a plan; takes their files, and leaves the locks.
+fn targets(plan: Plan, files: &mut [Option<File>]) -> io::Result<Vec<Vec<QuiesceTarget>>> {
+    let mut members = Vec::new();
+    for told in plan.members {
+        let held = told.into_iter().map(|told| QuiesceTarget::of(told, files));
+        let held: Option<Vec<QuiesceTarget>> = held.collect();
+        members.push(held.ok_or(io::ErrorKind::InvalidData)?);
+    }
+    Ok(members)
+}
+
+/// Resumes everything whenever the limit is exceeded, until the agent ends the watch (true) or is dead (false).
+fn is_ended_by_agent(
+    stream: &mut UnixStream,
+    mut limit: Duration,
+    releasers: &Releasers,
+) -> io::Result<bool> {
     let mut deadline = Instant::now() + limit;
     stream.write_all(&[GO])?;
     let mut is_late = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        match wait_for(&stream, left)? {
+        match wait_for(stream, left)? {
             Said::Go(again) => {
                 limit = again;
                 deadline = Instant::now() + limit;
@@ -369,19 +398,9 @@ pub fn serve(input: OwnedFd) -> io::Result<WatchdogReport> {
             Said::Done => {
                 let answer = if is_late { LATE } else { IN_TIME };
                 stream.write_all(&[answer])?;
-                return Ok(WatchdogReport::Nothing);
+                return Ok(true);
             }
-            Said::Goodbye => {
-                releasers.tell();
-                if !releasers.wait_for(GRACE) {
-                    // A device that flushes into a full pool waits for an administrator, who needs the lock.
-                    unlock(&mut files);
-                }
-                releasers.wait();
-                // The locks, which are among the files, are released with the process.
-                drop(files);
-                return Ok(WatchdogReport::Death(count));
-            }
+            Said::Goodbye => return Ok(false),
         }
     }
 }
