@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use drumlin_crd::{Candidate, Object, ObjectKey, names};
+use drumlin_crd::{Candidate, Object, ObjectKey, names, validate::FieldError};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{api::DynamicObject, runtime::watcher::Event};
 use tokio::time::Instant;
@@ -243,38 +243,18 @@ impl<'a> Catalog<'a> {
         let key = key_of(kind, &object);
         let metadata = &object.metadata;
         let uid = metadata.uid.clone().unwrap_or_default();
-        let generation = metadata.generation.unwrap_or(1);
         let status = object.data.get("status").cloned().unwrap_or_default();
-        self.mirror.saw(&key, &uid, status.clone());
+        self.mirror.saw(&key, &uid, status);
         let spec = object.data.get("spec").cloned().unwrap_or_default();
         let before = self.engine.shared.record(&key);
-        let Some(mut served) = self.served(&key, &object, before.as_ref()).await else {
+        let Some(served) = self.served(&key, &object, before.as_ref()).await else {
             // Retried when the server answers: no resource may be created for an unknown tenant.
             self.again.insert(key, object);
             return Ok(());
         };
         let parsed = match Object::served(kind, ours(metadata), spec) {
             Ok(parsed) => parsed,
-            Err(wrong) => {
-                // Its last valid spec still applies, and so does its deletion.
-                let is_own =
-                    |record: &Record| record.served().is_some_and(|before| before.uid == uid);
-                if before.as_ref().is_some_and(is_own) {
-                    let changed = self.engine.shared.edit(&key, |record| {
-                        is_own(record) && record.follow_unreadable(metadata.generation, served)
-                    })?;
-                    if changed {
-                        self.engine.reset(&key);
-                    }
-                }
-                let wrong: Vec<String> = wrong
-                    .iter()
-                    .map(|wrong| format!("{}: {}", wrong.field, wrong.message))
-                    .collect();
-                let verdict = refusal("InvalidArgument", wrong.join("; "));
-                self.refuse(key, object, generation, &verdict);
-                return Ok(());
-            }
+            Err(wrong) => return self.unreadable(key, object, before.as_ref(), served, &wrong),
         };
         let standing = match standing(&parsed, before.as_ref(), &served) {
             Ownership::Held(verdict) => self.held(&parsed, before.as_ref(), verdict).await,
@@ -286,51 +266,101 @@ impl<'a> Catalog<'a> {
                     // The resources of this name belong to another object and stay.
                     self.mirror.release(&key);
                 }
-                self.refuse(key, object, generation, &verdict);
+                self.refuse(key, object, &verdict);
                 return Ok(());
             }
-            Ownership::Own => {
-                let is_new = self
-                    .engine
-                    .shared
-                    .edit(&key, |record| record.follow_server(&parsed, served))?;
-                if is_new {
-                    self.engine.shared.words.forget(&key);
-                }
-                let is_asked = before.is_some_and(|before| {
-                    parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
-                        || candidates(&object) != before.candidates()
-                });
-                if is_asked {
-                    self.engine.shared.doubt(&key);
-                }
-                if is_new {
-                    self.engine.reset(&key);
-                    self.engine.shared.wake_groups(&key);
-                }
-            }
-            Ownership::Free => {
-                if let Some(before) = before.filter(Record::is_begun) {
-                    tracing::warn!(object = %key, former_status = %before.status(), "object recreated with a new UID; resources of the old one are retained, untracked");
-                }
-                // A finalizer without a record was added by an agent that has lost its state since.
-                let is_state_lost = served.has_finalizer;
-                served.is_state_lost = is_state_lost;
-                let mut record = Record::of_server(&parsed, served);
-                if is_state_lost {
-                    record.recall(&status);
-                }
-                self.engine.shared.put(&record)?;
-                self.engine.shared.fail("ingest.finalizer-added");
-                if is_state_lost {
-                    self.engine.shared.doubt(&key);
-                }
-                self.engine.reset(&key);
-                self.engine.shared.wake_groups(&key);
-            }
+            Ownership::Own => self.update(&parsed, &object, before.as_ref(), served)?,
+            Ownership::Free => self.begin(&parsed, &object, before.as_ref(), served)?,
         }
         self.refused.remove(&key);
         self.mirror.accept(&key);
+        Ok(())
+    }
+
+    /// Rejects an object that cannot be read. Its last valid spec still applies, and so does its deletion.
+    fn unreadable(
+        &mut self,
+        key: ObjectKey,
+        object: DynamicObject,
+        before: Option<&Record>,
+        served: Served,
+        wrong: &[FieldError],
+    ) -> Result<(), Error> {
+        let uid = served.uid.clone();
+        let is_own = |record: &Record| record.served().is_some_and(|before| before.uid == uid);
+        if before.is_some_and(is_own) {
+            let changed = self.engine.shared.edit(&key, |record| {
+                is_own(record) && record.follow_unreadable(object.metadata.generation, served)
+            })?;
+            if changed {
+                self.engine.reset(&key);
+            }
+        }
+        let wrong: Vec<String> = wrong
+            .iter()
+            .map(|wrong| format!("{}: {}", wrong.field, wrong.message))
+            .collect();
+        let verdict = refusal("InvalidArgument", wrong.join("; "));
+        self.refuse(key, object, &verdict);
+        Ok(())
+    }
+
+    /// Brings the record of an object up to date.
+    fn update(
+        &self,
+        parsed: &Object,
+        object: &DynamicObject,
+        before: Option<&Record>,
+        served: Served,
+    ) -> Result<(), Error> {
+        let key = parsed.key();
+        let is_new = self
+            .engine
+            .shared
+            .edit(&key, |record| record.follow_server(parsed, served))?;
+        if is_new {
+            self.engine.shared.words.forget(&key);
+        }
+        let is_asked = before.is_some_and(|before| {
+            parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
+                || candidates(object) != before.candidates()
+        });
+        if is_asked {
+            self.engine.shared.doubt(&key);
+        }
+        if is_new {
+            self.engine.reset(&key);
+            self.engine.shared.wake_groups(&key);
+        }
+        Ok(())
+    }
+
+    /// Begins the record of an object.
+    fn begin(
+        &self,
+        parsed: &Object,
+        object: &DynamicObject,
+        before: Option<&Record>,
+        mut served: Served,
+    ) -> Result<(), Error> {
+        let key = parsed.key();
+        if let Some(before) = before.filter(|before| before.is_begun()) {
+            tracing::warn!(object = %key, former_status = %before.status(), "object recreated with a new UID; resources of the old one are retained, untracked");
+        }
+        // A finalizer without a record was added by an agent that has lost its state since.
+        let is_state_lost = served.has_finalizer;
+        served.is_state_lost = is_state_lost;
+        let mut record = Record::of_server(parsed, served);
+        if is_state_lost {
+            record.recall(&object.data.get("status").cloned().unwrap_or_default());
+        }
+        self.engine.shared.put(&record)?;
+        self.engine.shared.fail("ingest.finalizer-added");
+        if is_state_lost {
+            self.engine.shared.doubt(&key);
+        }
+        self.engine.reset(&key);
+        self.engine.shared.wake_groups(&key);
         Ok(())
     }
 
@@ -373,13 +403,8 @@ impl<'a> Catalog<'a> {
         }
     }
 
-    fn refuse(
-        &mut self,
-        key: ObjectKey,
-        object: DynamicObject,
-        generation: i64,
-        verdict: &Verdict,
-    ) {
+    fn refuse(&mut self, key: ObjectKey, object: DynamicObject, verdict: &Verdict) {
+        let generation = object.metadata.generation.unwrap_or(1);
         self.mirror.refuse(&key, generation, verdict);
         self.refused.insert(key, object);
     }
