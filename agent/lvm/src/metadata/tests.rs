@@ -293,105 +293,114 @@ fn a_volume_is_as_complete_as_what_its_layer_is_over() {
     }
 }
 
-/// Compares LVM's own report of a group that contains everything with what is read from the disks.
+/// Reading what LVM itself has made, compared with its own report.
 #[cfg(feature = "lab")]
-#[tokio::test]
-async fn what_is_read_is_what_lvm_reports() {
+mod reported {
     use std::sync::Arc;
 
+    use super::*;
     use crate::{
-        Kind,
+        Kind, VolumeGroup as Group,
+        host::exec,
         testing::{Lab, lvm},
     };
-    let lab = Lab::new(3, 300);
-    lab.pool("pool", 200);
-    let vg = lab.group.as_str();
-    let pool = format!("{vg}/pool");
-    let group = Arc::new(crate::VolumeGroup::new(vg));
-    let before = group.now().await.unwrap();
-    let started = crate::host::exec::started();
-    lvm(
-        "lvcreate",
-        &[
-            "-V", "64M", "-T", &pool, "-n", "thin", "--addtag", "a.b=c", "--addtag", "d",
-        ],
-    );
-    lvm("lvcreate", &["-s", &format!("{vg}/thin"), "-n", "snap"]);
-    lvm("lvcreate", &["-L", "40M", "-n", "linear", vg]);
-    lvm("lvcreate", &["-L", "48M", "-i", "2", "-n", "striped", vg]);
-    lvm(
-        "lvcreate",
-        &["-L", "32M", "--type", "raid1", "-m", "1", "-n", "raid", vg],
-    );
-    lvm(
-        "lvcreate",
-        &["-s", "-L", "12M", "-n", "old", &format!("{vg}/linear")],
-    );
-    let now = group.now().await.unwrap();
-    assert!(now.sequence > before.sequence);
-    assert_eq!(
-        crate::host::exec::started(),
-        started,
-        "reading starts no program"
-    );
-    for name in ["thin", "snap", "linear", "striped", "raid", "pool"] {
-        let volume = &now.volumes[name];
-        assert_eq!(
-            now.bytes(volume).to_string(),
-            lab.report("lv_size", name),
-            "{name}"
-        );
-        assert_eq!(volume.uuid, lab.report("lv_uuid", name).replace('-', ""));
-        let mut tags = volume.tags.clone();
-        tags.sort_unstable();
-        assert_eq!(tags.join(","), lab.report("lv_tags", name));
-        assert!(volume.is_visible && volume.is_complete);
+
+    /// Compares LVM's own report of a group that contains everything with what is read from the disks.
+    #[tokio::test]
+    async fn what_is_read_is_what_lvm_reports() {
+        let lab = Lab::new(3, 300);
+        lab.pool("pool", 200);
+        let group = Arc::new(Group::new(&lab.group));
+        let before = group.now().await.unwrap();
+        let started = exec::started();
+        make_one_of_each(&lab.group);
+        let now = group.now().await.unwrap();
+        assert!(now.sequence > before.sequence);
+        assert_eq!(exec::started(), started, "reading starts no program");
+        volumes_are_as_reported(&now, &lab);
+        disks_come_and_go(&group, &lab.group).await;
+        devices_are_found(&group, &now);
+        lvm("vgrename", &[&lab.group, "drumlin-other"]);
+        assert_eq!(group.now().await.unwrap_err().kind(), Kind::Precondition);
+        lvm("vgrename", &["drumlin-other", &lab.group]);
+        assert_eq!(group.now().await.unwrap().name, lab.group);
     }
-    let VolumeKind::Thin { device, origin, .. } = &now.volumes["snap"].kind else {
-        panic!("{:?}", now.volumes["snap"]);
-    };
-    assert_eq!(device.to_string(), lab.report("thin_id", "snap"));
-    assert_eq!(origin.as_deref(), Some("thin"));
-    let old = VolumeKind::Snapshot {
-        origin: "linear".to_owned(),
-    };
-    assert_eq!(now.volumes["old"].kind, old);
-    let free: u64 = now.disks.values().map(|disk| disk.free).sum();
-    let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", vg]);
-    assert_eq!(free.to_string(), reported.trim());
-    // A new disk is found, and a removed group is reported as missing.
-    let more = Lab::new(1, 100);
-    lvm("vgremove", &[&more.group]);
-    lvm("vgextend", &[vg, more.disks[0].path.to_str().unwrap()]);
-    assert_eq!(group.now().await.unwrap().disks.len(), 4);
-    lvm("vgreduce", &[vg, more.disks[0].path.to_str().unwrap()]);
-    assert_eq!(group.now().await.unwrap().disks.len(), 3);
-    lvm(
-        "vgcreate",
-        &[&more.group, more.disks[0].path.to_str().unwrap()],
-    );
-    let mapped = group
-        .mapper()
-        .unwrap()
-        .find(&now.mapped_uuid(&now.volumes["linear"]));
-    let mapped = mapped.unwrap().unwrap();
-    assert!(mapped.is_live && !mapped.is_suspended && mapped.open == 0);
-    let listed = group
-        .mapper()
-        .unwrap()
-        .list(&format!("LVM-{}", now.uuid))
-        .unwrap();
-    assert!(listed.contains(&mapped) && listed.len() > 10, "{listed:?}");
-    lvm("vgrename", &[vg, "drumlin-other"]);
-    assert_eq!(group.now().await.unwrap_err().kind(), Kind::Precondition);
-    lvm("vgrename", &["drumlin-other", vg]);
-    assert_eq!(group.now().await.unwrap().name, vg);
+
+    fn make_one_of_each(vg: &str) {
+        let pool = format!("{vg}/pool");
+        lvm(
+            "lvcreate",
+            &[
+                "-V", "64M", "-T", &pool, "-n", "thin", "--addtag", "a.b=c", "--addtag", "d",
+            ],
+        );
+        lvm("lvcreate", &["-s", &format!("{vg}/thin"), "-n", "snap"]);
+        lvm("lvcreate", &["-L", "40M", "-n", "linear", vg]);
+        lvm("lvcreate", &["-L", "48M", "-i", "2", "-n", "striped", vg]);
+        lvm(
+            "lvcreate",
+            &["-L", "32M", "--type", "raid1", "-m", "1", "-n", "raid", vg],
+        );
+        lvm(
+            "lvcreate",
+            &["-s", "-L", "12M", "-n", "old", &format!("{vg}/linear")],
+        );
+    }
+
+    fn volumes_are_as_reported(now: &VolumeGroup, lab: &Lab) {
+        for name in ["thin", "snap", "linear", "striped", "raid", "pool"] {
+            let volume = &now.volumes[name];
+            assert_eq!(
+                now.bytes(volume).to_string(),
+                lab.report("lv_size", name),
+                "{name}"
+            );
+            assert_eq!(volume.uuid, lab.report("lv_uuid", name).replace('-', ""));
+            let mut tags = volume.tags.clone();
+            tags.sort_unstable();
+            assert_eq!(tags.join(","), lab.report("lv_tags", name));
+            assert!(volume.is_visible && volume.is_complete);
+        }
+        let VolumeKind::Thin { device, origin, .. } = &now.volumes["snap"].kind else {
+            panic!("{:?}", now.volumes["snap"]);
+        };
+        assert_eq!(device.to_string(), lab.report("thin_id", "snap"));
+        assert_eq!(origin.as_deref(), Some("thin"));
+        let old = VolumeKind::Snapshot {
+            origin: "linear".to_owned(),
+        };
+        assert_eq!(now.volumes["old"].kind, old);
+        let free: u64 = now.disks.values().map(|disk| disk.free).sum();
+        let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", &lab.group]);
+        assert_eq!(free.to_string(), reported.trim());
+    }
+
+    /// A new disk is found, and a removed group is reported as missing.
+    async fn disks_come_and_go(group: &Arc<Group>, vg: &str) {
+        let more = Lab::new(1, 100);
+        let disk = more.disks[0].path.to_str().unwrap();
+        lvm("vgremove", &[&more.group]);
+        lvm("vgextend", &[vg, disk]);
+        assert_eq!(group.now().await.unwrap().disks.len(), 4);
+        lvm("vgreduce", &[vg, disk]);
+        assert_eq!(group.now().await.unwrap().disks.len(), 3);
+        lvm("vgcreate", &[&more.group, disk]);
+    }
+
+    fn devices_are_found(group: &Group, now: &VolumeGroup) {
+        let devices = group.mapper().unwrap();
+        let mapped = devices.find(&now.mapped_uuid(&now.volumes["linear"]));
+        let mapped = mapped.unwrap().unwrap();
+        assert!(mapped.is_live && !mapped.is_suspended && mapped.open == 0);
+        let listed = devices.list(&format!("LVM-{}", now.uuid)).unwrap();
+        assert!(listed.contains(&mapped) && listed.len() > 10, "{listed:?}");
+    }
 }
 
 #[cfg(feature = "lab")]
 #[tokio::test]
 async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
-    use std::{fs, path::Path, sync::Arc};
+    use std::{fs, path::Path};
 
     use crate::testing::{Lab, lvm};
     let is_open = |disk: &Path| {
@@ -401,7 +410,7 @@ async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
     };
     let lab = Lab::new(2, 50);
     let [kept, reduced] = [0, 1].map(|disk| lab.disks[disk].path.as_path());
-    let group = Arc::new(crate::VolumeGroup::new(&lab.group));
+    let group = std::sync::Arc::new(crate::VolumeGroup::new(&lab.group));
     group.now().await.unwrap();
     assert!(is_open(kept) && is_open(reduced));
     lvm("vgreduce", &[&lab.group, reduced.to_str().unwrap()]);
