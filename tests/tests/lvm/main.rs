@@ -51,6 +51,8 @@ mod host;
 mod interruption;
 mod io_latency;
 mod layers;
+#[path = "../black_box/life.rs"]
+mod life;
 #[path = "../black_box/lost_state.rs"]
 mod lost_state;
 mod lvm_killed;
