@@ -207,159 +207,231 @@ impl Hostile {
             .collect()
     }
 
+    fn create_volume(&mut self) -> CreateVolumeRequest {
+        CreateVolumeRequest {
+            name: self.text(),
+            capacity_range: self.range(),
+            volume_capabilities: self.capabilities(),
+            parameters: self.map(),
+            secrets: self.map(),
+            volume_content_source: self.source(),
+            accessibility_requirements: Some(TopologyRequirement {
+                requisite: self.topologies(),
+                preferred: self.topologies(),
+            }),
+            mutable_parameters: self.map(),
+        }
+    }
+
+    fn delete_volume(&mut self) -> DeleteVolumeRequest {
+        DeleteVolumeRequest {
+            volume_id: self.text(),
+            secrets: self.map(),
+        }
+    }
+
+    fn attach(&mut self) -> ControllerPublishVolumeRequest {
+        ControllerPublishVolumeRequest {
+            volume_id: self.id(),
+            node_id: self.random.pick(&["", "node-a", "node-b", "\0"]).to_owned(),
+            volume_capability: self.maybe_capability(),
+            readonly: self.random.below(2) == 0,
+            ..ControllerPublishVolumeRequest::default()
+        }
+    }
+
+    fn detach(&mut self) -> ControllerUnpublishVolumeRequest {
+        ControllerUnpublishVolumeRequest {
+            volume_id: self.id(),
+            node_id: self.text(),
+            secrets: self.map(),
+        }
+    }
+
+    fn validate(&mut self) -> ValidateVolumeCapabilitiesRequest {
+        ValidateVolumeCapabilitiesRequest {
+            volume_id: self.id(),
+            volume_capabilities: self.capabilities(),
+            ..ValidateVolumeCapabilitiesRequest::default()
+        }
+    }
+
+    fn list_volumes(&mut self) -> ListVolumesRequest {
+        ListVolumesRequest {
+            max_entries: i32::try_from(self.number()).unwrap_or(-7),
+            starting_token: self.text(),
+        }
+    }
+
+    fn get_capacity(&mut self) -> GetCapacityRequest {
+        GetCapacityRequest {
+            volume_capabilities: self.capabilities(),
+            parameters: self.map(),
+            accessible_topology: Some(Topology {
+                segments: self.map(),
+            }),
+        }
+    }
+
+    fn create_snapshot(&mut self) -> CreateSnapshotRequest {
+        CreateSnapshotRequest {
+            source_volume_id: self.id(),
+            name: self.text(),
+            parameters: self.map(),
+            ..CreateSnapshotRequest::default()
+        }
+    }
+
+    fn delete_snapshot(&mut self) -> DeleteSnapshotRequest {
+        DeleteSnapshotRequest {
+            snapshot_id: self.text(),
+            secrets: self.map(),
+        }
+    }
+
+    fn list_snapshots(&mut self) -> ListSnapshotsRequest {
+        ListSnapshotsRequest {
+            snapshot_id: self.id(),
+            source_volume_id: self.id(),
+            starting_token: self.text(),
+            ..ListSnapshotsRequest::default()
+        }
+    }
+
+    fn get_snapshot(&mut self) -> GetSnapshotRequest {
+        GetSnapshotRequest {
+            snapshot_id: self.id(),
+            secrets: self.map(),
+        }
+    }
+
+    fn expand(&mut self) -> ControllerExpandVolumeRequest {
+        ControllerExpandVolumeRequest {
+            volume_id: self.id(),
+            capacity_range: self.range(),
+            volume_capability: self.maybe_capability(),
+            secrets: self.map(),
+        }
+    }
+
+    fn get_volume(&mut self) -> ControllerGetVolumeRequest {
+        ControllerGetVolumeRequest {
+            volume_id: self.id(),
+        }
+    }
+
+    fn modify(&mut self) -> ControllerModifyVolumeRequest {
+        ControllerModifyVolumeRequest {
+            volume_id: self.id(),
+            mutable_parameters: self.map(),
+            secrets: self.map(),
+        }
+    }
+
+    fn stage(&mut self) -> NodeStageVolumeRequest {
+        NodeStageVolumeRequest {
+            volume_id: self.id(),
+            staging_target_path: self.path(),
+            volume_capability: self.maybe_capability(),
+            ..NodeStageVolumeRequest::default()
+        }
+    }
+
+    fn unstage(&mut self) -> NodeUnstageVolumeRequest {
+        NodeUnstageVolumeRequest {
+            volume_id: self.id(),
+            staging_target_path: self.path(),
+        }
+    }
+
+    fn publish(&mut self) -> NodePublishVolumeRequest {
+        NodePublishVolumeRequest {
+            volume_id: self.id(),
+            staging_target_path: self.path(),
+            target_path: self.path(),
+            volume_capability: self.maybe_capability(),
+            readonly: self.random.below(2) == 0,
+            ..NodePublishVolumeRequest::default()
+        }
+    }
+
+    fn unpublish(&mut self) -> NodeUnpublishVolumeRequest {
+        NodeUnpublishVolumeRequest {
+            volume_id: self.id(),
+            target_path: self.path(),
+        }
+    }
+
+    fn stats(&mut self) -> NodeGetVolumeStatsRequest {
+        NodeGetVolumeStatsRequest {
+            volume_id: self.id(),
+            volume_path: self.path(),
+            staging_target_path: self.path(),
+        }
+    }
+
+    fn node_expand(&mut self) -> NodeExpandVolumeRequest {
+        NodeExpandVolumeRequest {
+            volume_id: self.id(),
+            volume_path: self.path(),
+            capacity_range: self.range(),
+            volume_capability: self.maybe_capability(),
+            ..NodeExpandVolumeRequest::default()
+        }
+    }
+
     /// One request to one of the RPCs.
     async fn send(&mut self, agent: &Agent) -> Result<(), Status> {
-        let (mut controller, mut node) = (agent.controller(), agent.node());
-        let (mut old_controller, mut old_node) = (controller_v0(agent), node_v0(agent));
+        // Each in the newest dialect and in an older one.
+        let mut controller = (agent.controller(), controller_v0(agent));
+        let mut node = (agent.node(), node_v0(agent));
         let is_old = self.random.below(3) == 0;
-        macro_rules! call {
-            ($client:ident.$rpc:ident($request:expr)) => {{
+        // The same numbers mean nearly the same in the older one.
+        macro_rules! either {
+            ($clients:ident.$rpc:ident($request:expr): $type:ident) => {{
                 let request = $request;
-                $client.$rpc(request).await.map(|_| ())
-            }};
-            // The same numbers mean nearly the same in an older dialect.
-            ($client:ident or $old:ident.$rpc:ident($request:ident $fields:tt)) => {{
-                let request = $request $fields;
                 if is_old {
                     let bytes = request.encode_to_vec();
-                    let request = v0::$request::decode(bytes.as_slice()).unwrap();
-                    $old.$rpc(request).await.map(|_| ())
+                    let request = v0::$type::decode(bytes.as_slice()).unwrap();
+                    $clients.1.$rpc(request).await.map(drop)
                 } else {
-                    $client.$rpc(request).await.map(|_| ())
+                    $clients.0.$rpc(request).await.map(drop)
                 }
             }};
         }
+        macro_rules! new {
+            ($clients:ident, $rpc:ident, $request:expr) => {{
+                let request = $request;
+                $clients.0.$rpc(request).await.map(drop)
+            }};
+        }
         match self.random.below(20) {
-            0 | 1 => call!(controller or old_controller.create_volume(CreateVolumeRequest {
-                name: self.text(),
-                capacity_range: self.range(),
-                volume_capabilities: self.capabilities(),
-                parameters: self.map(),
-                secrets: self.map(),
-                volume_content_source: self.source(),
-                accessibility_requirements: Some(TopologyRequirement {
-                    requisite: self.topologies(),
-                    preferred: self.topologies()
-                }),
-                mutable_parameters: self.map(),
-            })),
-            2 => call!(controller or old_controller.delete_volume(DeleteVolumeRequest {
-                volume_id: self.text(),
-                secrets: self.map()
-            })),
-            3 => call!(
-                controller or old_controller.controller_publish_volume(ControllerPublishVolumeRequest {
-                    volume_id: self.id(),
-                    node_id: self.random.pick(&["", "node-a", "node-b", "\0"]).to_owned(),
-                    volume_capability: self.maybe_capability(),
-                    readonly: self.random.below(2) == 0,
-                    ..ControllerPublishVolumeRequest::default()
-                })
-            ),
-            4 => call!(
-                controller or old_controller.controller_unpublish_volume(ControllerUnpublishVolumeRequest {
-                    volume_id: self.id(),
-                    node_id: self.text(),
-                    secrets: self.map()
-                })
-            ),
-            5 => call!(controller or old_controller.validate_volume_capabilities(
-                ValidateVolumeCapabilitiesRequest {
-                    volume_id: self.id(),
-                    volume_capabilities: self.capabilities(),
-                    ..ValidateVolumeCapabilitiesRequest::default()
-                }
-            )),
-            6 => call!(controller or old_controller.list_volumes(ListVolumesRequest {
-                max_entries: i32::try_from(self.number()).unwrap_or(-7),
-                starting_token: self.text()
-            })),
-            7 => call!(controller or old_controller.get_capacity(GetCapacityRequest {
-                volume_capabilities: self.capabilities(),
-                parameters: self.map(),
-                accessible_topology: Some(Topology {
-                    segments: self.map()
-                })
-            })),
-            8 => call!(controller or old_controller.create_snapshot(CreateSnapshotRequest {
-                source_volume_id: self.id(),
-                name: self.text(),
-                parameters: self.map(),
-                ..CreateSnapshotRequest::default()
-            })),
-            9 => call!(controller or old_controller.delete_snapshot(DeleteSnapshotRequest {
-                snapshot_id: self.text(),
-                secrets: self.map()
-            })),
-            10 => call!(controller or old_controller.list_snapshots(ListSnapshotsRequest {
-                snapshot_id: self.id(),
-                source_volume_id: self.id(),
-                starting_token: self.text(),
-                ..ListSnapshotsRequest::default()
-            })),
-            11 => call!(controller.get_snapshot(GetSnapshotRequest {
-                snapshot_id: self.id(),
-                secrets: self.map()
-            })),
-            12 => call!(
-                controller.controller_expand_volume(ControllerExpandVolumeRequest {
-                    volume_id: self.id(),
-                    capacity_range: self.range(),
-                    volume_capability: self.maybe_capability(),
-                    secrets: self.map()
-                })
-            ),
-            13 => call!(
-                controller.controller_get_volume(ControllerGetVolumeRequest {
-                    volume_id: self.id()
-                })
-            ),
-            14 => call!(
-                controller.controller_modify_volume(ControllerModifyVolumeRequest {
-                    volume_id: self.id(),
-                    mutable_parameters: self.map(),
-                    secrets: self.map()
-                })
-            ),
-            15 => call!(node or old_node.node_stage_volume(NodeStageVolumeRequest {
-                volume_id: self.id(),
-                staging_target_path: self.path(),
-                volume_capability: self.maybe_capability(),
-                ..NodeStageVolumeRequest::default()
-            })),
-            16 => call!(node or old_node.node_unstage_volume(NodeUnstageVolumeRequest {
-                volume_id: self.id(),
-                staging_target_path: self.path()
-            })),
-            17 => call!(node or old_node.node_publish_volume(NodePublishVolumeRequest {
-                volume_id: self.id(),
-                staging_target_path: self.path(),
-                target_path: self.path(),
-                volume_capability: self.maybe_capability(),
-                readonly: self.random.below(2) == 0,
-                ..NodePublishVolumeRequest::default()
-            })),
-            18 => call!(node or old_node.node_unpublish_volume(NodeUnpublishVolumeRequest {
-                volume_id: self.id(),
-                target_path: self.path()
-            })),
-            _ => {
-                if self.random.below(2) == 0 {
-                    call!(node.node_get_volume_stats(NodeGetVolumeStatsRequest {
-                        volume_id: self.id(),
-                        volume_path: self.path(),
-                        staging_target_path: self.path()
-                    }))
-                } else {
-                    call!(node.node_expand_volume(NodeExpandVolumeRequest {
-                        volume_id: self.id(),
-                        volume_path: self.path(),
-                        capacity_range: self.range(),
-                        volume_capability: self.maybe_capability(),
-                        ..NodeExpandVolumeRequest::default()
-                    }))
-                }
+            0 | 1 => either!(controller.create_volume(self.create_volume()): CreateVolumeRequest),
+            2 => either!(controller.delete_volume(self.delete_volume()): DeleteVolumeRequest),
+            3 => {
+                either!(controller.controller_publish_volume(self.attach()): ControllerPublishVolumeRequest)
             }
+            4 => {
+                either!(controller.controller_unpublish_volume(self.detach()): ControllerUnpublishVolumeRequest)
+            }
+            5 => {
+                either!(controller.validate_volume_capabilities(self.validate()): ValidateVolumeCapabilitiesRequest)
+            }
+            6 => either!(controller.list_volumes(self.list_volumes()): ListVolumesRequest),
+            7 => either!(controller.get_capacity(self.get_capacity()): GetCapacityRequest),
+            8 => either!(controller.create_snapshot(self.create_snapshot()): CreateSnapshotRequest),
+            9 => either!(controller.delete_snapshot(self.delete_snapshot()): DeleteSnapshotRequest),
+            10 => either!(controller.list_snapshots(self.list_snapshots()): ListSnapshotsRequest),
+            11 => new!(controller, get_snapshot, self.get_snapshot()),
+            12 => new!(controller, controller_expand_volume, self.expand()),
+            13 => new!(controller, controller_get_volume, self.get_volume()),
+            14 => new!(controller, controller_modify_volume, self.modify()),
+            15 => either!(node.node_stage_volume(self.stage()): NodeStageVolumeRequest),
+            16 => either!(node.node_unstage_volume(self.unstage()): NodeUnstageVolumeRequest),
+            17 => either!(node.node_publish_volume(self.publish()): NodePublishVolumeRequest),
+            18 => either!(node.node_unpublish_volume(self.unpublish()): NodeUnpublishVolumeRequest),
+            _ if self.random.below(2) == 0 => new!(node, node_get_volume_stats, self.stats()),
+            _ => new!(node, node_expand_volume, self.node_expand()),
         }
     }
 }
