@@ -450,29 +450,7 @@ async fn snapshots_of_0_3_are_ready_repeatable_and_listed() {
         .output();
     assert_eq!(code(take("full", &ids[2]).await), Code::ResourceExhausted);
     fs::remove_file(filler).unwrap();
-
-    let all = list(&mut client, "", ("", "", 0)).await.unwrap();
-    assert_eq!(all.entries.len(), 2, "what could not be made is not there");
-    for (filter, expected) in [
-        ((ids[0].as_str(), "", 0), vec![&one]),
-        (("", two.id.as_str(), 0), vec![&two]),
-        (("", UNKNOWN, 0), vec![]),
-    ] {
-        let found = list(&mut client, "", filter).await.unwrap();
-        let found: Vec<_> = found.entries.iter().map(|one| &one.snapshot).collect();
-        let expected: Vec<_> = expected.into_iter().cloned().map(Some).collect();
-        assert_eq!(found, expected.iter().collect::<Vec<_>>());
-    }
-    let first = list(&mut client, "", ("", "", 1)).await.unwrap();
-    assert!(first.entries.len() == 1 && !first.next_token.is_empty());
-    let second = list(&mut client, &first.next_token, ("", "", 1)).await;
-    let second = second.unwrap();
-    assert!(second.entries.len() == 1 && second.next_token.is_empty());
-    assert_ne!(second.entries, first.entries);
-    let wrong = list(&mut client, "nonsense", ("", "", 0)).await;
-    assert_eq!(code(wrong), Code::Aborted);
-    let wrong = list(&mut client, "", ("", "", -1)).await;
-    assert_eq!(code(wrong), Code::InvalidArgument);
+    snapshots_are_listed(&mut client, &one, &two).await;
     restored(&mut client, &one).await;
     for id in [one.id.as_str(), &one.id, UNKNOWN, "nonsense"] {
         let request = v0::DeleteSnapshotRequest {
@@ -483,6 +461,35 @@ async fn snapshots_of_0_3_are_ready_repeatable_and_listed() {
     }
     let left = list(&mut client, "", ("", "", 0)).await.unwrap();
     assert_eq!(left.entries.len(), 1);
+}
+
+async fn snapshots_are_listed(
+    client: &mut ControllerClient<Channel>,
+    one: &v0::Snapshot,
+    two: &v0::Snapshot,
+) {
+    let all = list(client, "", ("", "", 0)).await.unwrap();
+    assert_eq!(all.entries.len(), 2, "what could not be made is not there");
+    for (filter, expected) in [
+        ((one.source_volume_id.as_str(), "", 0), vec![one]),
+        (("", two.id.as_str(), 0), vec![two]),
+        (("", UNKNOWN, 0), vec![]),
+    ] {
+        let found = list(client, "", filter).await.unwrap();
+        let found: Vec<_> = found.entries.iter().map(|one| &one.snapshot).collect();
+        let expected: Vec<_> = expected.into_iter().cloned().map(Some).collect();
+        assert_eq!(found, expected.iter().collect::<Vec<_>>());
+    }
+    let first = list(client, "", ("", "", 1)).await.unwrap();
+    assert!(first.entries.len() == 1 && !first.next_token.is_empty());
+    let second = list(client, &first.next_token, ("", "", 1)).await;
+    let second = second.unwrap();
+    assert!(second.entries.len() == 1 && second.next_token.is_empty());
+    assert_ne!(second.entries, first.entries);
+    let wrong = list(client, "nonsense", ("", "", 0)).await;
+    assert_eq!(code(wrong), Code::Aborted);
+    let wrong = list(client, "", ("", "", -1)).await;
+    assert_eq!(code(wrong), Code::InvalidArgument);
 }
 
 #[tokio::test]

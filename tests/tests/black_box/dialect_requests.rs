@@ -110,10 +110,6 @@ async fn every_request_of_0_1_names_a_supported_version() {
 
 #[tokio::test]
 async fn old_dialects_say_who_and_what_they_are() {
-    use v0::{
-        controller_service_capability::{Type as ControllerType, rpc::Type as Rpc},
-        plugin_capability::{Type as PluginType, service::Type as Service},
-    };
     for attach in [false, true] {
         let arguments = attach.then(|| "--attach".to_owned());
         let options = Options {
@@ -121,78 +117,92 @@ async fn old_dialects_say_who_and_what_they_are() {
             ..Options::default()
         };
         let agent = Agent::with(Scratch::new(), options).await;
-        let info = ok(identity_v0(&agent)
-            .get_plugin_info(v0::GetPluginInfoRequest {})
-            .await);
-        let request = v0_1::GetPluginInfoRequest { version: VERSION };
-        let old = ok(identity_v0_1(&agent).get_plugin_info(request).await);
-        assert_eq!(
-            (&info.name, &info.vendor_version),
-            (&old.name, &old.vendor_version)
-        );
-        assert_eq!(info.name, "csi.drumlin.dev");
-        assert!(info.vendor_version.starts_with(env!("CARGO_PKG_VERSION")));
-        let ready = ok(identity_v0(&agent).probe(v0::ProbeRequest {}).await).ready;
-        assert_eq!(ready, Some(true));
-        let plugin = ok(identity_v0(&agent)
-            .get_plugin_capabilities(v0::GetPluginCapabilitiesRequest {})
-            .await);
-        let services = plugin.capabilities.into_iter().map(|one| match one.r#type {
-            Some(PluginType::Service(service)) => service.r#type(),
-            None => Service::Unknown,
-        });
-        let services: Vec<Service> = services.collect();
-        let wanted = vec![
-            Service::ControllerService,
-            Service::AccessibilityConstraints,
-        ];
-        assert_eq!(services, wanted);
-        let offered = ok(controller_v0(&agent)
-            .controller_get_capabilities(v0::ControllerGetCapabilitiesRequest {})
-            .await);
-        let offered = offered
-            .capabilities
-            .into_iter()
-            .map(|one| match one.r#type {
-                Some(ControllerType::Rpc(rpc)) => rpc.r#type(),
-                None => Rpc::Unknown,
-            });
-        let offered: Vec<Rpc> = offered.collect();
-        let mut wanted = vec![
-            Rpc::CreateDeleteVolume,
-            Rpc::ListVolumes,
-            Rpc::GetCapacity,
-            Rpc::CreateDeleteSnapshot,
-            Rpc::ListSnapshots,
-        ];
-        wanted.extend(attach.then_some(Rpc::PublishUnpublishVolume));
-        assert_eq!(offered, wanted);
-        let request = v0_1::ControllerGetCapabilitiesRequest { version: VERSION };
-        let old = ok(controller_v0_1(&agent)
-            .controller_get_capabilities(request)
-            .await);
-        assert_eq!(old.capabilities.len(), if attach { 4 } else { 3 });
-        let mut node = node_v0(&agent);
-        let staging = ok(node
-            .node_get_capabilities(v0::NodeGetCapabilitiesRequest {})
-            .await);
-        assert_eq!(staging.capabilities.len(), 1);
-        let info = ok(node.node_get_info(v0::NodeGetInfoRequest {}).await);
-        let here = info.accessible_topology.unwrap().segments;
-        assert_eq!(here["topology.drumlin.dev/node"], "node-a");
-        let id = ok(node.node_get_id(v0::NodeGetIdRequest {}).await).node_id;
-        let request = v0_1::GetNodeIdRequest { version: VERSION };
-        let old = ok(node_v0_1(&agent).get_node_id(request).await).node_id;
-        assert_eq!([id.as_str(), &info.node_id, &old], ["node-a"; 3]);
-        let request = v0_1::NodeGetCapabilitiesRequest { version: VERSION };
-        let nothing = ok(node_v0_1(&agent).node_get_capabilities(request).await);
-        assert!(nothing.capabilities.is_empty());
+        the_plugin_is_known(&agent).await;
+        the_controller_says_what_it_can(&agent, attach).await;
+        the_node_says_what_it_is(&agent).await;
         let request = v0_1::NodeProbeRequest { version: VERSION };
         ok(node_v0_1(&agent).node_probe(request).await);
         let request = v0_1::ControllerProbeRequest { version: VERSION };
         ok(controller_v0_1(&agent).controller_probe(request).await);
         capacity_and_capabilities(&agent).await;
     }
+}
+
+async fn the_plugin_is_known(agent: &Agent) {
+    use v0::plugin_capability::{Type, service::Type as Service};
+    let info = ok(identity_v0(agent)
+        .get_plugin_info(v0::GetPluginInfoRequest {})
+        .await);
+    let request = v0_1::GetPluginInfoRequest { version: VERSION };
+    let old = ok(identity_v0_1(agent).get_plugin_info(request).await);
+    assert_eq!(
+        (&info.name, &info.vendor_version),
+        (&old.name, &old.vendor_version)
+    );
+    assert_eq!(info.name, "csi.drumlin.dev");
+    assert!(info.vendor_version.starts_with(env!("CARGO_PKG_VERSION")));
+    let ready = ok(identity_v0(agent).probe(v0::ProbeRequest {}).await).ready;
+    assert_eq!(ready, Some(true));
+    let plugin = ok(identity_v0(agent)
+        .get_plugin_capabilities(v0::GetPluginCapabilitiesRequest {})
+        .await);
+    let services = plugin.capabilities.into_iter().map(|one| match one.r#type {
+        Some(Type::Service(service)) => service.r#type(),
+        None => Service::Unknown,
+    });
+    let services: Vec<Service> = services.collect();
+    let wanted = vec![
+        Service::ControllerService,
+        Service::AccessibilityConstraints,
+    ];
+    assert_eq!(services, wanted);
+}
+
+async fn the_controller_says_what_it_can(agent: &Agent, attach: bool) {
+    use v0::controller_service_capability::{Type, rpc::Type as Rpc};
+    let offered = ok(controller_v0(agent)
+        .controller_get_capabilities(v0::ControllerGetCapabilitiesRequest {})
+        .await);
+    let offered = offered
+        .capabilities
+        .into_iter()
+        .map(|one| match one.r#type {
+            Some(Type::Rpc(rpc)) => rpc.r#type(),
+            None => Rpc::Unknown,
+        });
+    let offered: Vec<Rpc> = offered.collect();
+    let mut wanted = vec![
+        Rpc::CreateDeleteVolume,
+        Rpc::ListVolumes,
+        Rpc::GetCapacity,
+        Rpc::CreateDeleteSnapshot,
+        Rpc::ListSnapshots,
+    ];
+    wanted.extend(attach.then_some(Rpc::PublishUnpublishVolume));
+    assert_eq!(offered, wanted);
+    let request = v0_1::ControllerGetCapabilitiesRequest { version: VERSION };
+    let old = ok(controller_v0_1(agent)
+        .controller_get_capabilities(request)
+        .await);
+    assert_eq!(old.capabilities.len(), if attach { 4 } else { 3 });
+}
+
+async fn the_node_says_what_it_is(agent: &Agent) {
+    let mut node = node_v0(agent);
+    let staging = ok(node
+        .node_get_capabilities(v0::NodeGetCapabilitiesRequest {})
+        .await);
+    assert_eq!(staging.capabilities.len(), 1);
+    let info = ok(node.node_get_info(v0::NodeGetInfoRequest {}).await);
+    let here = info.accessible_topology.unwrap().segments;
+    assert_eq!(here["topology.drumlin.dev/node"], "node-a");
+    let id = ok(node.node_get_id(v0::NodeGetIdRequest {}).await).node_id;
+    let request = v0_1::GetNodeIdRequest { version: VERSION };
+    let old = ok(node_v0_1(agent).get_node_id(request).await).node_id;
+    assert_eq!([id.as_str(), &info.node_id, &old], ["node-a"; 3]);
+    let request = v0_1::NodeGetCapabilitiesRequest { version: VERSION };
+    let nothing = ok(node_v0_1(agent).node_get_capabilities(request).await);
+    assert!(nothing.capabilities.is_empty());
 }
 
 async fn capacity_and_capabilities(agent: &Agent) {
@@ -251,14 +261,44 @@ async fn capacity_and_capabilities(agent: &Agent) {
 #[tokio::test]
 async fn malformed_requests_name_the_field() {
     let agent = Agent::start().await;
-    let (mut new, mut old) = (controller_v0(&agent), controller_v0_1(&agent));
-    let right = v0::CreateVolumeRequest {
-        name: "v".to_owned(),
-        volume_capabilities: vec![capability_v0(Use::Mounted)],
-        ..v0::CreateVolumeRequest::default()
-    };
+    let mut new = controller_v0(&agent);
+    for (request, field) in malformed_creates() {
+        let message = refused(new.create_volume(request).await, Code::InvalidArgument);
+        assert!(message.contains(field), "{field}: {message}");
+    }
+    ranges_of_0_1_are_refused(&agent).await;
+    assert_eq!(Dialect::V1.list(&agent).await, vec![]);
+    let (id, _) = Dialect::V0
+        .create(&agent, "v", 16, Use::Mounted)
+        .await
+        .unwrap();
+    let (staging, target) = paths(&agent, "v");
+    for (target, capability, field) in [
+        ("", Some(capability_v0(Use::Mounted)), "target_path"),
+        ("relative", Some(capability_v0(Use::Mounted)), "target_path"),
+        (target.as_str(), None, "volume_capability"),
+    ] {
+        let request = v0::NodePublishVolumeRequest {
+            volume_capability: capability,
+            ..publish_v0(&id, (&staging, target), Use::Mounted)
+        };
+        let answer = node_v0(&agent).node_publish_volume(request).await;
+        let message = refused(answer, Code::InvalidArgument);
+        assert!(message.contains(field), "{field}: {message}");
+    }
+    let request = publish_v0_1("", &target, Use::Mounted);
+    let answer = node_v0_1(&agent).node_publish_volume(request).await;
+    assert!(refused(answer, Code::InvalidArgument).contains("volume_id"));
+}
+
+/// Requests of 0.3 in which one field is wrong, and which.
+fn malformed_creates() -> Vec<(v0::CreateVolumeRequest, &'static str)> {
     let changed = |change: &dyn Fn(&mut v0::CreateVolumeRequest)| {
-        let mut request = right.clone();
+        let mut request = v0::CreateVolumeRequest {
+            name: "v".to_owned(),
+            volume_capabilities: vec![capability_v0(Use::Mounted)],
+            ..v0::CreateVolumeRequest::default()
+        };
         change(&mut request);
         request
     };
@@ -268,7 +308,7 @@ async fn malformed_requests_name_the_field() {
             limit_bytes,
         })
     };
-    for (request, field) in [
+    vec![
         (changed(&|request| request.name.clear()), "name"),
         (
             changed(&|request| request.volume_capabilities.clear()),
@@ -304,10 +344,11 @@ async fn malformed_requests_name_the_field() {
             }),
             "volume_content_source.type",
         ),
-    ] {
-        let message = refused(new.create_volume(request).await, Code::InvalidArgument);
-        assert!(message.contains(field), "{field}: {message}");
-    }
+    ]
+}
+
+async fn ranges_of_0_1_are_refused(agent: &Agent) {
+    let mut old = controller_v0_1(agent);
     let range = |required_bytes, limit_bytes| v0_1::CreateVolumeRequest {
         version: VERSION,
         name: "v".to_owned(),
@@ -327,28 +368,6 @@ async fn malformed_requests_name_the_field() {
         let message = refused(old.create_volume(request).await, code);
         assert!(message.contains("capacity_range"), "{message}");
     }
-    assert_eq!(Dialect::V1.list(&agent).await, vec![]);
-    let (id, _) = Dialect::V0
-        .create(&agent, "v", 16, Use::Mounted)
-        .await
-        .unwrap();
-    let (staging, target) = paths(&agent, "v");
-    for (target, capability, field) in [
-        ("", Some(capability_v0(Use::Mounted)), "target_path"),
-        ("relative", Some(capability_v0(Use::Mounted)), "target_path"),
-        (target.as_str(), None, "volume_capability"),
-    ] {
-        let request = v0::NodePublishVolumeRequest {
-            volume_capability: capability,
-            ..publish_v0(&id, (&staging, target), Use::Mounted)
-        };
-        let answer = node_v0(&agent).node_publish_volume(request).await;
-        let message = refused(answer, Code::InvalidArgument);
-        assert!(message.contains(field), "{field}: {message}");
-    }
-    let request = publish_v0_1("", &target, Use::Mounted);
-    let answer = node_v0_1(&agent).node_publish_volume(request).await;
-    assert!(refused(answer, Code::InvalidArgument).contains("volume_id"));
 }
 
 #[tokio::test]
@@ -417,12 +436,16 @@ async fn lists_of_old_dialects_have_pages() {
     };
     let one = ok(controller_v0(&agent).list_snapshots(request).await).entries;
     assert_eq!(one[0].snapshot.as_ref(), Some(&snapshots[0]));
+    unknown_tokens_are_refused(&agent).await;
+}
+
+async fn unknown_tokens_are_refused(agent: &Agent) {
     let request = v0::ListVolumesRequest {
         starting_token: "nonsense".to_owned(),
         ..v0::ListVolumesRequest::default()
     };
     refused(
-        controller_v0(&agent).list_volumes(request).await,
+        controller_v0(agent).list_volumes(request).await,
         Code::Aborted,
     );
     let request = v0::ListSnapshotsRequest {
@@ -430,7 +453,7 @@ async fn lists_of_old_dialects_have_pages() {
         ..v0::ListSnapshotsRequest::default()
     };
     refused(
-        controller_v0(&agent).list_snapshots(request).await,
+        controller_v0(agent).list_snapshots(request).await,
         Code::Aborted,
     );
     let request = v0_1::ListVolumesRequest {
@@ -439,7 +462,7 @@ async fn lists_of_old_dialects_have_pages() {
         ..v0_1::ListVolumesRequest::default()
     };
     refused(
-        controller_v0_1(&agent).list_volumes(request).await,
+        controller_v0_1(agent).list_volumes(request).await,
         Code::Aborted,
     );
 }

@@ -238,46 +238,58 @@ async fn the_old_codes_hold_for_the_callers_of_old_texts() {
     Dialect::V0_1.unmount(&agent, "v", &id).await;
 }
 
+fn attach_v0(id: &str, node: &str) -> v0::ControllerPublishVolumeRequest {
+    v0::ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        volume_capability: Some(capability_v0(Use::Mounted)),
+        ..v0::ControllerPublishVolumeRequest::default()
+    }
+}
+
+fn attach_v0_1(id: &str, node: &str) -> v0_1::ControllerPublishVolumeRequest {
+    v0_1::ControllerPublishVolumeRequest {
+        version: VERSION,
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        volume_capability: Some(capability_v0_1(Use::Mounted)),
+        ..v0_1::ControllerPublishVolumeRequest::default()
+    }
+}
+
+fn detach_v0(id: &str, node: &str) -> v0::ControllerUnpublishVolumeRequest {
+    v0::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        ..v0::ControllerUnpublishVolumeRequest::default()
+    }
+}
+
+fn detach_v0_1(id: &str, node: &str) -> v0_1::ControllerUnpublishVolumeRequest {
+    v0_1::ControllerUnpublishVolumeRequest {
+        version: VERSION,
+        volume_id: id.to_owned(),
+        node_id: node.to_owned(),
+        ..v0_1::ControllerUnpublishVolumeRequest::default()
+    }
+}
+
 #[tokio::test]
 async fn the_controller_publishes_by_old_texts() {
     let agent = attaching().await;
     let unknown = "node-a/default/00000000-0000-5000-8000-000000000000";
     let made = Dialect::V0.create(&agent, "v", 16, Use::Mounted).await;
     let (id, _) = made.unwrap();
-    let publish_new = |id: &str, node: &str| v0::ControllerPublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        volume_capability: Some(capability_v0(Use::Mounted)),
-        ..v0::ControllerPublishVolumeRequest::default()
-    };
-    let publish_old = |id: &str, node: &str| v0_1::ControllerPublishVolumeRequest {
-        version: VERSION,
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        volume_capability: Some(capability_v0_1(Use::Mounted)),
-        ..v0_1::ControllerPublishVolumeRequest::default()
-    };
-    let unpublish_new = |id: &str, node: &str| v0::ControllerUnpublishVolumeRequest {
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        ..v0::ControllerUnpublishVolumeRequest::default()
-    };
-    let unpublish_old = |id: &str, node: &str| v0_1::ControllerUnpublishVolumeRequest {
-        version: VERSION,
-        volume_id: id.to_owned(),
-        node_id: node.to_owned(),
-        ..v0_1::ControllerUnpublishVolumeRequest::default()
-    };
     let (mut new, mut old) = (controller_v0(&agent), controller_v0_1(&agent));
     let (_, target) = paths(&agent, "v");
     for (volume, node) in [(unknown, "node-a"), (id.as_str(), "node-b")] {
-        let answer = new.controller_publish_volume(publish_new(volume, node));
+        let answer = new.controller_publish_volume(attach_v0(volume, node));
         refused(answer.await, Code::NotFound);
-        let answer = old.controller_publish_volume(publish_old(volume, node));
+        let answer = old.controller_publish_volume(attach_v0_1(volume, node));
         refused(answer.await, Code::NotFound);
-        let answer = new.controller_unpublish_volume(unpublish_new(volume, node));
+        let answer = new.controller_unpublish_volume(detach_v0(volume, node));
         refused(answer.await, Code::NotFound);
-        let answer = old.controller_unpublish_volume(unpublish_old(volume, node));
+        let answer = old.controller_unpublish_volume(detach_v0_1(volume, node));
         refused(answer.await, Code::NotFound);
     }
     // Not published, the node has no use for it.
@@ -288,41 +300,32 @@ async fn the_controller_publishes_by_old_texts() {
         Code::FailedPrecondition,
     );
     ok(new
-        .controller_publish_volume(publish_new(&id, "node-a"))
+        .controller_publish_volume(attach_v0(&id, "node-a"))
         .await);
-    let again = old.controller_publish_volume(publish_old(&id, "node-a"));
+    let again = old.controller_publish_volume(attach_v0_1(&id, "node-a"));
     assert!(!ok(again.await).publish_volume_info.is_empty());
     let other = v0::ControllerPublishVolumeRequest {
         readonly: true,
-        ..publish_new(&id, "node-a")
+        ..attach_v0(&id, "node-a")
     };
     refused(
         new.controller_publish_volume(other).await,
         Code::AlreadyExists,
     );
-    for message in [
-        refused(
-            new.controller_publish_volume(publish_new(&id, "node-b"))
-                .await,
-            Code::FailedPrecondition,
-        ),
-        refused(
-            old.controller_publish_volume(publish_old(&id, "node-b"))
-                .await,
-            Code::FailedPrecondition,
-        ),
-    ] {
+    let answer = new.controller_publish_volume(attach_v0(&id, "node-b"));
+    let first = refused(answer.await, Code::FailedPrecondition);
+    let answer = old.controller_publish_volume(attach_v0_1(&id, "node-b"));
+    let second = refused(answer.await, Code::FailedPrecondition);
+    for message in [first, second] {
         assert!(message.contains("node-a"), "{message}");
     }
     Dialect::V0_1.mount(&agent, "v", &id, Use::Mounted).await;
     Dialect::V0_1.unmount(&agent, "v", &id).await;
     for node in ["node-a", ""] {
         ok(old
-            .controller_unpublish_volume(unpublish_old(&id, node))
+            .controller_unpublish_volume(detach_v0_1(&id, node))
             .await);
-        ok(new
-            .controller_unpublish_volume(unpublish_new(&id, node))
-            .await);
+        ok(new.controller_unpublish_volume(detach_v0(&id, node)).await);
     }
     Dialect::V0.delete(&agent, &id).await;
 }
