@@ -45,23 +45,7 @@ async fn a_volume_is_used_where_and_how_it_was_published() {
             .await,
         Code::FailedPrecondition,
     );
-    let read_only = ControllerPublishVolumeRequest {
-        readonly: true,
-        ..attach(&id, &plain)
-    };
-    for _ in 0..2 {
-        ok(agent
-            .controller()
-            .controller_publish_volume(read_only.clone())
-            .await);
-    }
-    refused(
-        agent
-            .controller()
-            .controller_publish_volume(attach(&id, &plain))
-            .await,
-        Code::AlreadyExists,
-    );
+    published_read_only(&agent, &id).await;
     refused(
         agent.controller().delete_volume(delete(&id)).await,
         Code::FailedPrecondition,
@@ -88,21 +72,7 @@ async fn a_volume_is_used_where_and_how_it_was_published() {
         "published read-only"
     );
     unmount(&agent, &id, &(staging, target)).await;
-    let got = ok(agent
-        .controller()
-        .controller_get_volume(ControllerGetVolumeRequest {
-            volume_id: id.clone(),
-        })
-        .await);
-    assert_eq!(got.status.unwrap().published_node_ids, ["node-a"]);
-    let all = ok(agent
-        .controller()
-        .list_volumes(ListVolumesRequest::default())
-        .await);
-    assert_eq!(
-        all.entries[0].status.clone().unwrap().published_node_ids,
-        ["node-a"]
-    );
+    its_node_is_told(&agent, &id).await;
     for _ in 0..2 {
         ok(agent
             .controller()
@@ -114,6 +84,46 @@ async fn a_volume_is_used_where_and_how_it_was_published() {
         .controller()
         .controller_unpublish_volume(detach(&id))
         .await);
+}
+
+/// Publishes a volume read-only by the controller, twice, and not otherwise.
+async fn published_read_only(agent: &Agent, id: &str) {
+    let plain = mounted("ext4");
+    let read_only = ControllerPublishVolumeRequest {
+        readonly: true,
+        ..attach(id, &plain)
+    };
+    for _ in 0..2 {
+        ok(agent
+            .controller()
+            .controller_publish_volume(read_only.clone())
+            .await);
+    }
+    refused(
+        agent
+            .controller()
+            .controller_publish_volume(attach(id, &plain))
+            .await,
+        Code::AlreadyExists,
+    );
+}
+
+async fn its_node_is_told(agent: &Agent, id: &str) {
+    let got = ok(agent
+        .controller()
+        .controller_get_volume(ControllerGetVolumeRequest {
+            volume_id: id.to_owned(),
+        })
+        .await);
+    assert_eq!(got.status.unwrap().published_node_ids, ["node-a"]);
+    let all = ok(agent
+        .controller()
+        .list_volumes(ListVolumesRequest::default())
+        .await);
+    assert_eq!(
+        all.entries[0].status.clone().unwrap().published_node_ids,
+        ["node-a"]
+    );
 }
 
 #[tokio::test]

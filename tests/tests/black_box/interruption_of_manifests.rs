@@ -18,80 +18,57 @@ type Step = (Vec<(&'static str, String)>, Vec<&'static str>);
 
 /// What is said to the reconciler, a step at a time, each with what status must show then.
 fn story(root: &str) -> Vec<Step> {
-    let volume = |name: &str, annotation: &str, spec: &str| {
-        format!(
-            "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\nspec: {{{spec}}}\n"
-        )
-    };
-    let snapshot = |annotation: &str| {
-        format!(
-            "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata: {{name: s, annotations: {{{annotation}}}}}\nspec: {{source: {{volumeName: v}}}}\n"
-        )
-    };
     let absent = "drumlin.dev/state: absent";
     let at = |path: &str| {
         format!("fsType: xfs, deletionPolicy: Delete, mount: {{path: {root}/targets/{path}}}")
     };
     let restored = |annotation: &str| {
-        volume(
-            "r",
-            annotation,
-            &format!("capacity: 400Mi, source: {{snapshotName: s}}, {}", at("r")),
-        )
+        let spec = format!("capacity: 400Mi, source: {{snapshotName: s}}, {}", at("r"));
+        volume_file("r", annotation, &spec)
     };
+    let unmounted = "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete";
     vec![
         (
             vec![(
                 "v.yaml",
-                volume("v", "", &format!("capacity: 300Mi, {}", at("one"))),
+                volume_file("v", "", &format!("capacity: 300Mi, {}", at("one"))),
             )],
             vec!["Published"],
         ),
         (
-            vec![("s.yaml", snapshot("")), ("r.yaml", restored(""))],
+            vec![("s.yaml", snapshot_file("")), ("r.yaml", restored(""))],
             vec!["SnapshotReady", "400Mi at"],
         ),
         (
             vec![(
                 "v.yaml",
-                volume("v", "", &format!("capacity: 350Mi, {}", at("two"))),
+                volume_file("v", "", &format!("capacity: 350Mi, {}", at("two"))),
             )],
             vec!["350Mi at", "two"],
         ),
         (
-            vec![("k.yaml", volume("k", "", "capacity: 16Mi, fsType: ext4"))],
+            vec![(
+                "k.yaml",
+                volume_file("k", "", "capacity: 16Mi, fsType: ext4"),
+            )],
             vec!["not mounted"],
         ),
         (
             vec![(
                 "k.yaml",
-                volume("k", absent, "capacity: 16Mi, fsType: ext4"),
+                volume_file("k", absent, "capacity: 16Mi, fsType: ext4"),
             )],
             vec!["Released"],
         ),
         (
-            vec![(
-                "v.yaml",
-                volume(
-                    "v",
-                    "",
-                    "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete",
-                ),
-            )],
+            vec![("v.yaml", volume_file("v", "", unmounted))],
             vec!["350Mi, not mounted"],
         ),
         (
             vec![
-                ("s.yaml", snapshot(absent)),
+                ("s.yaml", snapshot_file(absent)),
                 ("r.yaml", restored(absent)),
-                (
-                    "v.yaml",
-                    volume(
-                        "v",
-                        absent,
-                        "capacity: 350Mi, fsType: xfs, deletionPolicy: Delete",
-                    ),
-                ),
+                ("v.yaml", volume_file("v", absent, unmounted)),
             ],
             vec![
                 "Volume    default    v     False  -         -      Deleted",
@@ -100,6 +77,19 @@ fn story(root: &str) -> Vec<Step> {
             ],
         ),
     ]
+}
+
+fn volume_file(name: &str, annotation: &str, spec: &str) -> String {
+    format!(
+        "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {{name: {name}, annotations: {{{annotation}}}}}\nspec: {{{spec}}}\n"
+    )
+}
+
+/// A snapshot of `v`.
+fn snapshot_file(annotation: &str) -> String {
+    format!(
+        "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata: {{name: s, annotations: {{{annotation}}}}}\nspec: {{source: {{volumeName: v}}}}\n"
+    )
 }
 
 /// Two volumes in a group, a snapshot of both, a volume made from it, one that leaves the group, and the end of all.

@@ -345,31 +345,7 @@ async fn hostile_and_wrong_paths_are_named_and_left_alone() {
     let plain = mounted("ext4");
     let id = volume(&agent, "v", 32, &plain).await;
     let (staging, target) = paths(&agent, "v");
-    for path in [
-        "relative",
-        "/",
-        "/tmp/../etc/x",
-        "/tmp/a\nb",
-        "/tmp/a\0b",
-        "/tmp/./x",
-    ] {
-        let message = refused(
-            agent
-                .node()
-                .node_stage_volume(stage(&id, path, &plain))
-                .await,
-            Code::InvalidArgument,
-        );
-        assert!(message.starts_with("staging_target_path"), "{message}");
-        let message = refused(
-            agent
-                .node()
-                .node_publish_volume(publish(&id, (&staging, path), &plain))
-                .await,
-            Code::InvalidArgument,
-        );
-        assert!(message.starts_with("target_path"), "{message}");
-    }
+    malformed_paths_are_named(&agent, &id, &staging).await;
     let file = text(agent.path("file"));
     fs::write(&file, "precious").unwrap();
     refused(
@@ -407,25 +383,57 @@ async fn hostile_and_wrong_paths_are_named_and_left_alone() {
         );
     }
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
-    // A mount point that is somebody else's.
+    a_foreign_mount_point_is_left_alone(&agent, &id, &staging).await;
+}
+
+async fn malformed_paths_are_named(agent: &Agent, id: &str, staging: &str) {
+    let plain = mounted("ext4");
+    for path in [
+        "relative",
+        "/",
+        "/tmp/../etc/x",
+        "/tmp/a\nb",
+        "/tmp/a\0b",
+        "/tmp/./x",
+    ] {
+        let message = refused(
+            agent
+                .node()
+                .node_stage_volume(stage(id, path, &plain))
+                .await,
+            Code::InvalidArgument,
+        );
+        assert!(message.starts_with("staging_target_path"), "{message}");
+        let message = refused(
+            agent
+                .node()
+                .node_publish_volume(publish(id, (staging, path), &plain))
+                .await,
+            Code::InvalidArgument,
+        );
+        assert!(message.starts_with("target_path"), "{message}");
+    }
+}
+
+async fn a_foreign_mount_point_is_left_alone(agent: &Agent, id: &str, staging: &str) {
     let taken = text(agent.scratch.directory("taken"));
     run("mount", &["-t", "tmpfs", "tmpfs", &taken]);
     refused(
         agent
             .node()
-            .node_publish_volume(publish(&id, (&staging, &taken), &plain))
+            .node_publish_volume(publish(id, (staging, &taken), &mounted("ext4")))
             .await,
         Code::FailedPrecondition,
     );
     refused(
         agent
             .node()
-            .node_unpublish_volume(unpublish(&id, &taken))
+            .node_unpublish_volume(unpublish(id, &taken))
             .await,
         Code::FailedPrecondition,
     );
     refused(
-        agent.node().node_unstage_volume(unstage(&id, &taken)).await,
+        agent.node().node_unstage_volume(unstage(id, &taken)).await,
         Code::FailedPrecondition,
     );
     refused(
