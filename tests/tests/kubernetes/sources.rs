@@ -39,26 +39,41 @@ fn step(
 
 /// The scenarios. `NODE` is the node's name, `ROOT` a directory of the test's.
 fn table() -> Vec<Step> {
-    let block = "volumeMode: Block\n  deletionPolicy: Delete";
-    let volume = |capacity: &str, more: &str| {
-        format!("labels: {{app: pg}}\nspec:\n  nodeName: NODE\n  capacity: {capacity}\n  {more}")
-    };
-    let absent = |rest: &str| format!("annotations: {{drumlin.dev/state: absent}}\n  {rest}");
-    let from = |source: &str, capacity: &str| {
-        format!(
-            "labels: {{}}\nspec:\n  nodeName: NODE\n  capacity: {capacity}\n  {block}\n  source: {{{source}}}"
-        )
-    };
-    let spec = |spec: &str| format!("labels: {{}}\nspec:\n  {spec}");
+    let parts = [sizes_and_mounts(), copies(), groups(), ends()];
+    parts.into_iter().flatten().collect()
+}
+
+/// A raw volume that goes with its object.
+const BLOCK: &str = "volumeMode: Block\n  deletionPolicy: Delete";
+
+fn volume(capacity: &str, more: &str) -> String {
+    format!("labels: {{app: pg}}\nspec:\n  nodeName: NODE\n  capacity: {capacity}\n  {more}")
+}
+
+fn from(source: &str, capacity: &str) -> String {
+    format!(
+        "labels: {{}}\nspec:\n  nodeName: NODE\n  capacity: {capacity}\n  {BLOCK}\n  source: {{{source}}}"
+    )
+}
+
+fn spec(spec: &str) -> String {
+    format!("labels: {{}}\nspec:\n  {spec}")
+}
+
+fn absent(rest: &str) -> String {
+    format!("annotations: {{drumlin.dev/state: absent}}\n  {rest}")
+}
+
+fn sizes_and_mounts() -> Vec<Step> {
     vec![
         step(
             "a",
-            &[("Volume", "data", &volume("8Mi", block))],
+            &[("Volume", "data", &volume("8Mi", BLOCK))],
             &[("Volume/data", "Created")],
         ),
         step(
             "a",
-            &[("Volume", "data", &volume("16Mi", block))],
+            &[("Volume", "data", &volume("16Mi", BLOCK))],
             &[("Volume/data", "Created")],
         ),
         step(
@@ -90,6 +105,11 @@ fn table() -> Vec<Step> {
             )],
             &[("Volume/mounted", "Created")],
         ),
+    ]
+}
+
+fn copies() -> Vec<Step> {
+    vec![
         // Before its source is there.
         step(
             "b",
@@ -118,6 +138,11 @@ fn table() -> Vec<Step> {
             &[("Volume", "small", &from("snapshotName: one", "8Mi"))],
             &[("Volume/small", "InvalidArgument")],
         ),
+    ]
+}
+
+fn groups() -> Vec<Step> {
+    vec![
         step(
             "f",
             &[(
@@ -165,6 +190,11 @@ fn table() -> Vec<Step> {
             )],
             &[("Volume/nobody", "InvalidArgument")],
         ),
+    ]
+}
+
+fn ends() -> Vec<Step> {
+    vec![
         step(
             "h",
             &[(
@@ -190,7 +220,7 @@ fn table() -> Vec<Step> {
         ),
         step(
             "a",
-            &[("Volume", "data", &absent(&volume("16Mi", block)))],
+            &[("Volume", "data", &absent(&volume("16Mi", BLOCK)))],
             &[("Volume/data", "Deleted")],
         ),
         step(

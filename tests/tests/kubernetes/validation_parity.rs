@@ -32,8 +32,38 @@ fn kinds() -> Vec<(Value, Vec<Field>)> {
             "spec": spec,
         })
     };
+    let members = json!([member("Volume", "a")]);
+    let kinds = [
+        (
+            object("Volume", json!({"nodeName": "n", "capacity": "1Gi"})),
+            [sizes_and_names(), sources_and_mounts()].concat(),
+        ),
+        (
+            object("VolumeGroup", json!({"nodeName": "n", "members": members})),
+            fields_of_groups(),
+        ),
+        (
+            object("Snapshot", json!({"source": {"volumeName": "v"}})),
+            fields_of_snapshots(),
+        ),
+        (
+            object("GroupSnapshot", json!({"groupName": "g"})),
+            vec![(
+                "/spec/groupName",
+                vec![json!("h"), json!(""), json!(null), json!("A B"), json!(1)],
+            )],
+        ),
+    ];
+    let kinds = kinds.into_iter();
+    kinds
+        .map(|(object, own)| (object, [own, shared()].concat()))
+        .collect()
+}
+
+/// The fields that every kind has.
+fn shared() -> Vec<Field> {
     let long = "x".repeat(254);
-    let shared = vec![
+    vec![
         (
             "/metadata/name",
             vec![json!("b.c"), json!("Bad_Name"), json!("-a"), json!(long)],
@@ -72,151 +102,147 @@ fn kinds() -> Vec<(Value, Vec<Field>)> {
         ),
         ("/spec/colour", vec![json!("red")]),
         ("/apiVersion", vec![json!("drumlin.dev/v1")]),
-    ];
-    let member = |kind: &str, name: &str| json!({"kind": kind, "name": name});
+    ]
+}
+
+/// Fields of a volume that are a word.
+fn sizes_and_names() -> Vec<Field> {
+    vec![
+        (
+            "/spec/capacity",
+            vec![
+                json!("10Gi"),
+                json!("10GB"),
+                json!("1e3"),
+                json!("0"),
+                json!("-1Gi"),
+                json!(10),
+                json!(""),
+                json!("1.5Gi"),
+                json!("100m"),
+                json!("9E"),
+                json!("1 Gi"),
+                json!(null),
+                json!("+1Gi"),
+                json!("0x10"),
+                json!(".5Gi"),
+                json!("5."),
+            ],
+        ),
+        (
+            "/spec/volumeMode",
+            vec![json!("Block"), json!("Filesystem"), json!("block")],
+        ),
+        (
+            "/spec/fsType",
+            vec![json!("xfs"), json!("btrfs"), json!("ext3")],
+        ),
+        (
+            "/spec/deviceClass",
+            vec![json!("thin"), json!("No Class"), json!(""), json!("a.b")],
+        ),
+    ]
+}
+
+/// Fields of a volume that have fields.
+fn sources_and_mounts() -> Vec<Field> {
+    vec![
+        (
+            "/spec/source",
+            vec![
+                json!({"snapshotName": "s"}),
+                json!({"volumeName": "v"}),
+                json!({"snapshotName": "s", "volumeName": "v"}),
+                json!({}),
+                json!({"snapshotName": null, "volumeName": "v"}),
+                json!({"groupSnapshot": {"name": "g", "member": "m"}}),
+                json!({"groupSnapshot": {"name": "g"}}),
+                json!({"snapshotName": "Not A Name"}),
+            ],
+        ),
+        (
+            "/spec/mount",
+            vec![
+                json!({"path": "/srv/a"}),
+                json!({"path": "srv/a"}),
+                json!({"path": "/srv/../etc"}),
+                json!({"path": "/"}),
+                json!({"path": "/srv/"}),
+                json!({"path": "/srv//a"}),
+                json!({"path": "/srv/./a"}),
+                json!({"path": "/srv/..a"}),
+                json!({"path": "/a", "options": ["noatime"]}),
+                json!({"path": "/a", "options": vec!["o"; 33]}),
+                json!({"path": "/a", "readOnly": "yes"}),
+                json!({"path": "/a", "readOnly": true}),
+                json!({"options": []}),
+                json!({"path": format!("/{}", "x".repeat(4095))}),
+            ],
+        ),
+    ]
+}
+
+fn member(kind: &str, name: &str) -> Value {
+    json!({"kind": kind, "name": name})
+}
+
+fn fields_of_groups() -> Vec<Field> {
     let many: Vec<Value> = (0..129)
         .map(|number| member("Volume", &format!("v{number}")))
         .collect();
-    let with =
-        |object: Value, own: Vec<Field>| (object, own.into_iter().chain(shared.clone()).collect());
     vec![
-        with(
-            object("Volume", json!({"nodeName": "n", "capacity": "1Gi"})),
+        (
+            "/spec/members",
             vec![
-                (
-                    "/spec/capacity",
-                    vec![
-                        json!("10Gi"),
-                        json!("10GB"),
-                        json!("1e3"),
-                        json!("0"),
-                        json!("-1Gi"),
-                        json!(10),
-                        json!(""),
-                        json!("1.5Gi"),
-                        json!("100m"),
-                        json!("9E"),
-                        json!("1 Gi"),
-                        json!(null),
-                        json!("+1Gi"),
-                        json!("0x10"),
-                        json!(".5Gi"),
-                        json!("5."),
-                    ],
-                ),
-                (
-                    "/spec/volumeMode",
-                    vec![json!("Block"), json!("Filesystem"), json!("block")],
-                ),
-                (
-                    "/spec/fsType",
-                    vec![json!("xfs"), json!("btrfs"), json!("ext3")],
-                ),
-                (
-                    "/spec/deviceClass",
-                    vec![json!("thin"), json!("No Class"), json!(""), json!("a.b")],
-                ),
-                (
-                    "/spec/source",
-                    vec![
-                        json!({"snapshotName": "s"}),
-                        json!({"volumeName": "v"}),
-                        json!({"snapshotName": "s", "volumeName": "v"}),
-                        json!({}),
-                        json!({"snapshotName": null, "volumeName": "v"}),
-                        json!({"groupSnapshot": {"name": "g", "member": "m"}}),
-                        json!({"groupSnapshot": {"name": "g"}}),
-                        json!({"snapshotName": "Not A Name"}),
-                    ],
-                ),
-                (
-                    "/spec/mount",
-                    vec![
-                        json!({"path": "/srv/a"}),
-                        json!({"path": "srv/a"}),
-                        json!({"path": "/srv/../etc"}),
-                        json!({"path": "/"}),
-                        json!({"path": "/srv/"}),
-                        json!({"path": "/srv//a"}),
-                        json!({"path": "/srv/./a"}),
-                        json!({"path": "/srv/..a"}),
-                        json!({"path": "/a", "options": ["noatime"]}),
-                        json!({"path": "/a", "options": vec!["o"; 33]}),
-                        json!({"path": "/a", "readOnly": "yes"}),
-                        json!({"path": "/a", "readOnly": true}),
-                        json!({"options": []}),
-                        json!({"path": format!("/{}", "x".repeat(4095))}),
-                    ],
-                ),
+                json!([member("Volume", "a"), member("Volume", "b")]),
+                json!([member("Disk", "a")]),
+                json!([]),
+                json!(null),
+                json!(many),
+                json!([member("PersistentVolumeClaim", "a")]),
+                json!([member("Volume", "a"), member("Volume", "a")]),
+                json!([{"name": "a"}]),
+                json!([member("Volume", "A B")]),
             ],
         ),
-        with(
-            object(
-                "VolumeGroup",
-                json!({"nodeName": "n", "members": [member("Volume", "a")]}),
-            ),
+        (
+            "/spec/selector",
             vec![
-                (
-                    "/spec/members",
-                    vec![
-                        json!([member("Volume", "a"), member("Volume", "b")]),
-                        json!([member("Disk", "a")]),
-                        json!([]),
-                        json!(null),
-                        json!(many),
-                        json!([member("PersistentVolumeClaim", "a")]),
-                        json!([member("Volume", "a"), member("Volume", "a")]),
-                        json!([{"name": "a"}]),
-                        json!([member("Volume", "A B")]),
-                    ],
-                ),
-                (
-                    "/spec/selector",
-                    vec![
-                        json!(null),
-                        json!({}),
-                        json!({"matchLabels": {"app": "pg"}}),
-                        json!({"matchLabels": {"app": 1}}),
-                        json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}),
-                        json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}),
-                        json!({"matchLabel": {}}),
-                    ],
-                ),
-                (
-                    "/spec/minMembers",
-                    vec![
-                        json!(0),
-                        json!(2),
-                        json!(-1),
-                        json!("2"),
-                        json!(128),
-                        json!(4_294_967_296_i64),
-                    ],
-                ),
+                json!(null),
+                json!({}),
+                json!({"matchLabels": {"app": "pg"}}),
+                json!({"matchLabels": {"app": 1}}),
+                json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}]}),
+                json!({"matchExpressions": [{"key": "a", "operator": "Near"}]}),
+                json!({"matchLabel": {}}),
             ],
         ),
-        with(
-            object("Snapshot", json!({"source": {"volumeName": "v"}})),
-            vec![(
-                "/spec/source",
-                vec![
-                    json!({"persistentVolumeClaimName": "c"}),
-                    json!({}),
-                    json!({"volumeName": "v", "persistentVolumeClaimName": "c"}),
-                    json!({"volumeName": ""}),
-                    json!(null),
-                    json!({"volumeName": "v", "persistentVolumeClaimName": null}),
-                ],
-            )],
-        ),
-        with(
-            object("GroupSnapshot", json!({"groupName": "g"})),
-            vec![(
-                "/spec/groupName",
-                vec![json!("h"), json!(""), json!(null), json!("A B"), json!(1)],
-            )],
+        (
+            "/spec/minMembers",
+            vec![
+                json!(0),
+                json!(2),
+                json!(-1),
+                json!("2"),
+                json!(128),
+                json!(4_294_967_296_i64),
+            ],
         ),
     ]
+}
+
+fn fields_of_snapshots() -> Vec<Field> {
+    vec![(
+        "/spec/source",
+        vec![
+            json!({"persistentVolumeClaimName": "c"}),
+            json!({}),
+            json!({"volumeName": "v", "persistentVolumeClaimName": "c"}),
+            json!({"volumeName": ""}),
+            json!(null),
+            json!({"volumeName": "v", "persistentVolumeClaimName": null}),
+        ],
+    )]
 }
 
 /// The object of a number: one of the kinds, with none to two of its fields changed.
