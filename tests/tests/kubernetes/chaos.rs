@@ -19,6 +19,7 @@ use kube::{
 };
 use serde::Deserialize;
 use serde_json::Value;
+use tokio::task::JoinHandle;
 
 use crate::{
     end_to_end::{claim, from_snapshot, snapshot_of},
@@ -260,57 +261,16 @@ fn restart_ended(stack: &mut Stack) {
 async fn nothing_is_lost_or_left_whatever_is_killed() {
     let mut stack = Stack::start().await;
     let space = stack.cluster.namespace();
-    let (namespace, kubelet) = (space.name.clone(), stack.kubelet());
     let client = stack.cluster.client().await;
-    let (next, are_over) = (
-        Arc::new(AtomicUsize::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let living: Vec<_> = (0..BESIDE)
-        .map(|_| {
-            let asking = Asking {
-                client: client.clone(),
-                namespace: namespace.clone(),
-            };
-            let (next, kubelet) = (Arc::clone(&next), kubelet.clone());
-            let runtime = tokio::runtime::Handle::current();
-            tokio::task::spawn_blocking(move || {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= lives() {
-                        return;
-                    }
-                    runtime.block_on(live(&asking, &kubelet, number));
-                }
-            })
-        })
-        .collect();
+    let are_over = Arc::new(AtomicBool::new(false));
+    let living = all_lives(&client, &space.name, &stack.kubelet());
     let over = Arc::clone(&are_over);
     let ended = tokio::spawn(async move {
         let ended = futures::future::join_all(living).await;
         over.store(true, Ordering::Relaxed);
         ended
     });
-    let mut kills = [0_usize; 3];
-    while !are_over.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(3000 + below(6000))).await;
-        restart_ended(&mut stack);
-        // The agent most often: a server takes seconds to come back.
-        let victim = match kills.iter().sum::<usize>() % 12 {
-            2 => 1,
-            8 => 2,
-            _ => 0,
-        };
-        match victim {
-            2 => kill_of_the_server(&stack.cluster, "etcd"),
-            1 => kill_of_the_server(&stack.cluster, "kube-apiserver"),
-            _ => {
-                stack.agent.kill();
-                stack.agent.restart().await;
-            }
-        }
-        kills[victim] += 1;
-    }
+    let kills = kill_until(&are_over, &mut stack).await;
     let failed = ended
         .await
         .unwrap()
@@ -327,20 +287,7 @@ async fn nothing_is_lost_or_left_whatever_is_killed() {
     );
     assert!(kills[0] > 0 && kills[1] > 0, "{kills:?}");
 
-    // The last kill may have been of the server, and have ended sidecars with it.
-    let kinds = "pv,pvc,volumesnapshots,volumesnapshotcontents,dv,dvg,dsnap,dgsnap";
-    let words = ["get", kinds, "-A", "-o", "name"];
-    let begun = Instant::now();
-    loop {
-        restart_ended(&mut stack);
-        let left = stack.cluster.try_kubectl(&words);
-        if left.status.success() && left.stdout.is_empty() {
-            break;
-        }
-        let logs = || format!("{left:?}\n{}\n{}", stack.logs(), stack.agent.log());
-        assert!(begun.elapsed() < PATIENCE, "{}", logs());
-        tokio::time::sleep(Duration::from_millis(500)).await;
-    }
+    no_object_is_left(&mut stack).await;
     let node = Node {
         agent: stack.agent,
         name: NODE.to_owned(),
@@ -356,4 +303,69 @@ async fn nothing_is_lost_or_left_whatever_is_killed() {
         .await
         .unwrap();
     assert!(groups.into_inner().entries.is_empty());
+}
+
+/// Begins all lives, some at a time.
+fn all_lives(client: &Client, namespace: &str, kubelet: &Kubelet) -> Vec<JoinHandle<()>> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let living = (0..BESIDE).map(|_| {
+        let asking = Asking {
+            client: client.clone(),
+            namespace: namespace.to_owned(),
+        };
+        let (next, kubelet) = (Arc::clone(&next), kubelet.clone());
+        let runtime = tokio::runtime::Handle::current();
+        tokio::task::spawn_blocking(move || {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= lives() {
+                    return;
+                }
+                runtime.block_on(live(&asking, &kubelet, number));
+            }
+        })
+    });
+    living.collect()
+}
+
+/// Kills one after the other until the lives are over; says how often the agent, the API server and etcd.
+async fn kill_until(are_over: &AtomicBool, stack: &mut Stack) -> [usize; 3] {
+    let mut kills = [0_usize; 3];
+    while !are_over.load(Ordering::Relaxed) {
+        tokio::time::sleep(Duration::from_millis(3000 + below(6000))).await;
+        restart_ended(stack);
+        // The agent most often: a server takes seconds to come back.
+        let victim = match kills.iter().sum::<usize>() % 12 {
+            2 => 1,
+            8 => 2,
+            _ => 0,
+        };
+        match victim {
+            2 => kill_of_the_server(&stack.cluster, "etcd"),
+            1 => kill_of_the_server(&stack.cluster, "kube-apiserver"),
+            _ => {
+                stack.agent.kill();
+                stack.agent.restart().await;
+            }
+        }
+        kills[victim] += 1;
+    }
+    kills
+}
+
+async fn no_object_is_left(stack: &mut Stack) {
+    let kinds = "pv,pvc,volumesnapshots,volumesnapshotcontents,dv,dvg,dsnap,dgsnap";
+    let words = ["get", kinds, "-A", "-o", "name"];
+    let begun = Instant::now();
+    loop {
+        // The last kill may have been of the server, and have ended sidecars with it.
+        restart_ended(stack);
+        let left = stack.cluster.try_kubectl(&words);
+        if left.status.success() && left.stdout.is_empty() {
+            break;
+        }
+        let logs = || format!("{left:?}\n{}\n{}", stack.logs(), stack.agent.log());
+        assert!(begun.elapsed() < PATIENCE, "{}", logs());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
 }

@@ -10,7 +10,7 @@ use drumlin_tests::{
     programs::drumlin,
     requests::{create, mounted},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     helpers::ok,
@@ -101,6 +101,29 @@ async fn claims_are_members_of_groups_and_sources_of_snapshots() {
     );
     let group = space.until_ready("dvg/pg");
     assert_eq!(group["spec"]["nodeName"], node.name.as_str());
+    its_members_are(&group, [&data, &wal]);
+    for object in ["dgsnap/moment", "dsnap/one", "dv/again"] {
+        space.until_ready(object);
+    }
+    assert_eq!(
+        space.get("dsnap/one")["status"]["sourceVolumeHandle"],
+        json!(data)
+    );
+
+    // A claim that goes leaves its group, so that its volume can be deleted; one that comes joins.
+    space.kubectl(&["delete", "pvc/wal", "--timeout=20s"]);
+    let has = |count: u64| move |now: &Value| now["status"]["memberCount"] == count;
+    space.until("dvg/pg", has(1));
+    claimed(&cluster, &space, &node, "more", "app: pg").await;
+    space.until("dvg/pg", has(2));
+    space.until_ready("dvg/pg");
+    what_a_claim_has_left_is_not_its_heirs(&cluster, &space, &node).await;
+    members_of_two_nodes_are_no_group(&cluster, &space, &other).await;
+    nothing_is_written_any_more(&space, &working);
+}
+
+/// The members of a group are these claims, and all have joined.
+fn its_members_are(group: &Value, wanted: [&String; 2]) {
     let handles: Vec<_> = group["status"]["members"]
         .as_array()
         .unwrap()
@@ -120,25 +143,16 @@ async fn claims_are_members_of_groups_and_sources_of_snapshots() {
             json!("Joined"),
         )
     };
-    assert_eq!(handles, [member(&data), member(&wal)]);
-    for object in ["dgsnap/moment", "dsnap/one", "dv/again"] {
-        space.until_ready(object);
-    }
-    assert_eq!(
-        space.get("dsnap/one")["status"]["sourceVolumeHandle"],
-        json!(data)
-    );
+    assert_eq!(handles, wanted.map(member));
+}
 
-    // A claim that goes leaves its group, so that its volume can be deleted; one that comes joins.
-    space.kubectl(&["delete", "pvc/wal", "--timeout=20s"]);
-    let has = |count: u64| move |now: &serde_json::Value| now["status"]["memberCount"] == count;
-    space.until("dvg/pg", has(1));
-    claimed(&cluster, &space, &node, "more", "app: pg").await;
-    space.until("dvg/pg", has(2));
-    space.until_ready("dvg/pg");
-
-    // What a claim has left belongs to no later one of its name: Kubernetes does not bind the two, whatever that one names.
-    claimed(&cluster, &space, &node, "left", "").await;
+/// What a claim has left belongs to no later one of its name: Kubernetes does not bind the two, whatever that one names.
+async fn what_a_claim_has_left_is_not_its_heirs(
+    cluster: &Cluster,
+    space: &Namespace<'_>,
+    node: &Node,
+) {
+    claimed(cluster, space, node, "left", "").await;
     space.kubectl(&["delete", "pvc/left", "--timeout=20s"]);
     space.apply(&claim(&format!("{}-left", space.name), "left", ""));
     let of = |name: &str, claim: &str| {
@@ -151,17 +165,21 @@ async fn claims_are_members_of_groups_and_sources_of_snapshots() {
     let theirs = space.get("dsnap/theirs");
     assert_eq!(theirs["spec"]["nodeName"], json!(null), "{theirs:#}");
     assert_eq!(theirs["status"]["candidates"], json!(null), "{theirs:#}");
+}
 
-    // Members of two nodes are no group.
-    let elsewhere = claimed(&cluster, &space, &other, "elsewhere", "app: other").await;
+async fn members_of_two_nodes_are_no_group(cluster: &Cluster, space: &Namespace<'_>, other: &Node) {
+    let elsewhere = claimed(cluster, space, other, "elsewhere", "app: other").await;
     assert!(elsewhere.starts_with(&other.name));
     let mixed = "members: [{kind: PersistentVolumeClaim, name: data}, {kind: PersistentVolumeClaim, name: elsewhere}]";
     space.apply(&manifest("VolumeGroup", "mixed", mixed));
     let mixed = space.until_reason("dvg/mixed", "MembersOnOtherNode");
     assert!(condition(&mixed, "Stalled").is_some());
     assert_eq!(mixed["spec"]["nodeName"], json!(null));
+}
 
-    // Nothing changes any more, so nothing is written; of this one it would be said that nobody gives it a node.
+/// Nothing changes any more, so nothing is written.
+fn nothing_is_written_any_more(space: &Namespace<'_>, working: &Daemon) {
+    // Of this one it would be said that nobody gives it a node.
     space.kubectl(&["delete", "dsnap/theirs"]);
     std::thread::sleep(Duration::from_secs(2));
     let versions = || {
@@ -289,7 +307,7 @@ async fn what_nobody_gives_a_node_says_what_it_lacks() {
     space.kubectl(&["patch", "dv/blank", "--type=merge", "-p", &named]);
     for object in ["dv/blank", "dv/copy"] {
         space.until_ready(object);
-        let is_clean = |now: &serde_json::Value| condition(now, "Reconciling").is_none();
+        let is_clean = |now: &Value| condition(now, "Reconciling").is_none();
         space.until(object, is_clean);
         space.until_ready(object);
     }

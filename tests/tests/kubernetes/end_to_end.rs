@@ -1,8 +1,11 @@
 //! Claims, their snapshots and copies, by the stock sidecars; and the same volumes in groups of ours.
 
-use std::fs;
+use std::{fs, path::Path};
 
-use drumlin_tests::{cluster::is_ready, programs::workspace};
+use drumlin_tests::{
+    cluster::{Namespace, is_ready},
+    programs::workspace,
+};
 use nix::sys::statvfs::statvfs;
 use serde_json::Value;
 
@@ -34,20 +37,7 @@ pub(crate) fn from_snapshot(snapshot: &str) -> String {
 async fn claims_live_from_their_first_pod_to_their_end() {
     let stack = Stack::start().await;
     let (space, kubelet) = (stack.cluster.namespace(), stack.kubelet());
-
-    // How much the node has left is known before anything is asked for.
-    let system = |object: &str| {
-        let words = ["-n", "drumlin-system", "get", object, "-o", "json"];
-        serde_json::from_str::<Value>(&stack.cluster.kubectl(&words)).unwrap()
-    };
-    let capacities = || system("csistoragecapacities");
-    let count = |found: &Value| found["items"].as_array().map_or(0, Vec::len);
-    // One for each storage class of ours.
-    let found = stack.eventually(capacities, |found| count(found) == 3);
-    let capacity = &found["items"][0];
-    assert!(capacity["capacity"].is_string(), "{capacity}");
-    let place = &capacity["nodeTopology"]["matchLabels"]["topology.drumlin.dev/node"];
-    assert_eq!(place, NODE, "{capacity}");
+    the_room_of_the_node_is_known(&stack);
 
     space.apply(&claim("data", "320Mi", ""));
     let data = stack.volume_of(&space, "data");
@@ -76,7 +66,35 @@ async fn claims_live_from_their_first_pod_to_their_end() {
     assert_eq!(kubelet.grow(&data, 640 << 20).await, 640 << 20);
     assert!(statvfs(&at).unwrap().blocks() > before);
 
-    // A copy, and one by way of a snapshot.
+    copies_have_what_was_there(&stack, &space, &at).await;
+
+    // What goes leaves nothing.
+    kubelet.unmount(&data).await;
+    space.kubectl(&["delete", "volumesnapshot,pvc", "--all", "--timeout=60s"]);
+    nothing_is_left(&stack);
+
+    stack.needed_no_more_rights();
+}
+
+/// How much the node has left is known before anything is asked for.
+fn the_room_of_the_node_is_known(stack: &Stack) {
+    let system = |object: &str| {
+        let words = ["-n", "drumlin-system", "get", object, "-o", "json"];
+        serde_json::from_str::<Value>(&stack.cluster.kubectl(&words)).unwrap()
+    };
+    let capacities = || system("csistoragecapacities");
+    let count = |found: &Value| found["items"].as_array().map_or(0, Vec::len);
+    // One for each storage class of ours.
+    let found = stack.eventually(capacities, |found| count(found) == 3);
+    let capacity = &found["items"][0];
+    assert!(capacity["capacity"].is_string(), "{capacity}");
+    let place = &capacity["nodeTopology"]["matchLabels"]["topology.drumlin.dev/node"];
+    assert_eq!(place, NODE, "{capacity}");
+}
+
+/// A copy of `data`, and one by way of a snapshot; what is mounted at `at` is written over meanwhile.
+async fn copies_have_what_was_there(stack: &Stack, space: &Namespace<'_>, at: &Path) {
+    let kubelet = stack.kubelet();
     space.apply(
         &[
             claim(
@@ -88,23 +106,22 @@ async fn claims_live_from_their_first_pod_to_their_end() {
         ]
         .concat(),
     );
-    stack.until(&space, "volumesnapshot/moment", |now| {
+    stack.until(space, "volumesnapshot/moment", |now| {
         now["status"]["readyToUse"] == true
     });
-    stack.volume_of(&space, "copy");
-    put(&at, "file", b"written over");
+    stack.volume_of(space, "copy");
+    put(at, "file", b"written over");
     space.apply(&claim("restored", "640Mi", &from_snapshot("moment")));
     for claim in ["copy", "restored"] {
-        let volume = stack.volume_of(&space, claim);
+        let volume = stack.volume_of(space, claim);
         let at = kubelet.mount(&volume).await;
         assert_eq!(get(&at, "file"), b"precious", "{claim}");
         kubelet.unmount(&volume).await;
     }
     space.kubectl(&["delete", "pvc/copy", "pvc/restored", "--timeout=60s"]);
+}
 
-    // What goes leaves nothing.
-    kubelet.unmount(&data).await;
-    space.kubectl(&["delete", "volumesnapshot,pvc", "--all", "--timeout=60s"]);
+fn nothing_is_left(stack: &Stack) {
     let volumes = || {
         stack
             .cluster
@@ -118,8 +135,6 @@ async fn claims_live_from_their_first_pod_to_their_end() {
         .flatten()
         .collect();
     assert!(left.is_empty(), "{left:?}");
-
-    stack.needed_no_more_rights();
 }
 
 /// The page on Kubernetes: claims that are a group, a group snapshot of it, and volumes of that which pods can use.

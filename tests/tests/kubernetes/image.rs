@@ -122,38 +122,8 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
     let (image, scratch) = (Scratch::new(), Scratch::new());
     let root = built(&image);
     with_its_library(&root);
-    for (program, option) in PROGRAMS {
-        let said = output("chroot", &[&root.to_string_lossy(), program, option]);
-        // Some end with 1 when they have said how they are used.
-        let is_missing = matches!(said.status.code(), None | Some(125..=127));
-        assert!(!is_missing, "{program}: {said:?}");
-        let said = [said.stdout, said.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        assert!(!said.contains("error while loading"), "{program}: {said}");
-    }
-
-    // Read only but for what the pod mounts; what is mounted in there is seen outside.
-    let own = scratch.path();
-    mounted_at(&["--bind"], own, own);
-    run("mount", &["--make-shared", &own.to_string_lossy()]);
-    mounted_at(&["--bind"], &root, &root);
-    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap());
-    for (options, path) in [
-        (["--bind"].as_slice(), "/dev"),
-        (&["-t", "proc"], "/proc"),
-        (&["-t", "sysfs"], "/sys"),
-        (&["-t", "tmpfs"], "/run/drumlin"),
-        (&["-t", "tmpfs"], "/tmp"),
-    ] {
-        let path = Path::new(path);
-        mounted_at(options, path, &inside(path));
-    }
-    mounted_at(&["--bind"], own, &inside(own));
-    // The harness starts its own binary by its path, and here that is the image's.
-    let binary = drumlin();
-    fs::create_dir_all(inside(binary.parent().unwrap())).unwrap();
-    symlink("/usr/bin/drumlin", inside(&binary)).unwrap();
-    run("mount", &["-o", "remount,bind,ro", &root.to_string_lossy()]);
+    its_programs_start(&root);
+    mounted_as_by_the_pod(&root, scratch.path());
 
     let within = ["chroot".to_owned(), root.to_string_lossy().into_owned()];
     let command = container.command.into_iter();
@@ -165,63 +135,113 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
         ..Options::default()
     };
     let agent = Agent::with(scratch, options).await;
-    let written = fs::write(inside(Path::new("/etc/x")), "x");
+    let written = fs::write(inside(&root, Path::new("/etc/x")), "x");
     assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
-    // sys_admin 21, sys_resource 24, mknod 27, dac_read_search 2, chown 0, fowner 3, fsetid 4, ipc_lock 14, sys_nice 23
-    let kept = [21, 24, 27, 2, 0, 3, 4, 14, 23].map(|bit| 1_u64 << bit);
-    // Of these, those that there are here.
-    let kept = kept.iter().sum::<u64>() & bounds();
+    let kept = rights_that_are_kept();
     for own in [agent.pid()].into_iter().chain(programs_of(agent.pid())) {
         let status = fs::read_to_string(format!("/proc/{own}/status")).unwrap();
         for set in ["CapPrm", "CapEff", "CapBnd"] {
             assert!(status.contains(&format!("{set}:\t{kept:016x}")), "{status}");
         }
     }
-
     for kind in ["ext4", "xfs", "btrfs"] {
-        let capability = mounted(kind);
-        let id = volume(&agent, kind, 320, &capability).await;
-        let at = mount(&agent, kind, &id, &capability).await;
-        put(&at.1, "file", b"precious");
-        // Somebody's own, which root without all its rights could not look into.
-        run("chown", &["-R", "1000", &at.1]);
-        run("chmod", &["700", &at.1]);
-        ok(agent
-            .controller()
-            .create_snapshot(snapshot(kind, &id))
-            .await);
-        let grown = expand(&id, 400);
-        ok(agent.controller().controller_expand_volume(grown).await);
-        // The kernel grows a mounted ext4 for sys_resource alone.
-        if kind != "ext4" || kept & 1 << 24 != 0 {
-            let request = NodeExpandVolumeRequest {
-                volume_id: id.clone(),
-                volume_path: at.1.clone(),
-                ..NodeExpandVolumeRequest::default()
-            };
-            ok(agent.node().node_expand_volume(request).await);
-        }
-        assert_eq!(get(&at.1, "file"), b"precious", "{kind}");
-        unmount(&agent, &id, &at).await;
-
-        // A pod has a group that all of it is given to (fsGroup), whoever wrote it.
-        let for_group = MountVolume {
-            fs_type: kind.to_owned(),
-            volume_mount_group: "4711".to_owned(),
-            ..MountVolume::default()
-        };
-        let for_group = any(AccessType::Mount(for_group), Mode::SingleNodeWriter);
-        let at = mount(&agent, kind, &id, &for_group).await;
-        for (name, bits) in [(".", 0o2070), ("file", 0o060)] {
-            let given = fs::metadata(Path::new(&at.1).join(name)).unwrap();
-            let (group, mode) = (given.gid(), given.mode());
-            assert_eq!((given.uid(), group), (1000, 4711), "{kind}: {name}");
-            assert_eq!(mode & bits, bits, "{kind}: {name} is {mode:o}");
-        }
-        unmount(&agent, &id, &at).await;
+        let id = volume(&agent, kind, 320, &mounted(kind)).await;
+        a_volume_of_somebody_is_used(&agent, kind, &id, kept).await;
+        a_group_is_given_all(&agent, kind, &id).await;
     }
     let id = volume(&agent, "raw", 8, &raw()).await;
     let at = mount(&agent, "raw", &id, &raw()).await;
     fs::write(&at.1, "precious").unwrap();
     unmount(&agent, &id, &at).await;
+}
+
+fn its_programs_start(root: &Path) {
+    for (program, option) in PROGRAMS {
+        let said = output("chroot", &[&root.to_string_lossy(), program, option]);
+        // Some end with 1 when they have said how they are used.
+        let is_missing = matches!(said.status.code(), None | Some(125..=127));
+        assert!(!is_missing, "{program}: {said:?}");
+        let said = [said.stdout, said.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        assert!(!said.contains("error while loading"), "{program}: {said}");
+    }
+}
+
+/// Where a path of the image is for who is outside.
+fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap())
+}
+
+/// Read only but for what the pod mounts; what is mounted in there is seen outside.
+fn mounted_as_by_the_pod(root: &Path, own: &Path) {
+    mounted_at(&["--bind"], own, own);
+    run("mount", &["--make-shared", &own.to_string_lossy()]);
+    mounted_at(&["--bind"], root, root);
+    for (options, path) in [
+        (["--bind"].as_slice(), "/dev"),
+        (&["-t", "proc"], "/proc"),
+        (&["-t", "sysfs"], "/sys"),
+        (&["-t", "tmpfs"], "/run/drumlin"),
+        (&["-t", "tmpfs"], "/tmp"),
+    ] {
+        let path = Path::new(path);
+        mounted_at(options, path, &inside(root, path));
+    }
+    mounted_at(&["--bind"], own, &inside(root, own));
+    // The harness starts its own binary by its path, and here that is the image's.
+    let binary = drumlin();
+    fs::create_dir_all(inside(root, binary.parent().unwrap())).unwrap();
+    symlink("/usr/bin/drumlin", inside(root, &binary)).unwrap();
+    run("mount", &["-o", "remount,bind,ro", &root.to_string_lossy()]);
+}
+
+/// `CAP_SYS_RESOURCE`.
+const SYS_RESOURCE: u64 = 1 << 24;
+
+/// The rights of the container, as bits.
+fn rights_that_are_kept() -> u64 {
+    // sys_admin 21, mknod 27, dac_read_search 2, chown 0, fowner 3, fsetid 4, ipc_lock 14, sys_nice 23
+    let kept = [21, 27, 2, 0, 3, 4, 14, 23].map(|bit| 1_u64 << bit);
+    // Of these, those that there are here.
+    (kept.iter().sum::<u64>() | SYS_RESOURCE) & bounds()
+}
+
+async fn a_volume_of_somebody_is_used(agent: &Agent, kind: &str, id: &str, kept: u64) {
+    let at = mount(agent, kind, id, &mounted(kind)).await;
+    put(&at.1, "file", b"precious");
+    // Somebody's own, which root without all its rights could not look into.
+    run("chown", &["-R", "1000", &at.1]);
+    run("chmod", &["700", &at.1]);
+    ok(agent.controller().create_snapshot(snapshot(kind, id)).await);
+    let grown = expand(id, 400);
+    ok(agent.controller().controller_expand_volume(grown).await);
+    // The kernel grows a mounted ext4 for sys_resource alone.
+    if kind != "ext4" || kept & SYS_RESOURCE != 0 {
+        let request = NodeExpandVolumeRequest {
+            volume_id: id.to_owned(),
+            volume_path: at.1.clone(),
+            ..NodeExpandVolumeRequest::default()
+        };
+        ok(agent.node().node_expand_volume(request).await);
+    }
+    assert_eq!(get(&at.1, "file"), b"precious", "{kind}");
+    unmount(agent, id, &at).await;
+}
+
+/// A pod has a group that all of it is given to (fsGroup), whoever wrote it.
+async fn a_group_is_given_all(agent: &Agent, kind: &str, id: &str) {
+    let for_group = MountVolume {
+        fs_type: kind.to_owned(),
+        volume_mount_group: "4711".to_owned(),
+        ..MountVolume::default()
+    };
+    let for_group = any(AccessType::Mount(for_group), Mode::SingleNodeWriter);
+    let at = mount(agent, kind, id, &for_group).await;
+    for (name, bits) in [(".", 0o2070), ("file", 0o060)] {
+        let given = fs::metadata(Path::new(&at.1).join(name)).unwrap();
+        let (group, mode) = (given.gid(), given.mode());
+        assert_eq!((given.uid(), group), (1000, 4711), "{kind}: {name}");
+        assert_eq!(mode & bits, bits, "{kind}: {name} is {mode:o}");
+    }
+    unmount(agent, id, &at).await;
 }

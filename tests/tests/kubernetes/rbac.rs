@@ -4,7 +4,7 @@ use std::{fmt::Write, process::Output};
 
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
-    cluster::Cluster,
+    cluster::{Cluster, Namespace},
     storage::Scratch,
 };
 use serde_json::{Value, json};
@@ -252,40 +252,85 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
     let agent = cluster.as_account(&scratch, "drumlin-agent", Some(&one));
     let nobody = cluster.as_account(&scratch, "drumlin-agent", None);
     let space = cluster.namespace();
-    let of = |name: &str, node: &str| volume(name, &format!("nodeName: {node}\n  capacity: 32Mi"));
-    space.apply(
-        &[
-            of("own", &one),
-            of("foreign", &two),
-            // Nobody writes the other kinds of another node either.
-            manifest(
-                "VolumeGroup",
-                "foreign",
-                &format!("nodeName: {two}\n  selector: {{}}"),
-            ),
-            manifest(
-                "Snapshot",
-                "foreign",
-                &format!("nodeName: {two}\n  source: {{volumeName: foreign}}"),
-            ),
-            manifest(
-                "GroupSnapshot",
-                "foreign",
-                &format!("nodeName: {two}\n  groupName: foreign"),
-            ),
-            volume("free", "capacity: 32Mi"),
-        ]
-        .concat(),
-    );
-
-    let patch = |who: &Cluster, object: &str, patch: &str| {
-        let words = ["patch", object, "--type=merge", "-p", patch];
-        who.try_kubectl(&[&["-n", &*space.name], &words[..]].concat())
-    };
-    let note = r#"{"metadata": {"annotations": {"drumlin.dev/reconcile-at": "1"}}}"#;
-    let is_refused = |output: &Output| said(output).contains("only objects of its own node");
+    space.apply(&objects_of_two_nodes(&one, &two));
     // A policy holds a moment after it was made.
-    eventually(|| patch(&agent, "dv/foreign", note), is_refused).await;
+    eventually(
+        || patch(&agent, &space, "dv/foreign", NOTE),
+        is_of_another_node,
+    )
+    .await;
+    no_kind_of_another_node_is_written(&agent, &space);
+    let stolen = format!(r#"{{"spec": {{"nodeName": "{two}"}}}}"#);
+    let stolen = patch(&agent, &space, "dv/free", &stolen);
+    assert!(is_of_another_node(&stolen), "{stolen:?}");
+    let own = patch(&agent, &space, "dv/own", NOTE);
+    assert!(own.status.success(), "{own:?}");
+    let unbound = patch(&nobody, &space, "dv/own", NOTE);
+    assert!(
+        said(&unbound).contains("must be bound to its node"),
+        "{unbound:?}"
+    );
+    // The same where all of it was installed in another namespace.
+    let elsewhere = account_elsewhere(&cluster);
+    let account = (&*elsewhere.name, "drumlin-agent");
+    let other = cluster.as_account_in(&scratch, account, Some(&one));
+    let foreign = patch(&other, &space, "dv/foreign", NOTE);
+    assert!(is_of_another_node(&foreign), "{foreign:?}");
+    let own = patch(&other, &space, "dv/own", NOTE);
+    assert!(own.status.success(), "{own:?}");
+    for words in [
+        ["get", "secrets"],
+        ["delete", "dv/own"],
+        ["create", "namespace/x"],
+    ] {
+        let refused = agent.try_kubectl(&["-n", &space.name, words[0], words[1]]);
+        assert!(!refused.status.success(), "{words:?}");
+    }
+    space.kubectl(&["delete", "dgsnap,dsnap,dvg,dv", "--all"]);
+    an_agent_needs_no_more(&agent, &space, &one).await;
+}
+
+/// A change that no spec has.
+const NOTE: &str = r#"{"metadata": {"annotations": {"drumlin.dev/reconcile-at": "1"}}}"#;
+
+/// Changes an object as somebody.
+fn patch(who: &Cluster, space: &Namespace<'_>, object: &str, patch: &str) -> Output {
+    let words = ["patch", object, "--type=merge", "-p", patch];
+    who.try_kubectl(&[&["-n", &*space.name], &words[..]].concat())
+}
+
+/// Whether it was refused because the object is another node's.
+fn is_of_another_node(output: &Output) -> bool {
+    said(output).contains("only objects of its own node")
+}
+
+fn objects_of_two_nodes(one: &str, two: &str) -> String {
+    let of = |name: &str, node: &str| volume(name, &format!("nodeName: {node}\n  capacity: 32Mi"));
+    [
+        of("own", one),
+        of("foreign", two),
+        // Nobody writes the other kinds of another node either.
+        manifest(
+            "VolumeGroup",
+            "foreign",
+            &format!("nodeName: {two}\n  selector: {{}}"),
+        ),
+        manifest(
+            "Snapshot",
+            "foreign",
+            &format!("nodeName: {two}\n  source: {{volumeName: foreign}}"),
+        ),
+        manifest(
+            "GroupSnapshot",
+            "foreign",
+            &format!("nodeName: {two}\n  groupName: foreign"),
+        ),
+        volume("free", "capacity: 32Mi"),
+    ]
+    .concat()
+}
+
+fn no_kind_of_another_node_is_written(agent: &Cluster, space: &Namespace<'_>) {
     let apply = [
         "-n",
         &space.name,
@@ -301,28 +346,18 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
         ("Snapshot", "dsnap"),
         ("GroupSnapshot", "dgsnap"),
     ] {
-        let foreign = patch(&agent, &format!("{short}/foreign"), note);
-        assert!(is_refused(&foreign), "{kind}: {foreign:?}");
+        let foreign = patch(agent, space, &format!("{short}/foreign"), NOTE);
+        assert!(is_of_another_node(&foreign), "{kind}: {foreign:?}");
         let told = format!(
             "apiVersion: drumlin.dev/v1alpha1\nkind: {kind}\nmetadata: {{name: foreign}}\nstatus: {{observedGeneration: 1}}\n"
         );
         let foreign = agent.try_with_input(&apply, &told);
-        assert!(is_refused(&foreign), "{kind}: {foreign:?}");
+        assert!(is_of_another_node(&foreign), "{kind}: {foreign:?}");
     }
-    let stolen = patch(
-        &agent,
-        "dv/free",
-        &format!(r#"{{"spec": {{"nodeName": "{two}"}}}}"#),
-    );
-    assert!(is_refused(&stolen), "{stolen:?}");
-    let own = patch(&agent, "dv/own", note);
-    assert!(own.status.success(), "{own:?}");
-    let unbound = patch(&nobody, "dv/own", note);
-    assert!(
-        said(&unbound).contains("must be bound to its node"),
-        "{unbound:?}"
-    );
-    // The same where all of it was installed in another namespace.
+}
+
+/// A namespace with an account that has the agent's role.
+fn account_elsewhere(cluster: &Cluster) -> Namespace<'_> {
     let elsewhere = cluster.namespace();
     elsewhere.kubectl(&["create", "serviceaccount", "drumlin-agent"]);
     let role = "--clusterrole=drumlin-agent";
@@ -334,30 +369,18 @@ async fn an_agent_writes_objects_of_its_own_node_only_and_needs_no_more() {
         role,
         &account,
     ]);
-    let account = (&*elsewhere.name, "drumlin-agent");
-    let other = cluster.as_account_in(&scratch, account, Some(&one));
-    let foreign = patch(&other, "dv/foreign", note);
-    assert!(is_refused(&foreign), "{foreign:?}");
-    let own = patch(&other, "dv/own", note);
-    assert!(own.status.success(), "{own:?}");
-    for words in [
-        ["get", "secrets"],
-        ["delete", "dv/own"],
-        ["create", "namespace/x"],
-    ] {
-        let refused = agent.try_kubectl(&["-n", &space.name, words[0], words[1]]);
-        assert!(!refused.status.success(), "{words:?}");
-    }
+    elsewhere
+}
 
-    // All that an agent does, it does with these rights: guards, claims, tells, lets go.
-    space.kubectl(&["delete", "dgsnap,dsnap,dvg,dv", "--all"]);
+/// All that an agent does, it does with these rights: guards, claims, tells, lets go.
+async fn an_agent_needs_no_more(account: &Cluster, space: &Namespace<'_>, node: &str) {
     let options = Options {
-        node: Some(one.clone()),
-        arguments: agent.arguments(),
+        node: Some(node.to_owned()),
+        arguments: account.arguments(),
         ..Options::default()
     };
     let agent = Agent::with(Scratch::new(), options).await;
-    let own = format!("nodeName: {one}\n  capacity: 32Mi\n  deletionPolicy: Delete");
+    let own = format!("nodeName: {node}\n  capacity: 32Mi\n  deletionPolicy: Delete");
     space.apply(
         &[
             volume("data", &own),
