@@ -115,53 +115,15 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
         volumes(&agent).await,
         [(id.clone(), vec!["node-a".to_owned()])]
     );
-    let group = CreateVolumeGroupRequest {
-        name: "g".to_owned(),
-        volume_ids: vec![id.clone()],
-        ..CreateVolumeGroupRequest::default()
-    };
-    let made = ok(agent.groups().create_volume_group(group.clone()).await);
+    let made = ok(agent
+        .groups()
+        .create_volume_group(group_of(vec![id.clone()]))
+        .await);
     assert_eq!(made.volume_group.unwrap().volumes[0].volume_id, id);
 
-    // Not asked for: they are another node's, and nothing is made over them.
     as_node(&mut agent, "node-b", kind, "").await;
-    assert_eq!(volumes(&agent).await, []);
-    assert_eq!(snapshots(&agent, "").await, [""; 0]);
-    let again = create("v", 64, &capability);
-    let message = refused(
-        agent.controller().create_volume(again.clone()).await,
-        Code::FailedPrecondition,
-    );
-    assert!(message.contains("adoptNode: node-a"), "{message}");
-    let mine = CreateVolumeGroupRequest {
-        volume_ids: Vec::new(),
-        ..group.clone()
-    };
-    let message = refused(
-        agent.groups().create_volume_group(mine.clone()).await,
-        Code::FailedPrecondition,
-    );
-    assert!(message.contains("adoptNode: node-a"), "{message}");
-    assert_eq!(volumes(&agent).await, []);
-    ok(agent.controller().delete_volume(delete(&here(&id))).await);
-    let theirs = volume(&agent, "mine", 16, &raw()).await;
-    ok(agent.controller().delete_volume(delete(&theirs)).await);
-
-    // Half of it was done when the machine went down: the snapshot says so, the volume does not.
-    let group = agent.scratch.group().unwrap();
-    let key = taken.rsplit('/').next().unwrap();
-    let change = [
-        "--deltag",
-        "drumlin.node=node-a",
-        "--addtag",
-        "drumlin.node=node-b",
-        "--deltag",
-        &format!("drumlin.l.of={id}"),
-        "--addtag",
-        &format!("drumlin.l.of={}", here(&id)),
-        &format!("{group}/dl-s-{key}"),
-    ];
-    lvm("lvchange", &change);
+    nothing_is_made_over_foreign_ones(&agent, &id).await;
+    half_adopt(&agent, &id, &taken);
     for adopts in [", adoptNode: node-a", ", adoptNode: [node-x, node-a]", ""] {
         as_node(&mut agent, "node-b", kind, adopts).await;
         let of = here(&id);
@@ -174,28 +136,81 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
         1,
         "one is logged once"
     );
-    // The calls that made them find them.
-    let id = here(&id);
-    let found = ok(agent.groups().create_volume_group(mine).await);
-    assert_eq!(found.volume_group.unwrap().volumes[0].volume_id, id);
-    let found = ok(agent.controller().create_volume(again).await);
-    assert_eq!(found.volume.unwrap().volume_id, id);
-    let found = ok(agent.controller().create_snapshot(snapshot("s", &id)).await);
-    assert_eq!(found.snapshot.unwrap().snapshot_id, here(&taken));
-    attach(&agent, &id).await;
-    let at = mount(&agent, "v", &id, &capability).await;
-    assert_eq!(get(&at.1, "file"), b"precious");
-    unmount(&agent, &id, &at).await;
+    the_calls_that_made_them_find_them(&agent, &here(&id), &here(&taken)).await;
+    is_used_and_precious(&agent, "v", &here(&id)).await;
     let request = CreateVolumeRequest {
         volume_content_source: from_snapshot(&here(&taken)),
         ..create("restored", 64, &capability)
     };
     let restored = ok(agent.controller().create_volume(request).await);
     let restored = restored.volume.unwrap().volume_id;
-    attach(&agent, &restored).await;
-    let at = mount(&agent, "restored", &restored, &capability).await;
+    is_used_and_precious(&agent, "restored", &restored).await;
+}
+
+fn group_of(volume_ids: Vec<String>) -> CreateVolumeGroupRequest {
+    CreateVolumeGroupRequest {
+        name: "g".to_owned(),
+        volume_ids,
+        ..CreateVolumeGroupRequest::default()
+    }
+}
+
+/// Not asked for, the disks are another node's, and nothing is made over them.
+async fn nothing_is_made_over_foreign_ones(agent: &Agent, id: &str) {
+    assert_eq!(volumes(agent).await, []);
+    assert_eq!(snapshots(agent, "").await, [""; 0]);
+    let again = create("v", 64, &mounted("ext4"));
+    let message = refused(
+        agent.controller().create_volume(again).await,
+        Code::FailedPrecondition,
+    );
+    assert!(message.contains("adoptNode: node-a"), "{message}");
+    let mine = group_of(Vec::new());
+    let message = refused(
+        agent.groups().create_volume_group(mine).await,
+        Code::FailedPrecondition,
+    );
+    assert!(message.contains("adoptNode: node-a"), "{message}");
+    assert_eq!(volumes(agent).await, []);
+    ok(agent.controller().delete_volume(delete(&here(id))).await);
+    let theirs = volume(agent, "mine", 16, &raw()).await;
+    ok(agent.controller().delete_volume(delete(&theirs)).await);
+}
+
+/// Half of it was done when the machine went down: the snapshot says so, the volume does not.
+fn half_adopt(agent: &Agent, id: &str, taken: &str) {
+    let group = agent.scratch.group().unwrap();
+    let key = taken.rsplit('/').next().unwrap();
+    let change = [
+        "--deltag",
+        "drumlin.node=node-a",
+        "--addtag",
+        "drumlin.node=node-b",
+        "--deltag",
+        &format!("drumlin.l.of={id}"),
+        "--addtag",
+        &format!("drumlin.l.of={}", here(id)),
+        &format!("{group}/dl-s-{key}"),
+    ];
+    lvm("lvchange", &change);
+}
+
+async fn the_calls_that_made_them_find_them(agent: &Agent, id: &str, taken: &str) {
+    let mine = group_of(Vec::new());
+    let found = ok(agent.groups().create_volume_group(mine).await);
+    assert_eq!(found.volume_group.unwrap().volumes[0].volume_id, id);
+    let again = create("v", 64, &mounted("ext4"));
+    let found = ok(agent.controller().create_volume(again).await);
+    assert_eq!(found.volume.unwrap().volume_id, id);
+    let found = ok(agent.controller().create_snapshot(snapshot("s", id)).await);
+    assert_eq!(found.snapshot.unwrap().snapshot_id, taken);
+}
+
+async fn is_used_and_precious(agent: &Agent, name: &str, id: &str) {
+    attach(agent, id).await;
+    let at = mount(agent, name, id, &mounted("ext4")).await;
     assert_eq!(get(&at.1, "file"), b"precious");
-    unmount(&agent, &restored, &at).await;
+    unmount(agent, id, &at).await;
 }
 
 #[tokio::test]

@@ -43,6 +43,13 @@ impl Turns {
         self.0 = all.len();
         new
     }
+
+    /// Since the last time it was told this often.
+    #[track_caller]
+    fn cost(&mut self, agent: &Agent, what: &str, most: usize) {
+        let done = self.since(agent);
+        assert_eq!(done.len(), most, "{what}: {done:#?}");
+    }
 }
 
 /// How many programs of LVM's were started.
@@ -67,14 +74,11 @@ async fn a_change_costs_one_program_and_an_answer_none() {
         ..Options::default()
     };
     let agent = Agent::with(Scratch::new(), options).await;
-    let (mut controller, mut node) = (agent.controller(), agent.node());
+    let mut controller = agent.controller();
     let before = started(&agent);
     let mut turns = Turns(0);
     turns.since(&agent);
-    let mut costs = |what: &str, most: usize| {
-        let done = turns.since(&agent);
-        assert_eq!(done.len(), most, "{what}: {done:#?}");
-    };
+    let mut costs = |what: &str, most: usize| turns.cost(&agent, what, most);
     let capability = mounted("ext4");
     let id = ok(controller.create_volume(create("v", 64, &capability)).await)
         .volume
@@ -101,48 +105,9 @@ async fn a_change_costs_one_program_and_an_answer_none() {
         ok(controller.create_volume(request).await);
         costs(name, 1);
     }
-    ok(controller.controller_expand_volume(expand(&id, 128)).await);
-    costs("ControllerExpandVolume", 1);
-    ok(node
-        .node_expand_volume(NodeExpandVolumeRequest {
-            volume_id: id.clone(),
-            volume_path: at.1.clone(),
-            ..NodeExpandVolumeRequest::default()
-        })
-        .await);
-    costs("NodeExpandVolume", 0);
-    let modify = ControllerModifyVolumeRequest {
-        volume_id: id.clone(),
-        mutable_parameters: [("label.tier".to_owned(), "gold".to_owned())].into(),
-        ..ControllerModifyVolumeRequest::default()
-    };
-    ok(controller.controller_modify_volume(modify.clone()).await);
-    costs("ControllerModifyVolume", 1);
-    ok(controller.controller_modify_volume(modify).await);
-    costs("ControllerModifyVolume again", 0);
-    let mut groups = agent.groups();
-    let group = CreateVolumeGroupRequest {
-        name: "g".to_owned(),
-        ..CreateVolumeGroupRequest::default()
-    };
-    let group = ok(groups.create_volume_group(group).await).volume_group;
-    costs("CreateVolumeGroup", 1);
-    let members = ModifyVolumeGroupMembershipRequest {
-        volume_group_id: group.unwrap().volume_group_id,
-        volume_ids: vec![id.clone()],
-        ..ModifyVolumeGroupMembershipRequest::default()
-    };
-    for (what, most) in [("Modify", 1), ("Modify again", 0)] {
-        let request = members.clone();
-        ok(groups.modify_volume_group_membership(request).await);
-        costs(what, most);
-    }
-    let request = DeleteVolumeGroupRequest {
-        volume_group_id: members.volume_group_id,
-        ..DeleteVolumeGroupRequest::default()
-    };
-    ok(groups.delete_volume_group(request).await);
-    costs("DeleteVolumeGroup", 1);
+    changes_of_a_volume(&agent, &mut turns, &id, &at.1).await;
+    changes_of_a_group(&agent, &mut turns, &id).await;
+    let mut costs = |what: &str, most: usize| turns.cost(&agent, what, most);
     ok(controller.list_volumes(ListVolumesRequest::default()).await);
     ok(controller.get_capacity(GetCapacityRequest::default()).await);
     ok(agent.identity().probe(ProbeRequest {}).await);
@@ -155,6 +120,54 @@ async fn a_change_costs_one_program_and_an_answer_none() {
     // More only where more than ten seconds are between two of them.
     let programs = started(&agent) - before;
     assert!(programs <= 4, "{programs} programs");
+}
+
+async fn changes_of_a_volume(agent: &Agent, turns: &mut Turns, id: &str, target: &str) {
+    let mut controller = agent.controller();
+    ok(controller.controller_expand_volume(expand(id, 128)).await);
+    turns.cost(agent, "ControllerExpandVolume", 1);
+    let request = NodeExpandVolumeRequest {
+        volume_id: id.to_owned(),
+        volume_path: target.to_owned(),
+        ..NodeExpandVolumeRequest::default()
+    };
+    ok(agent.node().node_expand_volume(request).await);
+    turns.cost(agent, "NodeExpandVolume", 0);
+    let modify = ControllerModifyVolumeRequest {
+        volume_id: id.to_owned(),
+        mutable_parameters: [("label.tier".to_owned(), "gold".to_owned())].into(),
+        ..ControllerModifyVolumeRequest::default()
+    };
+    ok(controller.controller_modify_volume(modify.clone()).await);
+    turns.cost(agent, "ControllerModifyVolume", 1);
+    ok(controller.controller_modify_volume(modify).await);
+    turns.cost(agent, "ControllerModifyVolume again", 0);
+}
+
+async fn changes_of_a_group(agent: &Agent, turns: &mut Turns, id: &str) {
+    let mut groups = agent.groups();
+    let group = CreateVolumeGroupRequest {
+        name: "g".to_owned(),
+        ..CreateVolumeGroupRequest::default()
+    };
+    let group = ok(groups.create_volume_group(group).await).volume_group;
+    turns.cost(agent, "CreateVolumeGroup", 1);
+    let members = ModifyVolumeGroupMembershipRequest {
+        volume_group_id: group.unwrap().volume_group_id,
+        volume_ids: vec![id.to_owned()],
+        ..ModifyVolumeGroupMembershipRequest::default()
+    };
+    for (what, most) in [("Modify", 1), ("Modify again", 0)] {
+        let request = members.clone();
+        ok(groups.modify_volume_group_membership(request).await);
+        turns.cost(agent, what, most);
+    }
+    let request = DeleteVolumeGroupRequest {
+        volume_group_id: members.volume_group_id,
+        ..DeleteVolumeGroupRequest::default()
+    };
+    ok(groups.delete_volume_group(request).await);
+    turns.cost(agent, "DeleteVolumeGroup", 1);
 }
 
 #[tokio::test]
@@ -175,8 +188,7 @@ async fn a_thick_change_costs_one_program_and_wiping_one_or_two_more() {
         let mut turns = Turns(0);
         turns.since(&agent);
         let mut costs = |what: &str, most: usize| {
-            let done = turns.since(&agent);
-            assert_eq!(done.len(), most, "{what}, wipe {wipe}: {done:#?}");
+            turns.cost(&agent, &format!("{what}, wipe {wipe}"), most);
         };
         let made = ok(controller.create_volume(create("v", 16, &raw())).await);
         let id = made.volume.unwrap().volume_id;
