@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod functions;
 mod links;
 mod paths;
 mod words;

@@ -1,0 +1,94 @@
+//! No function is longer than can be read at once.
+
+use drumlin_tests::{
+    programs::workspace,
+    sources::{files, read},
+};
+
+const LONGEST: usize = 80;
+
+/// The name of the function that begins in this line.
+fn begun(line: &str) -> Option<&str> {
+    let mut rest = line.trim_start();
+    let qualifiers = [
+        "pub ",
+        "pub(crate) ",
+        "pub(super) ",
+        "const ",
+        "async ",
+        "unsafe ",
+        "extern \"C\" ",
+    ];
+    while let Some(behind) = qualifiers.iter().find_map(|word| rest.strip_prefix(word)) {
+        rest = behind;
+    }
+    let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
+    let name = rest.strip_prefix("fn ")?;
+    name.split(|letter| !is_name(letter)).next()
+}
+
+/// The functions of a formatted source, with their lines from `fn` to the closing brace, which rustfmt puts below the
+/// first letter of the first line. A function without a body has none.
+fn lengths(source: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<_> = source.lines().collect();
+    let functions = lines.iter().enumerate().filter_map(|(at, line)| {
+        let name = begun(line)?;
+        let margin = line.len() - line.trim_start().len();
+        let mut outermost = lines[at..].iter().enumerate().filter(|(_, line)| {
+            let is_indented = line.len() - line.trim_start().len() > margin;
+            !is_indented && line.ends_with(['}', ';'])
+        });
+        let (before, last) = outermost.next()?;
+        last.ends_with('}').then_some((name, before + 1))
+    });
+    functions.collect()
+}
+
+#[test]
+fn no_function_is_longer_than_can_be_read_at_once() {
+    let folders = [
+        "agent",
+        "crd",
+        "proto",
+        "tests/fuzz/fuzz_targets",
+        "tests/fuzz/targets",
+        "tests/src",
+        "tests/tests",
+    ];
+    let mut count = 0;
+    let mut found = Vec::new();
+    for path in folders.iter().flat_map(|folder| files(folder, ".rs")) {
+        let source = read(&path);
+        let lengths = lengths(&source);
+        count += lengths.len();
+        let path = path.strip_prefix(workspace()).unwrap().display();
+        let too_long = lengths.iter().filter(|(_, lines)| *lines > LONGEST);
+        found.extend(too_long.map(|(name, lines)| format!("{path}: {name} has {lines} lines")));
+    }
+    assert!(count > 1000, "{count} functions");
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn a_function_ends_at_its_closing_brace() {
+    let source = "\
+fn short() {}
+trait Named {
+    fn name(
+        &self,
+    ) -> String;
+    async fn inner(&self) {
+        let text = \"{\";
+
+    }
+}
+pub(crate) const unsafe fn outer<T>()
+where
+    T: Copy,
+{
+    if true {
+    }
+}
+";
+    assert_eq!(lengths(source), [("short", 1), ("inner", 4), ("outer", 7)]);
+}
