@@ -60,6 +60,14 @@ fn dead(page: &Path, target: &str) -> Option<String> {
             page.display()
         ));
     }
+    let book = workspace().join("docs/src").canonicalize().ok()?;
+    let leaves = page.starts_with(&book) && !file.canonicalize().ok()?.starts_with(&book);
+    if leaves {
+        return Some(format!(
+            "{}: {target}: leads out of the book",
+            page.display()
+        ));
+    }
     let is_there = wanted.is_empty() || anchors(&read(&file)).contains(wanted);
     (!is_there).then(|| format!("{}: {target}: there is no such heading", page.display()))
 }

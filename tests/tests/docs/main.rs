@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod commands;
 mod functions;
 mod links;
 mod paths;
