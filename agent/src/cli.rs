@@ -110,7 +110,7 @@ impl LogArguments {
     /// If the filter is invalid.
     pub(crate) fn start(&self) -> anyhow::Result<()> {
         let level = self.log_level.as_deref().unwrap_or("info");
-        telemetry::start(self.log_format.unwrap_or_default(), level)
+        telemetry::start(self.log_format.unwrap_or_default(), level, None)
     }
 }
 
@@ -154,6 +154,9 @@ pub(crate) struct AgentArguments {
         value_name = "BOOL"
     )]
     pub(crate) attach: Option<bool>,
+    /// Export the traces of calls to this OpenTelemetry collector: OTLP over gRPC, such as `http://127.0.0.1:4317`
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
+    pub(crate) otlp_endpoint: Option<String>,
     #[command(flatten)]
     pub(crate) log: LogArguments,
 }

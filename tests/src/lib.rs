@@ -2,6 +2,7 @@
 //!
 //! - [`agent`]: an agent in a scratch directory, its clients, its log and its end.
 //! - [`cluster`]: a Kubernetes API server, by `kubectl`.
+//! - [`collector`]: where an agent exports its traces to.
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`daemon`]: programs that run until a test ends.
 //! - [`requests`]: requests as callers send them.
@@ -23,6 +24,7 @@
 
 pub mod agent;
 pub mod cluster;
+pub mod collector;
 pub mod conformance;
 pub mod daemon;
 pub mod programs;

@@ -15,11 +15,12 @@ use crate::{
     lock::StateLock,
     server::{self, Offer},
     socket::Socket,
-    telemetry,
+    telemetry::{self, Exporter},
 };
 
 /// Timeout for in-flight operations at shutdown; a repeated call completes or undoes those that remain. Together with
-/// twice the grace period below it stays below the ten seconds that service managers commonly allow.
+/// twice the grace period below, and the half second of the last export of traces, it stays below the ten seconds that
+/// service managers commonly allow.
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Grace period for open calls and for the reconciler, after all operations have ended.
 const GRACE: Duration = Duration::from_millis(500);
@@ -27,7 +28,10 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs the agent, and also the reconciler if a source of objects is configured.
 pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let config = Config::load(&arguments)?;
-    telemetry::start(config.log_format, &config.log_filter)?;
+    let exporter = config.otlp_endpoint.as_ref();
+    let exporter = exporter.map(|to| Exporter::start(to, config.settings.node.as_str()));
+    let exporter = exporter.transpose()?;
+    telemetry::start(config.log_format, &config.log_filter, exporter.as_ref())?;
     check_host()?;
     raise_limits();
     let _lock = StateLock::take(&config.state_dir)?;
@@ -84,6 +88,9 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     };
     drop((socket, beside));
     tracing::info!("agent stopped");
+    if let Some(exporter) = exporter {
+        exporter.stop().await;
+    }
     if let Ok(Err(error)) = followed {
         anyhow::bail!("the reconciler stopped unexpectedly: {error}");
     }

@@ -15,7 +15,10 @@ use drumlin_core::{
 use drumlin_proto::Endpoint;
 use serde::Deserialize;
 
-use crate::{cli::AgentArguments, telemetry::LogFormat};
+use crate::{
+    cli::AgentArguments,
+    telemetry::{LogFormat, OtlpEndpoint},
+};
 use classes::{FileClass, Nodes, classes};
 
 /// Default state directory.
@@ -39,6 +42,7 @@ struct File {
     on_group_delete: OnGroup,
     driver_name: Option<String>,
     log: Log,
+    tracing: Tracing,
     classes: Vec<FileClass>,
 }
 
@@ -69,6 +73,12 @@ struct Log {
     format: Option<LogFormat>,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Tracing {
+    otlp_endpoint: Option<String>,
+}
+
 /// The effective configuration of the agent.
 #[derive(Debug)]
 pub(crate) struct Config {
@@ -80,6 +90,8 @@ pub(crate) struct Config {
     pub(crate) driver: String,
     pub(crate) log_format: LogFormat,
     pub(crate) log_filter: String,
+    /// The collector to which traces are exported.
+    pub(crate) otlp_endpoint: Option<OtlpEndpoint>,
     pub(crate) settings: Settings,
     pub(crate) classes: Classes,
 }
@@ -135,6 +147,7 @@ impl Config {
                 "addonsEndpoint equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
             );
         }
+        let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
         Ok(Self {
             endpoint,
             addons_endpoint,
@@ -151,6 +164,7 @@ impl Config {
                 .clone()
                 .or(file.log.level)
                 .unwrap_or_else(|| "info".to_owned()),
+            otlp_endpoint,
             settings: Settings {
                 node: node.clone(),
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
@@ -161,6 +175,24 @@ impl Config {
             state_dir,
         })
     }
+}
+
+/// The collector; the error names where it is configured. An empty one is none, as in other programs that read this
+/// variable.
+fn otlp_endpoint(
+    arguments: &AgentArguments,
+    file: Tracing,
+) -> anyhow::Result<Option<OtlpEndpoint>> {
+    let (field, endpoint) = match &arguments.otlp_endpoint {
+        Some(endpoint) => (
+            "--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT)",
+            Some(endpoint.clone()),
+        ),
+        None => ("tracing.otlpEndpoint", file.otlp_endpoint),
+    };
+    let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
+    let endpoint = endpoint.map(|endpoint| endpoint.parse());
+    endpoint.transpose().context(field)
 }
 
 fn read(path: &Path) -> anyhow::Result<File> {
@@ -244,6 +276,24 @@ mod tests {
         assert!(format!("{error:#}").contains("addonsEndpoint"), "{error:#}");
         let error = load("node: n\naddonsEndpoint: tcp://a\n", &[]).unwrap_err();
         assert!(format!("{error:#}").contains("addonsEndpoint"), "{error:#}");
+    }
+
+    #[test]
+    fn a_collector_is_read_and_a_wrong_one_is_named_with_its_field() {
+        let file = "node: n\ntracing: {otlpEndpoint: http://file:4317}\n";
+        let endpoint = |arguments: &[&str]| load(file, arguments).unwrap().otlp_endpoint;
+        let shown = |arguments| endpoint(arguments).map(|endpoint| endpoint.to_string());
+        assert_eq!(shown(&[]).unwrap(), "http://file:4317");
+        let flag = shown(&["--otlp-endpoint", "http://flag:4317"]);
+        assert_eq!(flag.unwrap(), "http://flag:4317");
+        assert_eq!(shown(&["--otlp-endpoint", ""]), None);
+        let error = wrong("node: n\ntracing: {otlpEndpoint: collector}\n");
+        assert!(error.contains("tracing.otlpEndpoint"), "{error}");
+        let error = load("node: n\n", &["--otlp-endpoint", "https://a"]).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("--otlp-endpoint"),
+            "{error:#}"
+        );
     }
 
     #[test]

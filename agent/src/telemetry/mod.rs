@@ -3,8 +3,10 @@
 //!
 //! - [`filter`]: which events and spans are recorded, and by whom.
 //! - [`tree`], [`trace`]: the spans of a call in the log.
+//! - [`exporter`]: the spans of calls in an OpenTelemetry collector.
 //! - [`values`]: how values are written.
 
+mod exporter;
 mod filter;
 mod trace;
 mod tree;
@@ -16,6 +18,7 @@ use tracing_subscriber::{
     Layer, Registry, filter::FilterExt, layer::SubscriberExt, util::SubscriberInitExt,
 };
 
+pub(crate) use exporter::{Exporter, OtlpEndpoint};
 use filter::InCalls;
 use tree::TreeLayer;
 pub(crate) use values::{Quoted, milliseconds};
@@ -31,8 +34,13 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Starts logging with `level`: a level such as `info`, or a filter such as `drumlin=debug,warn`.
-pub(crate) fn start(format: LogFormat, level: &str) -> anyhow::Result<()> {
+/// Starts logging with `level`: a level such as `info`, or a filter such as `drumlin=debug,warn`. The exporter gets all
+/// spans of calls, whatever the level.
+pub(crate) fn start(
+    format: LogFormat,
+    level: &str,
+    exporter: Option<&Exporter>,
+) -> anyhow::Result<()> {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_target(false);
@@ -43,9 +51,11 @@ pub(crate) fn start(format: LogFormat, level: &str) -> anyhow::Result<()> {
     };
     let lines = lines.with_filter(filter::events(filter::parse(level)?)?);
     let trees = TreeLayer::to_log(format).with_filter(filter::parse(level)?.and(InCalls));
+    let export = exporter.map(|exporter| exporter.layer().with_filter(InCalls));
     tracing_subscriber::registry()
         .with(lines)
         .with(trees)
+        .with(export)
         .init();
     Ok(())
 }

@@ -61,6 +61,7 @@ mod stalled_disk;
 mod stalled_paths;
 mod subject;
 mod thaw_watchdog;
+mod traces;
 mod unstaged_kills;
 mod volume_groups;
 mod volumes;

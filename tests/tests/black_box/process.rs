@@ -161,6 +161,10 @@ fn wrong_endpoints_and_configurations_are_named() {
         ),
         ("node: [n\n", ["line", "config.yaml"]),
         ("node: a/b\n", ["node", "a/b"]),
+        (
+            "tracing: {otlpEndpoint: collector}\n",
+            ["tracing.otlpEndpoint", "http://host:port"],
+        ),
         ("driverName: csi_example\n", ["driverName", "domain"]),
         ("driverName: csi..example\n", ["driverName", "domain"]),
         ("driverName: csi.example-\n", ["driverName", "domain"]),
@@ -171,6 +175,11 @@ fn wrong_endpoints_and_configurations_are_named() {
             assert!(message.contains(part), "{part}: {message}");
         }
     }
+    let message = fails(&["--otlp-endpoint=https://a:4317", "--state-dir", &state]);
+    assert!(
+        message.contains("--otlp-endpoint") && message.contains("TLS"),
+        "{message}"
+    );
     let message = fails(&["--config", "/nonexistent.yaml"]);
     assert!(message.contains("/nonexistent.yaml"), "{message}");
     assert!(!Path::new(&state).exists(), "nothing was made");
