@@ -36,6 +36,7 @@ mod hostile_clients;
 mod interruption;
 mod interruption_of_manifests;
 mod kept;
+mod lab_shell;
 mod life;
 mod list_cache;
 mod lost_state;
