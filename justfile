@@ -15,6 +15,19 @@ fmt:
 over KIND FILTER:
     tests/run --over {{KIND}} {{FILTER}}
 
+# A shell, or one command, beside an agent that runs, over directory, thin, linear, raid1 or kubernetes: just lab thin
+lab KIND *COMMAND:
+    tests/lab/shell {{KIND}} {{COMMAND}}
+
+# One object applied beside an API server and an agent; shown when it is ready: just object examples/quickstart/1-volume.yaml
+object FILE:
+    tests/lab/object {{FILE}}
+
+# The documentation of the code, private items too; opens at the architecture.
+doc:
+    cargo doc --workspace --no-deps --locked --document-private-items
+    cargo doc --package drumlin --no-deps --locked --document-private-items --open
+
 # Every test there is, as root.
 test *ARGS:
     tests/run {{ARGS}}

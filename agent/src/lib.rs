@@ -5,6 +5,7 @@
 //! - [`server`], [`socket`]: gRPC on a unix socket.
 //! - [`quiet`]: work that is done while no call is in flight.
 //! - [`rpc`]: a folder per package, a file per service, a method per RPC.
+#![cfg_attr(doc, doc = "", doc = include_str!("../../docs/src/architecture.md"))]
 #![cfg_attr(
     test,
     allow(
