@@ -9,10 +9,11 @@ use drumlin_tests::{
 };
 
 /// Programs that are not ours, whose arguments are their own business.
-const OTHERS: [&str; 20] = [
+const OTHERS: [&str; 22] = [
     "apt-get",
     "cat",
     "cd",
+    "cp",
     "docker",
     "done",
     "echo",
@@ -22,6 +23,7 @@ const OTHERS: [&str; 20] = [
     "install",
     "kubectl",
     "lvcreate",
+    "lvs",
     "mdbook",
     "mkdir",
     "modprobe",
@@ -256,7 +258,7 @@ fn wrong(words: &[String]) -> Option<String> {
             let is_there = |line: &str| line.split([' ', ':']).next() == Some(recipe.as_str());
             (!justfile.lines().any(is_there)).then(|| format!("there is no recipe {recipe}"))
         }
-        ("tests/run", _) => wrong_for_run(arguments),
+        ("tests/run" | "$TESTS", _) => wrong_for_run(arguments),
         // It runs what follows.
         ("tests/lab/apiserver/run", _) => wrong(arguments.strip_prefix(&["--".to_owned()])?),
         (path, _) if path.starts_with("tests/") => None,
