@@ -56,8 +56,8 @@ impl Collector {
         let kept = Kept::default();
         let service = TraceServiceServer::new(kept.clone());
         let serving = tokio::spawn(async move {
-            let server = Server::builder().add_service(service);
-            let served = server.serve_with_incoming(TcpIncoming::from(listener));
+            let routes = Server::builder().add_service(service);
+            let served = routes.serve_with_incoming(TcpIncoming::from(listener));
             served.await.expect("the collector serves");
         });
         Self {

@@ -55,12 +55,13 @@ impl<W: Fn(&Trace)> TreeLayer<W> {
     }
 }
 
-/// Changes the trace that a span belongs to, if it belongs to one.
+/// The place of a span, if it belongs to a call.
 fn place<'a, S: LookupSpan<'a>>(span: &SpanRef<'a, S>) -> Option<Place> {
     span.extensions().get::<Place>().cloned()
 }
 
 impl Place {
+    /// Changes the trace.
     fn change<T>(&self, change: impl FnOnce(&mut Trace) -> T) -> T {
         change(&mut self.trace.lock().unwrap_or_else(PoisonError::into_inner))
     }

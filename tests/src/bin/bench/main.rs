@@ -21,6 +21,7 @@ mod lvm;
 mod measure;
 mod peer;
 mod process;
+mod traces;
 
 use measure::Table;
 
@@ -71,6 +72,9 @@ async fn main() {
     }
     if wanted("process") {
         process::start_and_memory(&mut table).await;
+    }
+    if wanted("traces") {
+        traces::creation(&mut table).await;
     }
     if wanted("peer") {
         peer::host_path_beside_ours(&mut table).await;

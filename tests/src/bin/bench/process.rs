@@ -38,6 +38,11 @@ pub(crate) fn build() {
 
 /// An agent with one class on a file system of its own.
 pub(crate) async fn agent(storage: Kind, mebibytes: u64) -> Agent {
+    agent_with(storage, mebibytes, &["--log-level=warn"]).await
+}
+
+/// The same with other arguments.
+pub(crate) async fn agent_with(storage: Kind, mebibytes: u64, arguments: &[&str]) -> Agent {
     let scratch = Scratch::new();
     let images = scratch.file_system("images", storage, mebibytes);
     let config = format!(
@@ -46,7 +51,7 @@ pub(crate) async fn agent(storage: Kind, mebibytes: u64) -> Agent {
     );
     let options = Options {
         config: Some(config),
-        arguments: vec!["--log-level=warn".to_owned()],
+        arguments: arguments.iter().map(|&one| one.to_owned()).collect(),
         ..Options::default()
     };
     Agent::with(scratch, options).await
