@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::{DirectBuffer, fsync, open_direct, system, zeros::is_zero};
+use super::{Access, DirectBuffer, fsync, open_direct, system, zeros::is_zero};
 use crate::{Error, Result, trace};
 
 /// Bytes per step: large enough to be fast, small enough to be stopped.
@@ -34,7 +34,10 @@ pub fn copy(source: &Path, target: &Path, span: Range<u64>, step: Step<'_>) -> R
     };
     let _span = trace::copy();
     let mut work = || -> io::Result<u64> {
-        let (from, to) = (open_direct(source, false)?, open_direct(target, true)?);
+        let (from, to) = (
+            open_direct(source, Access::ReadOnly)?,
+            open_direct(target, Access::ReadWrite)?,
+        );
         let mut buffer = DirectBuffer::new(BUFFER);
         let mut at = span.start;
         while at < span.end {
@@ -89,7 +92,7 @@ fn each(
     change: impl Fn(&File, u64, u64) -> io::Result<()>,
 ) -> Result<u64> {
     let mut work = || -> io::Result<u64> {
-        let file = open_direct(device, true)?;
+        let file = open_direct(device, Access::ReadWrite)?;
         let mut at = span.start;
         while at < span.end {
             let length = (span.end - at).min(STEP);

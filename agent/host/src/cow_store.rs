@@ -6,7 +6,7 @@
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
-use super::{DirectBuffer, fsync, open_direct};
+use super::{Access, DirectBuffer, fsync, open_direct};
 use crate::{Error, Kind, Result};
 
 /// The magic number of a store: `SnAp`.
@@ -30,7 +30,7 @@ struct Store {
 
 impl Store {
     fn open(path: &Path) -> Result<Self> {
-        let file = open_direct(path, false).map_err(|error| failed(path, error))?;
+        let file = open_direct(path, Access::ReadOnly).map_err(|error| failed(path, error))?;
         let mut head = DirectBuffer::new(DirectBuffer::BLOCK);
         file.read_exact_at(head.bytes_mut(), 0)
             .map_err(|error| failed(path, error))?;
@@ -112,8 +112,8 @@ pub fn roll_back(
     mut step: impl FnMut(u64) -> Result<()>,
 ) -> Result<()> {
     let store = Store::open(store)?;
-    let from = open_direct(snapshot, false).map_err(|error| failed(snapshot, error))?;
-    let to = open_direct(origin, true).map_err(|error| failed(origin, error))?;
+    let from = open_direct(snapshot, Access::ReadOnly).map_err(|error| failed(snapshot, error))?;
+    let to = open_direct(origin, Access::ReadWrite).map_err(|error| failed(origin, error))?;
     let mut buffers = (DirectBuffer::new(BUFFER), DirectBuffer::new(BUFFER));
     store.each_area(|chunks| {
         for run in runs(chunks, store.chunk, BUFFER) {

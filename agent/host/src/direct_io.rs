@@ -7,6 +7,8 @@ use std::{
     path::Path,
 };
 
+use crate::Access;
+
 /// A buffer aligned for direct I/O.
 #[derive(Debug)]
 pub struct DirectBuffer {
@@ -44,10 +46,13 @@ impl DirectBuffer {
 }
 
 /// Opens a device for direct I/O.
-pub fn open_direct(path: &Path, writable: bool) -> io::Result<File> {
+///
+/// # Errors
+/// Those of `open`.
+pub fn open_direct(path: &Path, access: Access) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
-        .write(writable)
+        .write(access == Access::ReadWrite)
         .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
         .open(path)
 }

@@ -75,8 +75,8 @@ pub fn mount_device(
         let is_ours = table.of_block_device(device, number).any(|ours| {
             ours.id == mount.id && ours.fs_type == kind.name() && ours.root == Path::new("/")
         });
-        let is_read_only = mount.read_only || mount.is_file_system_read_only();
-        Some(judge(is_ours, is_read_only, options.access()))
+        let found = is_ours.then(|| mount.effective_access());
+        Some(judge(found, options.access()))
     };
     if let Some(found) = found(&MountTable::read()?) {
         return found.into_result(&target, device);
@@ -123,7 +123,7 @@ pub fn bind_restricted(
         let origin = origin(table, &source);
         let is_ours =
             origin.is_some_and(|(device, root)| mount.device == device && mount.root == root);
-        Some(judge(is_ours, mount.read_only, access))
+        Some(judge(is_ours.then(|| mount.access()), access))
     };
     if let Some(found) = found(&MountTable::read()?) {
         return found.into_result(&target, &source);
@@ -187,7 +187,7 @@ pub fn bind_beneath(
     fail::point("mount-root.attached");
     let refused = match place.mount_from_root() {
         Ok(Some(mount)) if mount.id == id => {
-            let found = judge(true, mount.read_only, access);
+            let found = judge(Some(mount.access()), access);
             if found == MountState::Wanted {
                 return Ok(());
             }
@@ -290,11 +290,12 @@ enum MountState {
     Foreign,
 }
 
-fn judge(is_ours: bool, is_read_only: bool, access: Access) -> MountState {
-    match (is_ours, is_read_only == (access == Access::ReadOnly)) {
-        (false, _) => MountState::Foreign,
-        (true, false) => MountState::OtherAccess,
-        (true, true) => MountState::Wanted,
+/// Compares the access of a mount of ours, if it is one, with the request.
+fn judge(found: Option<Access>, wanted: Access) -> MountState {
+    match found {
+        None => MountState::Foreign,
+        Some(found) if found == wanted => MountState::Wanted,
+        Some(_) => MountState::OtherAccess,
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{Error, Result};
+use crate::{Access, Error, Result};
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 
@@ -86,6 +86,23 @@ impl Mount {
     /// Returns true if the file system itself is mounted read-only.
     pub fn is_file_system_read_only(&self) -> bool {
         self.super_options.split(',').any(|option| option == "ro")
+    }
+
+    /// The access that this mount permits, independent of its file system.
+    pub fn access(&self) -> Access {
+        if self.read_only {
+            Access::ReadOnly
+        } else {
+            Access::ReadWrite
+        }
+    }
+
+    /// The access that this mount and its file system permit.
+    pub fn effective_access(&self) -> Access {
+        if self.is_file_system_read_only() {
+            return Access::ReadOnly;
+        }
+        self.access()
     }
 
     /// Returns true if the mount or its file system has this option.

@@ -53,6 +53,13 @@ pub fn is_running() -> bool {
     *FOUND
 }
 
+/// Whether udevd can be seen from here; in another mount namespace it may run all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Udevd {
+    Seen,
+    Unseen,
+}
+
 /// How udevd treats a device; the same flags as LVM uses for its own devices (`_get_udev_flags` of `dev_manager.c`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Visibility {
@@ -65,17 +72,21 @@ pub enum Visibility {
 impl Visibility {
     /// The cookie for the event of a resume.
     pub(super) fn cookie(self) -> u32 {
-        self.flags(is_running()) << SHIFT
+        let seen = if is_running() {
+            Udevd::Seen
+        } else {
+            Udevd::Unseen
+        };
+        self.flags(seen) << SHIFT
     }
 
-    fn flags(self, has_udev: bool) -> u32 {
+    fn flags(self, udevd: Udevd) -> u32 {
         let common = PRIMARY_SOURCE | DISABLE_LIBRARY_FALLBACK;
         // A udevd that is not visible here must not create links, because nothing would remove them (LVM's
         // `udev_rules=0`).
-        let unseen = if has_udev {
-            0
-        } else {
-            DISABLE_DM_RULES | DISABLE_SUBSYSTEM_RULES
+        let unseen = match udevd {
+            Udevd::Seen => 0,
+            Udevd::Unseen => DISABLE_DM_RULES | DISABLE_SUBSYSTEM_RULES,
         };
         let own = match self {
             Self::Snapshot => LOW_PRIORITY,
@@ -203,9 +214,9 @@ mod tests {
     /// Values as `dmsetup udevflags` shows them for LVM's own devices.
     #[test]
     fn devices_have_the_flags_of_lvms_own() {
-        assert_eq!(Visibility::Snapshot.flags(true), 0x70);
-        assert_eq!(Visibility::Hidden.flags(true), 0x6e);
-        assert_eq!(Visibility::Snapshot.flags(false), 0x73);
-        assert_eq!(Visibility::Hidden.flags(false), 0x6f);
+        assert_eq!(Visibility::Snapshot.flags(Udevd::Seen), 0x70);
+        assert_eq!(Visibility::Hidden.flags(Udevd::Seen), 0x6e);
+        assert_eq!(Visibility::Snapshot.flags(Udevd::Unseen), 0x73);
+        assert_eq!(Visibility::Hidden.flags(Udevd::Unseen), 0x6f);
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use crate::system_dir;
 use crate::{
     blocking_at_once,
-    host::{DirectBuffer, exec::Program, open_direct},
+    host::{Access, DirectBuffer, exec::Program, open_direct},
 };
 
 /// Timeout for reading one block from a working disk on a busy host.
@@ -191,7 +191,7 @@ fn ask(disk: PathBuf, number: u64) {
 
 fn read_first_block(disk: &Path) -> io::Result<()> {
     use std::os::unix::fs::FileExt;
-    let file = open_direct(disk, false)?;
+    let file = open_direct(disk, Access::ReadOnly)?;
     let mut buffer = DirectBuffer::new(DirectBuffer::BLOCK);
     file.read_exact_at(buffer.bytes_mut(), 0)
 }

@@ -160,7 +160,7 @@ impl Engine {
             let Some(record) = self.shared.record(&key) else {
                 continue;
             };
-            let pass = self.pass(agent, record, false);
+            let pass = self.pass(agent, record);
             if pass.may_change_members(&pass.record) {
                 self.shared.doubt(&key);
                 self.reset(&key);
@@ -168,13 +168,13 @@ impl Engine {
         }
     }
 
-    fn pass<'a>(&'a self, agent: &'a Agent, record: Record, is_doubted: bool) -> Pass<'a> {
+    fn pass<'a>(&'a self, agent: &'a Agent, record: Record) -> Pass<'a> {
         Pass {
             shared: &self.shared,
             client: &self.client,
             agent,
             record,
-            is_doubted,
+            is_doubted: false,
         }
     }
 
@@ -224,8 +224,8 @@ impl Engine {
             }
             return;
         }
-        let is_doubted = self.shared.take_doubt(key);
-        let mut pass = self.pass(agent, record, is_doubted);
+        let mut pass = self.pass(agent, record);
+        pass.is_doubted = self.shared.take_doubt(key);
         let result = if is_elsewhere {
             // This host was renamed, or its state directory was copied from another host: the record is kept.
             let message = format!(
@@ -261,7 +261,7 @@ impl Engine {
         if !record.is_of_former_name(&agent.node) {
             return;
         }
-        let mut pass = self.pass(agent, record, false);
+        let mut pass = self.pass(agent, record);
         if pass.follow_node().await.is_ok() {
             lock(&self.retries).remove(key);
             return;

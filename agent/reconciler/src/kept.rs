@@ -133,11 +133,20 @@ fn failed(failure: Failure) -> Error {
     Error::Kept(format!("{rpc}: {message}"))
 }
 
-/// Lists resources that belong to no object; with `all`, also those that other callers of the agent created.
+/// Which resources are listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// Those that belonged to an object.
+    Manifests,
+    /// Also those that other callers of the agent created.
+    All,
+}
+
+/// Lists resources that belong to no object.
 ///
 /// # Errors
 /// When the agent does not answer, or the state cannot be read.
-pub async fn list(socket: &Path, state_dir: &Path, all: bool) -> Result<Kept, Error> {
+pub async fn list(socket: &Path, state_dir: &Path, scope: Scope) -> Result<Kept, Error> {
     let both = BothSides::new(socket, state_dir).await?;
     let holders: HashMap<&str, &Record> = both
         .records
@@ -155,7 +164,7 @@ pub async fn list(socket: &Path, state_dir: &Path, all: bool) -> Result<Kept, Er
             continue;
         }
         let state = state(object, holder.copied());
-        if state != "Unowned" || all {
+        if state != "Unowned" || scope == Scope::All {
             objects.push(row(object, state, &both.inventory));
         }
     }

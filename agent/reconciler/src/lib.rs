@@ -73,7 +73,7 @@ use source::{
     directory::{Directory, Scan},
     kubernetes::server::Server,
     trust::Trust,
-    watch::Watch,
+    watch::{self, Watch},
 };
 use state::{HostMounts, Shared};
 use store::Store;
@@ -300,7 +300,10 @@ impl Files {
                 return;
             };
             self = files;
-            let is_unsettled = matches!(&scan, Scan::Read(content) if content.unsettled);
+            let interval = match &scan {
+                Scan::Read(content) if content.unsettled => watch::UNSETTLED,
+                _ => watch::POLL,
+            };
             apply(&mut catalog, scan);
             let watching = tokio::task::spawn_blocking(move || {
                 self.watch.follow();
@@ -310,7 +313,7 @@ impl Files {
                 return;
             };
             self = files;
-            self.watch.wait(is_unsettled).await;
+            self.watch.wait(interval).await;
         }
     }
 }

@@ -163,26 +163,20 @@ fn check_host() -> anyhow::Result<()> {
             "the agent needs root to mount file systems; start it as root, for example with sudo"
         );
     }
-    let lacks = lacks(
-        Path::new("/dev/loop-control").exists(),
-        exec::find("mkfs.ext4").is_some(),
-    );
-    match lacks {
+    let mut missing = Vec::new();
+    if !Path::new("/dev/loop-control").exists() {
+        missing.push("loop devices (modprobe loop)");
+    }
+    if exec::find("mkfs.ext4").is_none() {
+        missing.push("mkfs.ext4 (apt-get install e2fsprogs)");
+    }
+    match lacks(&missing) {
         Some(lacks) => anyhow::bail!(lacks),
         None => Ok(()),
     }
 }
 
-fn lacks(has_loop_devices: bool, has_e2fsprogs: bool) -> Option<String> {
-    let needs = [
-        (has_loop_devices, "loop devices (modprobe loop)"),
-        (has_e2fsprogs, "mkfs.ext4 (apt-get install e2fsprogs)"),
-    ];
-    let missing: Vec<&str> = needs
-        .iter()
-        .filter(|(has, _)| !has)
-        .map(|(_, what)| *what)
-        .collect();
+fn lacks(missing: &[&str]) -> Option<String> {
     (!missing.is_empty()).then(|| format!("this host lacks {}", missing.join(" and ")))
 }
 
@@ -193,11 +187,9 @@ mod tests {
 
     #[test]
     fn what_the_host_lacks_is_one_line_that_says_how_to_get_it() {
-        assert_eq!(lacks(true, true), None);
-        let one = lacks(true, false).unwrap();
-        assert!(one.contains("apt-get install e2fsprogs") && !one.contains("loop"));
-        let both = lacks(false, false).unwrap();
-        assert!(both.contains("modprobe loop") && both.contains(" and mkfs.ext4"));
+        assert_eq!(lacks(&[]), None);
+        let both = lacks(&["a (get a)", "b (get b)"]).unwrap();
+        assert_eq!(both, "this host lacks a (get a) and b (get b)");
         assert_eq!(both.lines().count(), 1);
     }
 

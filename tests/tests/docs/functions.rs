@@ -1,4 +1,4 @@
-//! No function is longer than can be read at once.
+//! No function is longer than can be read at once, and none takes a `bool`, which says nothing where it is called.
 
 use drumlin_tests::{
     programs::workspace,
@@ -67,6 +67,40 @@ fn no_function_is_longer_than_can_be_read_at_once() {
     }
     assert!(count > 1000, "{count} functions");
     assert!(found.is_empty(), "{found:#?}");
+}
+
+/// The functions of a formatted source with a parameter that is a `bool`.
+fn with_bool(source: &str) -> Vec<&str> {
+    let lines: Vec<_> = source.lines().collect();
+    let functions = lines.iter().enumerate().filter_map(|(at, line)| {
+        let name = begun(line)?;
+        let is_last = |line: &&str| line.ends_with(['{', ';', '}']);
+        let count = lines[at..].iter().position(is_last)? + 1;
+        let head = lines[at..at + count].concat();
+        let parameters = head.split("->").next()?;
+        parameters.contains(": bool").then_some(name)
+    });
+    functions.collect()
+}
+
+#[test]
+fn no_function_takes_a_bool() {
+    /// These are given what they assert, or what a wire or a parser has as a `bool`.
+    const MAY: [&str; 5] = ["access", "request", "that", "unless_changed", "visit_bool"];
+    let mut found = Vec::new();
+    for path in ["agent", "crd"]
+        .iter()
+        .flat_map(|folder| files(folder, ".rs"))
+    {
+        let source = read(&path);
+        let named = with_bool(&source)
+            .into_iter()
+            .filter(|name| !MAY.contains(name));
+        found.extend(named.map(|name| format!("{}: {name}", path.display())));
+    }
+    assert!(found.is_empty(), "an enum says what is meant: {found:#?}");
+    let source = "fn short(one: u8, is: bool) {}\nfn long(\n    is: bool,\n) -> u8 {\n}\nfn gives() -> bool {\n}\n";
+    assert_eq!(with_bool(source), ["short", "long"]);
 }
 
 #[test]

@@ -55,6 +55,7 @@ pub use volume_group::{CreateVolumeGroup, VolumeGroup};
 
 use crate::types::{ClassName, ImageId, NodeName};
 use locks::{LockMode, Locks};
+use recovery::RecoveryTime;
 use tasks::Tasks;
 
 /// Settings of the agent.
@@ -131,7 +132,7 @@ impl Operations {
         }
         // In a second pass, because the volumes of a group may be in several classes.
         for class in readable {
-            if let Err(error) = self.recover_groups(class, false).await {
+            if let Err(error) = self.recover_groups(class, RecoveryTime::Start).await {
                 self.recover_later(class, &error);
             }
         }
@@ -172,7 +173,7 @@ impl Operations {
             }
             // Interrupted group operations of other classes may have been waiting for volumes of this one.
             for class in this.classes.iter() {
-                if let Err(error) = this.recover_groups(class, true).await {
+                if let Err(error) = this.recover_groups(class, RecoveryTime::Later).await {
                     this.recover_later(class, &error);
                 }
             }

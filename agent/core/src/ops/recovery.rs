@@ -20,19 +20,28 @@ use crate::{
     types::ImageKind,
 };
 
+/// When recovery runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RecoveryTime {
+    /// Before the first call is served.
+    Start,
+    /// Beside calls, because a class was away.
+    Later,
+}
+
 /// Pause between attempts while other operations hold the locks.
 const PAUSE: Duration = Duration::from_millis(500);
 
 impl Operations {
-    /// Recovers the group snapshots whose records are in a class, and the volumes of the class. At start (`is_served`
-    /// is false) all writers are resumed when this returns.
+    /// Recovers the group snapshots whose records are in a class, and the volumes of the class. At start all writers
+    /// are resumed when this returns.
     ///
     /// # Errors
     /// If the class cannot be read; then nothing was changed.
     pub(super) async fn recover_groups(
         self: &Arc<Self>,
         class: &Class,
-        is_served: bool,
+        when: RecoveryTime,
     ) -> Result<()> {
         for found in self.group_snapshots_of(class).await? {
             if found.is_rolling() {
@@ -40,7 +49,9 @@ impl Operations {
                 let holds = Self::rollback_holds(&found);
                 self.when_free(holds, found, LocatedImage::is_rolling, Self::go_on_rolling);
             } else if found.image.label(labels::STATE).is_some() {
-                if !is_served && let Err(error) = self.release_members(&found).await {
+                if when == RecoveryTime::Start
+                    && let Err(error) = self.release_members(&found).await
+                {
                     tracing::warn!(group.id = %found.handle, error = %error.chain(), "volumes of an incomplete group snapshot not thawed");
                 }
                 let holds = whole_holds(found.image.id, &found.members());

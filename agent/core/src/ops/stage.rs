@@ -262,7 +262,13 @@ impl LocatedImage {
             }
             PathState::Nothing => {
                 let mounted = self.attach_and_mount(&request.staging, kind, options).await;
-                mounted.map_err(|error| self.explain_raw(error, is_used, &request.staging))?;
+                mounted.map_err(|error| {
+                    if is_used {
+                        self.explain_raw(error, &request.staging)
+                    } else {
+                        error
+                    }
+                })?;
             }
         }
         fail::point("stage.mounted");
@@ -275,9 +281,9 @@ impl LocatedImage {
         self.follow_device_if_possible(&request.staging).await
     }
 
-    /// The error for a volume that cannot be mounted while it is used raw.
-    fn explain_raw(&self, error: Error, is_used: bool, staging: &Path) -> Error {
-        if is_used && self.image_is_raw() && error.kind() == Kind::Precondition {
+    /// The error for a volume in use that cannot be mounted, perhaps because it is used raw.
+    fn explain_raw(&self, error: Error, staging: &Path) -> Error {
+        if self.image_is_raw() && error.kind() == Kind::Precondition {
             return staged_otherwise(self, staging).because(error);
         }
         error

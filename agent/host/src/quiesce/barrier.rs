@@ -39,6 +39,15 @@ struct State {
     left: usize,
 }
 
+/// What became of a member that should be quiesced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Report {
+    /// It is quiesced.
+    Quiesced,
+    /// It could not be, or not in time.
+    Lost,
+}
+
 impl Barrier {
     /// A barrier for this number of threads.
     pub(super) fn new(limit: Duration, holders: usize) -> Self {
@@ -146,13 +155,12 @@ impl Barrier {
         state.began.is_some()
     }
 
-    /// Reports whether a member is quiesced.
-    pub(super) fn tell(&self, is_quiesced: bool) {
+    /// Reports what became of a member.
+    pub(super) fn report(&self, member: Report) {
         let mut state = self.state();
-        if is_quiesced {
-            state.held += 1;
-        } else {
-            state.lost += 1;
+        match member {
+            Report::Quiesced => state.held += 1,
+            Report::Lost => state.lost += 1,
         }
         drop(state);
         self.changed.notify_all();
@@ -191,7 +199,7 @@ mod tests {
     }
 
     /// The work of a thread that quiesces a member.
-    fn hold(barrier: &Barrier, number: usize, is_quiesced: bool) -> bool {
+    fn hold(barrier: &Barrier, number: usize, report: Report) -> bool {
         if !barrier.wait_to_settle(number) {
             return false;
         }
@@ -199,7 +207,7 @@ mod tests {
         if !barrier.wait_for_begin(number) {
             return false;
         }
-        barrier.tell(is_quiesced);
+        barrier.report(report);
         true
     }
 
@@ -210,7 +218,7 @@ mod tests {
             for number in 0..4 {
                 let barrier = &barrier;
                 scope.spawn(move || {
-                    assert!(hold(barrier, number, true));
+                    assert!(hold(barrier, number, Report::Quiesced));
                     barrier.wait_for_end();
                     assert!(barrier.state().has_ended);
                 });
@@ -229,7 +237,7 @@ mod tests {
         let barrier = barrier(Duration::from_mins(1), 2);
         thread::scope(|scope| {
             let barrier = &barrier;
-            let early = scope.spawn(move || hold(barrier, 0, true));
+            let early = scope.spawn(move || hold(barrier, 0, Report::Quiesced));
             assert!(barrier.settle(1, late()));
             let last = scope.spawn(move || {
                 assert!(barrier.wait_to_settle(1));
@@ -237,7 +245,7 @@ mod tests {
                 thread::sleep(Duration::from_millis(20));
                 assert_eq!(barrier.state().held, 0);
                 barrier.has_settled();
-                barrier.tell(true);
+                barrier.report(Report::Quiesced);
             });
             assert!(barrier.begin());
             barrier.end();
@@ -250,16 +258,16 @@ mod tests {
     fn one_that_is_not_held_is_told_and_one_that_never_begins_lets_all_go() {
         let one_lost = barrier(Duration::from_mins(1), 2);
         thread::scope(|scope| {
-            for (number, is_quiesced) in [true, false].into_iter().enumerate() {
+            for (number, report) in [Report::Quiesced, Report::Lost].into_iter().enumerate() {
                 let barrier = &one_lost;
-                scope.spawn(move || hold(barrier, number, is_quiesced));
+                scope.spawn(move || hold(barrier, number, report));
             }
             assert!(!one_lost.begin());
         });
         for settles in [0, 1] {
             let never = barrier(Duration::from_mins(1), 1);
             thread::scope(|scope| {
-                scope.spawn(|| assert!(!hold(&never, 0, true)));
+                scope.spawn(|| assert!(!hold(&never, 0, Report::Quiesced)));
                 assert!(never.settle(settles, late()));
                 never.end();
             });
@@ -271,10 +279,10 @@ mod tests {
         let barrier = barrier(Duration::from_mins(1), 2);
         thread::scope(|scope| {
             let barrier = &barrier;
-            scope.spawn(move || hold(barrier, 1, true));
+            scope.spawn(move || hold(barrier, 1, Report::Quiesced));
             scope.spawn(move || {
                 assert!(barrier.wait_to_settle(0));
-                barrier.tell(false);
+                barrier.report(Report::Lost);
             });
             assert!(!barrier.settle(1, late()));
             barrier.end();
@@ -305,10 +313,10 @@ mod tests {
         thread::scope(|scope| {
             // The other member never reports.
             scope.spawn(|| {
-                assert!(hold(&barrier, 0, true));
+                assert!(hold(&barrier, 0, Report::Quiesced));
                 barrier.wait_for_end();
                 assert!(barrier.is_over());
-                barrier.tell(false);
+                barrier.report(Report::Lost);
             });
             assert!(!barrier.begin());
         });

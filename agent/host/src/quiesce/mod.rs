@@ -21,7 +21,7 @@ use std::{
 
 use nix::fcntl::Flock;
 
-use barrier::Barrier;
+use barrier::{Barrier, Report};
 pub use target::QuiesceTarget;
 pub use watchdog::{ThawWatchdog, WatchdogReport, serve};
 
@@ -426,7 +426,7 @@ impl Member {
             return (Ok(()), Ok(()));
         }
         if let Err(error) = self.settled.iter().try_for_each(QuiesceTarget::settle) {
-            barrier.tell(false);
+            barrier.report(Report::Lost);
             return (Err(self.explain(error)), Ok(()));
         }
         barrier.has_settled();
@@ -452,9 +452,11 @@ impl Member {
         if quiescing.is_ok() && barrier.is_over() {
             quiescing = Err(too_long(barrier.limit));
         }
-        barrier.tell(quiescing.is_ok());
         if quiescing.is_ok() {
+            barrier.report(Report::Quiesced);
             barrier.wait_for_end();
+        } else {
+            barrier.report(Report::Lost);
         }
         let mut released = Ok(());
         for held in self.held.iter().take(done).rev() {

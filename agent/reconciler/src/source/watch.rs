@@ -30,9 +30,9 @@ const QUIET: Duration = Duration::from_millis(300);
 /// Maximum debounce time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Polling interval without events: network file systems send none.
-const POLL: Duration = Duration::from_secs(30);
+pub(crate) const POLL: Duration = Duration::from_secs(30);
 /// Delay before the next scan if a file was being written.
-const UNSETTLED: Duration = Duration::from_secs(1);
+pub(crate) const UNSETTLED: Duration = Duration::from_secs(1);
 
 /// Watches a directory, the symbolic links that lead to it, and their parent directories.
 pub(crate) struct Watch {
@@ -90,10 +90,9 @@ impl Watch {
         watch
     }
 
-    /// Waits for a reason to scan: a debounced event, or the polling interval.
-    pub(crate) async fn wait(&self, is_unsettled: bool) {
-        let pause = if is_unsettled { UNSETTLED } else { POLL };
-        if timeout_at(Instant::now() + pause, self.changed.notified())
+    /// Waits for a reason to scan: a debounced event, or the end of this interval.
+    pub(crate) async fn wait(&self, interval: Duration) {
+        if timeout_at(Instant::now() + interval, self.changed.notified())
             .await
             .is_err()
         {

@@ -1,5 +1,6 @@
 //! The advertised capabilities: exactly those that are implemented.
 
+use drumlin_core::ops::Settings;
 use drumlin_proto::csi::v0::{
     ControllerServiceCapability, NodeServiceCapability, PluginCapability,
     controller_service_capability::{self, rpc::Type as Controller},
@@ -24,8 +25,8 @@ pub(super) fn plugin() -> Vec<PluginCapability> {
     .collect()
 }
 
-/// Capabilities of the controller; publishing is advertised when `attach` is set.
-pub(super) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
+/// Capabilities of the controller; publishing is advertised when the settings say `attach`.
+pub(super) fn controller(settings: &Settings) -> Vec<ControllerServiceCapability> {
     let always = [
         Controller::CreateDeleteVolume,
         Controller::ListVolumes,
@@ -33,7 +34,9 @@ pub(super) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
         Controller::CreateDeleteSnapshot,
         Controller::ListSnapshots,
     ];
-    let publishing = attach.then_some(Controller::PublishUnpublishVolume);
+    let publishing = settings
+        .attach
+        .then_some(Controller::PublishUnpublishVolume);
     always
         .into_iter()
         .chain(publishing)

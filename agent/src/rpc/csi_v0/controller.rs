@@ -167,9 +167,9 @@ impl v0::controller_server::Controller for Front {
         _: Request<v0::ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<v0::ControllerGetCapabilitiesResponse>, Status> {
         answer("csi.v0.Controller/ControllerGetCapabilities", "", async {
-            let attach = self.operations.settings().attach;
+            let settings = self.operations.settings();
             Ok(v0::ControllerGetCapabilitiesResponse {
-                capabilities: capabilities::controller(attach),
+                capabilities: capabilities::controller(settings),
             })
         })
         .await

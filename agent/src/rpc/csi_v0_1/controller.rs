@@ -183,9 +183,9 @@ impl v0_1::controller_server::Controller for Front {
     ) -> Result<Response<v0_1::ControllerGetCapabilitiesResponse>, Status> {
         answer("csi.Controller/ControllerGetCapabilities", "", async {
             version::check(request.into_inner().version.as_ref())?;
-            let attach = self.operations.settings().attach;
+            let settings = self.operations.settings();
             Ok(v0_1::ControllerGetCapabilitiesResponse {
-                capabilities: capabilities::controller(attach),
+                capabilities: capabilities::controller(settings),
             })
         })
         .await

@@ -1,5 +1,6 @@
 //! The advertised capabilities: exactly those that are implemented.
 
+use drumlin_core::ops::Settings;
 use drumlin_proto::csi::v1::{
     ControllerServiceCapability, GroupControllerServiceCapability, NodeServiceCapability,
     PluginCapability,
@@ -36,8 +37,8 @@ pub(in crate::rpc) fn plugin_with(services: &[Service]) -> Vec<PluginCapability>
         .collect()
 }
 
-/// Capabilities of the controller; publishing is advertised when `attach` is set.
-pub(super) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
+/// Capabilities of the controller; publishing is advertised when the settings say `attach`.
+pub(super) fn controller(settings: &Settings) -> Vec<ControllerServiceCapability> {
     let always = [
         Controller::CreateDeleteVolume,
         Controller::ListVolumes,
@@ -57,7 +58,7 @@ pub(super) fn controller(attach: bool) -> Vec<ControllerServiceCapability> {
         Controller::PublishReadonly,
         Controller::ListVolumesPublishedNodes,
     ];
-    let publishing = publishing.into_iter().filter(|_| attach);
+    let publishing = publishing.into_iter().filter(|_| settings.attach);
     always
         .into_iter()
         .chain(publishing)

@@ -195,9 +195,9 @@ impl v1::controller_server::Controller for Front {
         _: Request<v1::ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<v1::ControllerGetCapabilitiesResponse>, Status> {
         answer("csi.v1.Controller/ControllerGetCapabilities", "", async {
-            let attach = self.operations.settings().attach;
+            let settings = self.operations.settings();
             Ok(v1::ControllerGetCapabilitiesResponse {
-                capabilities: capabilities::controller(attach),
+                capabilities: capabilities::controller(settings),
             })
         })
         .await

@@ -21,6 +21,15 @@ use crate::{
     types::{ImageId, Size},
 };
 
+/// How an image is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyMethod {
+    /// The copy shares the blocks, in an instant.
+    Reflink,
+    /// Block by block, in a time proportional to the size.
+    Blocks,
+}
+
 /// The possible writers of an image.
 enum Writers {
     /// None: it has no device, or everything mounted from it is read-only.
@@ -55,10 +64,16 @@ impl Inner {
         Ok(Writers::None)
     }
 
-    /// Returns true if a copy needs time proportional to its size.
-    pub(super) fn must_copy(&self) -> Result<bool> {
+    /// How images are copied here.
+    pub(super) fn copy_method(&self) -> Result<CopyMethod> {
         let is_thick = self.settings.allocation == Allocation::Thick;
-        Ok(is_thick || !copy::supports_reflink(&self.settings.path)?)
+        Ok(
+            if is_thick || !copy::supports_reflink(&self.settings.path)? {
+                CopyMethod::Blocks
+            } else {
+                CopyMethod::Reflink
+            },
+        )
     }
 
     /// Refuses copies that cannot be part of one group snapshot, before anything is created.
@@ -76,7 +91,7 @@ impl Inner {
                 frozen = frozen.or(Some(source));
             }
         }
-        if !self.must_copy()? {
+        if self.copy_method()? == CopyMethod::Reflink {
             return Ok(());
         }
         self.check_room(Size::try_from(bytes)?)?;
@@ -94,13 +109,13 @@ impl Inner {
 
     /// Creates the images of the copies, and returns the steps for the freeze barrier.
     pub(super) fn prepare_copies(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
-        let must_copy = self.must_copy()?;
+        let method = self.copy_method()?;
         let mut members = Vec::new();
         for spec in specs {
             let source = spec.source()?;
             let explain =
                 |error: Error| Error::new(error.kind(), source.to_string()).because(error);
-            members.push(self.prepare_copy(spec, must_copy).map_err(explain)?);
+            members.push(self.prepare_copy(spec, method).map_err(explain)?);
             fail::point("directory.group-snapshot.made");
         }
         Ok(QuiescePlan {
@@ -110,7 +125,7 @@ impl Inner {
         })
     }
 
-    fn prepare_copy(&self, spec: &ImageSpec, must_copy: bool) -> Result<Member> {
+    fn prepare_copy(&self, spec: &ImageSpec, method: CopyMethod) -> Result<Member> {
         let source = spec.source()?;
         let blank = ImageSpec {
             origin: Origin::Blank,
@@ -118,27 +133,33 @@ impl Inner {
         };
         self.create(&blank)?;
         let (from, to) = (self.layout.image(source), self.layout.image(spec.id));
-        let open = |path: &PathBuf, writes: bool| {
+        let open = |path: &PathBuf, access: Access| {
+            let writes = access == Access::ReadWrite;
             let file = File::options().read(true).write(writes).open(path);
             file.map_err(|error| Error::io(format!("could not open {}", path.display()), error))
         };
-        let (from, to) = (open(&from, false)?, open(&to, true)?);
+        let (from, to) = (
+            open(&from, Access::ReadOnly)?,
+            open(&to, Access::ReadWrite)?,
+        );
         let mut member = Member::default();
         if let Writers::FileSystem(mount_point) = self.writers(source)? {
             // Data that is synced now need not be synced while writers are quiesced.
             fdatasync(&from).map_err(|error| failed_sync(source, error))?;
-            member.flushed.push(open(&mount_point, false)?);
+            member.flushed.push(open(&mount_point, Access::ReadOnly)?);
             for list in [&mut member.settled, &mut member.held] {
-                list.push(QuiesceTarget::FileSystem(open(&mount_point, false)?));
+                list.push(QuiesceTarget::FileSystem(open(
+                    &mount_point,
+                    Access::ReadOnly,
+                )?));
             }
         }
-        let step = if must_copy {
-            Step::Copy { from, to }
-        } else {
-            Step::Share { from, to }
+        let step = match method {
+            CopyMethod::Blocks => Step::Copy { from, to },
+            CopyMethod::Reflink => Step::Share { from, to },
         };
         // Images without writers can be copied in advance.
-        if must_copy && member.held.is_empty() {
+        if method == CopyMethod::Blocks && member.held.is_empty() {
             member.before.push(step);
         } else {
             member.within.push(step);

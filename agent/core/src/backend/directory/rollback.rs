@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use super::{Allocation, Inner, layout::TemporaryPrefix, record};
+use super::{Allocation, Inner, group_snapshot::CopyMethod, layout::TemporaryPrefix, record};
 use crate::{
     Error, Kind, Result,
     backend::{ImageSpec, Labels, Origin},
@@ -19,7 +19,7 @@ use crate::{
 impl Inner {
     /// Refuses a rollback that is not possible, or that has no space for the new data beside the old.
     pub(super) fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
-        let must_copy = self.must_copy()?;
+        let method = self.copy_method()?;
         let is_thick = self.settings.allocation == Allocation::Thick;
         let (mut taken, mut most) = (0_i128, 0_i128);
         for (id, from) in pairs {
@@ -49,7 +49,9 @@ impl Inner {
             most = most.max(taken + new);
             taken += new - old;
         }
-        if must_copy && let Ok(most) = u64::try_from(most) {
+        if method == CopyMethod::Blocks
+            && let Ok(most) = u64::try_from(most)
+        {
             self.check_room(Size::try_from(most)?)?;
         }
         Ok(())

@@ -20,6 +20,13 @@ use crate::{
     types::{ImageId, Size},
 };
 
+/// Whether a volume has a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Activation {
+    Active,
+    Inactive,
+}
+
 impl Group {
     /// The length of a device, in bytes.
     fn length(&self, uuid: &str) -> Result<u64> {
@@ -77,7 +84,10 @@ impl Lvm {
         }
         let found = self.finished(&now, id)?;
         let device = self.device(&now, found.volume)?;
-        let (was_live, before) = (device.is_some(), now.bytes(found.volume));
+        let was = device
+            .as_ref()
+            .map_or(Activation::Inactive, |_| Activation::Active);
+        let before = now.bytes(found.volume);
         if to.bytes() <= before {
             // An earlier extension may have been interrupted between metadata and device.
             if let Some(device) = device {
@@ -105,7 +115,7 @@ impl Lvm {
                     Err(error) => Err(error),
                 };
                 if let Err(error) = grown {
-                    self.give_up_growth(id, was_live).await;
+                    self.give_up_growth(id, was).await;
                     return Err(error);
                 }
             }
@@ -117,17 +127,17 @@ impl Lvm {
         if let Some(device) = self.device(&now, found.volume)? {
             self.lengthen(&now, found.volume, &device).await?;
         }
-        self.bring_back(id, was_live).await;
+        self.bring_back(id, was).await;
         fail::point("lvm.grow.lengthened");
         Ok(Change::Made(self.image(&now, &found)?))
     }
 
     /// Cleans up after a failed extension.
-    async fn give_up_growth(&self, id: ImageId, had_device: bool) {
+    async fn give_up_growth(&self, id: ImageId, was: Activation) {
         if let Err(error) = self.remove_end(id).await {
             tracing::warn!(image = %id, error = %error.chain(), "extents reserved for growing a volume not released");
         }
-        self.bring_back(id, had_device).await;
+        self.bring_back(id, was).await;
     }
 
     /// Reactivates a volume that was deactivated to be extended, and removes the tag that says so.
@@ -154,8 +164,8 @@ impl Lvm {
     }
 
     /// Reactivates a volume that was active before it was extended: it may be staged, and publishing does not check.
-    async fn bring_back(&self, id: ImageId, had_one: bool) {
-        if !had_one || matches!(self.settings.volumes, Volumes::Thin(_)) {
+    async fn bring_back(&self, id: ImageId, was: Activation) {
+        if was == Activation::Inactive || matches!(self.settings.volumes, Volumes::Thin(_)) {
             return;
         }
         let again = async {

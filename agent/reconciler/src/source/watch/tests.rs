@@ -6,7 +6,7 @@ use super::*;
 
 /// Waits for a reason to look that is not the poll.
 async fn woken(watch: &mut Watch) -> bool {
-    let woken = tokio::time::timeout(Duration::from_secs(10), watch.wait(false))
+    let woken = tokio::time::timeout(Duration::from_secs(10), watch.wait(POLL))
         .await
         .is_ok();
     watch.follow();
@@ -16,7 +16,7 @@ async fn woken(watch: &mut Watch) -> bool {
 /// A watch that has nothing left to report.
 async fn quiet(path: &Path) -> Watch {
     let mut watch = following(path);
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(POLL))
         .await
         .is_ok()
     {
@@ -55,7 +55,7 @@ async fn reading_the_directory_does_not_wake() {
             fs::read(entry.unwrap().path()).unwrap();
         }
     }
-    let woken = tokio::time::timeout(Duration::from_secs(1), watch.wait(false)).await;
+    let woken = tokio::time::timeout(Duration::from_secs(1), watch.wait(POLL)).await;
     assert!(woken.is_err(), "reading is no change");
 }
 
@@ -85,7 +85,7 @@ async fn a_root_that_is_a_swapped_link_is_followed_to_its_new_target() {
     fs::rename(directory.path().join("tmp"), &current).unwrap();
     assert!(woken(&mut watch).await, "the swap");
     fs::remove_dir_all(directory.path().join(one)).unwrap();
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(POLL))
         .await
         .is_ok()
     {
@@ -111,7 +111,7 @@ async fn a_link_on_the_way_that_is_swapped_is_followed_at_once() {
     assert!(woken(&mut watch).await, "the swap");
     fs::write(at("git/8/manifests/a.yaml"), "x").unwrap();
     assert!(woken(&mut watch).await, "a file behind the new target");
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(POLL))
         .await
         .is_ok()
     {
@@ -121,7 +121,7 @@ async fn a_link_on_the_way_that_is_swapped_is_followed_at_once() {
     for name in ["other", "git/other", "git/7/other"] {
         fs::write(at(name), "x").unwrap();
     }
-    let woken = tokio::time::timeout(Duration::from_secs(1), watch.wait(false)).await;
+    let woken = tokio::time::timeout(Duration::from_secs(1), watch.wait(POLL)).await;
     assert!(woken.is_err(), "nothing on the way was changed");
 }
 
@@ -135,7 +135,7 @@ async fn a_directory_on_the_way_that_comes_later_or_is_replaced_wakes() {
     fs::create_dir_all(at("one/two/three")).unwrap();
     assert!(woken(&mut watch).await, "the rest");
     fs::create_dir_all(at("new/two/three")).unwrap();
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(POLL))
         .await
         .is_ok()
     {
@@ -161,7 +161,7 @@ async fn a_root_that_is_removed_and_made_again_is_watched_again() {
     assert!(woken(&mut watch).await, "the removal");
     fs::create_dir(&path).unwrap();
     assert!(woken(&mut watch).await, "the new one");
-    while tokio::time::timeout(Duration::from_millis(800), watch.wait(false))
+    while tokio::time::timeout(Duration::from_millis(800), watch.wait(POLL))
         .await
         .is_ok()
     {
@@ -191,7 +191,7 @@ async fn a_thousand_files_at_once_wake_once_or_twice() {
         fs::write(directory.path().join(format!("{index}.yaml")), "x").unwrap();
     }
     let mut times = 0;
-    while tokio::time::timeout(Duration::from_secs(1), watch.wait(false))
+    while tokio::time::timeout(Duration::from_secs(1), watch.wait(POLL))
         .await
         .is_ok()
     {
