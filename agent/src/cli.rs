@@ -71,7 +71,7 @@ pub(crate) enum Command {
     Crds,
     /// Thaw watchdog: thaws and resumes quiesced volumes if the agent dies. The agent starts this itself.
     #[command(hide = true)]
-    Guard,
+    ThawWatchdog,
     /// Print the completion script for a shell.
     #[command(after_help = "Example:\n  drumlin completions bash > /etc/bash_completion.d/drumlin")]
     Completions {

@@ -46,8 +46,8 @@ pub(crate) const VERSION: &str = env!("DRUMLIN_VERSION");
 /// Runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Command::Guard = cli.command {
-        return commands::guard::run();
+    if let Command::ThawWatchdog = cli.command {
+        return commands::thaw_watchdog::run();
     }
     // Set before a second thread exists, which would get its own heap.
     drumlin_core::host::heap::share();
@@ -81,7 +81,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
         Command::Restore(arguments) => commands::restore::run(&arguments)?,
         Command::Crds => commands::crds::run(),
-        Command::Guard => anyhow::bail!("the guard command is run without a runtime"),
+        Command::ThawWatchdog => anyhow::bail!("the thaw watchdog is run without a runtime"),
         Command::Completions { shell } => commands::completions::run(shell),
         Command::Explain { what } => commands::explain::run(&what)?,
         Command::Man { directory } => commands::manual::run(&directory)?,

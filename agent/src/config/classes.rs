@@ -12,8 +12,8 @@ use drumlin_core::{
         Adoption, Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
         lvm::{
-            Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolGuard, PoolSize, Thick, ThinPool,
-            Volumes, Wipe,
+            Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolLimits, PoolSize, Thick,
+            ThinPool, Volumes, Wipe,
         },
     },
     host::FileSystem,
@@ -289,7 +289,7 @@ impl FileThin {
                 name: self.pool.clone(),
                 overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
                 create: self.create.as_ref().map(FileCreate::pool).transpose()?,
-                guard: self.guard()?,
+                limits: self.limits()?,
             }),
             class: class.clone(),
             node: nodes.here.clone(),
@@ -299,27 +299,27 @@ impl FileThin {
         })
     }
 
-    fn guard(&self) -> anyhow::Result<PoolGuard> {
-        let usual = PoolGuard::default();
+    fn limits(&self) -> anyhow::Result<PoolLimits> {
+        let usual = PoolLimits::default();
         let read = |text: &Option<String>, usual: u32| {
             let read = text.as_deref().map(|text| percent(text, 1..=100));
             read.unwrap_or(Ok(usual))
         };
         let data_limit = read(&self.data_limit, usual.data_limit).context("thin.dataLimit")?;
-        let guard = PoolGuard {
+        let limits = PoolLimits {
             data_limit,
             metadata_limit: read(&self.metadata_limit, usual.metadata_limit)
                 .context("thin.metadataLimit")?,
             warn_at: read(&self.warn_at, usual.warn_at.min(data_limit)).context("thin.warnAt")?,
         };
-        if guard.warn_at > guard.data_limit {
+        if limits.warn_at > limits.data_limit {
             bail!(
                 "thin.warnAt {}% must not exceed thin.dataLimit {}%: the warning would come too late",
-                guard.warn_at,
-                guard.data_limit
+                limits.warn_at,
+                limits.data_limit
             );
         }
-        Ok(guard)
+        Ok(limits)
     }
 }
 
@@ -611,30 +611,30 @@ mod tests {
         assert_eq!(limit, Some(Duration::from_secs(5)));
     }
 
-    fn guard(options: &str) -> anyhow::Result<PoolGuard> {
+    fn limits(options: &str) -> anyhow::Result<PoolLimits> {
         let text = format!("{{volumeGroup: vg0, pool: pool0{options}}}");
-        drumlin_crd::yaml::from_str::<FileThin>(&text)?.guard()
+        drumlin_crd::yaml::from_str::<FileThin>(&text)?.limits()
     }
 
     #[test]
     fn a_pool_is_full_when_its_class_says_so() {
-        assert_eq!(guard("").unwrap(), PoolGuard::default());
-        let asked = PoolGuard {
+        assert_eq!(limits("").unwrap(), PoolLimits::default());
+        let asked = PoolLimits {
             data_limit: 90,
             metadata_limit: 50,
             warn_at: 70,
         };
         let options = ", dataLimit: 90%, metadataLimit: 50%, warnAt: 70%";
-        assert_eq!(guard(options).unwrap(), asked);
+        assert_eq!(limits(options).unwrap(), asked);
         // The usual warning must not come too late.
-        assert_eq!(guard(", dataLimit: 60%").unwrap().warn_at, 60);
+        assert_eq!(limits(", dataLimit: 60%").unwrap().warn_at, 60);
         for wrong in [
             ", dataLimit: 0%",
             ", metadataLimit: 101%",
             ", warnAt: 80",
             ", dataLimit: 70%, warnAt: 71%",
         ] {
-            assert!(guard(wrong).is_err(), "{wrong}");
+            assert!(limits(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The guard: writers go on whoever dies, or stops, while they are held, and nothing half-made is seen afterwards.
+//! The thaw watchdog: writers go on whoever dies, or stops, while they are held, and nothing half-made is seen afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -24,14 +24,14 @@ use crate::{
     interruption::{seed, times},
 };
 
-/// All that a writer may be held after the window was left: the guard's second, and some for a machine that is busy.
+/// All that a writer may be held after the window was left: the watchdog's second, and some for a machine that is busy.
 const SOON: Duration = Duration::from_secs(4);
 
-/// The agent's guard, if one runs.
-fn guard_of(agent: &Agent) -> Option<Pid> {
+/// The agent's thaw watchdog, if one runs.
+fn watchdog_of(agent: &Agent) -> Option<Pid> {
     let programs = programs_of(agent.pid()).into_iter();
-    let mut guards = programs.filter(|pid| words_of(*pid).ends_with(b"\0guard\0"));
-    guards.next().map(Pid::from_raw)
+    let mut watchdogs = programs.filter(|pid| words_of(*pid).ends_with(b"\0thaw-watchdog\0"));
+    watchdogs.next().map(Pid::from_raw)
 }
 
 /// What a process was started with.
@@ -151,8 +151,8 @@ async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
         // Nobody has started another one.
         all_go_on(&load);
         assert!(call.await.unwrap().is_err());
-        // The guard says so when all go on.
-        eventually("the guard does not tell of it", || {
+        // The watchdog says so when all go on.
+        eventually("the thaw watchdog does not tell of it", || {
             let log = load.agent.log();
             log.contains("the agent died while").then_some(())
         })
@@ -180,11 +180,11 @@ async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undon
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_its_guard_an_agent_lets_writers_go_on_itself_and_makes_nothing() {
+async fn without_its_watchdog_an_agent_lets_writers_go_on_itself_and_makes_nothing() {
     let load = load_until("quiesce.held", "stop").await;
     let call = begin(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
-    kill(guard_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
+    kill(watchdog_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
     load.agent.signal(Signal::SIGCONT);
     refused(call.await.unwrap(), Code::Aborted);
     all_go_on(&load);
@@ -197,8 +197,8 @@ async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
     let mut load = load_until("quiesce.first-copied", "stop").await;
     let call = begin_until_held(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
-    // The guard first: it would see the end of the other one.
-    kill(guard_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
+    // The watchdog first: it would see the end of the other one.
+    kill(watchdog_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
     load.agent.kill();
     assert!(call.await.unwrap().is_err());
     let held: Vec<u64> = load.writers.iter().map(Writer::acknowledged).collect();
@@ -212,12 +212,12 @@ async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_guard_that_cannot_be_had_is_an_error_before_anybody_is_held() {
+async fn a_watchdog_that_cannot_be_had_is_an_error_before_anybody_is_held() {
     let mut load = load_until("create-group-snapshot.prepared", "stop").await;
     let call = begin(&load);
     eventually("the agent does not stop", || is_stopped(&load.agent)).await;
-    let guard = eventually("there is no guard", || guard_of(&load.agent)).await;
-    kill(guard, Signal::SIGKILL).unwrap();
+    let watchdog = eventually("there is no thaw watchdog", || watchdog_of(&load.agent)).await;
+    kill(watchdog, Signal::SIGKILL).unwrap();
     load.agent.signal(Signal::SIGCONT);
     let message = refused(call.await.unwrap(), Code::Aborted);
     assert!(message.contains("thaw watchdog"), "{message}");
@@ -249,7 +249,7 @@ async fn insist<T>(
 /// Who dies.
 #[derive(Clone, Copy, PartialEq)]
 enum Victims {
-    /// The agent alone and its guard alone, in turns.
+    /// The agent alone and its watchdog alone, in turns.
     One,
     /// The agent with all that it has started.
     All,
@@ -293,7 +293,7 @@ async fn killed_at_random(mut load: Load, times: usize, victims: Victims) {
         let victims: Vec<Pid> = match victims {
             Victims::All => programs.chain([agent]).collect(),
             Victims::One if round % 2 == 0 => vec![agent],
-            Victims::One => guard_of(&load.agent).into_iter().collect(),
+            Victims::One => watchdog_of(&load.agent).into_iter().collect(),
         };
         for victim in victims {
             kills += usize::from(kill(victim, Signal::SIGKILL).is_ok());

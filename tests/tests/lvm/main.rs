@@ -1,4 +1,5 @@
-//! The agent over thin pools, in the lab: what is tested over image files, and what only LVM has.
+//! The agent over thin, linear or mirrored volumes (`DRUMLIN_VOLUMES`), in the lab: what is tested over image files, and
+//! what only LVM has.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

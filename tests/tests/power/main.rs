@@ -186,7 +186,7 @@ fn group_snapshots_survive_whole(volumes: &'static str, pool: &str) {
     let (mut taken, mut within) = (0, 0);
     for cut in 0..cuts {
         let mut load = lab.power("load-groups");
-        // Two of three where it was stopped on its way, before the guard lets everybody go; the others at any moment.
+        // Two of three where it was stopped on its way, before the thaw watchdog lets everybody go; the others at any moment.
         let stop = (cut % 3 != 2).then(|| stops.next().unwrap());
         let until = match stop {
             Some(stop) => {

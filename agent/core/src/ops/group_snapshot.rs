@@ -326,27 +326,27 @@ impl Operations {
         parts: &[(Class, Vec<ImageSpec>)],
         state: Option<&'static str>,
     ) -> Result<(LocatedImage, PointInTime)> {
-        let guard = blocking(|| ThawWatchdog::start(&PathBuf::from(PROGRAM)));
+        let watchdog = blocking(|| ThawWatchdog::start(&PathBuf::from(PROGRAM)));
         // The watchdog starts while the copies are prepared.
-        let guard = tokio::spawn(guard.in_current_span());
-        let mut moment = QuiescePlan::default();
+        let watchdog = tokio::spawn(watchdog.in_current_span());
+        let mut plan = QuiescePlan::default();
         for (class, specs) in parts {
             let mut part = class.backend.prepare_group_snapshot(specs).await?;
             for (member, spec) in part.members.iter_mut().zip(specs) {
                 let source = spec.labels.label(labels::SNAPSHOT_OF);
                 member.name = format!("volume {}", source.unwrap_or_default());
             }
-            moment.join(part);
+            plan.join(part);
         }
         fail::point("create-group-snapshot.prepared");
-        let guard = guard.await.map_err(|error| {
+        let watchdog = watchdog.await.map_err(|error| {
             Error::new(
                 Kind::Bug,
                 "the task that starts the thaw watchdog ended early",
             )
             .because(error)
         })??;
-        let taken = blocking(move || moment.take(guard)).await?;
+        let taken = blocking(move || plan.take(watchdog)).await?;
         fail::point("create-group-snapshot.taken");
         for (class, specs) in parts {
             class.backend.flush_group_snapshot(specs).await?;

@@ -38,7 +38,7 @@ use crate::{
 };
 
 /// Default timeout of the freeze barrier.
-pub const SHORT: Duration = Duration::from_secs(1);
+pub const DEFAULT_FREEZE_LIMIT: Duration = Duration::from_secs(1);
 /// After a failed quiesce, time for each device to resume its writers before the locks are released: what it waits
 /// for may need those locks.
 const GRACE: Duration = Duration::from_secs(1);
@@ -162,7 +162,7 @@ pub struct QuiescePlan {
 
 impl fmt::Debug for QuiescePlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Moment")
+        f.debug_struct("QuiescePlan")
             .field("locks", &self.locks)
             .field("members", &self.members)
             .field("limit", &self.limit)
@@ -198,7 +198,7 @@ impl QuiescePlan {
     /// # Errors
     /// `Busy` when other processes keep their locks, or on a timeout; `HalfDone` when a writer could not be resumed;
     /// otherwise the error of the failed step, with the name of its image. Completed steps are not undone.
-    pub fn take(mut self, guard: ThawWatchdog) -> Result<PointInTime> {
+    pub fn take(mut self, watchdog: ThawWatchdog) -> Result<PointInTime> {
         // All callers use the same order, so that two of them never deadlock.
         self.locks.sort_by(|a, b| a.name.cmp(&b.name));
         self.locks.dedup_by(|a, b| a.name == b.name);
@@ -207,7 +207,7 @@ impl QuiescePlan {
             check()?;
         }
         let mapper = self.mapper()?;
-        let taken = self.take_locked(guard, &mut locks, mapper.as_ref());
+        let taken = self.take_locked(watchdog, &mut locks, mapper.as_ref());
         if taken.is_err() {
             self.take_back(mapper.as_ref());
         }
@@ -218,7 +218,7 @@ impl QuiescePlan {
     /// them here also releases them there.
     fn take_locked(
         &self,
-        mut guard: ThawWatchdog,
+        mut watchdog: ThawWatchdog,
         locks: &mut Vec<Flock<File>>,
         mapper: Option<&DeviceMapper>,
     ) -> Result<PointInTime> {
@@ -226,7 +226,7 @@ impl QuiescePlan {
             member.run(&member.before, mapper)?;
         }
         fail::point("quiesce.prepared");
-        guard.arm(&self.watched(), locks)?;
+        watchdog.arm(&self.watched(), locks)?;
         let writers = self.members.iter().filter(|member| !member.held.is_empty());
         let writers: Vec<&Member> = writers.collect();
         let barrier = Barrier::new(self.limit, writers.len());
@@ -256,7 +256,7 @@ impl QuiescePlan {
                         }
                     }
                 }
-                let taken = result.and_then(|()| self.at_once(&barrier, &mut guard, mapper));
+                let taken = result.and_then(|()| self.at_once(&barrier, &mut watchdog, mapper));
                 barrier.end();
                 if taken.is_err() && !barrier.wait_for_all(threads.len(), GRACE) {
                     locks.clear();
@@ -280,10 +280,10 @@ impl QuiescePlan {
         fail::point("quiesce.released");
         if let Err(error) = released {
             // When its socket closes, the watchdog also tries to resume them.
-            drop(guard);
+            drop(watchdog);
             return Err(Error::new(Kind::HalfDone, "could not resume all writers").because(error));
         }
-        let was_late = guard.stand_down();
+        let was_late = watchdog.stand_down();
         let (at, began) = taken?;
         let barrier = began.map_or(Duration::ZERO, |began| began.elapsed());
         if was_late? {
@@ -360,19 +360,19 @@ impl QuiescePlan {
     fn at_once(
         &self,
         barrier: &Barrier,
-        guard: &mut ThawWatchdog,
+        watchdog: &mut ThawWatchdog,
         mapper: Option<&DeviceMapper>,
     ) -> Result<SystemTime> {
         let at_once = SETTLED_AT_ONCE * thread::available_parallelism().map_or(1, NonZero::get);
         // Settling also freezes briefly; and the locks are held.
-        guard.watch(self.limit)?;
+        watchdog.watch(self.limit)?;
         let deadline = Instant::now() + self.limit;
         for end in (at_once..barrier.holders).step_by(at_once) {
             if !barrier.settle(end, deadline) {
                 return Err(too_long(self.limit));
             }
         }
-        guard.watch(self.limit)?;
+        watchdog.watch(self.limit)?;
         fail::point("quiesce.armed");
         let is_quiesced = barrier.begin();
         fail::point("quiesce.held");

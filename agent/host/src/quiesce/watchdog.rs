@@ -71,7 +71,7 @@ pub struct ThawWatchdog {
 }
 
 impl ThawWatchdog {
-    /// Starts it: `program guard`, with a socket as its standard input.
+    /// Starts it: `program thaw-watchdog`, with a socket as its standard input.
     ///
     /// # Errors
     /// `Io` when it cannot be started.
@@ -80,14 +80,14 @@ impl ThawWatchdog {
         reason = "it must outlive this process, and is spoken to while it runs"
     )]
     pub fn start(program: &Path) -> Result<Self> {
-        let _span = trace::program("drumlin guard");
+        let _span = trace::program("drumlin thaw-watchdog");
         let failed = |error| Error::io("could not start the thaw watchdog", error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         for limit in [UnixStream::set_read_timeout, UnixStream::set_write_timeout] {
             limit(&ours, Some(PATIENCE)).map_err(failed)?;
         }
         let child = Command::new(program)
-            .arg("guard")
+            .arg("thaw-watchdog")
             .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(OwnedFd::from(theirs)))

@@ -27,7 +27,7 @@ use crate::{
     monitored::{self, Monitored},
     say, step,
     unit::{
-        self, answers, guard_of, main_pid, processes, replaced, restart_until, systemctl, until,
+        self, answers, main_pid, processes, replaced, restart_until, systemctl, until, watchdog_of,
     },
     volume::{Used, controller, device, groups, make, node},
 };
@@ -172,7 +172,7 @@ async fn insist(request: CreateVolumeGroupSnapshotRequest) -> VolumeGroupSnapsho
 }
 
 /// The agent is restarted, and killed just when it holds all writers: systemd ends what it has started, and starts it again.
-/// With `all` its guard is killed with it, and only the next start can let writers go on.
+/// With `all` its thaw watchdog is killed with it, and only the next start can let writers go on.
 async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &str) {
     let former = main_pid();
     restart_until("quiesce.held").await;
@@ -189,7 +189,7 @@ async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &st
     writer.longest();
     if whom == "all" {
         // It would see the end of the agent, and be faster than systemd.
-        kill(Pid::from_raw(guard_of(killed).unwrap()), Signal::SIGSTOP).unwrap();
+        kill(Pid::from_raw(watchdog_of(killed).unwrap()), Signal::SIGSTOP).unwrap();
         let held = writer.acknowledged();
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert_eq!(writer.acknowledged(), held, "writers are not held");

@@ -50,11 +50,11 @@ pub(crate) fn main_pid() -> i32 {
     property("drumlin", "MainPID").parse().unwrap()
 }
 
-/// The agent's guard, if one runs.
-pub(crate) fn guard_of(agent: i32) -> Option<i32> {
+/// The agent's thaw watchdog, if one runs.
+pub(crate) fn watchdog_of(agent: i32) -> Option<i32> {
     let words = |pid: i32| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut programs = programs_of(agent).into_iter();
-    programs.find(|pid| words(*pid).ends_with(b"\0guard\0"))
+    programs.find(|pid| words(*pid).ends_with(b"\0thaw-watchdog\0"))
 }
 
 /// All processes of the unit.

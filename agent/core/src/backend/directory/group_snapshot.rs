@@ -16,7 +16,7 @@ use crate::{
     fail,
     host::{
         Access, MountTable, copy, fdatasync, fsync, loop_device,
-        quiesce::{Member, QuiescePlan, QuiesceTarget, SHORT, Step},
+        quiesce::{DEFAULT_FREEZE_LIMIT, Member, QuiescePlan, QuiesceTarget, Step},
     },
     types::{ImageId, Size},
 };
@@ -120,7 +120,7 @@ impl Inner {
         }
         Ok(QuiescePlan {
             members,
-            limit: self.settings.longest_freeze.unwrap_or(SHORT),
+            limit: self.settings.longest_freeze.unwrap_or(DEFAULT_FREEZE_LIMIT),
             ..QuiescePlan::default()
         })
     }

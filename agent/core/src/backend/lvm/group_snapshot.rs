@@ -26,7 +26,7 @@ use crate::{
     Error, Kind, Result, blocking, fail,
     host::{
         device_mapper::{DeviceMapper, Line, SECTOR},
-        quiesce::{Check, Lock, Member, QuiescePlan, QuiesceTarget, SHORT, Step},
+        quiesce::{Check, DEFAULT_FREEZE_LIMIT, Lock, Member, QuiescePlan, QuiesceTarget, Step},
         udev::Visibility,
     },
 };
@@ -111,7 +111,7 @@ impl Lvm {
                 .chain([is_unchanged(checked, expected)])
                 .collect(),
             members,
-            limit: self.settings.longest_freeze.unwrap_or(SHORT),
+            limit: self.settings.longest_freeze.unwrap_or(DEFAULT_FREEZE_LIMIT),
         })
     }
 

@@ -47,7 +47,7 @@ use tokio::sync::OnceCell;
 
 pub use self::create_pool::POOL_METADATA;
 pub use self::settings::{
-    Layout, LvmSettings, NewPool, PoolGuard, PoolSize, Thick, ThinPool, Volumes, Wipe,
+    Layout, LvmSettings, NewPool, PoolLimits, PoolSize, Thick, ThinPool, Volumes, Wipe,
 };
 use self::{copy::Running, group::Group, tags::Tags};
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};

@@ -45,7 +45,7 @@ pub struct ThinPool {
     /// The overcommit limit, in percent of the size of the pool.
     pub overcommit: u32,
     /// The fill limits of the pool.
-    pub guard: PoolGuard,
+    pub limits: PoolLimits,
     /// How to create the pool when it does not exist; none to never create it.
     pub create: Option<NewPool>,
 }
@@ -74,7 +74,7 @@ pub enum PoolSize {
 
 /// Fill limits of a pool, in percent of its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PoolGuard {
+pub struct PoolLimits {
     /// Limit for its data: above it no new volumes are accepted, so that existing ones can continue.
     pub data_limit: u32,
     /// Limit for its metadata.
@@ -83,7 +83,7 @@ pub struct PoolGuard {
     pub warn_at: u32,
 }
 
-impl Default for PoolGuard {
+impl Default for PoolLimits {
     fn default() -> Self {
         Self {
             data_limit: 95,

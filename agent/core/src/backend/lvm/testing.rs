@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 pub(crate) use drumlin_lvm::testing::lvm;
 
-use super::{Layout, Lvm, LvmSettings, PoolGuard, Thick, ThinPool, Volumes, Wipe};
+use super::{Layout, Lvm, LvmSettings, PoolLimits, Thick, ThinPool, Volumes, Wipe};
 use crate::host::FileSystem;
 
 /// A volume group of a test.
@@ -31,7 +31,7 @@ impl Lab {
             name: pool.to_owned(),
             overcommit,
             create: None,
-            guard: PoolGuard::default(),
+            limits: PoolLimits::default(),
         }))
     }
 

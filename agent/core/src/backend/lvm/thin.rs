@@ -8,7 +8,7 @@ use drumlin_lvm::{
 };
 
 use super::{
-    Capacity, ImageSpec, Lvm, OwnVolume, PoolGuard, ThinPool, Volumes,
+    Capacity, ImageSpec, Lvm, OwnVolume, PoolLimits, ThinPool, Volumes,
     create::exists,
     name_of,
     orphan_thin_devices::{is_set_aside, thin_volumes},
@@ -95,19 +95,19 @@ impl PoolState {
     }
 
     /// The reason why the pool accepts no new volumes and existing ones may fail, if any.
-    fn refusal(&self, guard: PoolGuard) -> Option<String> {
+    fn refusal(&self, limits: PoolLimits) -> Option<String> {
         let (data, metadata) = (part(self.data), part(self.metadata));
         if self.is_out_of_space {
             return Some(
                 "is out of data space, so writes to its volumes wait or fail; extend it with lvextend, or delete volumes or snapshots and run fstrim".to_owned(),
             );
         }
-        if data >= u64::from(guard.data_limit) {
+        if data >= u64::from(limits.data_limit) {
             return Some(format!(
                 "{data} % of its data space is used; extend it with lvextend, or delete volumes or snapshots"
             ));
         }
-        if metadata >= u64::from(guard.metadata_limit) {
+        if metadata >= u64::from(limits.metadata_limit) {
             return Some(format!(
                 "{metadata} % of its metadata space is used; extend it with lvextend --poolmetadatasize"
             ));
@@ -168,7 +168,7 @@ impl Lvm {
     /// Logs a warning when the pool is filling up; once, and again only after it had room in between.
     fn warn(&self, wanted: &ThinPool, state: &PoolState) {
         let data = part(state.data);
-        let is_high = data >= u64::from(wanted.guard.warn_at);
+        let is_high = data >= u64::from(wanted.limits.warn_at);
         if is_high && !self.is_warned.swap(is_high, Ordering::Relaxed) {
             tracing::warn!(
                 class = %self.settings.class,
@@ -195,7 +195,7 @@ impl Lvm {
                     let mirrors = self.mirrors_of_pool(now, volume);
                     mirrors.unwrap_or_else(|error| Some(error.chain()))
                 };
-                let why = state.and_then(|state| state.refusal(pool.guard));
+                let why = state.and_then(|state| state.refusal(pool.limits));
                 let why = why.or_else(mirrors)?;
                 Some(format!("thin pool {}/{}: {why}", now.name, pool.name))
             }
@@ -206,7 +206,7 @@ impl Lvm {
     /// The bytes that remain within the overcommit limit, or why nothing can be created.
     async fn promise(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Result<u64, String>> {
         let (bytes, state) = self.pool_state(now, wanted).await?;
-        if let Some(why) = state.and_then(|state| state.refusal(wanted.guard)) {
+        if let Some(why) = state.and_then(|state| state.refusal(wanted.limits)) {
             return Ok(Err(why));
         }
         Ok(Ok(promisable(bytes, wanted, promised(now, wanted))))
@@ -259,14 +259,14 @@ impl Lvm {
     /// space, and a device of a full pool would stay suspended for as long as it is full.
     pub(super) fn room_check(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Check> {
         let (volume, _) = find_pool(now, wanted)?;
-        let (uuid, guard) = (now.pool_uuid(volume), wanted.guard);
+        let (uuid, limits) = (now.pool_uuid(volume), wanted.limits);
         let (group, path) = (Arc::clone(&self.group), self.group.path(&wanted.name));
         Ok(Box::new(move || {
             let words = group.mapper()?.status(&uuid)?;
             let state = words.map(|words| PoolState::parse(&words)).transpose();
             let failed = |kind, why| Error::new(kind, format!("thin pool {path} {why}"));
             let state = state.map_err(|why| failed(Kind::Precondition, why))?;
-            match state.and_then(|state| state.refusal(guard)) {
+            match state.and_then(|state| state.refusal(limits)) {
                 Some(why) => Err(failed(Kind::NoSpace, why)),
                 None => Ok(()),
             }
@@ -499,27 +499,27 @@ mod tests {
             PoolState::parse("2 113/1024 1/16384 - rw no_discard_passdown queue_if_no_space - 256")
                 .unwrap();
         assert_eq!((good.metadata, good.data), ((113, 1024), (1, 16384)));
-        let guard = PoolGuard::default();
-        assert_eq!(good.refusal(guard), None);
+        let limits = PoolLimits::default();
+        assert_eq!(good.refusal(limits), None);
         let full = PoolState::parse(
             "2 113/1024 16000/16384 - rw discard_passdown queue_if_no_space - 256",
         )
         .unwrap();
-        assert!(full.refusal(guard).unwrap().contains("97 % of its data"));
-        let later = PoolGuard {
+        assert!(full.refusal(limits).unwrap().contains("97 % of its data"));
+        let later = PoolLimits {
             data_limit: 98,
-            ..guard
+            ..limits
         };
         assert_eq!(full.refusal(later), None);
         let full =
             PoolState::parse("2 800/1024 1/16384 - rw discard_passdown error_if_no_space - 1")
                 .unwrap();
-        assert!(full.refusal(guard).unwrap().contains("metadata"));
+        assert!(full.refusal(limits).unwrap().contains("metadata"));
         let full = PoolState::parse(
             "2 8/1024 16384/16384 - out_of_data_space discard_passdown error_if_no_space - 1",
         )
         .unwrap();
-        assert!(full.refusal(guard).unwrap().contains("out of data space"));
+        assert!(full.refusal(limits).unwrap().contains("out of data space"));
         for bad in [
             "Fail",
             "Error",

@@ -1,4 +1,4 @@
-//! `drumlin guard`: the thaw watchdog, which thaws and resumes what was quiesced if the agent dies.
+//! `drumlin thaw-watchdog`: the thaw watchdog, which thaws and resumes what was quiesced if the agent dies.
 
 use std::{io, os::fd::AsFd, process::ExitCode};
 
@@ -12,13 +12,13 @@ pub(crate) fn run() -> ExitCode {
         Ok(WatchdogReport::Nothing) => ExitCode::SUCCESS,
         Ok(WatchdogReport::Death(images)) => {
             eprintln!(
-                "drumlin guard: the agent died while {images} images were quiesced; they were thawed and resumed"
+                "drumlin thaw-watchdog: the agent died while {images} images were quiesced; they were thawed and resumed"
             );
             ExitCode::SUCCESS
         }
         Err(error) => {
             eprintln!(
-                "drumlin guard: {error}; do not run this command by hand, the agent starts it for a group snapshot"
+                "drumlin thaw-watchdog: {error}; do not run this command by hand, the agent starts it for a group snapshot"
             );
             ExitCode::FAILURE
         }
