@@ -64,6 +64,55 @@ fn every_source_that_the_documents_name_is_there() {
     assert!(lost.is_empty(), "{lost:#?}");
 }
 
+/// The functions that stand in parentheses behind a source file: the file, as it is written, and the function.
+fn functions_beside_sources(line: &str) -> Vec<(&str, &str)> {
+    let mut found = Vec::new();
+    let words: Vec<&str> = line.split('`').collect();
+    let mut file = None;
+    for (at, word) in words.iter().enumerate() {
+        if at % 2 == 1 {
+            if word.ends_with(".rs") {
+                file = Some(*word);
+            } else if let Some(file) = file {
+                found.push((file, word.rsplit("::").next().unwrap_or(word)));
+            }
+        } else if !(word.starts_with(" (") || word.starts_with(", then") || word.starts_with(", `"))
+        {
+            // What follows is not in the parentheses behind the file.
+            file = None;
+        }
+    }
+    found
+}
+
+#[test]
+fn the_way_of_a_call_names_functions_that_are_there() {
+    let home = workspace();
+    let sources = files("agent", ".rs");
+    let page = read("docs/src/architecture.md");
+    let mut named = 0;
+    let mut lost = Vec::new();
+    for (file, function) in page.lines().flat_map(functions_beside_sources) {
+        named += 1;
+        let wanted = format!("/{file}");
+        let mut places = sources.iter().filter(|path| {
+            let path = format!("/{}", path.strip_prefix(&home).unwrap().display());
+            path.ends_with(&wanted)
+        });
+        let is_there = |path: &std::path::PathBuf| {
+            let source = read(path);
+            ["(", "<"]
+                .iter()
+                .any(|next| source.contains(&format!("fn {function}{next}")))
+        };
+        if !places.any(is_there) {
+            lost.push(format!("{file}: {function}"));
+        }
+    }
+    assert!(named >= 9, "{named}");
+    assert!(lost.is_empty(), "{lost:#?}");
+}
+
 /// The crates of the workspace, each with those of ours that it is built on.
 fn crates() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
