@@ -23,6 +23,16 @@ lab KIND *COMMAND:
 object FILE:
     tests/lab/object {{FILE}}
 
+# The traces of the calls that one manifest leads to, as trees with milliseconds: just trace examples/quickstart/1-volume.yaml thin NodeStageVolume
+trace FILE KIND="directory" METHOD="":
+    tests/lab/trace {{KIND}} {{FILE}} {{METHOD}}
+
+# A flame graph of the agent in a section of the benchmark, target/flame.svg; needs perf and inferno (cargo install inferno).
+flame SECTION="calls":
+    CARGO_PROFILE_RELEASE_STRIP=none CARGO_PROFILE_RELEASE_DEBUG=line-tables-only cargo build --release --package drumlin --package drumlin-tests --bins
+    perf record --output target/flame.data -F 499 --call-graph dwarf,16384 -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" {{SECTION}}
+    perf script --input target/flame.data --comm drumlin | inferno-collapse-perf | inferno-flamegraph > target/flame.svg
+
 # The documentation of the code, private items too; opens at the architecture.
 doc:
     cargo doc --workspace --no-deps --locked --document-private-items

@@ -2,6 +2,23 @@
 //!
 //! Everything here blocks, and is called where that is allowed; only [`exec`] and [`session`] are asynchronous.
 //! Nothing here keeps state: the kernel is queried each time.
+//!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use drumlin_host::{Access, FileSystem, MountOptions, format, loop_device, mount};
+//!
+//! # async fn example() -> drumlin_host::Result<()> {
+//! let image = Path::new("/srv/a.img");
+//! format::make(image, FileSystem::Ext4, format::FormatTarget::Untouched).await?;
+//! let device = loop_device::attach(image, Access::ReadWrite)?;
+//! let options = MountOptions::parse(FileSystem::Ext4, &["noatime"])?;
+//! // A repeated call finds the mount, and says so.
+//! let outcome = mount::mount_device(&device.path, Path::new("/mnt/a"), FileSystem::Ext4, &options)?;
+//! println!("{outcome:?}");
+//! # Ok(())
+//! # }
+//! ```
 
 #![cfg_attr(
     any(test, feature = "testing"),

@@ -1,4 +1,5 @@
-//! Runs each RPC in a span of its own, and logs one line for it: request id, method, object, code, milliseconds. No other part of a request is ever logged.
+//! Runs each RPC in a span of its own, and logs one line for it: request id, method, object, code, milliseconds. No
+//! other part of a request is ever logged.
 
 use std::{
     fmt,
