@@ -18,7 +18,7 @@
 //! # async fn example() -> drumlin_lvm::Result<()> {
 //! let group = Arc::new(VolumeGroup::new("data"));
 //! let before = group.now().await?;
-//! println!("{} of {} bytes are free", before.free() * before.extent, before.name);
+//! println!("{} bytes are in a volume of {}", before.bytes(&before.volumes["root"]), before.name);
 //! // Appended by LVM, and verified in the metadata that is read afterwards.
 //! let create = Command::new("lvcreate")
 //!     .words(["-L", "64M", "-n", "scratch", "data"])
