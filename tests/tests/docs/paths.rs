@@ -71,7 +71,7 @@ fn functions_beside_sources(line: &str) -> Vec<(&str, &str)> {
     let mut file = None;
     for (at, word) in words.iter().enumerate() {
         if at % 2 == 1 {
-            if word.ends_with(".rs") {
+            if word.split('.').next_back() == Some("rs") {
                 file = Some(*word);
             } else if let Some(file) = file {
                 found.push((file, word.rsplit("::").next().unwrap_or(word)));
