@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use drumlin_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
 use drumlin_tests::{
-    agent::{Agent, eventually},
+    agent::{Agent, PATIENCE, eventually},
     requests::raw,
 };
 
@@ -85,13 +85,13 @@ async fn probed(agent: &Agent) -> Duration {
         // A connection that does not wait is refused while the backlog is full: it is tried again, and that counts.
         loop {
             match client.probe(ProbeRequest {}).await {
-                Err(status)
-                    if is_backlog_full(&status)
-                        && begun.elapsed() < drumlin_tests::agent::PATIENCE =>
-                {
+                Err(status) if is_backlog_full(&status) && begun.elapsed() < PATIENCE => {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
-                answer => break drop(ok(answer)),
+                answer => {
+                    ok(answer);
+                    break;
+                }
             }
         }
         times.push(begun.elapsed());
