@@ -210,6 +210,15 @@ impl Model {
         }
     }
 
+    /// Whether an object may come to be Ready, and need not: a group snapshot of a group that is an orphan, whose members
+    /// may have changed since.
+    pub(super) fn may_be_ready(&self, key: Key) -> bool {
+        let wanted = &self.objects[&key];
+        let group = &self.objects[&GROUP];
+        let is_kept = group.is_orphan && group.image.is_some();
+        key.0 == Kind::GroupSnapshot && wanted.asks() && !wanted.is_orphan && is_kept
+    }
+
     fn volumes(&self) -> impl Iterator<Item = (Key, &Wanted)> + Clone {
         let all = self.objects.iter().map(|(key, wanted)| (*key, wanted));
         all.filter(|(key, _)| key.0 == Kind::Volume)

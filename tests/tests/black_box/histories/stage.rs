@@ -399,7 +399,9 @@ impl Stage {
         let wanted = &self.model.objects[&key];
         let record = self.host.find(key.0.word(), key.1);
         let Some(says) = &wanted.says else {
-            return None;
+            // Until that is seen, a file that comes back means the object that was released.
+            let is_known = record.is_some_and(|record| record["drumlin"]["destroyed"] == true);
+            return is_known.then(|| "is not forgotten".to_owned());
         };
         let Some(record) = record else {
             return Some("there is no record".to_owned());
@@ -478,10 +480,12 @@ impl Stage {
             wanted.members.clear();
             return;
         }
-        if !self.model.is_to_be_ready(key) {
+        let status = self.host.find(key.0.word(), key.1);
+        let status = status.map_or(Value::Null, |record| record["status"].clone());
+        let is_taken = self.model.may_be_ready(key) && condition(&status)["status"] == "True";
+        if !is_taken && !self.model.is_to_be_ready(key) {
             return;
         }
-        let status = self.host.object(key.0.word(), key.1)["status"].clone();
         let handle = status[key.0.handle()].as_str().unwrap().to_owned();
         if let Some(had) = wanted.image {
             assert_eq!(handle, had, "{key:?}: {}", self.all());
