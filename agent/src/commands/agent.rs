@@ -163,21 +163,41 @@ fn check_host() -> anyhow::Result<()> {
             "the agent needs root to mount file systems; start it as root, for example with sudo"
         );
     }
-    let mut missing = Vec::new();
-    if !Path::new("/dev/loop-control").exists() {
-        missing.push("loop devices (modprobe loop)");
-    }
-    if exec::find("mkfs.ext4").is_none() {
-        missing.push("mkfs.ext4 (apt-get install e2fsprogs)");
-    }
+    let needs = [Need::LoopDevices, Need::E2fsprogs];
+    let missing: Vec<Need> = needs.into_iter().filter(|need| !need.is_met()).collect();
     match lacks(&missing) {
         Some(lacks) => anyhow::bail!(lacks),
         None => Ok(()),
     }
 }
 
-fn lacks(missing: &[&str]) -> Option<String> {
-    (!missing.is_empty()).then(|| format!("this host lacks {}", missing.join(" and ")))
+/// What the built-in class needs of this host.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    LoopDevices,
+    E2fsprogs,
+}
+
+impl Need {
+    fn is_met(self) -> bool {
+        match self {
+            Self::LoopDevices => Path::new("/dev/loop-control").exists(),
+            Self::E2fsprogs => exec::find("mkfs.ext4").is_some(),
+        }
+    }
+
+    /// What is missing, and how to get it.
+    fn cure(self) -> &'static str {
+        match self {
+            Self::LoopDevices => "loop devices (modprobe loop)",
+            Self::E2fsprogs => "mkfs.ext4 (apt-get install e2fsprogs)",
+        }
+    }
+}
+
+fn lacks(missing: &[Need]) -> Option<String> {
+    let cures: Vec<&str> = missing.iter().map(|need| need.cure()).collect();
+    (!cures.is_empty()).then(|| format!("this host lacks {}", cures.join(" and ")))
 }
 
 #[cfg(test)]
@@ -188,8 +208,10 @@ mod tests {
     #[test]
     fn what_the_host_lacks_is_one_line_that_says_how_to_get_it() {
         assert_eq!(lacks(&[]), None);
-        let both = lacks(&["a (get a)", "b (get b)"]).unwrap();
-        assert_eq!(both, "this host lacks a (get a) and b (get b)");
+        let one = lacks(&[Need::E2fsprogs]).unwrap();
+        assert!(one.contains("apt-get install e2fsprogs") && !one.contains("loop"));
+        let both = lacks(&[Need::LoopDevices, Need::E2fsprogs]).unwrap();
+        assert!(both.contains("modprobe loop") && both.contains(" and mkfs.ext4"));
         assert_eq!(both.lines().count(), 1);
     }
 
