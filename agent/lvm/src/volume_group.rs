@@ -400,8 +400,7 @@ impl VolumeGroup {
             });
         let this = Arc::clone(self);
         tokio::spawn(async move {
-            let _turn = this.turn.lock().await;
-            let _begun = this.changes.begin();
+            let _held = this.hold_changes().await;
             let jobs =
                 std::mem::take(&mut *this.waiting.lock().unwrap_or_else(PoisonError::into_inner));
             // What all of them need is traced for the first one.

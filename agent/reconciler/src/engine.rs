@@ -268,6 +268,11 @@ impl Engine {
         }
         // Their conditions stay unchanged.
         let (_, pause) = self.pause(key, Code::Unavailable);
+        self.queue_after(key, pause);
+    }
+
+    /// Queues an object for a pass after a pause.
+    fn queue_after(&self, key: &ObjectKey, pause: Duration) {
         let pause = self.shared.time_lapse(pause);
         self.shared.queue.add(key, Instant::now() + pause);
     }
@@ -275,10 +280,7 @@ impl Engine {
     /// Records the result of a pass and queues the next one.
     fn conclude(&self, mut record: Record, result: Result<Verdict, Halt>) {
         let key = record.key();
-        let due = |pause| {
-            let pause = self.shared.time_lapse(pause);
-            self.shared.queue.add(&key, Instant::now() + pause);
-        };
+        let due = |pause| self.queue_after(&key, pause);
         let mut code = Code::Ok;
         let (verdict, again) = match result {
             Ok(verdict) => {

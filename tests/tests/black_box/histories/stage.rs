@@ -197,8 +197,9 @@ impl Stage {
         let manifests = text(self.host.manifests.clone());
         let of = |is_reconcilers: bool| {
             let point = point.filter(|point| !is_apart || point.1 == is_reconcilers);
-            point.map(|(point, _)| point.as_str())
+            point.map(|(point, _)| ("DRUMLIN_FAIL".to_owned(), point.clone()))
         };
+        let lapse = self.time_lapse();
         self.reconciler = None;
         if !(is_apart && of(true).is_some()) || self.host.agent.has_ended() {
             self.host.agent.kill();
@@ -209,19 +210,16 @@ impl Stage {
             if !is_apart {
                 arguments.extend(["--manifests".to_owned(), manifests.clone()]);
             }
-            let point = of(false).map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
-            let lapse = self.time_lapse().into_iter();
             let options = Options {
                 node: Some(node(self.renamed)),
                 arguments,
-                environment: point.into_iter().chain(lapse).collect(),
+                environment: of(false).into_iter().chain(lapse.clone()).collect(),
                 ..Options::default()
             };
             self.host.agent.try_restart_with(options).await;
         }
         if is_apart {
-            let point = of(true).map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
-            let environment = point.into_iter().chain(self.time_lapse());
+            let environment = of(true).into_iter().chain(lapse);
             let started = Reconciler::start(&self.host.agent, &manifests, environment);
             self.reconciler = Some(started);
         }
