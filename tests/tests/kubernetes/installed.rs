@@ -18,7 +18,7 @@ use crate::kustomize::{COMPONENTS, Container, Rendered};
 pub(crate) fn sidecars() -> PathBuf {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     let setup = || {
-        let setup = workspace().join("tests/lab/sidecars/setup");
+        let setup = workspace().join("tests/lab/programs/setup");
         PathBuf::from(run(&setup.to_string_lossy(), &[]).trim())
     };
     DIRECTORY.get_or_init(setup).clone()

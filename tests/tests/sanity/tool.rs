@@ -23,8 +23,8 @@ pub(crate) const ALL: usize = 95;
 pub(crate) fn tool() -> &'static Path {
     static TOOL: OnceLock<PathBuf> = OnceLock::new();
     TOOL.get_or_init(|| {
-        let setup = workspace().join("tests/lab/sanity/setup");
-        let programs = run_program(&setup.to_string_lossy(), &[]);
+        let setup = workspace().join("tests/lab/programs/setup");
+        let programs = run_program(&setup.to_string_lossy(), &["csi-sanity"]);
         Path::new(programs.trim()).join("csi-sanity")
     })
 }
