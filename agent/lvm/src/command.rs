@@ -11,7 +11,7 @@ use crate::{
         session::Session,
         trace, udev,
     },
-    metadata::VolumeGroup,
+    metadata::GroupMetadata,
     preflight::Dmeventd,
     system_dir,
     unresponsive_disks::{self, DiskFilter},
@@ -46,10 +46,10 @@ fn settings(more: &[&str]) -> String {
 /// process saw must not become a hint for other processes.
 const LOOKING: &str = "devices{ignore_suspended_devices=1 hints=\"none\"}";
 
-type IsDone = Box<dyn Fn(&VolumeGroup) -> bool + Send + Sync>;
+type IsDone = Box<dyn Fn(&GroupMetadata) -> bool + Send + Sync>;
 /// A precondition on the metadata; refuses the command when it is not met.
-pub type Check = Box<dyn Fn(&VolumeGroup) -> Result<()> + Send + Sync>;
-type Placement = Box<dyn Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync>;
+pub type Check = Box<dyn Fn(&GroupMetadata) -> Result<()> + Send + Sync>;
+type Placement = Box<dyn Fn(&GroupMetadata) -> Result<Vec<String>> + Send + Sync>;
 
 /// An LVM command that changes something.
 pub struct Command {
@@ -119,14 +119,14 @@ impl Command {
     #[must_use]
     pub fn done_when(
         mut self,
-        is_done: impl Fn(&VolumeGroup) -> bool + Send + Sync + 'static,
+        is_done: impl Fn(&GroupMetadata) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.is_done = Some(Box::new(is_done));
         self
     }
 
     /// Returns whether the metadata shows that the command succeeded; none where it cannot show that.
-    pub fn is_done(&self, group: &VolumeGroup) -> Option<bool> {
+    pub fn is_done(&self, group: &GroupMetadata) -> Option<bool> {
         self.is_done.as_ref().map(|is_done| is_done(group))
     }
 
@@ -135,7 +135,7 @@ impl Command {
     #[must_use]
     pub fn allowed_by(
         mut self,
-        check: impl Fn(&VolumeGroup) -> Result<()> + Send + Sync + 'static,
+        check: impl Fn(&GroupMetadata) -> Result<()> + Send + Sync + 'static,
     ) -> Self {
         self.check = Some(Box::new(check));
         self
@@ -146,7 +146,7 @@ impl Command {
     #[must_use]
     pub fn placed_by(
         mut self,
-        placement: impl Fn(&VolumeGroup) -> Result<Vec<String>> + Send + Sync + 'static,
+        placement: impl Fn(&GroupMetadata) -> Result<Vec<String>> + Send + Sync + 'static,
     ) -> Self {
         self.placement = Some(Box::new(placement));
         self
@@ -159,7 +159,7 @@ impl Command {
 
     /// Chooses the extents and checks the preconditions against the current metadata, unless the command was already
     /// carried out.
-    pub fn prepare(&mut self, group: &VolumeGroup) -> Result<()> {
+    pub fn prepare(&mut self, group: &GroupMetadata) -> Result<()> {
         if self.is_done(group) == Some(true) {
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //! is no longer in use. Until the merge is complete the volume remains usable; operations that would bypass the merge
 //! are refused.
 
-use crate::metadata::{LogicalVolume, VolumeGroup};
+use crate::metadata::{GroupMetadata, LogicalVolume};
 use crate::{Error, Kind, Result};
 
 /// Refuses to change a volume that a snapshot is being merged into: its contents are about to change (in a pool, it
@@ -10,7 +10,7 @@ use crate::{Error, Kind, Result};
 ///
 /// # Errors
 /// [`Kind::Busy`] when there is such a snapshot.
-pub fn check_no_merge(now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
+pub fn check_no_merge(now: &GroupMetadata, volume: &LogicalVolume) -> Result<()> {
     let Some(snapshot) = now.merged_into(volume) else {
         return Ok(());
     };

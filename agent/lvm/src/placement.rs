@@ -12,7 +12,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
 };
 
-use crate::metadata::{Area, LogicalVolume, PhysicalVolume, VolumeGroup};
+use crate::metadata::{Area, GroupMetadata, LogicalVolume, PhysicalVolume};
 
 /// The name part of the metadata volumes of a mirror's legs.
 pub const NOTES: &str = "_rmeta_";
@@ -24,7 +24,7 @@ pub const NOTE: u64 = 1;
 pub type Row = Vec<Area>;
 
 /// The disks that each leg of a volume uses, in LVM's order; none if it is not a raid1 mirror.
-pub fn legs(now: &VolumeGroup, volume: &LogicalVolume) -> Vec<BTreeSet<String>> {
+pub fn legs(now: &GroupMetadata, volume: &LogicalVolume) -> Vec<BTreeSet<String>> {
     let (notes, images): (Vec<&String>, Vec<&String>) =
         volume.parts.iter().partition(|part| part.contains(NOTES));
     let images = images.into_iter().filter(|part| part.contains("_rimage_"));
@@ -37,7 +37,7 @@ pub fn legs(now: &VolumeGroup, volume: &LogicalVolume) -> Vec<BTreeSet<String>> 
 }
 
 /// The disks that a volume uses, including those of its parts.
-fn disks_of(now: &VolumeGroup, name: &str) -> BTreeSet<String> {
+fn disks_of(now: &GroupMetadata, name: &str) -> BTreeSet<String> {
     let mut disks = BTreeSet::new();
     let mut names = vec![name];
     let mut seen = BTreeSet::new();
@@ -59,7 +59,7 @@ pub fn shared_disk(legs: &[BTreeSet<String>]) -> Option<&String> {
 }
 
 /// The free areas of each usable disk, largest first; the disks in LVM's order.
-pub fn free_areas(now: &VolumeGroup) -> Vec<Vec<Area>> {
+pub fn free_areas(now: &GroupMetadata) -> Vec<Vec<Area>> {
     let mut taken: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for area in now.volumes.values().flat_map(|volume| &volume.areas) {
         let span = (area.start, area.start + area.count);
@@ -98,7 +98,7 @@ fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
 }
 
 /// Returns true if all extents of the rows are free.
-pub fn is_free(now: &VolumeGroup, rows: &[Row]) -> bool {
+pub fn is_free(now: &GroupMetadata, rows: &[Row]) -> bool {
     let free = free_areas(now);
     let is_in = |area: &Area, gap: &Area| {
         let is_within = gap.start <= area.start && area.start + area.count <= gap.start + gap.count;
@@ -115,7 +115,7 @@ pub fn room(areas: &[Area]) -> u64 {
 
 /// The extents for the legs of a new mirror, including raid metadata: each leg on one of the disks with the most free
 /// space.
-pub fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option<Vec<Row>> {
+pub fn new_legs(now: &GroupMetadata, copies: usize, extents: u64) -> Option<Vec<Row>> {
     let mut disks = free_areas(now);
     disks.sort_by_key(|areas| Reverse(room(areas)));
     disks.truncate(copies);
@@ -131,7 +131,11 @@ pub fn new_legs(now: &VolumeGroup, copies: usize, extents: u64) -> Option<Vec<Ro
 }
 
 /// The extents by which the legs of a mirror are extended: on their own disks first, then on disks that no leg uses.
-pub fn longer_legs(now: &VolumeGroup, legs: &[BTreeSet<String>], extents: u64) -> Option<Vec<Row>> {
+pub fn longer_legs(
+    now: &GroupMetadata,
+    legs: &[BTreeSet<String>],
+    extents: u64,
+) -> Option<Vec<Row>> {
     let (mut used, mut unused) = (BTreeMap::new(), Vec::new());
     for areas in free_areas(now) {
         let Some(disk) = areas.first().map(|area| area.disk.clone()) else {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use crate::metadata::VolumeGroup;
+use crate::metadata::GroupMetadata;
 
 /// The future size of a volume in a pool, in bytes, and the reservations made before it.
 #[derive(Debug, Clone)]
@@ -53,7 +53,7 @@ impl Reservations {
     }
 
     /// The bytes reserved before the volume `name` that the pool's volumes do not include yet.
-    pub fn ahead_of(&self, name: &str, now: &VolumeGroup) -> u64 {
+    pub fn ahead_of(&self, name: &str, now: &GroupMetadata) -> u64 {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let ahead = all.get(name).map_or(&[][..], |wanted| &wanted.ahead);
         let missing = ahead.iter().map(|(name, bytes)| {

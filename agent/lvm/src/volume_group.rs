@@ -39,7 +39,7 @@ const SLOW_TO_CHANGE: Duration = Duration::from_mins(1);
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Returns true if the kernel's devices of a group agree with its metadata.
-type DeviceCheck = Box<dyn Fn(&metadata::VolumeGroup) -> Result<bool> + Send + Sync>;
+type DeviceCheck = Box<dyn Fn(&metadata::GroupMetadata) -> Result<bool> + Send + Sync>;
 
 /// A volume group of this host, which need not exist yet.
 pub struct VolumeGroup {
@@ -144,7 +144,7 @@ impl VolumeGroup {
     /// succeeded all the same. Without it, their errors are returned.
     pub fn check_devices_by(
         &self,
-        check: impl Fn(&metadata::VolumeGroup) -> Result<bool> + Send + Sync + 'static,
+        check: impl Fn(&metadata::GroupMetadata) -> Result<bool> + Send + Sync + 'static,
     ) {
         let _ = self.device_check.set(Box::new(check));
     }
@@ -200,7 +200,7 @@ impl VolumeGroup {
     /// # Errors
     /// [`Kind::Precondition`] when no such group exists, `Io` when its disks cannot be read, `Busy` when they do not
     /// answer.
-    pub async fn now(self: &Arc<Self>) -> Result<Arc<metadata::VolumeGroup>> {
+    pub async fn now(self: &Arc<Self>) -> Result<Arc<metadata::GroupMetadata>> {
         // A busy udevd says nothing about the disks.
         preflight::check().await?;
         let this = Arc::clone(self);
@@ -280,7 +280,7 @@ impl VolumeGroup {
     }
 
     /// Reads the known disks; none when they are no longer the group's, or the group is no longer this host's.
-    pub fn read_known(&self) -> Option<Arc<metadata::VolumeGroup>> {
+    pub fn read_known(&self) -> Option<Arc<metadata::GroupMetadata>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let found = reader.as_mut()?;
         let group = found.read().ok().flatten()?;
@@ -295,13 +295,13 @@ impl VolumeGroup {
     /// [`Kind::Busy`] when none of the known disks has metadata at least as new as `before`.
     pub fn read_locked(
         &self,
-        before: &metadata::VolumeGroup,
-    ) -> Result<Arc<metadata::VolumeGroup>> {
+        before: &metadata::GroupMetadata,
+    ) -> Result<Arc<metadata::GroupMetadata>> {
         let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
         let now = reader
             .as_mut()
             .and_then(|known| known.read().ok().flatten());
-        let is_same = |now: &Arc<metadata::VolumeGroup>| {
+        let is_same = |now: &Arc<metadata::GroupMetadata>| {
             (&now.name, &now.uuid) == (&self.name, &before.uuid) && now.sequence >= before.sequence
         };
         now.filter(is_same).ok_or_else(|| {
@@ -351,7 +351,7 @@ impl VolumeGroup {
         }
     }
 
-    fn read_these(&self, found: FoundDisks) -> Result<Arc<metadata::VolumeGroup>> {
+    fn read_these(&self, found: FoundDisks) -> Result<Arc<metadata::GroupMetadata>> {
         let mut reader = Reader::new(found.paths)?;
         let group = reader.read()?.filter(|group| group.name == self.name);
         let group = group.ok_or_else(|| {
@@ -530,7 +530,7 @@ impl VolumeGroup {
     }
 
     /// Returns true if nothing is incomplete in the kernel, or differs between it and the metadata.
-    async fn is_sound(self: &Arc<Self>, now: Arc<metadata::VolumeGroup>) -> Result<bool> {
+    async fn is_sound(self: &Arc<Self>, now: Arc<metadata::GroupMetadata>) -> Result<bool> {
         let this = Arc::clone(self);
         blocking(move || {
             let check = this.device_check.get();

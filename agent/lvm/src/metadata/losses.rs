@@ -1,12 +1,12 @@
 //! Health of volumes when some of their parts are lost.
 
-use super::{VolumeGroup, parts, segment, segments, text::Value};
+use super::{GroupMetadata, parts, segment, segments, text::Value};
 
 /// LVM treats the images of raid10 as mirrors of two, whatever the metadata says (`_partial_raid_lv_is_redundant` in
 /// its `lib/metadata/raid_manip.c`).
 const RAID10_COPIES: usize = 2;
 
-impl VolumeGroup {
+impl GroupMetadata {
     /// Propagates incomplete and unknown parts to the volumes made of them.
     pub(super) fn spread(&mut self, volumes: Option<&Value<'_>>) {
         // Volumes are nested: a pool's data can be cached, the cached volume can be raid with integrity, and that has
@@ -121,8 +121,8 @@ mod tests {
         )
     }
 
-    fn without(text: &str, lost: &[usize]) -> VolumeGroup {
-        VolumeGroup::parse(text, |disk| !lost.contains(&disk.parse().unwrap())).unwrap()
+    fn without(text: &str, lost: &[usize]) -> GroupMetadata {
+        GroupMetadata::parse(text, |disk| !lost.contains(&disk.parse().unwrap())).unwrap()
     }
 
     #[test]

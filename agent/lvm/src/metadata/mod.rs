@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use reader::Reader;
 use text::Value;
 
-/// A volume group at one point in time.
+/// The metadata of a volume group, as its disks have it at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VolumeGroup {
+pub struct GroupMetadata {
     /// Its name.
     pub name: String,
     /// Its uuid, without dashes.
@@ -156,7 +156,7 @@ pub enum Message {
     Delete(u64),
 }
 
-impl VolumeGroup {
+impl GroupMetadata {
     /// Parses a text; disks whose UUIDs are not `present` count as missing.
     fn parse(text: &str, present: impl Fn(&str) -> bool) -> Result<Self, String> {
         let whole = Value::parse(text)?;
@@ -516,7 +516,7 @@ fn parts<'a>(segment: &'a Value<'a>) -> impl Iterator<Item = &'a str> {
 /// Parses a text and runs every query on it, and `also` on each volume: an entry point for fuzzers.
 #[doc(hidden)]
 pub fn read_all(text: &str, also: impl Fn(&LogicalVolume)) {
-    let Ok(group) = VolumeGroup::parse(text, |uuid| uuid.len() % 2 == 0) else {
+    let Ok(group) = GroupMetadata::parse(text, |uuid| uuid.len() % 2 == 0) else {
         return;
     };
     let _ = group.free();

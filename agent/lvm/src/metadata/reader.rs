@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    VolumeGroup,
+    GroupMetadata,
     disk::{Disk, TextLocation},
 };
 use crate::{Error, Kind, Result};
@@ -16,7 +16,7 @@ use crate::{Error, Kind, Result};
 #[derive(Debug)]
 pub struct Reader {
     disks: Vec<(PathBuf, Disk)>,
-    last: Option<(Vec<Seen>, Arc<VolumeGroup>)>,
+    last: Option<(Vec<Seen>, Arc<GroupMetadata>)>,
 }
 
 /// The result of reading a disk's location sector.
@@ -52,7 +52,7 @@ impl Reader {
     ///
     /// # Errors
     /// `Io` when no text can be read, [`Kind::Precondition`] when the disks belong to several groups.
-    pub fn read(&mut self) -> Result<Option<Arc<VolumeGroup>>> {
+    pub fn read(&mut self) -> Result<Option<Arc<GroupMetadata>>> {
         /// Maximum number of attempts: the text can be overwritten between reading its location and reading it.
         const ATTEMPTS: usize = 100;
         for _ in 0..ATTEMPTS {
@@ -85,7 +85,7 @@ impl Reader {
 
     /// Closes disks that have left the group: other programs (cryptsetup, mdadm, multipath) cannot take a disk while
     /// it is open. Returns the results of the remaining disks.
-    fn close_those_not_of(&mut self, group: &VolumeGroup, seen: Vec<Seen>) -> Vec<Seen> {
+    fn close_those_not_of(&mut self, group: &GroupMetadata, seen: Vec<Seen>) -> Vec<Seen> {
         let is_its_own = |disk: &Disk| {
             let mut disks = group.disks.values();
             disks.any(|known| known.uuid == disk.uuid)
@@ -107,12 +107,12 @@ impl Reader {
     }
 
     /// The text with the highest sequence number: a disk that was disconnected has an old one.
-    fn newest(&self, seen: &[Seen]) -> Result<Option<VolumeGroup>> {
+    fn newest(&self, seen: &[Seen]) -> Result<Option<GroupMetadata>> {
         let present = |uuid: &str| {
             let mut disks = self.disks.iter().zip(seen);
             disks.any(|((_, disk), seen)| disk.uuid == uuid && *seen != Seen::Nothing)
         };
-        let mut newest: Option<(&Path, VolumeGroup)> = None;
+        let mut newest: Option<(&Path, GroupMetadata)> = None;
         let mut known = HashSet::new();
         let mut is_moving = false;
         for ((path, disk), seen) in self.disks.iter().zip(seen) {
@@ -126,7 +126,7 @@ impl Reader {
                 continue;
             };
             known.insert(spot.sum());
-            let group = VolumeGroup::parse(&text, present).map_err(|why| {
+            let group = GroupMetadata::parse(&text, present).map_err(|why| {
                 Error::new(
                     Kind::Io,
                     format!(
@@ -185,7 +185,7 @@ impl Reader {
     }
 
     /// Returns true if these are all the disks of a group, and all could be read.
-    pub fn has_all_of(&self, group: &VolumeGroup) -> bool {
+    pub fn has_all_of(&self, group: &GroupMetadata) -> bool {
         let seen = self.last.iter().flat_map(|(seen, _)| seen);
         if seen.into_iter().any(|seen| *seen == Seen::Nothing) {
             return false;

@@ -105,7 +105,7 @@ version = 1
 
 #[test]
 fn volumes_pools_snapshots_and_free_extents_are_read() {
-    let group = VolumeGroup::parse(TEXT, |_| true).unwrap();
+    let group = GroupMetadata::parse(TEXT, |_| true).unwrap();
     assert_eq!(
         (group.name.as_str(), group.sequence, group.extent),
         ("vg0", 12, 4 << 20)
@@ -168,7 +168,7 @@ fn volumes_pools_snapshots_and_free_extents_are_read() {
 fn a_snapshot_that_is_merged_is_hidden_and_its_volume_known() {
     let merging = TEXT.replace("cow_store", "merging_store");
     let merging = merging.replace("origin = \"y\"", "origin = \"y\"\nmerge = \"y\"");
-    let group = VolumeGroup::parse(&merging, |_| true).unwrap();
+    let group = GroupMetadata::parse(&merging, |_| true).unwrap();
     for (snapshot, volume) in [("cow", "lin"), ("x", "y")] {
         assert_eq!(group.volumes[snapshot].merges_into.as_deref(), Some(volume));
     }
@@ -177,7 +177,7 @@ fn a_snapshot_that_is_merged_is_hidden_and_its_volume_known() {
     assert_eq!(group.merged_into(lin), Some(cow));
     assert_eq!(group.snapshots_of(lin).count(), 1);
 
-    let group = VolumeGroup::parse(TEXT, |_| true).unwrap();
+    let group = GroupMetadata::parse(TEXT, |_| true).unwrap();
     assert_eq!(group.merged_into(&group.volumes["lin"]), None);
 }
 
@@ -190,18 +190,18 @@ fn a_text_that_lacks_something_is_refused() {
         ("vg0 {", "vg0 ="),
     ] {
         assert!(
-            VolumeGroup::parse(&TEXT.replacen(from, to, 1), |_| true).is_err(),
+            GroupMetadata::parse(&TEXT.replacen(from, to, 1), |_| true).is_err(),
             "{from}"
         );
     }
-    assert!(VolumeGroup::parse("contents = \"x\"\n", |_| true).is_err());
+    assert!(GroupMetadata::parse("contents = \"x\"\n", |_| true).is_err());
 }
 
 #[test]
 fn flags_behind_the_type_of_a_segment_are_told_from_it() {
     let of = |kind: &str| {
         let text = TEXT.replacen("type = \"thin-pool\"", &format!("type = \"{kind}\""), 1);
-        VolumeGroup::parse(&text, |_| true).unwrap()
+        GroupMetadata::parse(&text, |_| true).unwrap()
     };
     let known = of("thin-pool+METADATA_FORMAT+CROP_METADATA");
     assert_eq!(known.volumes, of("thin-pool").volumes);
@@ -233,7 +233,7 @@ segment2 { start_extent = 4 extent_count = 6 type = "mirror" mirror_count = 2 ex
 }
 cow {"#,
     );
-    let group = VolumeGroup::parse(&moved, |_| true).unwrap();
+    let group = GroupMetadata::parse(&moved, |_| true).unwrap();
     assert_eq!(group.disks["pv0"].free, 71);
     assert_eq!(group.disks["pv1"].free, 40 - 4 - 6);
 }
@@ -275,7 +275,7 @@ fn a_volume_is_as_complete_as_what_its_layer_is_over() {
     ];
     for (kind, segment) in layers {
         let text = with_layer(segment);
-        let lost = VolumeGroup::parse(&text, |_| true).unwrap();
+        let lost = GroupMetadata::parse(&text, |_| true).unwrap();
         let lin = &lost.volumes["lin"];
         assert_eq!(lost.layer_of(lin), Some(kind));
         assert!(!lin.is_complete, "{kind}: the disk of its cache is missing");
@@ -284,11 +284,11 @@ fn a_volume_is_as_complete_as_what_its_layer_is_over() {
             "a cache's extents are not its own"
         );
         let text = text.replace(r#"flags = ["MISSING"]"#, "flags = []");
-        let whole = VolumeGroup::parse(&text, |_| true).unwrap();
+        let whole = GroupMetadata::parse(&text, |_| true).unwrap();
         assert!(whole.volumes["lin"].is_complete, "{kind}");
         assert_eq!(whole.layer_of(&whole.volumes["below"]), None);
         // The other one of its disks.
-        let lost = VolumeGroup::parse(&text, |uuid| !uuid.contains("pppppp0000")).unwrap();
+        let lost = GroupMetadata::parse(&text, |uuid| !uuid.contains("pppppp0000")).unwrap();
         assert!(!lost.volumes["lin"].is_complete, "{kind}");
     }
 }
@@ -300,7 +300,7 @@ mod reported {
 
     use super::*;
     use crate::{
-        Kind, VolumeGroup as Group,
+        Kind, VolumeGroup,
         host::exec,
         testing::{Lab, lvm},
     };
@@ -310,7 +310,7 @@ mod reported {
     async fn what_is_read_is_what_lvm_reports() {
         let lab = Lab::new(3, 300);
         lab.pool("pool", 200);
-        let group = Arc::new(Group::new(&lab.group));
+        let group = Arc::new(VolumeGroup::new(&lab.group));
         let before = group.now().await.unwrap();
         let started = exec::started();
         make_one_of_each(&lab.group);
@@ -347,7 +347,7 @@ mod reported {
         );
     }
 
-    fn volumes_are_as_reported(now: &VolumeGroup, lab: &Lab) {
+    fn volumes_are_as_reported(now: &GroupMetadata, lab: &Lab) {
         for name in ["thin", "snap", "linear", "striped", "raid", "pool"] {
             let volume = &now.volumes[name];
             assert_eq!(
@@ -376,7 +376,7 @@ mod reported {
     }
 
     /// A new disk is found, and a removed group is reported as missing.
-    async fn disks_come_and_go(group: &Arc<Group>, vg: &str) {
+    async fn disks_come_and_go(group: &Arc<VolumeGroup>, vg: &str) {
         let more = Lab::new(1, 100);
         let disk = more.disks[0].path.to_str().unwrap();
         lvm("vgremove", &[&more.group]);
@@ -387,7 +387,7 @@ mod reported {
         lvm("vgcreate", &[&more.group, disk]);
     }
 
-    fn devices_are_found(group: &Group, now: &VolumeGroup) {
+    fn devices_are_found(group: &VolumeGroup, now: &GroupMetadata) {
         let devices = group.mapper().unwrap();
         let mapped = devices.find(&now.mapped_uuid(&now.volumes["linear"]));
         let mapped = mapped.unwrap().unwrap();

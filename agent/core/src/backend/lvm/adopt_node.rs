@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, VolumeGroup},
+    metadata::{GroupMetadata, LogicalVolume},
 };
 
 use super::{Lvm, moment_of, name_of, tags::Tags, visible};
@@ -64,7 +64,7 @@ impl Lvm {
     }
 
     /// The volumes to be adopted.
-    fn foreign<'a>(&self, now: &'a VolumeGroup) -> Vec<Foreign<'a>> {
+    fn foreign<'a>(&self, now: &'a GroupMetadata) -> Vec<Foreign<'a>> {
         let Some(adoption) = &self.settings.adoption else {
             return Vec::new();
         };
@@ -133,7 +133,7 @@ impl Lvm {
     }
 
     /// Refuses to create an image whose logical-volume names are used by a foreign volume.
-    pub(super) fn check_names(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
+    pub(super) fn check_names(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
         for name in [name_of(id), moment_of(id)] {
             let Some(volume) = now.volumes.get(&name) else {
                 continue;

@@ -17,7 +17,7 @@ use std::{
 use drumlin_lvm::{
     command::Command,
     in_flight::InFlightGuard,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
 use super::{
@@ -37,7 +37,7 @@ impl Lvm {
     /// Returns true if an incomplete image can become what the specification asks for.
     pub(super) fn can_go_on(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         found: &OwnVolume<'_>,
         spec: &ImageSpec,
     ) -> bool {
@@ -65,7 +65,7 @@ impl Lvm {
     /// [`Kind::NoSpace`] when its exception store overflowed.
     pub(super) fn moment<'a>(
         &'a self,
-        now: &'a VolumeGroup,
+        now: &'a GroupMetadata,
         found: &OwnVolume<'_>,
     ) -> Result<(&'a LogicalVolume, u64)> {
         let own = now.volumes.get(&moment_of(found.tags.id));
@@ -165,7 +165,7 @@ impl Lvm {
     /// Copies until the copy is complete, the time limit is reached or the agent stops; returns the position reached.
     async fn copy(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         found: &OwnVolume<'_>,
         moment: &LogicalVolume,
         span: Range<u64>,
@@ -200,7 +200,7 @@ impl Lvm {
     /// Makes a complete copy visible, with the labels of the latest request, and removes its temporary snapshot.
     async fn show(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         found: &OwnVolume<'_>,
         spec: &ImageSpec,
         thick: &Thick,

@@ -2,7 +2,7 @@
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, VolumeGroup},
+    metadata::{GroupMetadata, LogicalVolume},
 };
 
 use super::{Change, Image, ImageSpec, Lvm, Volumes, name_of, tags::Tags};
@@ -84,7 +84,7 @@ impl Lvm {
     }
 
     /// Creates what does not exist yet.
-    async fn make_with(&self, now: &VolumeGroup, spec: &ImageSpec, size: Size) -> Result<()> {
+    async fn make_with(&self, now: &GroupMetadata, spec: &ImageSpec, size: Size) -> Result<()> {
         match (&self.settings.volumes, spec.origin) {
             (Volumes::Thin(pool), Origin::Blank) => {
                 self.make_thin(now, pool, spec, size).await?;
@@ -158,6 +158,6 @@ impl Lvm {
 }
 
 /// Returns a test for the existence of a volume with this name.
-pub(super) fn exists(name: String) -> impl Fn(&VolumeGroup) -> bool {
+pub(super) fn exists(name: String) -> impl Fn(&GroupMetadata) -> bool {
     move |now| now.volumes.contains_key(&name)
 }

@@ -2,7 +2,7 @@
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
 use super::{Lvm, NewPool, PoolSize, ThinPool};
@@ -37,7 +37,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Kind::NoSpace`] when the group has no room for it, [`Kind::Precondition`] when such a pool is not possible.
-    pub(super) fn of(now: &VolumeGroup, name: &str, new: NewPool) -> Result<Self> {
+    pub(super) fn of(now: &GroupMetadata, name: &str, new: NewPool) -> Result<Self> {
         let free: u64 = now.free().iter().sum();
         let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
         // Spare metadata is kept for a later repair; all pools share it.
@@ -89,14 +89,14 @@ impl Plan {
     }
 
     /// The size of the pool's data in bytes.
-    pub(super) fn bytes(self, now: &VolumeGroup) -> u64 {
+    pub(super) fn bytes(self, now: &GroupMetadata) -> u64 {
         self.data.saturating_mul(now.extent)
     }
 }
 
 impl Lvm {
     /// Checks that volumes can be created in the pool, which may not exist yet.
-    pub(super) async fn check_pool(&self, now: &VolumeGroup, pool: &ThinPool) -> Result<()> {
+    pub(super) async fn check_pool(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<()> {
         match self.planned(now, pool)? {
             Some(_) => Ok(()),
             None => self.pool_state(now, pool).await.map(drop),
@@ -104,7 +104,7 @@ impl Lvm {
     }
 
     /// The plan for the pool; none when it exists, or when the class does not create it.
-    pub(super) fn planned(&self, now: &VolumeGroup, pool: &ThinPool) -> Result<Option<Plan>> {
+    pub(super) fn planned(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<Option<Plan>> {
         let is_there = |name: &str| now.volumes.get(name).is_some_and(|one| !is_begun(one));
         match pool.create {
             Some(new) if !self.has_pool.initialized() && !is_there(&pool.name) => {
@@ -246,7 +246,7 @@ fn only_at(sequence: u64, command: Command) -> Command {
 
 /// The spare metadata that a killed LVM had created for a pool: a volume without a tag, created by the single change
 /// since the group was tagged.
-fn begun_spare<'a>(now: &'a VolumeGroup, mark: &str) -> Option<&'a LogicalVolume> {
+fn begun_spare<'a>(now: &'a GroupMetadata, mark: &str) -> Option<&'a LogicalVolume> {
     let (sequence, extents) = mark.strip_prefix(MAKING)?.split_once('.')?;
     let (sequence, extents): (u64, u64) = (sequence.parse().ok()?, extents.parse().ok()?);
     if now.sequence != sequence + 1 {

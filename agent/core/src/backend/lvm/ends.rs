@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use drumlin_lvm::{
     command::{Check, Command},
-    metadata::{LogicalVolume, VolumeGroup},
+    metadata::{GroupMetadata, LogicalVolume},
     placement::{self, Row},
 };
 
@@ -181,7 +181,7 @@ impl Lvm {
     /// `NoSpace`.
     pub(super) fn unwiped_end(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         volume: &LogicalVolume,
         bytes: u64,
@@ -212,7 +212,7 @@ impl Lvm {
     /// The commands that extend a volume, piece by piece.
     pub(super) fn extensions(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
         to: Size,
         command: fn() -> Command,
@@ -243,7 +243,7 @@ impl Lvm {
     }
 }
 
-fn end_in(now: &VolumeGroup, id: ImageId) -> Result<&LogicalVolume> {
+fn end_in(now: &GroupMetadata, id: ImageId) -> Result<&LogicalVolume> {
     now.volumes.get(&end_of(id)).ok_or_else(|| {
         Error::new(
             Kind::Busy,
@@ -263,7 +263,7 @@ fn extents(rows: &[Row]) -> u64 {
 
 impl Group {
     /// The part of the rows that each command takes, for a volume whose length counts `parts` of each row.
-    fn pieces(&self, now: &VolumeGroup, rows: &[Row], parts: u64) -> Result<Vec<Places>> {
+    fn pieces(&self, now: &GroupMetadata, rows: &[Row], parts: u64) -> Result<Vec<Places>> {
         let all = rows.first().map_or(0, Vec::len);
         if all == 1 {
             // LVM can take non-parallel extents in one command.

@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use drumlin_lvm::{
     command::Command,
     merges::check_no_merge,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
 use super::{
@@ -40,7 +40,7 @@ impl Lvm {
     /// Activates a volume; its device is as long as the volume.
     pub(super) async fn activate(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
     ) -> Result<PathBuf> {
         if let Some(device) = self.device(now, volume)? {
@@ -197,7 +197,7 @@ impl Lvm {
     /// the whole pool, so the agent reloads that table itself: only this device is suspended, briefly.
     async fn lengthen(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
         device: &Mapped,
     ) -> Result<()> {
@@ -241,7 +241,7 @@ impl Lvm {
     /// The command that extends a device to the length in the metadata, if it is shorter.
     pub(super) fn refresh_if_short(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
     ) -> Result<Option<Command>> {
         // The device of an old-style snapshot is as long as its origin; the metadata has the length of its exception

@@ -3,7 +3,7 @@
 
 use std::{fs::File, sync::Arc, time::Duration};
 
-use drumlin_lvm::metadata::VolumeGroup;
+use drumlin_lvm::metadata::GroupMetadata;
 
 use super::{Lvm, Volumes};
 use crate::{
@@ -22,7 +22,7 @@ impl Lvm {
     /// # Errors
     /// `NoSpace` when its pool is full: a sync would wait for the writers of a full pool, or fail with them. `Busy`
     /// on a timeout; a repeated call waits for the same sync.
-    pub(super) async fn flush(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
+    pub(super) async fn flush(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return self.sync(now, id).await;
         };
@@ -38,7 +38,7 @@ impl Lvm {
         }
     }
 
-    async fn sync(&self, now: &VolumeGroup, id: ImageId) -> Result<()> {
+    async fn sync(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
         let found = self.find(now, id);
         let Some(uuid) = found.map(|found| now.mapped_uuid(found.volume)) else {
             return Ok(());

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use drumlin_lvm::{command::Command, metadata::VolumeGroup};
+use drumlin_lvm::{command::Command, metadata::GroupMetadata};
 
 use super::{
     Change, Health, Image, ImageSpec, LabelChange, Lvm,
@@ -20,7 +20,7 @@ use crate::{
 const RECORD: &str = "drumlin:";
 
 /// The groups recorded in a volume group's tags, of all classes and nodes.
-fn records(now: &VolumeGroup) -> impl Iterator<Item = Tags> {
+fn records(now: &GroupMetadata) -> impl Iterator<Item = Tags> {
     let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for tag in &now.tags {
         if let Some((key, rest)) = tag.strip_prefix(RECORD).and_then(|tag| tag.split_once(':')) {
@@ -71,7 +71,7 @@ impl Lvm {
         Ok(ours.map(image).collect())
     }
 
-    fn record(&self, now: &VolumeGroup, id: ImageId) -> Option<Tags> {
+    fn record(&self, now: &GroupMetadata, id: ImageId) -> Option<Tags> {
         records(now).find(|tags| tags.id == id && self.is_ours(tags))
     }
 
@@ -141,7 +141,7 @@ impl Lvm {
     }
 
     /// The commands that adopt groups of another node.
-    pub(super) fn adopt_records(&self, now: &VolumeGroup) -> Vec<Command> {
+    pub(super) fn adopt_records(&self, now: &GroupMetadata) -> Vec<Command> {
         let Some(adoption) = &self.settings.adoption else {
             return Vec::new();
         };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
     preflight::Dmeventd,
 };
 
@@ -170,7 +170,7 @@ impl Lvm {
     /// it, which must only happen within the barrier; of this volume LVM only needs the device number and the size.
     async fn reserve(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         pool: &ThinPool,
         spec: &ImageSpec,
         origin: &LogicalVolume,
@@ -191,7 +191,11 @@ impl Lvm {
     }
 
     /// Returns true if an inactive thin volume has no mapped blocks.
-    pub(super) async fn is_blank(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+    pub(super) async fn is_blank(
+        &self,
+        now: &GroupMetadata,
+        volume: &LogicalVolume,
+    ) -> Result<bool> {
         // "<mapped sectors> <highest mapped sector>"
         let words = self.hidden_status(now, volume).await?;
         Ok(words.split_whitespace().next() == Some("0"))
@@ -203,7 +207,7 @@ impl Lvm {
     /// When the pool has no device of its number, or is not active.
     pub(super) async fn hidden_status(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
     ) -> Result<String> {
         let VolumeKind::Thin { pool, device, .. } = &volume.kind else {
@@ -251,7 +255,7 @@ impl Lvm {
     }
 }
 
-fn check_stores(now: &VolumeGroup, thick: &Thick, bytes: u64) -> Result<()> {
+fn check_stores(now: &GroupMetadata, thick: &Thick, bytes: u64) -> Result<()> {
     let room = check_group_room(now, thick, super::Layout::Linear, bytes);
     room.map_err(|error| {
         Error::new(
@@ -262,7 +266,7 @@ fn check_stores(now: &VolumeGroup, thick: &Thick, bytes: u64) -> Result<()> {
     })
 }
 
-fn copy_in<'a>(now: &'a VolumeGroup, spec: &ImageSpec) -> Result<&'a LogicalVolume> {
+fn copy_in<'a>(now: &'a GroupMetadata, spec: &ImageSpec) -> Result<&'a LogicalVolume> {
     let found = now.volumes.get(&name_of(spec.id));
     found.ok_or_else(|| {
         Error::new(
@@ -296,7 +300,7 @@ fn is_unchanged(group: Arc<Group>, expected: Vec<LogicalVolume>) -> Check {
 /// The steps that are left for one copy. A snapshot of an inactive volume, which nothing can write to, is correct
 /// already.
 fn plan(
-    now: &VolumeGroup,
+    now: &GroupMetadata,
     mapper: &DeviceMapper,
     copy: &LogicalVolume,
     origin: &LogicalVolume,

@@ -1,7 +1,7 @@
 //! Layers that an administrator has added to a thick volume: caches, checksums, deduplication. The volume remains
 //! usable; operations that would have to bypass the layer are refused.
 
-use drumlin_lvm::metadata::{LogicalVolume, VolumeGroup};
+use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 
 use super::{Health, Lvm, OwnVolume};
 use crate::{Error, Kind, Result};
@@ -10,7 +10,7 @@ impl Lvm {
     /// The health of a volume's layer; assumed to be good while the volume is inactive.
     pub(super) fn layer_health(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
         layer: &str,
     ) -> Result<Health> {
@@ -31,7 +31,7 @@ impl Lvm {
     /// The kernel's status of a layer.
     fn layer_status(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
         layer: &str,
     ) -> Result<Option<String>> {
@@ -54,7 +54,7 @@ impl Lvm {
 
     /// Refuses to extend a volume with a layer: LVM extends the layer's device at once, so the new extents could not
     /// be wiped before they are visible.
-    pub(super) fn check_no_layer(&self, now: &VolumeGroup, found: &OwnVolume<'_>) -> Result<()> {
+    pub(super) fn check_no_layer(&self, now: &GroupMetadata, found: &OwnVolume<'_>) -> Result<()> {
         let Some(layer) = now.layer_of(found.volume) else {
             return Ok(());
         };

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{Area, LogicalVolume, VolumeGroup},
+    metadata::{Area, GroupMetadata, LogicalVolume},
     placement::{self, Row},
 };
 
@@ -30,7 +30,7 @@ impl MirrorEnd {
     /// its layers as well.
     pub(super) fn of(
         group: &Group,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         volume: &LogicalVolume,
         bytes: u64,
@@ -57,7 +57,7 @@ impl MirrorEnd {
     ///
     /// # Errors
     /// `NoSpace` when a leg would share a disk with another one, or when the reserve would be used.
-    pub(super) fn rows(&self, now: &VolumeGroup) -> Result<Vec<Row>> {
+    pub(super) fn rows(&self, now: &GroupMetadata) -> Result<Vec<Row>> {
         let free: u64 = now.free().iter().sum();
         let left = free.saturating_sub(kept(now, &self.thick));
         let rows = placement::longer_legs(now, &self.legs, self.extents);
@@ -116,7 +116,7 @@ impl Lvm {
     }
 
     /// The health message of a mirror with several legs on the same disk; none if it has none.
-    pub(super) fn shared_leg(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Option<String> {
+    pub(super) fn shared_leg(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Option<String> {
         let legs = placement::legs(now, volume);
         let shared = placement::shared_disk(&legs)?;
         let disk = now.disks.get(shared);
@@ -134,7 +134,7 @@ impl Group {
     /// Locations of extents in the syntax of LVM's commands.
     pub(super) fn places<'a>(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         areas: impl Iterator<Item = &'a Area>,
     ) -> Result<Vec<String>> {
         let place = |area: &Area| {

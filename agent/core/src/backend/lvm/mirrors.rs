@@ -1,7 +1,7 @@
 //! Lost legs of mirrors: the metadata shows missing disks; the kernel shows disks that failed, or were temporarily
 //! away, since the mirror was activated.
 
-use drumlin_lvm::metadata::{LogicalVolume, VolumeGroup, VolumeKind};
+use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
 use super::{Health, Lvm};
 use crate::Result;
@@ -14,7 +14,7 @@ impl Lvm {
     /// The health of a mirrored volume: degraded if a leg is lost.
     pub(super) fn mirror_health(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
     ) -> Result<Health> {
         let path = self.group.path(&volume.name);
@@ -30,7 +30,7 @@ impl Lvm {
     /// The warning for a pool that is on a mirror with a lost leg.
     pub(super) fn mirrors_of_pool(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         pool: &LogicalVolume,
     ) -> Result<Option<String>> {
         let lost = self.lost_mirror(now, pool)?;
@@ -47,7 +47,7 @@ impl Lvm {
     /// The first mirror with a lost leg among the parts of a volume, or the volume itself.
     pub(super) fn lost_mirror<'a>(
         &self,
-        now: &'a VolumeGroup,
+        now: &'a GroupMetadata,
         volume: &'a LogicalVolume,
     ) -> Result<Option<&'a LogicalVolume>> {
         if volume.kind == VolumeKind::Mirrored {
@@ -62,7 +62,7 @@ impl Lvm {
         Ok(None)
     }
 
-    fn has_lost_leg(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+    fn has_lost_leg(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Result<bool> {
         let (mapper, uuid) = (self.group.mapper()?, now.mapped_uuid(volume));
         for layer in LAYERS {
             if let Some(status) = mapper.status(&format!("{uuid}{layer}"))? {

@@ -40,7 +40,7 @@ use drumlin_lvm::{
     command,
     in_flight::InFlightGuard,
     merges::check_no_merge,
-    metadata::{self, LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{self, GroupMetadata, LogicalVolume, VolumeKind},
     placement::NOTES,
 };
 use tokio::sync::OnceCell;
@@ -100,7 +100,7 @@ impl Lvm {
     }
 
     /// The volumes of this class, including incomplete ones.
-    fn ours<'a>(&'a self, now: &'a VolumeGroup) -> impl Iterator<Item = OwnVolume<'a>> {
+    fn ours<'a>(&'a self, now: &'a GroupMetadata) -> impl Iterator<Item = OwnVolume<'a>> {
         visible(now).filter_map(|volume| {
             let tags = self.tags_of(volume)?;
             Some(OwnVolume { volume, tags })
@@ -117,7 +117,7 @@ impl Lvm {
 
     /// The volume of an image. If LVM's own tools have created a second one, the volume with our name takes
     /// precedence.
-    fn find<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Option<OwnVolume<'a>> {
+    fn find<'a>(&'a self, now: &'a GroupMetadata, id: ImageId) -> Option<OwnVolume<'a>> {
         let mut found: Vec<OwnVolume<'a>> =
             self.ours(now).filter(|ours| ours.tags.id == id).collect();
         found.sort_by_key(|ours| (ours.tags.is_incomplete, ours.volume.name != name_of(id)));
@@ -125,7 +125,7 @@ impl Lvm {
     }
 
     /// The complete volume of an image, which may be changed.
-    fn finished<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
+    fn finished<'a>(&'a self, now: &'a GroupMetadata, id: ImageId) -> Result<OwnVolume<'a>> {
         let found = self.find(now, id).filter(|ours| !ours.tags.is_incomplete);
         let found = found.ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
         match self.image(now, &found)?.health {
@@ -138,14 +138,14 @@ impl Lvm {
     }
 
     /// As [`Lvm::finished`], and no snapshot is being merged into it.
-    fn settled<'a>(&'a self, now: &'a VolumeGroup, id: ImageId) -> Result<OwnVolume<'a>> {
+    fn settled<'a>(&'a self, now: &'a GroupMetadata, id: ImageId) -> Result<OwnVolume<'a>> {
         let found = self.finished(now, id)?;
         check_no_merge(now, found.volume)?;
         Ok(found)
     }
 
     /// A volume as callers of the back end see it.
-    fn image(&self, now: &VolumeGroup, ours: &OwnVolume<'_>) -> Result<Image> {
+    fn image(&self, now: &GroupMetadata, ours: &OwnVolume<'_>) -> Result<Image> {
         let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
             Health::Unreadable(
@@ -186,7 +186,7 @@ impl Lvm {
     }
 
     /// Refuses a volume that the class has no room for.
-    async fn check_room(&self, now: &VolumeGroup, more: u64, ahead: u64) -> Result<()> {
+    async fn check_room(&self, now: &GroupMetadata, more: u64, ahead: u64) -> Result<()> {
         match &self.settings.volumes {
             Volumes::Thin(pool) => self.check_pool_room(now, pool, more, ahead).await,
             // Checked when the extents are chosen.
@@ -198,7 +198,7 @@ impl Lvm {
     ///
     /// A second copy of the metadata must fit beside the current one, and existing volumes must still be able to get
     /// labels: LVM itself would fill the area to the last byte, and then no volume could be published any more.
-    fn check_records(now: &VolumeGroup) -> Result<()> {
+    fn check_records(now: &GroupMetadata) -> Result<()> {
         /// In percent.
         const FULL: u64 = 90;
         let part = now.text.saturating_mul(100) / now.largest_text.max(1);
@@ -234,14 +234,14 @@ impl Lvm {
     }
 
     /// The device of a volume, if it is active and has a table.
-    fn device(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<Option<Mapped>> {
+    fn device(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Result<Option<Mapped>> {
         let found = self.group.mapper()?.find(&now.mapped_uuid(volume))?;
         Ok(found.filter(|device| device.is_live))
     }
 }
 
 /// The volumes that are not parts of others.
-fn visible(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
+fn visible(now: &GroupMetadata) -> impl Iterator<Item = &LogicalVolume> {
     // The metadata volumes of a mirror's legs have its tags, and are visible during its creation.
     now.volumes
         .values()

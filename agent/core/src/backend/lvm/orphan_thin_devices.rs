@@ -14,7 +14,7 @@ use std::{
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, Message, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, Message, VolumeKind},
 };
 use tracing::Instrument;
 
@@ -118,7 +118,7 @@ impl Lvm {
     /// Makes LVM create a new volume that takes over an orphan thin device.
     async fn set_orphan_aside(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         pool: &str,
         orphan: OrphanThinDevice,
     ) -> Result<()> {
@@ -221,7 +221,7 @@ impl Group {
 
     /// Reserves a metadata snapshot of a pool for reading; returns the group, the UUID of the pool and the path of
     /// the metadata. None when the pool is not active, or another process is reading its metadata.
-    fn reserve(&self, pool: &str) -> Result<Option<(Arc<VolumeGroup>, String, PathBuf)>> {
+    fn reserve(&self, pool: &str) -> Result<Option<(Arc<GroupMetadata>, String, PathBuf)>> {
         let mapper = self.mapper()?;
         let Some(now) = self.read_known() else {
             return Ok(None);
@@ -264,7 +264,7 @@ impl Group {
 
 /// The volumes in a pool, and their device numbers.
 pub(super) fn thin_volumes<'a>(
-    now: &'a VolumeGroup,
+    now: &'a GroupMetadata,
     wanted: &'a str,
 ) -> impl Iterator<Item = (&'a LogicalVolume, u64)> {
     now.volumes
@@ -276,13 +276,13 @@ pub(super) fn thin_volumes<'a>(
 }
 
 /// The device number that LVM assigns to the next volume.
-fn next_device(now: &VolumeGroup, pool: &str) -> u64 {
+fn next_device(now: &GroupMetadata, pool: &str) -> u64 {
     let devices = thin_volumes(now, pool).map(|(_, device)| device);
     devices.max().unwrap_or(0) + 1
 }
 
 /// The devices that a volume names, or whose deletion is queued.
-fn known_devices(now: &VolumeGroup, pool: &str) -> BTreeSet<u64> {
+fn known_devices(now: &GroupMetadata, pool: &str) -> BTreeSet<u64> {
     let messages = now.pool(pool).map(|(_, pool)| pool.messages.iter());
     let deleted = messages
         .into_iter()

@@ -19,7 +19,7 @@ use nix::{
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, Message, Pool, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, Message, Pool, VolumeKind},
     preflight::locks,
 };
 
@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// Returns true if recovery would find no device to repair.
-    pub(super) fn check_devices(&self, now: &VolumeGroup) -> Result<bool> {
+    pub(super) fn check_devices(&self, now: &GroupMetadata) -> Result<bool> {
         let Some(node) = self.node.get() else {
             return Ok(false);
         };
@@ -133,7 +133,7 @@ impl Group {
     /// creation of a volume flushes the queue first, and a snapshot never reuses the number of an orphan thin device.
     async fn settle_note(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
         node: &NodeName,
     ) -> Result<()> {
@@ -167,7 +167,7 @@ impl Group {
     }
 
     /// Resumes suspended devices and removes incomplete ones; returns what LVM's commands must do afterwards.
-    fn repair_devices(&self, before: &VolumeGroup, node: &NodeName) -> Result<PendingCommands> {
+    fn repair_devices(&self, before: &GroupMetadata, node: &NodeName) -> Result<PendingCommands> {
         // An LVM command that is still running may be doing exactly this.
         let _lock = self.lock()?;
         let now = self.read_locked(before)?;
@@ -218,7 +218,7 @@ impl Group {
 
     /// Incomplete volumes of ours that a killed LVM had begun to create: the message to the pool is queued, and no
     /// caller got a reply. They are removed; if the pool already has the snapshot, LVM cannot do that by itself.
-    fn settle(now: &VolumeGroup, mapper: &DeviceMapper) -> Result<Vec<String>> {
+    fn settle(now: &GroupMetadata, mapper: &DeviceMapper) -> Result<Vec<String>> {
         let mut doomed = Vec::new();
         for volume in now.volumes.values() {
             let VolumeKind::Pool(pool) = &volume.kind else {
@@ -321,7 +321,7 @@ impl PendingCommands {
 }
 
 /// The size in bytes of a pool's metadata device, if it is larger in the kernel than in the metadata.
-fn grown_metadata(now: &VolumeGroup, pool: &Pool, mapper: &DeviceMapper) -> Result<Option<u64>> {
+fn grown_metadata(now: &GroupMetadata, pool: &Pool, mapper: &DeviceMapper) -> Result<Option<u64>> {
     let Some(metadata) = now.volumes.get(&pool.metadata) else {
         return Ok(None);
     };
@@ -335,7 +335,11 @@ fn grown_metadata(now: &VolumeGroup, pool: &Pool, mapper: &DeviceMapper) -> Resu
 }
 
 /// Thick volumes and snapshots whose creation or removal was interrupted.
-fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Result<PendingCommands> {
+fn half_done(
+    now: &GroupMetadata,
+    mapper: &DeviceMapper,
+    node: &NodeName,
+) -> Result<PendingCommands> {
     let mut left = PendingCommands::default();
     for volume in now.volumes.values().filter(|volume| volume.is_visible) {
         let live = mapper.find(&now.mapped_uuid(volume))?;
@@ -404,7 +408,7 @@ fn half_done(now: &VolumeGroup, mapper: &DeviceMapper, node: &NodeName) -> Resul
 }
 
 /// One volume of each pool with queued messages.
-fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
+fn noted(now: &GroupMetadata) -> impl Iterator<Item = &LogicalVolume> {
     let volumes = now.volumes.values();
     let pools = volumes.filter_map(|volume| match &volume.kind {
         VolumeKind::Pool(pool) if !pool.messages.is_empty() => Some((volume, pool)),
@@ -424,7 +428,7 @@ fn noted(now: &VolumeGroup) -> impl Iterator<Item = &LogicalVolume> {
 
 /// Volumes of this node that no caller got a reply for, and that cannot be completed.
 fn never_finished<'a>(
-    now: &'a VolumeGroup,
+    now: &'a GroupMetadata,
     node: &'a NodeName,
 ) -> impl Iterator<Item = &'a LogicalVolume> {
     let is_snapshot = |volume: &&LogicalVolume| matches!(volume.kind, VolumeKind::Snapshot { .. });
@@ -455,7 +459,7 @@ fn never_finished<'a>(
 }
 
 /// The layer of a device below the volumes: parts, then pools, then the rest.
-fn depth(now: &VolumeGroup, device: &Mapped) -> u8 {
+fn depth(now: &GroupMetadata, device: &Mapped) -> u8 {
     let ends = |ends: &[&str]| ends.iter().any(|end| device.uuid.ends_with(end));
     let mut volumes = now.volumes.values();
     // A snapshot that waits for its merge still keeps overwritten blocks, though it is hidden.

@@ -7,7 +7,7 @@
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
 use super::{
@@ -20,7 +20,7 @@ impl Lvm {
     /// Volumes whose deletion has begun and is not in flight.
     pub(super) fn left_behind<'a>(
         &'a self,
-        now: &'a VolumeGroup,
+        now: &'a GroupMetadata,
     ) -> impl Iterator<Item = OwnVolume<'a>> {
         self.ours(now).filter(|ours| {
             ours.tags.is_deleting && !self.group.in_flight.has(&removal_of(ours.volume))
@@ -40,7 +40,7 @@ impl Lvm {
     pub(super) async fn remove_found(
         &self,
         thick: &Thick,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         found: &OwnVolume<'_>,
     ) -> Result<()> {
         let snapshots: Vec<&LogicalVolume> = now.snapshots_of(found.volume).collect();

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_lvm::metadata::{LogicalVolume, VolumeGroup, VolumeKind};
+use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
 use super::{
     Lvm, OwnVolume, Volumes, check_unused, copy::What, is_mounted, settings::Thick, wipe::stopped,
@@ -55,13 +55,17 @@ impl Lvm {
     }
 
     /// Refuses a volume that is in use.
-    pub(super) async fn check_idle(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<()> {
+    pub(super) async fn check_idle(
+        &self,
+        now: &GroupMetadata,
+        volume: &LogicalVolume,
+    ) -> Result<()> {
         let (group, uuid) = (Arc::clone(&self.group), now.mapped_uuid(volume));
         blocking(move || wait_until_unused(group.mapper()?, &uuid)).await
     }
 
     /// Makes sure that the pool has the snapshot's device as LVM's metadata describes it.
-    async fn check_is_in_pool(&self, now: &VolumeGroup, moment: &LogicalVolume) -> Result<()> {
+    async fn check_is_in_pool(&self, now: &GroupMetadata, moment: &LogicalVolume) -> Result<()> {
         if let VolumeKind::Thin { pool, .. } = &moment.kind
             && let Some((pool, _)) = now.pool(pool)
             && self.group.mapper()?.find(&now.pool_uuid(pool))?.is_none()
@@ -72,7 +76,7 @@ impl Lvm {
     }
 
     /// The exception store of an active snapshot.
-    fn store(&self, now: &VolumeGroup, moment: &LogicalVolume) -> Result<Mapped> {
+    fn store(&self, now: &GroupMetadata, moment: &LogicalVolume) -> Result<Mapped> {
         let uuid = format!("{}-cow", now.mapped_uuid(moment));
         let store = self.group.mapper()?.find(&uuid)?;
         store.ok_or_else(|| {
@@ -89,7 +93,7 @@ impl Lvm {
     /// A volume, and a snapshot of it.
     fn pair<'a>(
         &'a self,
-        now: &'a VolumeGroup,
+        now: &'a GroupMetadata,
         id: ImageId,
         from: ImageId,
     ) -> Result<(OwnVolume<'a>, OwnVolume<'a>)> {
@@ -117,7 +121,7 @@ impl Lvm {
     /// Checks the exception stores of the other snapshots, which keep the overwritten blocks.
     fn check_stores_of(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         volume: &LogicalVolume,
         moment: &LogicalVolume,
@@ -165,7 +169,7 @@ impl Lvm {
 
     async fn roll_back_thin(
         &self,
-        now: &Arc<VolumeGroup>,
+        now: &Arc<GroupMetadata>,
         volume: &LogicalVolume,
         moment: &LogicalVolume,
     ) -> Result<()> {

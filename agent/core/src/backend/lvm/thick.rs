@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, VolumeGroup, VolumeKind},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
     placement,
 };
 
@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// Number of extents that are kept free.
-pub(super) fn kept(now: &VolumeGroup, thick: &Thick) -> u64 {
+pub(super) fn kept(now: &GroupMetadata, thick: &Thick) -> u64 {
     let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
     all * u64::from(thick.reserve) / 100
 }
 
 /// The free capacity of the group for this class.
-pub(super) fn capacity(now: &VolumeGroup, thick: &Thick) -> Result<Capacity> {
+pub(super) fn capacity(now: &GroupMetadata, thick: &Thick) -> Result<Capacity> {
     let extents = thick.layout.largest(&free_lengths(now), kept(now, thick));
     let bytes = extents.saturating_mul(now.extent).min(Size::MAX.bytes());
     let unit = now.extent * u64::from(thick.layout.unit());
@@ -40,7 +40,7 @@ pub(super) fn capacity(now: &VolumeGroup, thick: &Thick) -> Result<Capacity> {
 }
 
 /// The lengths of the free areas of each disk.
-fn free_lengths(now: &VolumeGroup) -> Vec<Vec<u64>> {
+fn free_lengths(now: &GroupMetadata) -> Vec<Vec<u64>> {
     let disks = placement::free_areas(now);
     let lengths = disks
         .iter()
@@ -49,7 +49,7 @@ fn free_lengths(now: &VolumeGroup) -> Vec<Vec<u64>> {
 }
 
 /// Checks that the group has enough disks for a volume.
-pub(super) fn check_disks(now: &VolumeGroup, thick: &Thick) -> Result<()> {
+pub(super) fn check_disks(now: &GroupMetadata, thick: &Thick) -> Result<()> {
     let disks = now.disks.values().filter(|disk| !disk.is_missing).count();
     if u32::try_from(disks).unwrap_or(u32::MAX) >= thick.layout.disks() {
         return Ok(());
@@ -66,7 +66,7 @@ pub(super) fn check_disks(now: &VolumeGroup, thick: &Thick) -> Result<()> {
 
 /// Refuses a volume that the group has no room for.
 pub(super) fn check_group_room(
-    now: &VolumeGroup,
+    now: &GroupMetadata,
     thick: &Thick,
     layout: Layout,
     bytes: u64,
@@ -106,7 +106,7 @@ impl Lvm {
     /// volumes, it becomes visible only after the copy or wipe is complete.
     pub(super) fn new_thick(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         spec: &ImageSpec,
         size: Size,
@@ -126,7 +126,7 @@ impl Lvm {
 
     fn thick_with(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         tags: &Tags,
         size: Size,
@@ -163,7 +163,7 @@ impl Lvm {
     /// its origin bypass it, and activating it later would give it an empty store.
     pub(super) fn new_snapshot(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         spec: &ImageSpec,
         source: &OwnVolume<'_>,
@@ -181,7 +181,7 @@ impl Lvm {
     /// complete.
     pub(super) fn new_member(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         spec: &ImageSpec,
         source: &OwnVolume<'_>,
@@ -192,7 +192,7 @@ impl Lvm {
 
     fn snapshot_with(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         name: &str,
         tags: Tags,
@@ -238,7 +238,7 @@ impl Lvm {
     /// The commands that create the temporary snapshot of a copy, and the volume that is filled from it.
     pub(super) fn begin_copy(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         spec: &ImageSpec,
         size: Size,
@@ -272,7 +272,7 @@ impl Lvm {
     /// The health of a snapshot; assumed to be good while it is inactive.
     pub(super) fn snapshot_health(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         snapshot: &LogicalVolume,
     ) -> Result<Health> {
         let status = self.status(now, snapshot)?;
@@ -285,7 +285,7 @@ impl Lvm {
         })
     }
 
-    fn status(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<Option<String>> {
+    fn status(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Result<Option<String>> {
         let Some(device) = self.device(now, volume)? else {
             return Ok(None);
         };
@@ -296,7 +296,7 @@ impl Lvm {
     /// it. LVM can extend a volume with snapshots only while it is inactive.
     pub(super) async fn extend_thick(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         found: &OwnVolume<'_>,
         to: Size,
@@ -404,7 +404,7 @@ impl Lvm {
     /// Refuses unless the snapshots of a volume may be removed with it.
     pub(super) async fn check_snapshots(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         thick: &Thick,
         id: ImageId,
         snapshots: &[&LogicalVolume],
@@ -451,7 +451,7 @@ impl Lvm {
 
 impl Group {
     /// Returns true if a volume is an active snapshot, provided that its origin is active.
-    fn keeps_what_is_written_over(&self, now: &VolumeGroup, made: &LogicalVolume) -> bool {
+    fn keeps_what_is_written_over(&self, now: &GroupMetadata, made: &LogicalVolume) -> bool {
         let VolumeKind::Snapshot { origin } = &made.kind else {
             return false;
         };
@@ -466,7 +466,7 @@ impl Group {
 }
 
 /// Returns a test that the volume with this name exists and is visible.
-pub(super) fn is_shown(name: String) -> impl Fn(&VolumeGroup) -> bool {
+pub(super) fn is_shown(name: String) -> impl Fn(&GroupMetadata) -> bool {
     move |now| {
         let tags = now
             .volumes

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::Ordering};
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{LogicalVolume, Pool, VolumeGroup, VolumeKind, unknown_flag},
+    metadata::{GroupMetadata, LogicalVolume, Pool, VolumeKind, unknown_flag},
 };
 
 use super::{
@@ -35,7 +35,7 @@ impl Lvm {
     /// The bytes that a volume uses in its pool or volume group; none if its pool is not active.
     pub(super) async fn taken(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         ours: &OwnVolume<'_>,
     ) -> Result<Option<u64>> {
         let VolumeKind::Thin { pool, .. } = &ours.volume.kind else {
@@ -137,7 +137,7 @@ impl Lvm {
     /// [`Kind::Precondition`] when it is missing or failed, `Busy` when it does not answer.
     pub(super) async fn pool_state(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         wanted: &ThinPool,
     ) -> Result<(u64, Option<PoolState>)> {
         let (volume, _) = find_pool(now, wanted)?;
@@ -184,7 +184,7 @@ impl Lvm {
 
     /// The warning for all volumes of the class when their pool may not accept writes, though each volume by itself
     /// is healthy.
-    pub(super) async fn danger(&self, now: &VolumeGroup) -> Option<String> {
+    pub(super) async fn danger(&self, now: &GroupMetadata) -> Option<String> {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return None;
         };
@@ -204,7 +204,7 @@ impl Lvm {
     }
 
     /// The bytes that remain within the overcommit limit, or why nothing can be created.
-    async fn promise(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Result<u64, String>> {
+    async fn promise(&self, now: &GroupMetadata, wanted: &ThinPool) -> Result<Result<u64, String>> {
         let (bytes, state) = self.pool_state(now, wanted).await?;
         if let Some(why) = state.and_then(|state| state.refusal(wanted.limits)) {
             return Ok(Err(why));
@@ -215,7 +215,7 @@ impl Lvm {
     /// The remaining capacity of the pool.
     pub(super) async fn thin_capacity(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         wanted: &ThinPool,
     ) -> Result<Capacity> {
         let left = match self.planned(now, wanted) {
@@ -234,7 +234,7 @@ impl Lvm {
     /// Refuses a request that exceeds the capacity of the pool, including earlier reservations.
     pub(super) async fn check_pool_room(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         wanted: &ThinPool,
         more: u64,
         ahead: u64,
@@ -257,7 +257,7 @@ impl Lvm {
 
     /// Checks the pool again right before the command runs, when no other process can change it: the flush has used
     /// space, and a device of a full pool would stay suspended for as long as it is full.
-    pub(super) fn room_check(&self, now: &VolumeGroup, wanted: &ThinPool) -> Result<Check> {
+    pub(super) fn room_check(&self, now: &GroupMetadata, wanted: &ThinPool) -> Result<Check> {
         let (volume, _) = find_pool(now, wanted)?;
         let (uuid, limits) = (now.pool_uuid(volume), wanted.limits);
         let (group, path) = (Arc::clone(&self.group), self.group.path(&wanted.name));
@@ -276,7 +276,7 @@ impl Lvm {
     /// Creates a volume that reads as zeros.
     pub(super) async fn make_thin(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         pool: &ThinPool,
         spec: &ImageSpec,
         size: Size,
@@ -363,7 +363,7 @@ impl Lvm {
 
     /// Returns true if a new volume has no mapped blocks. The pool can have an orphan thin device of the same number,
     /// with former contents.
-    async fn is_empty(&self, now: &VolumeGroup, volume: &LogicalVolume) -> Result<bool> {
+    async fn is_empty(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Result<bool> {
         if self.device(now, volume)?.is_none() {
             self.activate(now, volume).await?;
         }
@@ -384,7 +384,7 @@ impl Lvm {
     /// The commands that create a copy: it shares all blocks with its source, at the point in time of its creation.
     pub(super) async fn copy_thin(
         &self,
-        now: &VolumeGroup,
+        now: &GroupMetadata,
         pool: &ThinPool,
         spec: &ImageSpec,
         size: Size,
@@ -430,7 +430,10 @@ impl Lvm {
 }
 
 /// The pool, if volumes may be created in it.
-fn find_pool<'a>(now: &'a VolumeGroup, wanted: &ThinPool) -> Result<(&'a LogicalVolume, &'a Pool)> {
+fn find_pool<'a>(
+    now: &'a GroupMetadata,
+    wanted: &ThinPool,
+) -> Result<(&'a LogicalVolume, &'a Pool)> {
     let name = &wanted.name;
     let (volume, pool) = now.pool(name).ok_or_else(|| {
         Error::new(
@@ -479,7 +482,7 @@ fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
 }
 
 /// The total virtual size of all volumes in the pool, including foreign ones. Snapshots are not written to.
-fn promised(now: &VolumeGroup, wanted: &ThinPool) -> u64 {
+fn promised(now: &GroupMetadata, wanted: &ThinPool) -> u64 {
     let in_pool = thin_volumes(now, &wanted.name).map(|(volume, _)| volume);
     let counts = |volume: &&LogicalVolume| {
         let is_snapshot =
