@@ -19,8 +19,8 @@ use super::{
     group::Group,
     name_of,
     settings::Thick,
-    thick::check_group_room,
-    thin::Device,
+    thick::volumes::check_group_room,
+    thin::pool::Device,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

@@ -5,21 +5,14 @@
 //! commands, except for table reloads of devices that must not be suspended for long.
 
 mod adopt_node;
-mod copy;
 mod create;
-mod create_pool;
-mod ends;
 mod extend;
 mod flushing;
 mod group;
 mod group_records;
 mod group_snapshot;
 mod layers;
-mod legs;
-mod mirrors;
-mod orphan_thin_devices;
 mod recovery;
-mod remove;
 mod rollback;
 mod settings;
 mod tags;
@@ -27,7 +20,6 @@ mod tags;
 pub(super) mod testing;
 mod thick;
 mod thin;
-mod wipe;
 
 use std::{
     collections::HashMap,
@@ -45,11 +37,11 @@ use drumlin_lvm::{
 };
 use tokio::sync::OnceCell;
 
-pub use self::create_pool::POOL_METADATA;
 pub use self::settings::{
     Layout, LvmSettings, NewPool, PoolLimits, PoolSize, Thick, ThinPool, Volumes, Wipe,
 };
-use self::{copy::Running, group::Group, tags::Tags};
+pub use self::thin::create_pool::POOL_METADATA;
+use self::{group::Group, tags::Tags, thick::copy::Running};
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking,
@@ -79,7 +71,7 @@ pub struct Lvm {
 
 /// A volume of the class, and its parsed tags.
 #[derive(Debug, Clone)]
-struct OwnVolume<'a> {
+pub(crate) struct OwnVolume<'a> {
     volume: &'a LogicalVolume,
     tags: Tags,
 }
@@ -335,7 +327,7 @@ impl Backend for Lvm {
         let now = self.group.now().await?;
         match &self.settings.volumes {
             Volumes::Thin(pool) => self.check_pool(&now, pool).await,
-            Volumes::Thick(thick) => thick::check_disks(&now, thick),
+            Volumes::Thick(thick) => thick::volumes::check_disks(&now, thick),
         }
     }
 
@@ -347,7 +339,7 @@ impl Backend for Lvm {
         let now = self.group.now().await?;
         match &self.settings.volumes {
             Volumes::Thin(pool) => self.thin_capacity(&now, pool).await,
-            Volumes::Thick(thick) => thick::capacity(&now, thick),
+            Volumes::Thick(thick) => thick::volumes::capacity(&now, thick),
         }
     }
 

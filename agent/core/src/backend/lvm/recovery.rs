@@ -28,9 +28,9 @@ use super::{
     group::Group,
     group_snapshot::HIDDEN,
     moment_of, name_of,
-    orphan_thin_devices::thin_volumes,
-    remove::{holds_bytes, mark_deleting},
     tags::Tags,
+    thick::remove::{holds_bytes, mark_deleting},
+    thin::orphan_thin_devices::thin_volumes,
 };
 use crate::{
     Error, Kind, Result, blocking,

@@ -13,7 +13,8 @@ use std::{
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
 use super::{
-    Lvm, OwnVolume, Volumes, check_unused, copy::What, is_mounted, settings::Thick, wipe::stopped,
+    Lvm, OwnVolume, Volumes, check_unused, is_mounted, settings::Thick, thick::copy::What,
+    thick::wipe::stopped,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,

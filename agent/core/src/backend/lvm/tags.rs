@@ -34,7 +34,7 @@ const FORM: &str = "1";
     clippy::struct_excessive_bools,
     reason = "each is a tag, beside the others"
 )]
-pub(super) struct Tags {
+pub(crate) struct Tags {
     /// The image id.
     pub(super) id: ImageId,
     /// The class that created it.

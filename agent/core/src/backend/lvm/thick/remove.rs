@@ -10,7 +10,7 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use super::{
+use crate::backend::lvm::{
     Lvm, OwnVolume, Thick, Wipe,
     tags::{self, Tags},
 };
@@ -18,7 +18,7 @@ use crate::{Error, Kind, Result, fail, types::ImageId};
 
 impl Lvm {
     /// Volumes whose deletion has begun and is not in flight.
-    pub(super) fn left_behind<'a>(
+    pub(crate) fn left_behind<'a>(
         &'a self,
         now: &'a GroupMetadata,
     ) -> impl Iterator<Item = OwnVolume<'a>> {
@@ -28,7 +28,7 @@ impl Lvm {
     }
 
     /// Continues interrupted deletions of an image, if any.
-    pub(super) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
+    pub(crate) async fn end_removal(&self, thick: &Thick, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         for found in self.left_behind(&now).filter(|ours| ours.tags.id == id) {
             self.remove_found(thick, &now, &found).await?;
@@ -37,7 +37,7 @@ impl Lvm {
     }
 
     /// Removes a volume or a snapshot, including its own snapshots if the class is configured to.
-    pub(super) async fn remove_found(
+    pub(crate) async fn remove_found(
         &self,
         thick: &Thick,
         now: &GroupMetadata,
@@ -56,7 +56,7 @@ impl Lvm {
     }
 
     /// Removes one volume or snapshot, wiping it as the class is configured.
-    pub(super) async fn free(&self, thick: &Thick, volume: &LogicalVolume) -> Result<()> {
+    pub(crate) async fn free(&self, thick: &Thick, volume: &LogicalVolume) -> Result<()> {
         let tags = self.tags_of(volume);
         let holds_bytes = tags.as_ref().is_some_and(|tags| holds_bytes(volume, tags));
         // Data on a lost disk cannot be wiped, and must not block the removal forever.
@@ -140,7 +140,7 @@ fn removal_of(volume: &LogicalVolume) -> String {
 }
 
 /// The command that tags a volume as being deleted.
-pub(super) fn mark_deleting(path: String) -> Command {
+pub(crate) fn mark_deleting(path: String) -> Command {
     Command::new("lvchange")
         .add_tags([tags::deleting()])
         .words([path])
@@ -148,7 +148,7 @@ pub(super) fn mark_deleting(path: String) -> Command {
 
 /// Returns true if a thick volume or snapshot may contain tenants' data. A volume that is not filled yet contains the
 /// former contents of its extents, which were wiped if required.
-pub(super) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
+pub(crate) fn holds_bytes(volume: &LogicalVolume, tags: &Tags) -> bool {
     match volume.kind {
         VolumeKind::Snapshot { .. } => true,
         VolumeKind::Plain | VolumeKind::Mirrored => {

@@ -18,7 +18,7 @@ use drumlin_lvm::{
 };
 use tracing::Instrument;
 
-use super::{
+use crate::backend::lvm::{
     Lvm, Volumes,
     create::exists,
     group::Group,
@@ -48,7 +48,7 @@ struct OrphanThinDevice {
 impl Lvm {
     /// Searches the class's pool for orphan thin devices, once after each recovery of the group, as soon as the pool
     /// is active.
-    pub(super) async fn find_orphan_thin_devices(&self) {
+    pub(crate) async fn find_orphan_thin_devices(&self) {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return;
         };
@@ -136,7 +136,7 @@ impl Lvm {
 
     /// Keeps a new volume that turned out to have an orphan thin device: its contents stay, under another name and
     /// without our tags.
-    pub(super) async fn set_aside(
+    pub(crate) async fn set_aside(
         &self,
         pool: &str,
         device: u64,
@@ -263,7 +263,7 @@ impl Group {
 }
 
 /// The volumes in a pool, and their device numbers.
-pub(super) fn thin_volumes<'a>(
+pub(crate) fn thin_volumes<'a>(
     now: &'a GroupMetadata,
     wanted: &'a str,
 ) -> impl Iterator<Item = (&'a LogicalVolume, u64)> {
@@ -298,7 +298,7 @@ fn known_devices(now: &GroupMetadata, pool: &str) -> BTreeSet<u64> {
 }
 
 /// Returns true if the volume keeps an orphan thin device.
-pub(super) fn is_set_aside(volume: &LogicalVolume) -> bool {
+pub(crate) fn is_set_aside(volume: &LogicalVolume) -> bool {
     volume.tags.iter().any(|tag| tag == ORPHAN)
 }
 

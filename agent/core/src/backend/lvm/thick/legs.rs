@@ -8,16 +8,16 @@ use drumlin_lvm::{
     placement::{self, Row},
 };
 
-use super::{
+use crate::backend::lvm::{
     Layout, Lvm, Thick,
     group::Group,
     name_of,
-    thick::{kept, reserved},
+    thick::volumes::{kept, reserved},
 };
 use crate::{Error, Kind, Result, types::ImageId};
 
 /// The extents by which the legs of a mirror are extended.
-pub(super) struct MirrorEnd {
+pub(crate) struct MirrorEnd {
     thick: Thick,
     volume: String,
     legs: Vec<BTreeSet<String>>,
@@ -28,7 +28,7 @@ pub(super) struct MirrorEnd {
 impl MirrorEnd {
     /// The extension of a volume by this number of bytes; none if it is not a mirror, or if LVM has to allocate for
     /// its layers as well.
-    pub(super) fn of(
+    pub(crate) fn of(
         group: &Group,
         now: &GroupMetadata,
         thick: &Thick,
@@ -47,7 +47,7 @@ impl MirrorEnd {
     }
 
     /// The total of all legs, in bytes.
-    pub(super) fn bytes_of_all(&self) -> u64 {
+    pub(crate) fn bytes_of_all(&self) -> u64 {
         let legs = u64::try_from(self.legs.len()).unwrap_or(u64::MAX);
         legs.saturating_mul(self.extents)
             .saturating_mul(self.extent)
@@ -57,7 +57,7 @@ impl MirrorEnd {
     ///
     /// # Errors
     /// `NoSpace` when a leg would share a disk with another one, or when the reserve would be used.
-    pub(super) fn rows(&self, now: &GroupMetadata) -> Result<Vec<Row>> {
+    pub(crate) fn rows(&self, now: &GroupMetadata) -> Result<Vec<Row>> {
         let free: u64 = now.free().iter().sum();
         let left = free.saturating_sub(kept(now, &self.thick));
         let rows = placement::longer_legs(now, &self.legs, self.extents);
@@ -79,7 +79,7 @@ impl MirrorEnd {
 
 impl Lvm {
     /// The command that creates a mirror of this number of bytes, with each leg on a separate disk.
-    pub(super) fn on_disks_of_their_own(
+    pub(crate) fn on_disks_of_their_own(
         &self,
         command: Command,
         layout: Layout,
@@ -103,7 +103,7 @@ impl Lvm {
     }
 
     /// Refuses a new volume that would not survive the loss of one disk.
-    pub(super) async fn check_legs(&self, id: ImageId) -> Result<()> {
+    pub(crate) async fn check_legs(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let made = now.volumes.get(&name_of(id));
         match made.and_then(|made| self.shared_leg(&now, made)) {
@@ -116,7 +116,7 @@ impl Lvm {
     }
 
     /// The health message of a mirror with several legs on the same disk; none if it has none.
-    pub(super) fn shared_leg(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Option<String> {
+    pub(crate) fn shared_leg(&self, now: &GroupMetadata, volume: &LogicalVolume) -> Option<String> {
         let legs = placement::legs(now, volume);
         let shared = placement::shared_disk(&legs)?;
         let disk = now.disks.get(shared);
@@ -132,7 +132,7 @@ impl Lvm {
 
 impl Group {
     /// Locations of extents in the syntax of LVM's commands.
-    pub(super) fn places<'a>(
+    pub(crate) fn places<'a>(
         &self,
         now: &GroupMetadata,
         areas: impl Iterator<Item = &'a Area>,

@@ -5,7 +5,7 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use super::{Lvm, NewPool, PoolSize, ThinPool};
+use crate::backend::lvm::{Lvm, NewPool, PoolSize, ThinPool};
 use crate::{
     Error, Kind, Result, fail,
     host::trace::{self, Wait},
@@ -25,7 +25,7 @@ pub const POOL_METADATA: std::ops::RangeInclusive<u64> = (2 << 20)..=(16_192 << 
 
 /// The sizes of a pool to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Size of its data, in extents.
     data: u64,
     /// Size of its metadata, in extents.
@@ -37,7 +37,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Kind::NoSpace`] when the group has no room for it, [`Kind::Precondition`] when such a pool is not possible.
-    pub(super) fn of(now: &GroupMetadata, name: &str, new: NewPool) -> Result<Self> {
+    pub(crate) fn of(now: &GroupMetadata, name: &str, new: NewPool) -> Result<Self> {
         let free: u64 = now.free().iter().sum();
         let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
         // Spare metadata is kept for a later repair; all pools share it.
@@ -89,14 +89,14 @@ impl Plan {
     }
 
     /// The size of the pool's data in bytes.
-    pub(super) fn bytes(self, now: &GroupMetadata) -> u64 {
+    pub(crate) fn bytes(self, now: &GroupMetadata) -> u64 {
         self.data.saturating_mul(now.extent)
     }
 }
 
 impl Lvm {
     /// Checks that volumes can be created in the pool, which may not exist yet.
-    pub(super) async fn check_pool(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<()> {
+    pub(crate) async fn check_pool(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<()> {
         match self.planned(now, pool)? {
             Some(_) => Ok(()),
             None => self.pool_state(now, pool).await.map(drop),
@@ -104,7 +104,7 @@ impl Lvm {
     }
 
     /// The plan for the pool; none when it exists, or when the class does not create it.
-    pub(super) fn planned(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<Option<Plan>> {
+    pub(crate) fn planned(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<Option<Plan>> {
         let is_there = |name: &str| now.volumes.get(name).is_some_and(|one| !is_begun(one));
         match pool.create {
             Some(new) if !self.has_pool.initialized() && !is_there(&pool.name) => {
@@ -120,7 +120,7 @@ impl Lvm {
     ///
     /// # Errors
     /// Those of [`Plan::of`] and of LVM; an incomplete pool is removed.
-    pub(super) async fn make_pool(&self, pool: &ThinPool) -> Result<()> {
+    pub(crate) async fn make_pool(&self, pool: &ThinPool) -> Result<()> {
         let Some(new) = pool.create else {
             return Ok(());
         };

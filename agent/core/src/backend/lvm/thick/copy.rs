@@ -20,11 +20,10 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use super::{
+use crate::backend::lvm::{
     Health, ImageSpec, Lvm, OwnVolume, Thick, Volumes, Wipe, moment_of,
     tags::{self, Tags},
-    thick::is_shown,
-    wipe::stopped,
+    thick::{volumes::is_shown, wipe::stopped},
 };
 use crate::{
     Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId,
@@ -35,7 +34,7 @@ const NOTED: Duration = Duration::from_secs(30);
 
 impl Lvm {
     /// Returns true if an incomplete image can become what the specification asks for.
-    pub(super) fn can_go_on(
+    pub(crate) fn can_go_on(
         &self,
         now: &GroupMetadata,
         found: &OwnVolume<'_>,
@@ -63,7 +62,7 @@ impl Lvm {
     ///
     /// # Errors
     /// [`Kind::NoSpace`] when its exception store overflowed.
-    pub(super) fn moment<'a>(
+    pub(crate) fn moment<'a>(
         &'a self,
         now: &'a GroupMetadata,
         found: &OwnVolume<'_>,
@@ -91,7 +90,7 @@ impl Lvm {
     }
 
     /// Fills an image whose creation has begun, and makes it visible. Idempotent: a complete image is left unchanged.
-    pub(super) async fn fill(&self, spec: &ImageSpec) -> Result<()> {
+    pub(crate) async fn fill(&self, spec: &ImageSpec) -> Result<()> {
         let Volumes::Thick(thick) = &self.settings.volumes else {
             return Ok(());
         };
@@ -107,7 +106,7 @@ impl Lvm {
     }
 
     /// The images whose creation has begun and that are not filled yet.
-    pub(super) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, InFlightGuard>> {
+    pub(crate) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, InFlightGuard>> {
         self.unfilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -228,7 +227,7 @@ impl Lvm {
 
 /// A long-running operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     /// Copies the bytes of a snapshot.
     Copying,
     /// Wipes the bytes of former volumes.
@@ -242,14 +241,14 @@ type All = Arc<Mutex<HashMap<ImageId, (What, u64, u64)>>>;
 
 /// The long-running operations in flight, and whether they must stop.
 #[derive(Debug, Default)]
-pub(super) struct Running {
+pub(crate) struct Running {
     all: All,
     is_stopping: Arc<AtomicBool>,
 }
 
 /// One of these operations; it ends when this value is dropped.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     id: ImageId,
     all: All,
     is_stopping: Arc<AtomicBool>,
@@ -257,7 +256,7 @@ pub(super) struct Progress {
 
 impl Running {
     /// Registers an operation over this number of bytes.
-    pub(super) fn begin(&self, id: ImageId, what: What, bytes: u64) -> Progress {
+    pub(crate) fn begin(&self, id: ImageId, what: What, bytes: u64) -> Progress {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(id, (what, 0, bytes));
         Progress {
@@ -268,7 +267,7 @@ impl Running {
     }
 
     /// The progress as text for people.
-    pub(super) fn describe(&self, id: ImageId) -> Option<String> {
+    pub(crate) fn describe(&self, id: ImageId) -> Option<String> {
         let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let (what, done, bytes) = all.get(&id)?;
         let what = match what {
@@ -281,11 +280,11 @@ impl Running {
     }
 
     /// Stops all operations at their next step.
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.is_stopping.load(Ordering::Acquire)
     }
 }
@@ -293,7 +292,7 @@ impl Running {
 impl Progress {
     /// Reports the position in bytes; returns whether to continue, which is false after the time limit or when the
     /// agent stops.
-    pub(super) fn tell(&self, at: u64, until: Instant) -> ControlFlow<()> {
+    pub(crate) fn tell(&self, at: u64, until: Instant) -> ControlFlow<()> {
         if self.goes_on(at) && Instant::now() < until {
             ControlFlow::Continue(())
         } else {
@@ -302,7 +301,7 @@ impl Progress {
     }
 
     /// Reports the position in bytes; returns true unless the agent stops.
-    pub(super) fn goes_on(&self, at: u64) -> bool {
+    pub(crate) fn goes_on(&self, at: u64) -> bool {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, done, _)) = all.get_mut(&self.id) {
             *done = at;

@@ -3,8 +3,8 @@
 
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
-use super::{Health, Lvm};
 use crate::Result;
+use crate::backend::lvm::{Health, Lvm};
 
 /// The suffixes that LVM adds to the UUID of the device with a volume's own extents when another device is stacked on
 /// it: for snapshots, a cache or a thin pool (`build_dm_uuid` in its `lib/misc/lvm-string.c`).
@@ -12,7 +12,7 @@ const LAYERS: [&str; 4] = ["-real", "-tdata", "-tmeta", ""];
 
 impl Lvm {
     /// The health of a mirrored volume: degraded if a leg is lost.
-    pub(super) fn mirror_health(
+    pub(crate) fn mirror_health(
         &self,
         now: &GroupMetadata,
         volume: &LogicalVolume,
@@ -28,7 +28,7 @@ impl Lvm {
     }
 
     /// The warning for a pool that is on a mirror with a lost leg.
-    pub(super) fn mirrors_of_pool(
+    pub(crate) fn mirrors_of_pool(
         &self,
         now: &GroupMetadata,
         pool: &LogicalVolume,
@@ -45,7 +45,7 @@ impl Lvm {
     }
 
     /// The first mirror with a lost leg among the parts of a volume, or the volume itself.
-    pub(super) fn lost_mirror<'a>(
+    pub(crate) fn lost_mirror<'a>(
         &self,
         now: &'a GroupMetadata,
         volume: &'a LogicalVolume,

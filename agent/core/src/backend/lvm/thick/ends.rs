@@ -12,14 +12,16 @@ use drumlin_lvm::{
     placement::{self, Row},
 };
 
-use super::{
+use crate::backend::lvm::{
     Layout, Lvm, NOTES, OwnVolume, Thick,
     create::exists,
     end_of,
     group::Group,
-    legs::MirrorEnd,
     tags::Tags,
-    thick::{check_disks, check_group_room},
+    thick::{
+        legs::MirrorEnd,
+        volumes::{check_disks, check_group_room},
+    },
 };
 use crate::{
     Error, Kind, Result, fail,
@@ -31,7 +33,7 @@ type Places = (u64, Vec<String>);
 
 /// Extents that are wiped and free.
 #[derive(Debug)]
-pub(super) struct CleanEnd {
+pub(crate) struct CleanEnd {
     /// The extents that each command takes.
     pieces: Vec<Places>,
     /// The name of the group.
@@ -41,7 +43,7 @@ pub(super) struct CleanEnd {
 }
 
 /// The extents that one command adds to a volume.
-pub(super) struct EndExtents {
+pub(crate) struct EndExtents {
     /// Number of extents by which the volume is extended; none for the rest.
     extents: Option<u64>,
     /// Their locations as `lvextend` takes them: `/dev/sda:10-19`, the last one included. Empty to let LVM choose.
@@ -56,7 +58,7 @@ const FOREIGN: u64 = 1;
 impl CleanEnd {
     /// The commands that take exactly these extents, given the number of changes that this process has made since
     /// they were freed.
-    pub(super) fn taken_after(self, own: u64) -> Vec<EndExtents> {
+    pub(crate) fn taken_after(self, own: u64) -> Vec<EndExtents> {
         let freeing = 1;
         let latest = self.sequence + freeing + own + FOREIGN;
         let pieces = (latest..).zip(self.pieces);
@@ -95,7 +97,7 @@ impl Lvm {
     ///
     /// # Errors
     /// `NoSpace`; `HalfDone` when the agent stops first; `Busy` when another process changed the group.
-    pub(super) async fn clean_end(
+    pub(crate) async fn clean_end(
         &self,
         thick: &Thick,
         found: &OwnVolume<'_>,
@@ -179,7 +181,7 @@ impl Lvm {
     ///
     /// # Errors
     /// `NoSpace`.
-    pub(super) fn unwiped_end(
+    pub(crate) fn unwiped_end(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -210,7 +212,7 @@ impl Lvm {
     }
 
     /// The commands that extend a volume, piece by piece.
-    pub(super) fn extensions(
+    pub(crate) fn extensions(
         &self,
         now: &GroupMetadata,
         volume: &LogicalVolume,
@@ -234,7 +236,7 @@ impl Lvm {
     }
 
     /// Removes the temporary volume with the extents for an extension, if it exists.
-    pub(super) async fn remove_end(&self, id: ImageId) -> Result<()> {
+    pub(crate) async fn remove_end(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         match end_in(&now, id) {
             Ok(end) => self.group.change(vec![self.removal(end)]).await,

@@ -8,7 +8,7 @@ use drumlin_lvm::{
     placement,
 };
 
-use super::{
+use crate::backend::lvm::{
     Capacity, Health, ImageSpec, Layout, Lvm, OwnVolume, Thick, Wipe,
     create::exists,
     group::Group,
@@ -22,13 +22,13 @@ use crate::{
 };
 
 /// Number of extents that are kept free.
-pub(super) fn kept(now: &GroupMetadata, thick: &Thick) -> u64 {
+pub(crate) fn kept(now: &GroupMetadata, thick: &Thick) -> u64 {
     let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
     all * u64::from(thick.reserve) / 100
 }
 
 /// The free capacity of the group for this class.
-pub(super) fn capacity(now: &GroupMetadata, thick: &Thick) -> Result<Capacity> {
+pub(crate) fn capacity(now: &GroupMetadata, thick: &Thick) -> Result<Capacity> {
     let extents = thick.layout.largest(&free_lengths(now), kept(now, thick));
     let bytes = extents.saturating_mul(now.extent).min(Size::MAX.bytes());
     let unit = now.extent * u64::from(thick.layout.unit());
@@ -49,7 +49,7 @@ fn free_lengths(now: &GroupMetadata) -> Vec<Vec<u64>> {
 }
 
 /// Checks that the group has enough disks for a volume.
-pub(super) fn check_disks(now: &GroupMetadata, thick: &Thick) -> Result<()> {
+pub(crate) fn check_disks(now: &GroupMetadata, thick: &Thick) -> Result<()> {
     let disks = now.disks.values().filter(|disk| !disk.is_missing).count();
     if u32::try_from(disks).unwrap_or(u32::MAX) >= thick.layout.disks() {
         return Ok(());
@@ -65,7 +65,7 @@ pub(super) fn check_disks(now: &GroupMetadata, thick: &Thick) -> Result<()> {
 }
 
 /// Refuses a volume that the group has no room for.
-pub(super) fn check_group_room(
+pub(crate) fn check_group_room(
     now: &GroupMetadata,
     thick: &Thick,
     layout: Layout,
@@ -87,7 +87,7 @@ pub(super) fn check_group_room(
 }
 
 /// The part of an error message about the reserve.
-pub(super) fn reserved(thick: &Thick) -> String {
+pub(crate) fn reserved(thick: &Thick) -> String {
     match thick.reserve {
         0 => String::new(),
         reserve => format!(" ({reserve} % of the group is kept free)"),
@@ -104,7 +104,7 @@ fn within_room(command: Command, thick: &Thick, layout: Layout, bytes: u64) -> C
 impl Lvm {
     /// The commands that create a volume. It is not visible before LVM has wiped its head; if the class wipes
     /// volumes, it becomes visible only after the copy or wipe is complete.
-    pub(super) fn new_thick(
+    pub(crate) fn new_thick(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -137,7 +137,7 @@ impl Lvm {
     }
 
     /// The command that creates a volume with this name, if there is room when it runs.
-    pub(super) fn thick_called(
+    pub(crate) fn thick_called(
         &self,
         name: String,
         thick: &Thick,
@@ -161,7 +161,7 @@ impl Lvm {
 
     /// The commands that create a snapshot. LVM commits the snapshot before it has its device: until then, writes to
     /// its origin bypass it, and activating it later would give it an empty store.
-    pub(super) fn new_snapshot(
+    pub(crate) fn new_snapshot(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -179,7 +179,7 @@ impl Lvm {
 
     /// The command that creates a snapshot of a group snapshot: it becomes visible when the group snapshot is
     /// complete.
-    pub(super) fn new_member(
+    pub(crate) fn new_member(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -236,7 +236,7 @@ impl Lvm {
     }
 
     /// The commands that create the temporary snapshot of a copy, and the volume that is filled from it.
-    pub(super) fn begin_copy(
+    pub(crate) fn begin_copy(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -270,7 +270,7 @@ impl Lvm {
     }
 
     /// The health of a snapshot; assumed to be good while it is inactive.
-    pub(super) fn snapshot_health(
+    pub(crate) fn snapshot_health(
         &self,
         now: &GroupMetadata,
         snapshot: &LogicalVolume,
@@ -294,7 +294,7 @@ impl Lvm {
 
     /// Wipes the extents for extending a volume, if the class is configured to, and returns the commands that extend
     /// it. LVM can extend a volume with snapshots only while it is inactive.
-    pub(super) async fn extend_thick(
+    pub(crate) async fn extend_thick(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -355,7 +355,7 @@ impl Lvm {
 
     /// Removes a volume or a snapshot. A volume with snapshots is removed only if the class is configured to. It is
     /// not visible any more once wiping has begun; after an interruption a repeated call continues.
-    pub(super) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
+    pub(crate) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
         self.end_copies_of(thick, id).await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
@@ -402,7 +402,7 @@ impl Lvm {
     }
 
     /// Refuses unless the snapshots of a volume may be removed with it.
-    pub(super) async fn check_snapshots(
+    pub(crate) async fn check_snapshots(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -466,7 +466,7 @@ impl Group {
 }
 
 /// Returns a test that the volume with this name exists and is visible.
-pub(super) fn is_shown(name: String) -> impl Fn(&GroupMetadata) -> bool {
+pub(crate) fn is_shown(name: String) -> impl Fn(&GroupMetadata) -> bool {
     move |now| {
         let tags = now
             .volumes

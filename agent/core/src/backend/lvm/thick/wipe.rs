@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Lvm, Wipe, copy::What};
+use crate::backend::lvm::{Lvm, Wipe, thick::copy::What};
 use crate::{Error, Kind, Result, blocking, fail, host::block_copy, types::ImageId};
 
 /// No time limit: longer than any disk takes.
@@ -17,7 +17,7 @@ const FOREVER: Duration = Duration::from_hours(10_000);
 
 impl Lvm {
     /// Wipes a range of a device, in bytes.
-    pub(super) async fn wipe(
+    pub(crate) async fn wipe(
         &self,
         id: ImageId,
         wipe: Wipe,
@@ -33,7 +33,7 @@ impl Lvm {
     }
 
     /// Wipes until the range is complete, the time limit is reached or the agent stops; returns the position reached.
-    pub(super) async fn wipe_until(
+    pub(crate) async fn wipe_until(
         &self,
         id: ImageId,
         wipe: Wipe,
@@ -58,7 +58,7 @@ impl Lvm {
 }
 
 /// The error when the agent stops during an operation.
-pub(super) fn stopped(id: ImageId) -> Error {
+pub(crate) fn stopped(id: ImageId) -> Error {
     Error::new(
         Kind::HalfDone,
         format!("the agent is shutting down; the work on {id} continues when the call is repeated"),

@@ -7,12 +7,12 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, Pool, VolumeKind, unknown_flag},
 };
 
-use super::{
+use crate::backend::lvm::{
     Capacity, ImageSpec, Lvm, OwnVolume, PoolLimits, ThinPool, Volumes,
     create::exists,
     name_of,
-    orphan_thin_devices::{is_set_aside, thin_volumes},
     tags::{self, Tags},
+    thin::orphan_thin_devices::{is_set_aside, thin_volumes},
 };
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once, fail,
@@ -22,7 +22,7 @@ use crate::{
 
 /// The kernel's status of a pool (`Documentation/admin-guide/device-mapper/thin-provisioning.rst`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PoolState {
+pub(crate) struct PoolState {
     /// Blocks of metadata: used and total.
     metadata: (u64, u64),
     /// Chunks of data: used and total.
@@ -33,7 +33,7 @@ pub(super) struct PoolState {
 
 impl Lvm {
     /// The bytes that a volume uses in its pool or volume group; none if its pool is not active.
-    pub(super) async fn taken(
+    pub(crate) async fn taken(
         &self,
         now: &GroupMetadata,
         ours: &OwnVolume<'_>,
@@ -118,7 +118,7 @@ impl PoolState {
 
 /// How a new thin volume is checked for contents.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Device {
+pub(crate) enum Device {
     /// Through its own device.
     Its,
     /// It is not activated.
@@ -135,7 +135,7 @@ impl Lvm {
     ///
     /// # Errors
     /// [`Kind::Precondition`] when it is missing or failed, `Busy` when it does not answer.
-    pub(super) async fn pool_state(
+    pub(crate) async fn pool_state(
         &self,
         now: &GroupMetadata,
         wanted: &ThinPool,
@@ -184,7 +184,7 @@ impl Lvm {
 
     /// The warning for all volumes of the class when their pool may not accept writes, though each volume by itself
     /// is healthy.
-    pub(super) async fn danger(&self, now: &GroupMetadata) -> Option<String> {
+    pub(crate) async fn danger(&self, now: &GroupMetadata) -> Option<String> {
         let Volumes::Thin(pool) = &self.settings.volumes else {
             return None;
         };
@@ -213,7 +213,7 @@ impl Lvm {
     }
 
     /// The remaining capacity of the pool.
-    pub(super) async fn thin_capacity(
+    pub(crate) async fn thin_capacity(
         &self,
         now: &GroupMetadata,
         wanted: &ThinPool,
@@ -232,7 +232,7 @@ impl Lvm {
     }
 
     /// Refuses a request that exceeds the capacity of the pool, including earlier reservations.
-    pub(super) async fn check_pool_room(
+    pub(crate) async fn check_pool_room(
         &self,
         now: &GroupMetadata,
         wanted: &ThinPool,
@@ -257,7 +257,7 @@ impl Lvm {
 
     /// Checks the pool again right before the command runs, when no other process can change it: the flush has used
     /// space, and a device of a full pool would stay suspended for as long as it is full.
-    pub(super) fn room_check(&self, now: &GroupMetadata, wanted: &ThinPool) -> Result<Check> {
+    pub(crate) fn room_check(&self, now: &GroupMetadata, wanted: &ThinPool) -> Result<Check> {
         let (volume, _) = find_pool(now, wanted)?;
         let (uuid, limits) = (now.pool_uuid(volume), wanted.limits);
         let (group, path) = (Arc::clone(&self.group), self.group.path(&wanted.name));
@@ -274,7 +274,7 @@ impl Lvm {
     }
 
     /// Creates a volume that reads as zeros.
-    pub(super) async fn make_thin(
+    pub(crate) async fn make_thin(
         &self,
         now: &GroupMetadata,
         pool: &ThinPool,
@@ -306,7 +306,7 @@ impl Lvm {
 
     /// Creates a thin volume until it has a new device. LVM reuses the number of an orphan thin device, and its
     /// former contents, for a new volume; such a device is kept separately. Returns whether the volume exists.
-    pub(super) async fn new_thin(
+    pub(crate) async fn new_thin(
         &self,
         pool: &ThinPool,
         name: &str,
@@ -382,7 +382,7 @@ impl Lvm {
     }
 
     /// The commands that create a copy: it shares all blocks with its source, at the point in time of its creation.
-    pub(super) async fn copy_thin(
+    pub(crate) async fn copy_thin(
         &self,
         now: &GroupMetadata,
         pool: &ThinPool,

@@ -1,0 +1,9 @@
+//! Thick volumes: all their extents are allocated at creation, linear, striped or mirrored.
+
+pub(crate) mod copy;
+mod ends;
+mod legs;
+mod mirrors;
+pub(crate) mod remove;
+pub(crate) mod volumes;
+pub(crate) mod wipe;

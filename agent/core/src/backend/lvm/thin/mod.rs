@@ -1,0 +1,5 @@
+//! Thin volumes: their blocks are allocated in a pool on the first write.
+
+pub(crate) mod create_pool;
+pub(crate) mod orphan_thin_devices;
+pub(crate) mod pool;
