@@ -12,8 +12,8 @@ use drumlin_core::{
         Adoption, Backend,
         directory::{Allocation, Directory, DirectorySettings, Missing},
         lvm::{
-            Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolLimits, PoolSize, Thick,
-            ThinPool, Volumes, Wipe,
+            Layout, Lvm, LvmSettings, NewPool, POOL_METADATA, PoolLimits, PoolSize, Provisioning,
+            Thick, ThinPool, Wipe,
         },
     },
     host::FileSystem,
@@ -285,7 +285,7 @@ impl FileThin {
         }
         Ok(LvmSettings {
             volume_group: self.volume_group.clone(),
-            volumes: Volumes::Thin(ThinPool {
+            provisioning: Provisioning::Thin(ThinPool {
                 name: self.pool.clone(),
                 overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
                 create: self.create.as_ref().map(FileCreate::pool).transpose()?,
@@ -384,7 +384,7 @@ impl FileThick {
             .map(|text| percent(text, 1..=100));
         Ok(LvmSettings {
             volume_group: self.volume_group.clone(),
-            volumes: Volumes::Thick(Thick {
+            provisioning: Provisioning::Thick(Thick {
                 layout: self.layout()?,
                 reserve: reserve.transpose().context("thick.reserve")?.unwrap_or(0),
                 snapshot_size: snapshot_size
@@ -533,9 +533,12 @@ mod tests {
 
     fn thick(rest: &str) -> anyhow::Result<Thick> {
         let file: FileThick = drumlin_crd::yaml::from_str(&format!("{{volumeGroup: vg0{rest}}}"))?;
-        match file.settings(&"a".parse()?, &here(&"n".parse()?))?.volumes {
-            Volumes::Thick(thick) => Ok(thick),
-            other @ Volumes::Thin(_) => bail!("{other:?}"),
+        match file
+            .settings(&"a".parse()?, &here(&"n".parse()?))?
+            .provisioning
+        {
+            Provisioning::Thick(thick) => Ok(thick),
+            other @ Provisioning::Thin(_) => bail!("{other:?}"),
         }
     }
 

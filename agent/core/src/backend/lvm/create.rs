@@ -1,11 +1,11 @@
-//! Creating images: the part that is common to all kinds of volumes.
+//! Creating images: the part that is common to all types of volumes.
 
 use drumlin_lvm::{
     command::Command,
     metadata::{GroupMetadata, LogicalVolume},
 };
 
-use super::{Change, Image, ImageSpec, Lvm, Volumes, name_of, tags::Tags};
+use super::{Change, Image, ImageSpec, Lvm, name_of, tags::Tags};
 use crate::{
     Error, Kind, Result,
     backend::Origin,
@@ -14,20 +14,15 @@ use crate::{
 };
 
 impl Lvm {
-    /// Creates an image, or the incomplete volume that [`Lvm::fill`] completes.
+    /// Creates an image, or the incomplete volume that is filled next.
     pub(super) async fn make(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         let hand = self.group.in_flight.take(name_of(spec.id));
         // A snapshot reserves no capacity: it is not written to.
-        let claim = match &self.settings.volumes {
-            Volumes::Thin(pool) if spec.id.kind == ImageKind::Volume => {
-                let (name, bytes) = (name_of(spec.id), spec.size.bytes());
-                Some(self.group.reservations.claim(&pool.name, name, bytes))
-            }
-            _ => None,
-        };
+        let is_volume = spec.id.kind == ImageKind::Volume;
+        let reservation = is_volume.then(|| self.reserve(spec.id, spec.size));
         let made = self.make_in_flight(spec).await?;
-        drop(claim);
-        if matches!(self.settings.volumes, Volumes::Thick(_)) && spec.id.kind == ImageKind::Volume {
+        drop(reservation);
+        if is_volume && self.volume_type().is_filled() {
             // Until it is filled, which is the next step.
             self.unfilled().insert(spec.id, hand);
         }
@@ -43,17 +38,12 @@ impl Lvm {
             if self.can_go_on(&now, &found, spec) {
                 return Ok(Change::Made(self.image(&now, &found)?));
             }
-            match &self.settings.volumes {
-                Volumes::Thick(thick) if found.tags.is_deleting => {
-                    self.end_removal(thick, spec.id).await?;
-                }
-                _ => self.discard(spec.id).await?,
-            }
+            self.volume_type().remove_incomplete(self, &found).await?;
             now = self.group.now().await?;
         }
         if let Origin::CopyOf(origin) = spec.origin {
             self.settled(&now, origin)?;
-            self.flush(&now, origin).await?;
+            self.volume_type().flush(self, &now, origin).await?;
             now = self.group.now().await?;
         }
         self.check_names(&now, spec.id)?;
@@ -85,32 +75,15 @@ impl Lvm {
 
     /// Creates what does not exist yet.
     async fn make_with(&self, now: &GroupMetadata, spec: &ImageSpec, size: Size) -> Result<()> {
-        match (&self.settings.volumes, spec.origin) {
-            (Volumes::Thin(pool), Origin::Blank) => {
-                self.make_thin(now, pool, spec, size).await?;
-            }
-            (Volumes::Thin(pool), Origin::CopyOf(origin)) => {
+        match spec.origin {
+            Origin::Blank => self.volume_type().create_blank(self, now, spec, size).await,
+            Origin::CopyOf(origin) => {
                 let source = self.finished(now, origin)?;
-                let commands = self.copy_thin(now, pool, spec, size, &source).await?;
-                self.group.change(commands).await?;
-            }
-            (Volumes::Thick(thick), Origin::Blank) => {
-                let commands = self.new_thick(now, thick, spec, size)?;
-                self.group.change(commands).await?;
-                self.check_legs(spec.id).await?;
-            }
-            (Volumes::Thick(thick), Origin::CopyOf(origin)) => {
-                let source = self.finished(now, origin)?;
-                let commands = match spec.id.kind {
-                    ImageKind::Snapshot => self.new_snapshot(now, thick, spec, &source)?,
-                    ImageKind::Volume => self.begin_copy(now, thick, spec, size, &source)?,
-                    ImageKind::Group | ImageKind::GroupSnapshot => Vec::new(),
-                };
-                self.group.change(commands).await?;
-                self.check_legs(spec.id).await?;
+                self.volume_type()
+                    .create_copy(self, now, spec, size, &source)
+                    .await
             }
         }
-        Ok(())
     }
 
     /// The tags that an image is created with.
@@ -132,23 +105,10 @@ impl Lvm {
         // A volume is removed before the temporary snapshot that it is copied from.
         let mut names: Vec<&LogicalVolume> = parts.map(|ours| ours.volume).collect();
         names.sort_by_key(|volume| volume.name != name_of(id));
-        if let Volumes::Thick(thick) = &self.settings.volumes {
-            for volume in names {
-                self.free(thick, volume).await?;
-            }
-            return Ok(());
-        }
-        let commands: Vec<Command> = names
-            .into_iter()
-            .map(|volume| self.removal(volume))
-            .collect();
-        if commands.is_empty() {
-            return Ok(());
-        }
-        self.group.change(commands).await
+        self.volume_type().discard(self, names).await
     }
 
-    /// The command that removes a volume of any kind.
+    /// The command that removes a volume of any type.
     pub(super) fn removal(&self, volume: &LogicalVolume) -> Command {
         let uuid = volume.uuid.clone();
         Command::new("lvremove")

@@ -9,20 +9,20 @@ use drumlin_lvm::{
 };
 
 use super::{
-    Change, Image, Lvm, Volumes,
+    Change, Image, Lvm,
     group::Group,
     name_of, node,
     tags::{self, Tags},
 };
 use crate::{
-    Error, Kind, Result, blocking, fail,
-    host::device_mapper::{Line, Mapped, SECTOR, SuspendMode},
+    Error, Kind, Result, fail,
+    host::device_mapper::SECTOR,
     types::{ImageId, Size},
 };
 
 /// Whether a volume has a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Activation {
+pub(crate) enum Activation {
     Active,
     Inactive,
 }
@@ -44,7 +44,9 @@ impl Lvm {
         volume: &LogicalVolume,
     ) -> Result<PathBuf> {
         if let Some(device) = self.device(now, volume)? {
-            self.lengthen(now, volume, &device).await?;
+            self.volume_type()
+                .lengthen(self, now, volume, &device)
+                .await?;
             return node(device).await;
         }
         // Snapshots have the activation-skip flag, so that they are not activated with all other volumes.
@@ -70,13 +72,7 @@ impl Lvm {
 
     /// Extends a volume.
     pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
-        let _claim = match &self.settings.volumes {
-            Volumes::Thin(pool) => {
-                let (name, bytes) = (name_of(id), to.bytes());
-                Some(self.group.reservations.claim(&pool.name, name, bytes))
-            }
-            Volumes::Thick(_) => None,
-        };
+        let _reservation = self.reserve(id, to);
         let mut now = self.group.now().await?;
         if self.finished(&now, id)?.tags.is_growing {
             self.end_growth(id).await?;
@@ -91,41 +87,27 @@ impl Lvm {
         if to.bytes() <= before {
             // An earlier extension may have been interrupted between metadata and device.
             if let Some(device) = device {
-                self.lengthen(&now, found.volume, &device).await?;
+                self.volume_type()
+                    .lengthen(self, &now, found.volume, &device)
+                    .await?;
             }
             return Ok(Change::Already(self.image(&now, &found)?));
         }
         check_no_merge(&now, found.volume)?;
         let ahead = self.group.reservations.ahead_of(&name_of(id), &now);
-        self.check_room(&now, to.bytes() - before, ahead).await?;
-        match &self.settings.volumes {
-            Volumes::Thin(_) => {
-                let command = match device {
-                    Some(_) => Command::on_disk("lvextend"),
-                    None => Command::new("lvextend"),
-                };
-                let command = self.extension(command, found.volume, to);
-                self.group.change(vec![command]).await?;
-            }
-            Volumes::Thick(thick) => {
-                // Recovery must not take the volume with this name for a leftover.
-                let _hand = self.group.in_flight.take(name_of(id));
-                let grown = match self.extend_thick(&now, thick, &found, to).await {
-                    Ok(commands) => self.group.change(commands).await,
-                    Err(error) => Err(error),
-                };
-                if let Err(error) = grown {
-                    self.give_up_growth(id, was).await;
-                    return Err(error);
-                }
-            }
-        }
+        self.volume_type()
+            .check_room(self, &now, to.bytes() - before, ahead)
+            .await?;
+        let grown = self.volume_type().extend(self, &now, &found, to, was);
+        grown.await?;
         fail::point("lvm.grow.recorded");
         self.end_growth(id).await?;
         let now = self.group.now().await?;
         let found = self.finished(&now, id)?;
         if let Some(device) = self.device(&now, found.volume)? {
-            self.lengthen(&now, found.volume, &device).await?;
+            self.volume_type()
+                .lengthen(self, &now, found.volume, &device)
+                .await?;
         }
         self.bring_back(id, was).await;
         fail::point("lvm.grow.lengthened");
@@ -133,7 +115,7 @@ impl Lvm {
     }
 
     /// Cleans up after a failed extension.
-    async fn give_up_growth(&self, id: ImageId, was: Activation) {
+    pub(super) async fn give_up_growth(&self, id: ImageId, was: Activation) {
         if let Err(error) = self.remove_end(id).await {
             tracing::warn!(image = %id, error = %error.chain(), "extents reserved for growing a volume not released");
         }
@@ -165,13 +147,16 @@ impl Lvm {
 
     /// Reactivates a volume that was active before it was extended: it may be staged, and publishing does not check.
     async fn bring_back(&self, id: ImageId, was: Activation) {
-        if was == Activation::Inactive || matches!(self.settings.volumes, Volumes::Thin(_)) {
+        if was == Activation::Inactive {
             return;
         }
         let again = async {
             let now = self.group.now().await?;
             let found = self.finished(&now, id)?;
-            self.activate(&now, found.volume).await
+            if self.device(&now, found.volume)?.is_none() {
+                self.activate(&now, found.volume).await?;
+            }
+            Ok::<_, Error>(())
         };
         if let Err(error) = again.await {
             tracing::warn!(image = %id, error = %error.chain(), "volume was extended but could not be reactivated");
@@ -191,51 +176,6 @@ impl Lvm {
                 let mut volumes = now.volumes.values();
                 volumes.any(|volume| volume.uuid == uuid && now.bytes(volume) >= bytes)
             })
-    }
-
-    /// Extends a device to the length in the metadata, if it is shorter. For an active thin volume LVM would suspend
-    /// the whole pool, so the agent reloads that table itself: only this device is suspended, briefly.
-    async fn lengthen(
-        &self,
-        now: &GroupMetadata,
-        volume: &LogicalVolume,
-        device: &Mapped,
-    ) -> Result<()> {
-        if let Volumes::Thick(_) = self.settings.volumes {
-            return match self.refresh_if_short(now, volume)? {
-                Some(refresh) => self.group.change(vec![refresh]).await,
-                None => Ok(()),
-            };
-        }
-        let sectors = now.bytes(volume) / SECTOR;
-        let _hand = self.group.in_flight.take(device.uuid.clone());
-        let (group, uuid, is_suspended) =
-            (self.group.clone(), device.uuid.clone(), device.is_suspended);
-        blocking(move || {
-            let mapper = group.mapper()?;
-            let table = mapper.table(&uuid)?;
-            let [line] = table.as_slice() else {
-                return Err(Error::new(
-                    Kind::Precondition,
-                    format!(
-                        "device {uuid} has a device-mapper table that this agent does not know"
-                    ),
-                ));
-            };
-            if line.length >= sectors && !is_suspended {
-                return Ok(());
-            }
-            if line.length < sectors {
-                let longer = Line {
-                    length: sectors,
-                    ..line.clone()
-                };
-                mapper.load(&uuid, &[longer])?;
-                mapper.suspend(&uuid, SuspendMode::Quick)?;
-            }
-            mapper.resume(&uuid)
-        })
-        .await
     }
 
     /// The command that extends a device to the length in the metadata, if it is shorter.

@@ -5,7 +5,7 @@ use std::{fs::File, sync::Arc, time::Duration};
 
 use drumlin_lvm::metadata::GroupMetadata;
 
-use super::{Lvm, Volumes};
+use super::Lvm;
 use crate::{
     Error, Result, blocking,
     host::{
@@ -20,25 +20,8 @@ impl Lvm {
     /// Syncs the cached writes of a volume. Does nothing for a volume that does not exist or is not active.
     ///
     /// # Errors
-    /// `NoSpace` when its pool is full: a sync would wait for the writers of a full pool, or fail with them. `Busy`
-    /// on a timeout; a repeated call waits for the same sync.
-    pub(super) async fn flush(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
-        let Volumes::Thin(pool) = &self.settings.volumes else {
-            return self.sync(now, id).await;
-        };
-        self.check_pool_room(now, pool, 0, 0).await?;
-        match self.sync(now, id).await {
-            // The sync itself may have filled it.
-            Err(error) => Err(self
-                .check_pool_room(now, pool, 0, 0)
-                .await
-                .err()
-                .unwrap_or(error)),
-            Ok(()) => Ok(()),
-        }
-    }
-
-    async fn sync(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
+    /// `Busy` on a timeout; a repeated call waits for the same sync.
+    pub(super) async fn sync(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
         let found = self.find(now, id);
         let Some(uuid) = found.map(|found| now.mapped_uuid(found.volume)) else {
             return Ok(());

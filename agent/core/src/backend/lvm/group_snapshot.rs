@@ -9,11 +9,10 @@ use std::sync::Arc;
 use drumlin_lvm::{
     command::Command,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
-    preflight::Dmeventd,
 };
 
 use super::{
-    ImageSpec, Lvm, ThinPool, Volumes,
+    ImageSpec, Lvm, ThinPool,
     create::exists,
     flushing::{mounted, unflushed},
     group::Group,
@@ -40,32 +39,25 @@ impl Lvm {
         self.ready().await?;
         let now = self.group.now().await?;
         Self::check_records(&now)?;
-        let mut stores = 0_u64;
+        let mut bytes = 0_u64;
         for spec in specs {
             self.check_names(&now, spec.id)?;
             let source = self.settled(&now, spec.source()?)?;
-            let volume = source.volume;
-            match (&self.settings.volumes, &volume.kind) {
-                (Volumes::Thin(_), VolumeKind::Thin { .. }) => {}
-                (Volumes::Thick(thick), VolumeKind::Plain | VolumeKind::Mirrored) => {
-                    let store = thick.store(now.bytes(volume));
-                    stores = stores.saturating_add(store.next_multiple_of(now.extent));
-                }
-                _ => {
-                    return Err(Error::new(
-                        Kind::Precondition,
-                        format!(
-                            "{} cannot be copied by this class: it was changed or removed meanwhile",
-                            self.group.path(&volume.name)
-                        ),
-                    ));
-                }
-            }
+            let taken = self.volume_type().member_bytes(&now, source.volume);
+            let taken = taken.ok_or_else(|| {
+                Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "{} cannot be copied by this class: it was changed or removed meanwhile",
+                        self.group.path(&source.volume.name)
+                    ),
+                )
+            })?;
+            bytes = bytes.saturating_add(taken);
         }
-        match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool_room(&now, pool, 0, 0).await,
-            Volumes::Thick(thick) => check_stores(&now, thick, stores),
-        }
+        self.volume_type()
+            .check_group_snapshot(self, &now, bytes)
+            .await
     }
 
     /// Creates the copies, and returns the steps for the freeze barrier.
@@ -95,10 +87,7 @@ impl Lvm {
         })
         .await?;
         let (locked, checked) = (Arc::clone(&self.group), Arc::clone(&self.group));
-        let room = match &self.settings.volumes {
-            Volumes::Thin(pool) => Some(self.room_check(&now, pool)?),
-            Volumes::Thick(_) => None,
-        };
+        let room = self.volume_type().check_before_barrier(self, &now)?;
         Ok(QuiescePlan {
             locks: vec![Lock::new(&self.group.name, move || {
                 let lock = locked.lock();
@@ -117,30 +106,13 @@ impl Lvm {
 
     async fn prepare_copy(&self, spec: &ImageSpec) -> Result<()> {
         let now = self.group.now().await?;
-        let origin = spec.source()?;
         Self::check_records(&now)?;
-        if matches!(self.settings.volumes, Volumes::Thick(_)) {
-            self.flush(&now, origin).await?;
-        }
-        let source = self.settled(&now, origin)?;
-        let commands = match &self.settings.volumes {
-            Volumes::Thin(pool) if self.device(&now, source.volume)?.is_some() => {
-                return self.reserve(&now, pool, spec, source.volume).await;
-            }
-            Volumes::Thin(pool) => self.copy_thin(&now, pool, spec, spec.size, &source).await?,
-            Volumes::Thick(thick) => vec![self.new_member(&now, thick, spec, &source)?],
-        };
-        self.group.change(commands).await
+        self.volume_type().create_member(self, &now, spec).await
     }
 
-    /// Registers the exception stores of the copies with dmeventd again, which may extend them: it stopped monitoring
-    /// when their devices were removed before the freeze barrier. Failure to monitor does not fail the group
+    /// Registers the exception stores of the copies with dmeventd again. Failure to monitor does not fail the group
     /// snapshot.
     pub(super) async fn monitor_copies(&self, specs: &[ImageSpec]) -> Result<()> {
-        // LVM starts it for the first snapshot, unless the host's settings disable monitoring.
-        if matches!(self.settings.volumes, Volumes::Thin(_)) || Dmeventd::now() != Dmeventd::Runs {
-            return Ok(());
-        }
         let now = self.group.now().await?;
         let mut paths = Vec::new();
         for spec in specs {
@@ -168,7 +140,7 @@ impl Lvm {
 
     /// Creates a thin volume that becomes a copy within the freeze barrier. To snapshot an active volume LVM suspends
     /// it, which must only happen within the barrier; of this volume LVM only needs the device number and the size.
-    async fn reserve(
+    pub(super) async fn create_empty_member(
         &self,
         now: &GroupMetadata,
         pool: &ThinPool,
@@ -255,7 +227,7 @@ impl Lvm {
     }
 }
 
-fn check_stores(now: &GroupMetadata, thick: &Thick, bytes: u64) -> Result<()> {
+pub(super) fn check_stores(now: &GroupMetadata, thick: &Thick, bytes: u64) -> Result<()> {
     let room = check_group_room(now, thick, super::Layout::Linear, bytes);
     room.map_err(|error| {
         Error::new(

@@ -20,6 +20,7 @@ mod tags;
 pub(super) mod testing;
 mod thick;
 mod thin;
+mod volume_type;
 
 use std::{
     collections::HashMap,
@@ -34,14 +35,15 @@ use drumlin_lvm::{
     merges::check_no_merge,
     metadata::{self, GroupMetadata, LogicalVolume, VolumeKind},
     placement::NOTES,
+    reservations::Reservation,
 };
 use tokio::sync::OnceCell;
 
 pub use self::settings::{
-    Layout, LvmSettings, NewPool, PoolLimits, PoolSize, Thick, ThinPool, Volumes, Wipe,
+    Layout, LvmSettings, NewPool, PoolLimits, PoolSize, Provisioning, Thick, ThinPool, Wipe,
 };
 pub use self::thin::create_pool::POOL_METADATA;
-use self::{group::Group, tags::Tags, thick::copy::Running};
+use self::{group::Group, tags::Tags, thick::copy::Running, volume_type::VolumeType};
 use super::{Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange};
 use crate::{
     Error, Kind, Result, blocking,
@@ -165,10 +167,7 @@ impl Lvm {
 
     /// The size rules of the class.
     fn sizes(&self, extent: u64) -> Result<SizeRules> {
-        let extents = match &self.settings.volumes {
-            Volumes::Thin(_) => 1,
-            Volumes::Thick(thick) => u64::from(thick.layout.unit()),
-        };
+        let extents = self.volume_type().extents_per_unit();
         let unit = Size::try_from(extent.saturating_mul(extents))?;
         Ok(SizeRules {
             unit,
@@ -177,13 +176,19 @@ impl Lvm {
         })
     }
 
-    /// Refuses a volume that the class has no room for.
-    async fn check_room(&self, now: &GroupMetadata, more: u64, ahead: u64) -> Result<()> {
-        match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool_room(now, pool, more, ahead).await,
-            // Checked when the extents are chosen.
-            Volumes::Thick(_) => Ok(()),
-        }
+    /// The operations of the type of its volumes.
+    fn volume_type(&self) -> &dyn VolumeType {
+        self.settings.provisioning.volume_type()
+    }
+
+    /// Reserves the future size of a volume, where all volumes share a capacity.
+    fn reserve(&self, id: ImageId, size: Size) -> Option<Reservation> {
+        let pool = self.volume_type().pool()?;
+        Some(
+            self.group
+                .reservations
+                .claim(pool, name_of(id), size.bytes()),
+        )
     }
 
     /// Refuses a change when LVM's metadata area is nearly full.
@@ -221,7 +226,7 @@ impl Lvm {
         self.group.check_answers()?;
         self.group.ready(&self.settings.node).await?;
         self.adopt().await?;
-        self.find_orphan_thin_devices().await;
+        self.volume_type().recover(self).await;
         Ok(())
     }
 
@@ -325,10 +330,7 @@ impl Backend for Lvm {
 
     async fn check(&self) -> Result<()> {
         let now = self.group.now().await?;
-        match &self.settings.volumes {
-            Volumes::Thin(pool) => self.check_pool(&now, pool).await,
-            Volumes::Thick(thick) => thick::volumes::check_disks(&now, thick),
-        }
+        self.volume_type().check(self, &now).await
     }
 
     async fn recover(&self) -> Result<()> {
@@ -337,10 +339,7 @@ impl Backend for Lvm {
 
     async fn capacity(&self) -> Result<Capacity> {
         let now = self.group.now().await?;
-        match &self.settings.volumes {
-            Volumes::Thin(pool) => self.thin_capacity(&now, pool).await,
-            Volumes::Thick(thick) => thick::volumes::capacity(&now, thick),
-        }
+        self.volume_type().capacity(self, &now).await
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
@@ -349,7 +348,7 @@ impl Backend for Lvm {
             return self.list_records(kind).await;
         }
         let now = self.group.now().await?;
-        let danger = self.danger(&now).await;
+        let danger = self.volume_type().danger(self, &now).await;
         self.ours(&now)
             .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_incomplete)
             .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_deref())))
@@ -364,7 +363,7 @@ impl Backend for Lvm {
         let now = self.group.now().await?;
         let found = self.find(&now, id).filter(|ours| !ours.tags.is_incomplete);
         let Some(found) = found else { return Ok(None) };
-        let danger = self.danger(&now).await;
+        let danger = self.volume_type().danger(self, &now).await;
         let image = self.image(&now, &found)?;
         Ok(Some(endangered(image, danger.as_deref())))
     }
@@ -374,14 +373,12 @@ impl Backend for Lvm {
         if !spec.id.kind.has_bytes() {
             return self.create_record(spec).await;
         }
-        if let Volumes::Thin(pool) = &self.settings.volumes {
-            self.make_pool(pool).await?;
-        }
+        self.volume_type().prepare(self).await?;
         self.make(spec).await
     }
 
     async fn finish(&self, spec: &ImageSpec) -> Result<()> {
-        self.fill(spec).await
+        self.volume_type().fill(self, spec).await
     }
 
     async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
@@ -393,7 +390,9 @@ impl Backend for Lvm {
     }
 
     async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
-        self.monitor_copies(specs).await
+        self.volume_type()
+            .follow_up_group_snapshot(self, specs)
+            .await
     }
 
     async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
@@ -466,21 +465,10 @@ impl Backend for Lvm {
         check_no_merge(&now, found.volume)?;
         self.check_idle(&now, found.volume).await?;
         if found.tags.is_incomplete {
-            match &self.settings.volumes {
-                Volumes::Thick(thick) if found.tags.is_deleting => {
-                    self.end_removal(thick, id).await?;
-                }
-                _ => self.discard(id).await?,
-            }
+            self.volume_type().remove_incomplete(self, &found).await?;
             return Ok(Change::Already(()));
         }
-        match &self.settings.volumes {
-            Volumes::Thin(_) => {
-                let removal = self.removal(found.volume);
-                self.group.change(vec![removal]).await?;
-            }
-            Volumes::Thick(thick) => self.remove_thick(thick, id).await?,
-        }
+        self.volume_type().remove(self, &found).await?;
         Ok(Change::Made(()))
     }
 
@@ -490,10 +478,7 @@ impl Backend for Lvm {
     }
 
     async fn end_deletion(&self, id: ImageId) -> Result<()> {
-        match &self.settings.volumes {
-            Volumes::Thick(thick) => self.end_removal(thick, id).await,
-            Volumes::Thin(_) => Ok(()),
-        }
+        self.volume_type().end_removal(self, id).await
     }
 
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {

@@ -13,7 +13,7 @@ use std::{
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
 use super::{
-    Lvm, OwnVolume, Volumes, check_unused, is_mounted, settings::Thick, thick::copy::What,
+    Lvm, OwnVolume, check_unused, is_mounted, settings::Thick, thick::copy::What,
     thick::wipe::stopped,
 };
 use crate::{
@@ -37,20 +37,9 @@ impl Lvm {
         for (id, from) in pairs {
             let (volume, moment) = self.pair(&now, *id, *from)?;
             self.check_idle(&now, volume.volume).await?;
-            match &self.settings.volumes {
-                Volumes::Thick(thick) => {
-                    // The usage of a store is only known while it is active.
-                    self.activate(&now, volume.volume).await?;
-                    self.check_stores_of(&now, thick, volume.volume, moment.volume)?;
-                    let store = self.store(&now, moment.volume)?;
-                    blocking(move || cow_store::check(&store.node()?)).await?;
-                }
-                Volumes::Thin(pool) => {
-                    // With a read-only pool, the volume could be deleted but not created again.
-                    self.check_is_in_pool(&now, moment.volume).await?;
-                    self.pool_state(&now, pool).await?;
-                }
-            }
+            self.volume_type()
+                .check_rollback(self, &now, volume.volume, moment.volume)
+                .await?;
         }
         Ok(())
     }
@@ -66,7 +55,11 @@ impl Lvm {
     }
 
     /// Makes sure that the pool has the snapshot's device as LVM's metadata describes it.
-    async fn check_is_in_pool(&self, now: &GroupMetadata, moment: &LogicalVolume) -> Result<()> {
+    pub(super) async fn check_is_in_pool(
+        &self,
+        now: &GroupMetadata,
+        moment: &LogicalVolume,
+    ) -> Result<()> {
         if let VolumeKind::Thin { pool, .. } = &moment.kind
             && let Some((pool, _)) = now.pool(pool)
             && self.group.mapper()?.find(&now.pool_uuid(pool))?.is_none()
@@ -77,7 +70,7 @@ impl Lvm {
     }
 
     /// The exception store of an active snapshot.
-    fn store(&self, now: &GroupMetadata, moment: &LogicalVolume) -> Result<Mapped> {
+    pub(super) fn store(&self, now: &GroupMetadata, moment: &LogicalVolume) -> Result<Mapped> {
         let uuid = format!("{}-cow", now.mapped_uuid(moment));
         let store = self.group.mapper()?.find(&uuid)?;
         store.ok_or_else(|| {
@@ -100,13 +93,9 @@ impl Lvm {
     ) -> Result<(OwnVolume<'a>, OwnVolume<'a>)> {
         let volume = self.settled(now, id)?;
         let moment = self.finished(now, from)?;
-        let is_its = match (&volume.volume.kind, &moment.volume.kind) {
-            (VolumeKind::Thin { pool, .. }, VolumeKind::Thin { pool: other, .. }) => pool == other,
-            (VolumeKind::Plain | VolumeKind::Mirrored, VolumeKind::Snapshot { origin }) => {
-                *origin == volume.volume.name
-            }
-            _ => false,
-        };
+        let is_its = self
+            .volume_type()
+            .is_snapshot_of(moment.volume, volume.volume);
         let size = |ours: &OwnVolume<'_>| ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         if is_its && size(&moment) <= size(&volume) {
             return Ok((volume, moment));
@@ -120,7 +109,7 @@ impl Lvm {
     }
 
     /// Checks the exception stores of the other snapshots, which keep the overwritten blocks.
-    fn check_stores_of(
+    pub(super) fn check_stores_of(
         &self,
         now: &GroupMetadata,
         thick: &Thick,
@@ -159,18 +148,14 @@ impl Lvm {
         self.ready().await?;
         let now = self.group.now().await?;
         let (volume, moment) = self.pair(&now, id, from)?;
-        match &self.settings.volumes {
-            Volumes::Thin(_) => {
-                self.roll_back_thin(&now, volume.volume, moment.volume)
-                    .await
-            }
-            Volumes::Thick(_) => self.roll_back_thick(id, from).await,
-        }
+        self.volume_type()
+            .roll_back(self, &now, &volume, &moment)
+            .await
     }
 
-    async fn roll_back_thin(
+    pub(super) async fn roll_back_thin(
         &self,
-        now: &Arc<GroupMetadata>,
+        now: &GroupMetadata,
         volume: &LogicalVolume,
         moment: &LogicalVolume,
     ) -> Result<()> {
@@ -246,7 +231,7 @@ impl Lvm {
         Ok(())
     }
 
-    async fn roll_back_thick(&self, id: ImageId, from: ImageId) -> Result<()> {
+    pub(super) async fn roll_back_thick(&self, id: ImageId, from: ImageId) -> Result<()> {
         let now = self.group.now().await?;
         let (volume, moment) = self.pair(&now, id, from)?;
         let origin = self.activate(&now, volume.volume).await?;

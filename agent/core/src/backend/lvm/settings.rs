@@ -14,8 +14,8 @@ use drumlin_lvm::placement;
 pub struct LvmSettings {
     /// The volume group.
     pub volume_group: String,
-    /// The kind of its volumes.
-    pub volumes: Volumes,
+    /// The type of its volumes.
+    pub provisioning: Provisioning,
     /// The name of the class.
     pub class: ClassName,
     /// This node.
@@ -28,9 +28,9 @@ pub struct LvmSettings {
     pub adoption: Option<Adoption>,
 }
 
-/// The kinds of volumes.
+/// The types of volumes, with their settings.
 #[derive(Debug, Clone)]
-pub enum Volumes {
+pub enum Provisioning {
     /// Blocks are allocated in a pool on the first write.
     Thin(ThinPool),
     /// All extents are allocated at creation.

@@ -4,7 +4,7 @@ use std::ops::Deref;
 
 pub(crate) use drumlin_lvm::testing::lvm;
 
-use super::{Layout, Lvm, LvmSettings, PoolLimits, Thick, ThinPool, Volumes, Wipe};
+use super::{Layout, Lvm, LvmSettings, PoolLimits, Provisioning, Thick, ThinPool, Wipe};
 use crate::host::FileSystem;
 
 /// A volume group of a test.
@@ -27,7 +27,7 @@ impl Lab {
 
     /// A class over a pool of the group.
     pub(crate) fn thin(&self, pool: &str, overcommit: u32) -> Lvm {
-        self.class(Volumes::Thin(ThinPool {
+        self.class(Provisioning::Thin(ThinPool {
             name: pool.to_owned(),
             overcommit,
             create: None,
@@ -37,7 +37,7 @@ impl Lab {
 
     /// A class of thick volumes in the group.
     pub(crate) fn thick(&self, layout: Layout) -> Lvm {
-        self.class(Volumes::Thick(Thick {
+        self.class(Provisioning::Thick(Thick {
             layout,
             reserve: 0,
             snapshot_size: 20,
@@ -47,10 +47,10 @@ impl Lab {
     }
 
     /// A class in the group.
-    pub(crate) fn class(&self, volumes: Volumes) -> Lvm {
+    pub(crate) fn class(&self, provisioning: Provisioning) -> Lvm {
         Lvm::new(LvmSettings {
             volume_group: self.group.clone(),
-            volumes,
+            provisioning,
             class: "fast".parse().unwrap(),
             node: "node-a".parse().unwrap(),
             file_system: FileSystem::Ext4,

@@ -21,7 +21,7 @@ use drumlin_lvm::{
 };
 
 use crate::backend::lvm::{
-    Health, ImageSpec, Lvm, OwnVolume, Thick, Volumes, Wipe, moment_of,
+    Health, ImageSpec, Lvm, OwnVolume, Thick, Wipe, moment_of,
     tags::{self, Tags},
     thick::{volumes::is_shown, wipe::stopped},
 };
@@ -90,10 +90,7 @@ impl Lvm {
     }
 
     /// Fills an image whose creation has begun, and makes it visible. Idempotent: a complete image is left unchanged.
-    pub(crate) async fn fill(&self, spec: &ImageSpec) -> Result<()> {
-        let Volumes::Thick(thick) = &self.settings.volumes else {
-            return Ok(());
-        };
+    pub(crate) async fn fill(&self, thick: &Thick, spec: &ImageSpec) -> Result<()> {
         let _hand = self.unfilled().remove(&spec.id);
         let result = self.fill_with(spec, thick).await;
         // Disks that do not answer temporarily are no reason to start over.

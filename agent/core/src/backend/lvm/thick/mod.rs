@@ -5,5 +5,6 @@ mod ends;
 mod legs;
 mod mirrors;
 pub(crate) mod remove;
+mod volume_type;
 pub(crate) mod volumes;
 pub(crate) mod wipe;

@@ -3,3 +3,4 @@
 pub(crate) mod create_pool;
 pub(crate) mod orphan_thin_devices;
 pub(crate) mod pool;
+mod volume_type;

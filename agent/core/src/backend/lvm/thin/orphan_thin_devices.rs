@@ -19,7 +19,7 @@ use drumlin_lvm::{
 use tracing::Instrument;
 
 use crate::backend::lvm::{
-    Lvm, Volumes,
+    Lvm, ThinPool,
     create::exists,
     group::Group,
     tags::{OURS, Tags},
@@ -48,10 +48,7 @@ struct OrphanThinDevice {
 impl Lvm {
     /// Searches the class's pool for orphan thin devices, once after each recovery of the group, as soon as the pool
     /// is active.
-    pub(crate) async fn find_orphan_thin_devices(&self) {
-        let Volumes::Thin(pool) = &self.settings.volumes else {
-            return;
-        };
+    pub(crate) async fn find_orphan_thin_devices(&self, pool: &ThinPool) {
         let round = self.group.repairs.load(Ordering::Acquire);
         let mut looked = trace::waited(Wait::Lock, self.looked_for_orphans.lock()).await;
         if *looked == round {

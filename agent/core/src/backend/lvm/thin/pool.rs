@@ -8,7 +8,7 @@ use drumlin_lvm::{
 };
 
 use crate::backend::lvm::{
-    Capacity, ImageSpec, Lvm, OwnVolume, PoolLimits, ThinPool, Volumes,
+    Capacity, ImageSpec, Lvm, OwnVolume, PoolLimits, ThinPool,
     create::exists,
     name_of,
     tags::{self, Tags},
@@ -184,10 +184,7 @@ impl Lvm {
 
     /// The warning for all volumes of the class when their pool may not accept writes, though each volume by itself
     /// is healthy.
-    pub(crate) async fn danger(&self, now: &GroupMetadata) -> Option<String> {
-        let Volumes::Thin(pool) = &self.settings.volumes else {
-            return None;
-        };
+    pub(crate) async fn pool_danger(&self, now: &GroupMetadata, pool: &ThinPool) -> Option<String> {
         match self.pool_state(now, pool).await {
             Ok((_, state)) => {
                 let mirrors = || {

@@ -1,0 +1,220 @@
+//! The operations of thin volumes.
+
+use async_trait::async_trait;
+use drumlin_lvm::{
+    command::Command,
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
+};
+
+use crate::backend::lvm::{Lvm, OwnVolume, ThinPool, extend::Activation, volume_type::VolumeType};
+use crate::{
+    Error, Kind, Result,
+    backend::{Capacity, ImageSpec},
+    blocking,
+    host::{
+        device_mapper::{Line, Mapped, SECTOR, SuspendMode},
+        quiesce::Check,
+    },
+    types::{ImageId, Size},
+};
+
+#[async_trait]
+impl VolumeType for ThinPool {
+    fn pool(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
+    async fn check(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<()> {
+        lvm.check_pool(now, self).await
+    }
+
+    async fn capacity(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Capacity> {
+        lvm.thin_capacity(now, self).await
+    }
+
+    async fn check_room(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        more: u64,
+        ahead: u64,
+    ) -> Result<()> {
+        lvm.check_pool_room(now, self, more, ahead).await
+    }
+
+    async fn danger(&self, lvm: &Lvm, now: &GroupMetadata) -> Option<String> {
+        lvm.pool_danger(now, self).await
+    }
+
+    async fn prepare(&self, lvm: &Lvm) -> Result<()> {
+        lvm.make_pool(self).await
+    }
+
+    async fn recover(&self, lvm: &Lvm) {
+        lvm.find_orphan_thin_devices(self).await;
+    }
+
+    async fn create_blank(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        spec: &ImageSpec,
+        size: Size,
+    ) -> Result<()> {
+        lvm.make_thin(now, self, spec, size).await
+    }
+
+    async fn create_copy(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        spec: &ImageSpec,
+        size: Size,
+        source: &OwnVolume<'_>,
+    ) -> Result<()> {
+        let commands = lvm.copy_thin(now, self, spec, size, source).await?;
+        lvm.group.change(commands).await
+    }
+
+    async fn discard(&self, lvm: &Lvm, volumes: Vec<&LogicalVolume>) -> Result<()> {
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        let removals = volumes.into_iter().map(|volume| lvm.removal(volume));
+        let removals = removals.collect();
+        lvm.group.change(removals).await
+    }
+
+    async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {
+        lvm.group.change(vec![lvm.removal(found.volume)]).await
+    }
+
+    async fn extend(
+        &self,
+        lvm: &Lvm,
+        _now: &GroupMetadata,
+        found: &OwnVolume<'_>,
+        to: Size,
+        was: Activation,
+    ) -> Result<()> {
+        let command = match was {
+            Activation::Active => Command::on_disk("lvextend"),
+            Activation::Inactive => Command::new("lvextend"),
+        };
+        let command = lvm.extension(command, found.volume, to);
+        lvm.group.change(vec![command]).await
+    }
+
+    /// For an active thin volume LVM would suspend the whole pool, so the agent reloads that table itself: only this
+    /// device is suspended, briefly.
+    async fn lengthen(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        volume: &LogicalVolume,
+        device: &Mapped,
+    ) -> Result<()> {
+        let sectors = now.bytes(volume) / SECTOR;
+        let _hand = lvm.group.in_flight.take(device.uuid.clone());
+        let (group, uuid, is_suspended) =
+            (lvm.group.clone(), device.uuid.clone(), device.is_suspended);
+        blocking(move || {
+            let mapper = group.mapper()?;
+            let table = mapper.table(&uuid)?;
+            let [line] = table.as_slice() else {
+                return Err(Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "device {uuid} has a device-mapper table that this agent does not know"
+                    ),
+                ));
+            };
+            if line.length >= sectors && !is_suspended {
+                return Ok(());
+            }
+            if line.length < sectors {
+                let longer = Line {
+                    length: sectors,
+                    ..line.clone()
+                };
+                mapper.load(&uuid, &[longer])?;
+                mapper.suspend(&uuid, SuspendMode::Quick)?;
+            }
+            mapper.resume(&uuid)
+        })
+        .await
+    }
+
+    /// In addition [`Kind::NoSpace`] when the pool is full: a sync would wait for the writers of a full pool, or fail
+    /// with them.
+    async fn flush(&self, lvm: &Lvm, now: &GroupMetadata, id: ImageId) -> Result<()> {
+        lvm.check_pool_room(now, self, 0, 0).await?;
+        match lvm.sync(now, id).await {
+            // The sync itself may have filled it.
+            Err(error) => Err(lvm
+                .check_pool_room(now, self, 0, 0)
+                .await
+                .err()
+                .unwrap_or(error)),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn member_bytes(&self, _now: &GroupMetadata, source: &LogicalVolume) -> Option<u64> {
+        matches!(source.kind, VolumeKind::Thin { .. }).then_some(0)
+    }
+
+    async fn check_group_snapshot(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        _bytes: u64,
+    ) -> Result<()> {
+        lvm.check_pool_room(now, self, 0, 0).await
+    }
+
+    async fn create_member(&self, lvm: &Lvm, now: &GroupMetadata, spec: &ImageSpec) -> Result<()> {
+        let source = lvm.settled(now, spec.source()?)?;
+        if lvm.device(now, source.volume)?.is_some() {
+            return lvm
+                .create_empty_member(now, self, spec, source.volume)
+                .await;
+        }
+        let commands = lvm.copy_thin(now, self, spec, spec.size, &source).await?;
+        lvm.group.change(commands).await
+    }
+
+    fn check_before_barrier(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Option<Check>> {
+        lvm.room_check(now, self).map(Some)
+    }
+
+    fn is_snapshot_of(&self, snapshot: &LogicalVolume, volume: &LogicalVolume) -> bool {
+        match (&volume.kind, &snapshot.kind) {
+            (VolumeKind::Thin { pool, .. }, VolumeKind::Thin { pool: other, .. }) => pool == other,
+            _ => false,
+        }
+    }
+
+    async fn check_rollback(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        _volume: &LogicalVolume,
+        snapshot: &LogicalVolume,
+    ) -> Result<()> {
+        // With a read-only pool, the volume could be deleted but not created again.
+        lvm.check_is_in_pool(now, snapshot).await?;
+        lvm.pool_state(now, self).await.map(drop)
+    }
+
+    async fn roll_back(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        volume: &OwnVolume<'_>,
+        snapshot: &OwnVolume<'_>,
+    ) -> Result<()> {
+        lvm.roll_back_thin(now, volume.volume, snapshot.volume)
+            .await
+    }
+}

@@ -1,0 +1,184 @@
+//! What differs between the types of logical volumes that a class can have: how they get their extents, and how they
+//! are copied, grown, wiped and removed.
+//!
+//! A type is its settings with these operations. [`Provisioning::volume_type`] is the only place that knows them all:
+//! another one is a file with its operations, a variant of [`Provisioning`], and its settings in the configuration.
+
+use std::fmt::Debug;
+
+use async_trait::async_trait;
+use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
+
+use super::{Lvm, OwnVolume, Provisioning, extend::Activation};
+use crate::{
+    Result,
+    backend::{Capacity, ImageSpec},
+    host::{device_mapper::Mapped, quiesce::Check},
+    types::{ImageId, Size},
+};
+
+/// A type of logical volumes. `lvm` is the class, `now` the metadata of its group.
+#[async_trait]
+pub(super) trait VolumeType: Debug + Send + Sync {
+    /// The number of extents that the length of a volume is a multiple of.
+    fn extents_per_unit(&self) -> u64 {
+        1
+    }
+
+    /// The pool whose capacity all volumes share, if any: what running operations add to it is reserved.
+    fn pool(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns true if a new volume is incomplete until [`VolumeType::fill`] has filled it.
+    fn is_filled(&self) -> bool {
+        false
+    }
+
+    /// Refuses a class whose volumes cannot be created.
+    async fn check(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<()>;
+
+    /// The remaining capacity.
+    async fn capacity(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Capacity>;
+
+    /// Refuses what exceeds the capacity: this number of bytes more, behind those that others have reserved.
+    async fn check_room(
+        &self,
+        _lvm: &Lvm,
+        _now: &GroupMetadata,
+        _more: u64,
+        _ahead: u64,
+    ) -> Result<()> {
+        // Checked when the extents are chosen.
+        Ok(())
+    }
+
+    /// The warning for all volumes of the class when writes to them may fail, though each by itself is healthy.
+    async fn danger(&self, _lvm: &Lvm, _now: &GroupMetadata) -> Option<String> {
+        None
+    }
+
+    /// Creates what volumes need before the first of them. Idempotent.
+    async fn prepare(&self, _lvm: &Lvm) -> Result<()> {
+        Ok(())
+    }
+
+    /// Finds what an interruption has left that the recovery of the group cannot see.
+    async fn recover(&self, _lvm: &Lvm) {}
+
+    /// Creates a volume that reads as zeros, or the incomplete volume that is filled next.
+    async fn create_blank(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        spec: &ImageSpec,
+        size: Size,
+    ) -> Result<()>;
+
+    /// Creates a snapshot or a copy of a source, or the incomplete volume that is filled next.
+    async fn create_copy(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        spec: &ImageSpec,
+        size: Size,
+        source: &OwnVolume<'_>,
+    ) -> Result<()>;
+
+    /// Fills an incomplete volume, and makes it visible. Idempotent.
+    async fn fill(&self, _lvm: &Lvm, _spec: &ImageSpec) -> Result<()> {
+        Ok(())
+    }
+
+    /// Removes the volumes of an incomplete image, in this order.
+    async fn discard(&self, lvm: &Lvm, volumes: Vec<&LogicalVolume>) -> Result<()>;
+
+    /// Removes what there is of an image that is incomplete, or whose deletion was interrupted.
+    async fn remove_incomplete(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {
+        lvm.discard(found.tags.id).await
+    }
+
+    /// Removes a complete volume or snapshot.
+    async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()>;
+
+    /// Continues an interrupted deletion, if the image has one.
+    async fn end_removal(&self, _lvm: &Lvm, _id: ImageId) -> Result<()> {
+        Ok(())
+    }
+
+    /// Extends a volume in the metadata, and its device if that costs nobody else anything.
+    async fn extend(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        found: &OwnVolume<'_>,
+        to: Size,
+        was: Activation,
+    ) -> Result<()>;
+
+    /// Extends a device to the length in the metadata, if it is shorter.
+    async fn lengthen(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        volume: &LogicalVolume,
+        device: &Mapped,
+    ) -> Result<()>;
+
+    /// Syncs the cached writes of a volume, before LVM suspends it.
+    async fn flush(&self, lvm: &Lvm, now: &GroupMetadata, id: ImageId) -> Result<()> {
+        lvm.sync(now, id).await
+    }
+
+    /// The bytes of the volume group that a snapshot of this volume takes as a member of a group snapshot; none for a
+    /// volume of another type.
+    fn member_bytes(&self, now: &GroupMetadata, source: &LogicalVolume) -> Option<u64>;
+
+    /// Refuses a group snapshot whose members take this many bytes of the volume group in all.
+    async fn check_group_snapshot(&self, lvm: &Lvm, now: &GroupMetadata, bytes: u64) -> Result<()>;
+
+    /// Creates a member of a group snapshot; it has the contents of the freeze barrier once that was.
+    async fn create_member(&self, lvm: &Lvm, now: &GroupMetadata, spec: &ImageSpec) -> Result<()>;
+
+    /// What is checked with the volume group locked, before the freeze barrier.
+    fn check_before_barrier(&self, _lvm: &Lvm, _now: &GroupMetadata) -> Result<Option<Check>> {
+        Ok(None)
+    }
+
+    /// Does for the members what can wait until writers run again.
+    async fn follow_up_group_snapshot(&self, _lvm: &Lvm, _specs: &[ImageSpec]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns true if a volume can be rolled back to this snapshot.
+    fn is_snapshot_of(&self, snapshot: &LogicalVolume, volume: &LogicalVolume) -> bool;
+
+    /// Refuses a rollback that is not possible, or for which other snapshots have no room to keep the overwritten
+    /// blocks.
+    async fn check_rollback(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        volume: &LogicalVolume,
+        snapshot: &LogicalVolume,
+    ) -> Result<()>;
+
+    /// Rolls a volume back to a snapshot of it. Repeatable after an interruption.
+    async fn roll_back(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        volume: &OwnVolume<'_>,
+        snapshot: &OwnVolume<'_>,
+    ) -> Result<()>;
+}
+
+impl Provisioning {
+    /// The operations of the type.
+    pub(super) fn volume_type(&self) -> &dyn VolumeType {
+        match self {
+            Self::Thin(pool) => pool,
+            Self::Thick(thick) => thick,
+        }
+    }
+}
