@@ -8,7 +8,7 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume},
 };
 
-use super::{Lvm, moment_of, name_of, tags::Tags, visible};
+use super::{Lvm, class::visible, name_of, tags::Tags, temporary_snapshot_of};
 use crate::{Error, Kind, Result, types::ImageId};
 
 /// A volume of another node, with its tags before and after adoption.
@@ -134,7 +134,7 @@ impl Lvm {
 
     /// Refuses to create an image whose logical-volume names are used by a foreign volume.
     pub(super) fn check_names(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
-        for name in [name_of(id), moment_of(id)] {
+        for name in [name_of(id), temporary_snapshot_of(id)] {
             let Some(volume) = now.volumes.get(&name) else {
                 continue;
             };

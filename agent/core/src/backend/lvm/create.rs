@@ -42,7 +42,7 @@ impl Lvm {
             now = self.group.now().await?;
         }
         if let Origin::CopyOf(origin) = spec.origin {
-            self.settled(&now, origin)?;
+            self.unmerged_volume(&now, origin)?;
             self.volume_type().flush(self, &now, origin).await?;
             now = self.group.now().await?;
         }
@@ -78,7 +78,7 @@ impl Lvm {
         match spec.origin {
             Origin::Blank => self.volume_type().create_blank(self, now, spec, size).await,
             Origin::CopyOf(origin) => {
-                let source = self.finished(now, origin)?;
+                let source = self.complete_volume(now, origin)?;
                 self.volume_type()
                     .create_copy(self, now, spec, size, &source)
                     .await

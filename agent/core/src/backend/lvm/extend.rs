@@ -74,11 +74,11 @@ impl Lvm {
     pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
         let _reservation = self.reserve(id, to);
         let mut now = self.group.now().await?;
-        if self.finished(&now, id)?.tags.is_growing {
+        if self.complete_volume(&now, id)?.tags.is_growing {
             self.end_growth(id).await?;
             now = self.group.now().await?;
         }
-        let found = self.finished(&now, id)?;
+        let found = self.complete_volume(&now, id)?;
         let device = self.device(&now, found.volume)?;
         let was = device
             .as_ref()
@@ -103,7 +103,7 @@ impl Lvm {
         fail::point("lvm.grow.recorded");
         self.end_growth(id).await?;
         let now = self.group.now().await?;
-        let found = self.finished(&now, id)?;
+        let found = self.complete_volume(&now, id)?;
         if let Some(device) = self.device(&now, found.volume)? {
             self.volume_type()
                 .lengthen(self, &now, found.volume, &device)
@@ -125,7 +125,7 @@ impl Lvm {
     /// Reactivates a volume that was deactivated to be extended, and removes the tag that says so.
     async fn end_growth(&self, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
-        let found = self.finished(&now, id)?;
+        let found = self.complete_volume(&now, id)?;
         if !found.tags.is_growing {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl Lvm {
         }
         let again = async {
             let now = self.group.now().await?;
-            let found = self.finished(&now, id)?;
+            let found = self.complete_volume(&now, id)?;
             if self.device(&now, found.volume)?.is_none() {
                 self.activate(&now, found.volume).await?;
             }

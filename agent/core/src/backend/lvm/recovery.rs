@@ -20,15 +20,16 @@ use nix::{
 use drumlin_lvm::{
     command::Command,
     metadata::{GroupMetadata, LogicalVolume, Message, Pool, VolumeKind},
+    placement::NOTES,
     preflight::locks,
 };
 
 use super::{
-    NOTES,
     group::Group,
     group_snapshot::HIDDEN,
-    moment_of, name_of,
+    name_of,
     tags::Tags,
+    temporary_snapshot_of,
     thick::remove::{holds_bytes, mark_deleting},
     thin::orphan_thin_devices::thin_volumes,
 };
@@ -85,8 +86,8 @@ impl Group {
             }
         }
         let now = self.now().await?;
-        for volume in noted(&now) {
-            if let Err(error) = self.settle_note(&now, volume, node).await {
+        for volume in with_queued_messages(&now) {
+            if let Err(error) = self.flush_queued_messages(&now, volume, node).await {
                 tracing::warn!(volume = %volume.name, group = %self.name, error = %error.chain(), "queued thin-pool messages not flushed");
             }
         }
@@ -131,7 +132,7 @@ impl Group {
     /// Flushes queued thin-pool messages. LVM appends deletions to a queue that already exists, and does not send
     /// them to a pool that has already processed the queue; the pool would keep the device as an orphan. Only the
     /// creation of a volume flushes the queue first, and a snapshot never reuses the number of an orphan thin device.
-    async fn settle_note(
+    async fn flush_queued_messages(
         &self,
         now: &GroupMetadata,
         volume: &LogicalVolume,
@@ -212,13 +213,14 @@ impl Group {
             }
         }
         let mut left = half_done(&now, mapper, node)?;
-        left.doomed.extend(Self::settle(&now, mapper)?);
+        left.doomed
+            .extend(Self::undo_queued_creations(&now, mapper)?);
         Ok(left)
     }
 
     /// Incomplete volumes of ours that a killed LVM had begun to create: the message to the pool is queued, and no
     /// caller got a reply. They are removed; if the pool already has the snapshot, LVM cannot do that by itself.
-    fn settle(now: &GroupMetadata, mapper: &DeviceMapper) -> Result<Vec<String>> {
+    fn undo_queued_creations(now: &GroupMetadata, mapper: &DeviceMapper) -> Result<Vec<String>> {
         let mut doomed = Vec::new();
         for volume in now.volumes.values() {
             let VolumeKind::Pool(pool) = &volume.kind else {
@@ -408,7 +410,7 @@ fn half_done(
 }
 
 /// One volume of each pool with queued messages.
-fn noted(now: &GroupMetadata) -> impl Iterator<Item = &LogicalVolume> {
+fn with_queued_messages(now: &GroupMetadata) -> impl Iterator<Item = &LogicalVolume> {
     let volumes = now.volumes.values();
     let pools = volumes.filter_map(|volume| match &volume.kind {
         VolumeKind::Pool(pool) if !pool.messages.is_empty() => Some((volume, pool)),
@@ -444,7 +446,10 @@ fn never_finished<'a>(
         let Some(source) = tags.source else {
             return true;
         };
-        let moment = now.volumes.get(&moment_of(id)).filter(is_snapshot);
+        let moment = now
+            .volumes
+            .get(&temporary_snapshot_of(id))
+            .filter(is_snapshot);
         let mut given = now.volumes.values().filter(is_snapshot);
         moment.is_some()
             || given.any(|given| Tags::read(&given.tags).is_some_and(|given| given.id == source))

@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use drumlin_lvm::metadata;
+
 use crate::{
     backend::Labels,
     types::{ImageId, ImageKind, Key},
@@ -207,6 +209,13 @@ fn decode(text: &str) -> Option<String> {
         }
     }
     String::from_utf8(bytes).ok()
+}
+
+/// Parses the text of a volume group as it is on disk, with the tags of its volumes.
+pub(crate) fn read_metadata(text: &str) {
+    metadata::read_all(text, |volume| {
+        let _ = Tags::read(&volume.tags);
+    });
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use super::{Lvm, OwnVolume, Provisioning, extend::Activation};
 use crate::{
     Result,
     backend::{Capacity, ImageSpec},
-    host::{device_mapper::Mapped, quiesce::Check},
+    host::{
+        device_mapper::{DeviceMapper, Mapped},
+        quiesce::{Check, Step},
+    },
     types::{ImageId, Size},
 };
 
@@ -139,6 +142,21 @@ pub(super) trait VolumeType: Debug + Send + Sync {
 
     /// Creates a member of a group snapshot; it has the contents of the freeze barrier once that was.
     async fn create_member(&self, lvm: &Lvm, now: &GroupMetadata, spec: &ImageSpec) -> Result<()>;
+
+    /// Returns true if a member that was created is empty until the freeze barrier, even if nothing can write to its
+    /// source.
+    fn is_empty_member(&self, _member: &LogicalVolume) -> bool {
+        false
+    }
+
+    /// The steps for one member, a snapshot of `origin`: those before the freeze barrier, and those within it.
+    fn barrier_steps(
+        &self,
+        mapper: &DeviceMapper,
+        now: &GroupMetadata,
+        member: &LogicalVolume,
+        origin: &LogicalVolume,
+    ) -> Result<(Vec<Step>, Vec<Step>)>;
 
     /// What is checked with the volume group locked, before the freeze barrier.
     fn check_before_barrier(&self, _lvm: &Lvm, _now: &GroupMetadata) -> Result<Option<Check>> {

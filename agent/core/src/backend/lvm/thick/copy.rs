@@ -6,11 +6,8 @@
 
 use std::{
     collections::HashMap,
-    ops::{ControlFlow, Range},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    ops::Range,
+    sync::{MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -21,8 +18,10 @@ use drumlin_lvm::{
 };
 
 use crate::backend::lvm::{
-    Health, ImageSpec, Lvm, OwnVolume, Thick, Wipe, moment_of,
+    Health, ImageSpec, Lvm, OwnVolume, Thick, Wipe,
+    jobs::Job,
     tags::{self, Tags},
+    temporary_snapshot_of,
     thick::{volumes::is_shown, wipe::stopped},
 };
 use crate::{
@@ -43,7 +42,7 @@ impl Lvm {
         let (is_same, has_source) = match (found.tags.source, spec.origin) {
             (None, Origin::Blank) => (true, true),
             (Some(source), Origin::CopyOf(origin)) => {
-                (source == origin, self.moment(now, found).is_ok())
+                (source == origin, self.copy_source(now, found).is_ok())
             }
             _ => (false, false),
         };
@@ -62,30 +61,30 @@ impl Lvm {
     ///
     /// # Errors
     /// [`Kind::NoSpace`] when its exception store overflowed.
-    pub(crate) fn moment<'a>(
+    pub(crate) fn copy_source<'a>(
         &'a self,
         now: &'a GroupMetadata,
         found: &OwnVolume<'_>,
     ) -> Result<(&'a LogicalVolume, u64)> {
-        let own = now.volumes.get(&moment_of(found.tags.id));
+        let own = now.volumes.get(&temporary_snapshot_of(found.tags.id));
         let source = found.tags.source;
         let given = source.and_then(|id| self.find(now, id));
-        let moment = own
+        let snapshot = own
             .or(given.map(|given| given.volume))
-            .filter(|moment| matches!(moment.kind, VolumeKind::Snapshot { .. }));
-        let size = moment.and_then(|moment| Tags::read(&moment.tags)?.size);
-        let (Some(moment), Some(size)) = (moment, size) else {
+            .filter(|snapshot| matches!(snapshot.kind, VolumeKind::Snapshot { .. }));
+        let size = snapshot.and_then(|snapshot| Tags::read(&snapshot.tags)?.size);
+        let (Some(snapshot), Some(size)) = (snapshot, size) else {
             return Err(Error::new(
                 Kind::HalfDone,
                 format!("the source of copy {} no longer exists", found.tags.id),
             ));
         };
-        match self.snapshot_health(now, moment)? {
+        match self.snapshot_health(now, snapshot)? {
             Health::Damaged(why) => Err(Error::new(
                 Kind::NoSpace,
                 format!("{} cannot be copied: {why}", found.tags.id),
             )),
-            _ => Ok((moment, size)),
+            _ => Ok((snapshot, size)),
         }
     }
 
@@ -123,17 +122,17 @@ impl Lvm {
                 )
             })?;
             let end = now.bytes(found.volume);
-            let moment = match found.tags.source {
-                Some(_) => Some(self.moment(&now, &found)?),
+            let snapshot = match found.tags.source {
+                Some(_) => Some(self.copy_source(&now, &found)?),
                 None => None,
             };
-            let size = moment.map_or(0, |(_, size)| size.min(end));
+            let size = snapshot.map_or(0, |(_, size)| size.min(end));
             let until = Instant::now() + NOTED;
-            let done = match moment {
-                Some((moment, _)) if at < size => {
-                    let reached = self.copy(&now, &found, moment, at..size, until).await;
+            let done = match snapshot {
+                Some((snapshot, _)) if at < size => {
+                    let reached = self.copy(&now, &found, snapshot, at..size, until).await;
                     // It may have overflowed after the last byte was read; that would explain read errors, too.
-                    self.moment(&now, &found)?;
+                    self.copy_source(&now, &found)?;
                     at = reached?;
                     at >= size
                 }
@@ -150,7 +149,7 @@ impl Lvm {
                 }
             };
             if !done {
-                self.note(&found, at).await?;
+                self.record_progress(&found, at).await?;
                 if self.running.is_stopping() {
                     return Err(stopped(spec.id));
                 }
@@ -163,13 +162,13 @@ impl Lvm {
         &self,
         now: &GroupMetadata,
         found: &OwnVolume<'_>,
-        moment: &LogicalVolume,
+        snapshot: &LogicalVolume,
         span: Range<u64>,
         until: Instant,
     ) -> Result<u64> {
-        let source = self.activate(now, moment).await?;
+        let source = self.activate(now, snapshot).await?;
         let target = self.activate(now, found.volume).await?;
-        let progress = self.running.begin(found.tags.id, What::Copying, span.end);
+        let progress = self.running.begin(found.tags.id, Job::Copying, span.end);
         blocking(move || {
             block_copy::copy(&source, &target, span, &mut |at| {
                 fail::point("thick.copy.step");
@@ -180,7 +179,7 @@ impl Lvm {
     }
 
     /// Records the progress on disk.
-    async fn note(&self, found: &OwnVolume<'_>, reached: u64) -> Result<()> {
+    async fn record_progress(&self, found: &OwnVolume<'_>, reached: u64) -> Result<()> {
         let before = found.tags.copied.unwrap_or(0);
         if before == reached {
             return Ok(());
@@ -212,104 +211,12 @@ impl Lvm {
             .words([self.group.path(&name)])
             .done_when(is_shown(name));
         self.group.change(vec![command]).await?;
-        if let Some(moment) = now.volumes.get(&moment_of(id))
-            && let Err(error) = self.free(thick, moment).await
+        if let Some(snapshot) = now.volumes.get(&temporary_snapshot_of(id))
+            && let Err(error) = self.free(thick, snapshot).await
         {
             // The copy is complete. Its temporary snapshot is removed at the next start, or with its origin.
             tracing::warn!(image = %id, error = %error.chain(), "temporary snapshot of a copy not removed");
         }
         Ok(())
-    }
-}
-
-/// A long-running operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
-    /// Copies the bytes of a snapshot.
-    Copying,
-    /// Wipes the bytes of former volumes.
-    Wiping,
-    /// Rolls a volume back to one of its snapshots.
-    RollingBack,
-}
-
-/// The kind, position and total of each operation, in bytes.
-type All = Arc<Mutex<HashMap<ImageId, (What, u64, u64)>>>;
-
-/// The long-running operations in flight, and whether they must stop.
-#[derive(Debug, Default)]
-pub(crate) struct Running {
-    all: All,
-    is_stopping: Arc<AtomicBool>,
-}
-
-/// One of these operations; it ends when this value is dropped.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    id: ImageId,
-    all: All,
-    is_stopping: Arc<AtomicBool>,
-}
-
-impl Running {
-    /// Registers an operation over this number of bytes.
-    pub(crate) fn begin(&self, id: ImageId, what: What, bytes: u64) -> Progress {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.insert(id, (what, 0, bytes));
-        Progress {
-            id,
-            all: Arc::clone(&self.all),
-            is_stopping: Arc::clone(&self.is_stopping),
-        }
-    }
-
-    /// The progress as text for people.
-    pub(crate) fn describe(&self, id: ImageId) -> Option<String> {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let (what, done, bytes) = all.get(&id)?;
-        let what = match what {
-            What::Copying => "copying",
-            What::Wiping => "wiping",
-            What::RollingBack => "rolling back",
-        };
-        let part = done.saturating_mul(100) / bytes.max(&1);
-        Some(format!("{what}, {part} % of {bytes} bytes"))
-    }
-
-    /// Stops all operations at their next step.
-    pub(crate) fn stop(&self) {
-        self.is_stopping.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.is_stopping.load(Ordering::Acquire)
-    }
-}
-
-impl Progress {
-    /// Reports the position in bytes; returns whether to continue, which is false after the time limit or when the
-    /// agent stops.
-    pub(crate) fn tell(&self, at: u64, until: Instant) -> ControlFlow<()> {
-        if self.goes_on(at) && Instant::now() < until {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
-    }
-
-    /// Reports the position in bytes; returns true unless the agent stops.
-    pub(crate) fn goes_on(&self, at: u64) -> bool {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, done, _)) = all.get_mut(&self.id) {
-            *done = at;
-        }
-        !self.is_stopping.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.remove(&self.id);
     }
 }

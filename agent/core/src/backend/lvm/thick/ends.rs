@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use drumlin_lvm::{
     command::{Check, Command},
     metadata::{GroupMetadata, LogicalVolume},
-    placement::{self, Row},
+    placement::{self, NOTES, Row},
 };
 
 use crate::backend::lvm::{
-    Layout, Lvm, NOTES, OwnVolume, Thick,
+    Layout, Lvm, OwnVolume, Thick,
     create::exists,
     end_of,
     group::Group,

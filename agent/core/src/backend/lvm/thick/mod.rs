@@ -2,9 +2,11 @@
 
 pub(crate) mod copy;
 mod ends;
+mod group_snapshot;
 mod legs;
 mod mirrors;
 pub(crate) mod remove;
+mod rollback;
 mod volume_type;
 pub(crate) mod volumes;
 pub(crate) mod wipe;

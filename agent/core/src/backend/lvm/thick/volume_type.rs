@@ -6,16 +6,22 @@ use drumlin_lvm::{
     preflight::Dmeventd,
 };
 
-use super::volumes::{capacity, check_disks};
+use super::{
+    group_snapshot::{check_stores, empty_again},
+    volumes::{capacity, check_disks},
+};
 use crate::backend::lvm::{
-    Lvm, OwnVolume, Thick, extend::Activation, group_snapshot::check_stores, name_of,
-    volume_type::VolumeType,
+    Lvm, OwnVolume, Thick, extend::Activation, name_of, volume_type::VolumeType,
 };
 use crate::{
     Result,
     backend::{Capacity, ImageSpec},
     blocking,
-    host::{cow_store, device_mapper::Mapped},
+    host::{
+        cow_store,
+        device_mapper::{DeviceMapper, Mapped},
+        quiesce::Step,
+    },
     types::{ImageId, ImageKind, Size},
 };
 
@@ -148,9 +154,19 @@ impl VolumeType for Thick {
     async fn create_member(&self, lvm: &Lvm, now: &GroupMetadata, spec: &ImageSpec) -> Result<()> {
         let origin = spec.source()?;
         lvm.sync(now, origin).await?;
-        let source = lvm.settled(now, origin)?;
+        let source = lvm.unmerged_volume(now, origin)?;
         let member = lvm.new_member(now, self, spec, &source)?;
         lvm.group.change(vec![member]).await
+    }
+
+    fn barrier_steps(
+        &self,
+        mapper: &DeviceMapper,
+        now: &GroupMetadata,
+        member: &LogicalVolume,
+        _origin: &LogicalVolume,
+    ) -> Result<(Vec<Step>, Vec<Step>)> {
+        empty_again(mapper, &now.mapped_uuid(member))
     }
 
     /// Registers the exception stores of the members with dmeventd again, which may extend them: it stopped monitoring

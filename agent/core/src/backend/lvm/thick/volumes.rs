@@ -13,8 +13,9 @@ use crate::backend::lvm::{
     create::exists,
     group::Group,
     layers::check_snapshot_over,
-    moment_of, name_of,
+    name_of,
     tags::{self, Tags},
+    temporary_snapshot_of,
 };
 use crate::{
     Error, Kind, Result,
@@ -257,7 +258,7 @@ impl Lvm {
                 labels: crate::backend::Labels::new(),
                 ..unfinished.clone()
             };
-            let name = moment_of(spec.id);
+            let name = temporary_snapshot_of(spec.id);
             commands.push(self.snapshot_with(now, thick, &name, tags, source.volume)?);
         }
         let target = Tags {
@@ -358,7 +359,7 @@ impl Lvm {
     pub(crate) async fn remove_thick(&self, thick: &Thick, id: ImageId) -> Result<()> {
         self.end_copies_of(thick, id).await?;
         let now = self.group.now().await?;
-        let found = self.finished(&now, id)?;
+        let found = self.complete_volume(&now, id)?;
         self.remove_found(thick, &now, &found).await
     }
 
@@ -392,7 +393,8 @@ impl Lvm {
             let tags = tags.filter(|tags| !tags.is_deleting);
             tags.is_some_and(|tags| {
                 let of = tags.id;
-                snapshot.name == moment_of(of) && !self.group.in_flight.has(&name_of(of))
+                snapshot.name == temporary_snapshot_of(of)
+                    && !self.group.in_flight.has(&name_of(of))
             })
         });
         for snapshot in left {

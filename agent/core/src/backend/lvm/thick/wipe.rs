@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::backend::lvm::{Lvm, Wipe, thick::copy::What};
+use crate::backend::lvm::{Lvm, Wipe, jobs::Job};
 use crate::{Error, Kind, Result, blocking, fail, host::block_copy, types::ImageId};
 
 /// No time limit: longer than any disk takes.
@@ -41,7 +41,7 @@ impl Lvm {
         span: Range<u64>,
         until: Instant,
     ) -> Result<u64> {
-        let progress = self.running.begin(id, What::Wiping, span.end);
+        let progress = self.running.begin(id, Job::Wiping, span.end);
         blocking(move || {
             let mut step = |at| {
                 fail::point("thick.wipe.step");

@@ -1,6 +1,8 @@
 //! Thin volumes: their blocks are allocated in a pool on the first write.
 
 pub(crate) mod create_pool;
+mod hidden_device;
 pub(crate) mod orphan_thin_devices;
 pub(crate) mod pool;
+mod rollback;
 mod volume_type;

@@ -96,7 +96,7 @@ impl PoolState {
 
     /// The reason why the pool accepts no new volumes and existing ones may fail, if any.
     fn refusal(&self, limits: PoolLimits) -> Option<String> {
-        let (data, metadata) = (part(self.data), part(self.metadata));
+        let (data, metadata) = (percent(self.data), percent(self.metadata));
         if self.is_out_of_space {
             return Some(
                 "is out of data space, so writes to its volumes wait or fail; extend it with lvextend, or delete volumes or snapshots and run fstrim".to_owned(),
@@ -116,17 +116,17 @@ impl PoolState {
     }
 }
 
-/// How a new thin volume is checked for contents.
+/// The device through which a new thin volume is checked for contents.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Device {
-    /// Through its own device.
-    Its,
-    /// It is not activated.
-    None,
+pub(crate) enum CheckedThrough {
+    /// Its own: it is activated.
+    OwnDevice,
+    /// A hidden one: it stays inactive.
+    HiddenDevice,
 }
 
 /// In percent.
-fn part((used, total): (u64, u64)) -> u64 {
+fn percent((used, total): (u64, u64)) -> u64 {
     used.saturating_mul(100) / total.max(1)
 }
 
@@ -167,7 +167,7 @@ impl Lvm {
 
     /// Logs a warning when the pool is filling up; once, and again only after it had room in between.
     fn warn(&self, wanted: &ThinPool, state: &PoolState) {
-        let data = part(state.data);
+        let data = percent(state.data);
         let is_high = data >= u64::from(wanted.limits.warn_at);
         if is_high && !self.is_warned.swap(is_high, Ordering::Relaxed) {
             tracing::warn!(
@@ -292,7 +292,9 @@ impl Lvm {
                 .add_tags(tags.write())
                 .done_when(exists(name.clone()))
         };
-        let made = self.new_thin(pool, &name, Device::Its, create).await?;
+        let made = self
+            .new_thin(pool, &name, CheckedThrough::OwnDevice, create)
+            .await?;
         fail::point("thin.create.checked");
         if made {
             let show = self.finish_thin(&name, None);
@@ -307,7 +309,7 @@ impl Lvm {
         &self,
         pool: &ThinPool,
         name: &str,
-        device: Device,
+        through: CheckedThrough,
         create: impl Fn() -> Command,
     ) -> Result<bool> {
         /// Maximum number of orphan thin devices that are kept for one new volume.
@@ -326,9 +328,9 @@ impl Lvm {
             else {
                 return Ok(false);
             };
-            let is_empty = match device {
-                Device::Its => self.is_empty(&now, volume).await?,
-                Device::None => self.is_blank(&now, volume).await?,
+            let is_empty = match through {
+                CheckedThrough::OwnDevice => self.is_empty(&now, volume).await?,
+                CheckedThrough::HiddenDevice => self.is_blank(&now, volume).await?,
             };
             if is_empty {
                 return Ok(true);
@@ -376,6 +378,30 @@ impl Lvm {
         })?;
         // "<mapped sectors> <highest mapped sector>"
         Ok(words.split_whitespace().next() == Some("0"))
+    }
+
+    /// Creates a thin volume that becomes a copy within the freeze barrier. To snapshot an active volume LVM suspends
+    /// it, which must only happen within the barrier; of this volume LVM only needs the device number and the size.
+    pub(crate) async fn create_empty_member(
+        &self,
+        now: &GroupMetadata,
+        pool: &ThinPool,
+        spec: &ImageSpec,
+        origin: &LogicalVolume,
+    ) -> Result<()> {
+        self.check_pool_room(now, pool, 0, 0).await?;
+        let (name, tags) = (name_of(spec.id), self.tags(spec).write());
+        let create = || {
+            Command::new("lvcreate")
+                .words(["-an", "-ky", "-V", &format!("{}b", now.bytes(origin))])
+                .words(["-T".to_owned(), self.group.path(&pool.name)])
+                .words(["-n", &name])
+                .add_tags(tags.clone())
+                .done_when(exists(name.clone()))
+        };
+        self.new_thin(pool, &name, CheckedThrough::HiddenDevice, create)
+            .await
+            .map(drop)
     }
 
     /// The commands that create a copy: it shares all blocks with its source, at the point in time of its creation.

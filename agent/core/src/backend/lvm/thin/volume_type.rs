@@ -12,8 +12,8 @@ use crate::{
     backend::{Capacity, ImageSpec},
     blocking,
     host::{
-        device_mapper::{Line, Mapped, SECTOR, SuspendMode},
-        quiesce::Check,
+        device_mapper::{DeviceMapper, Line, Mapped, SECTOR, SuspendMode},
+        quiesce::{Check, Step},
     },
     types::{ImageId, Size},
 };
@@ -174,7 +174,7 @@ impl VolumeType for ThinPool {
     }
 
     async fn create_member(&self, lvm: &Lvm, now: &GroupMetadata, spec: &ImageSpec) -> Result<()> {
-        let source = lvm.settled(now, spec.source()?)?;
+        let source = lvm.unmerged_volume(now, spec.source()?)?;
         if lvm.device(now, source.volume)?.is_some() {
             return lvm
                 .create_empty_member(now, self, spec, source.volume)
@@ -182,6 +182,45 @@ impl VolumeType for ThinPool {
         }
         let commands = lvm.copy_thin(now, self, spec, spec.size, &source).await?;
         lvm.group.change(commands).await
+    }
+
+    fn is_empty_member(&self, member: &LogicalVolume) -> bool {
+        matches!(member.kind, VolumeKind::Thin { origin: None, .. })
+    }
+
+    fn barrier_steps(
+        &self,
+        _mapper: &DeviceMapper,
+        now: &GroupMetadata,
+        member: &LogicalVolume,
+        origin: &LogicalVolume,
+    ) -> Result<(Vec<Step>, Vec<Step>)> {
+        let (
+            VolumeKind::Thin {
+                pool, device: new, ..
+            },
+            VolumeKind::Thin { device: old, .. },
+        ) = (&member.kind, &origin.kind)
+        else {
+            return Err(Error::new(
+                Kind::Bug,
+                "a volume of a thin class is not thin",
+            ));
+        };
+        let (volume, _) = now.pool(pool).ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!("thin pool {pool} does not exist any more"),
+            )
+        })?;
+        let message = |text| Step::Message {
+            pool: now.pool_uuid(volume),
+            text,
+        };
+        Ok((
+            vec![message(format!("delete {new}"))],
+            vec![message(format!("create_snap {new} {old}"))],
+        ))
     }
 
     fn check_before_barrier(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Option<Check>> {

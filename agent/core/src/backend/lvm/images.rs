@@ -1,0 +1,241 @@
+//! The images of a class, as the operations of all back ends use them.
+
+use std::path::PathBuf;
+
+use async_trait::async_trait;
+use drumlin_lvm::{command::Command, merges::check_no_merge};
+
+use super::{
+    Lvm,
+    devices::node,
+    tags::{self, Tags},
+};
+use crate::{
+    Error, Kind, Result,
+    backend::{
+        Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange, Labels,
+    },
+    host::{Access, quiesce::QuiescePlan},
+    types::{ImageId, ImageKind, Size},
+};
+
+#[async_trait]
+impl Backend for Lvm {
+    fn family(&self) -> Family {
+        Family::Lvm
+    }
+
+    async fn features(&self) -> Result<Features> {
+        let extent = self.group.extent().await?;
+        Ok(Features {
+            sizes: self.sizes(extent)?,
+            file_system: self.settings.file_system,
+            keeps_devices: true,
+            // A thick volume keeps discarded extents, but its disk can use the discard for wear levelling.
+            takes_back: true,
+        })
+    }
+
+    async fn check(&self) -> Result<()> {
+        let now = self.group.now().await?;
+        self.volume_type().check(self, &now).await
+    }
+
+    async fn recover(&self) -> Result<()> {
+        self.ready().await
+    }
+
+    async fn capacity(&self) -> Result<Capacity> {
+        let now = self.group.now().await?;
+        self.volume_type().capacity(self, &now).await
+    }
+
+    async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {
+        self.adopt_first().await?;
+        if !kind.has_bytes() {
+            return self.list_records(kind).await;
+        }
+        let now = self.group.now().await?;
+        let danger = self.volume_type().danger(self, &now).await;
+        self.ours(&now)
+            .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_incomplete)
+            .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_deref())))
+            .collect()
+    }
+
+    async fn get(&self, id: ImageId) -> Result<Option<Image>> {
+        self.adopt_first().await?;
+        if !id.kind.has_bytes() {
+            return self.get_record(id).await;
+        }
+        let now = self.group.now().await?;
+        let found = self.find(&now, id).filter(|ours| !ours.tags.is_incomplete);
+        let Some(found) = found else { return Ok(None) };
+        let danger = self.volume_type().danger(self, &now).await;
+        let image = self.image(&now, &found)?;
+        Ok(Some(endangered(image, danger.as_deref())))
+    }
+
+    async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
+        self.ready().await?;
+        if !spec.id.kind.has_bytes() {
+            return self.create_record(spec).await;
+        }
+        self.volume_type().prepare(self).await?;
+        self.make(spec).await
+    }
+
+    async fn finish(&self, spec: &ImageSpec) -> Result<()> {
+        self.volume_type().fill(self, spec).await
+    }
+
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
+        self.check_copies(specs).await
+    }
+
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
+        self.prepare_copies(specs).await
+    }
+
+    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
+        self.volume_type()
+            .follow_up_group_snapshot(self, specs)
+            .await
+    }
+
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        Self::check_rollback(self, pairs).await
+    }
+
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        Self::roll_back(self, id, from).await
+    }
+
+    fn progress(&self, id: ImageId) -> Option<String> {
+        self.running.describe(id)
+    }
+
+    fn stop(&self) {
+        self.running.stop();
+    }
+
+    async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
+        self.ready().await?;
+        self.extend(id, to).await
+    }
+
+    async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
+        self.ready().await?;
+        if !id.kind.has_bytes() {
+            return self.relabel_record(id, change).await;
+        }
+        let now = self.group.now().await?;
+        let found = self.complete_volume(&now, id)?;
+        let before = self.image(&now, &found)?;
+        let Some(labels) = change.apply(&before.labels) else {
+            return Ok(Change::Already(before));
+        };
+        let tags = |labels: &Labels| -> Vec<String> {
+            labels
+                .iter()
+                .map(|(key, value)| tags::label(key, value))
+                .collect()
+        };
+        let (old, new) = (tags(&before.labels), tags(&labels));
+        let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
+        let removed = old.iter().filter(|tag| !new.contains(tag));
+        let command = Command::new("lvchange")
+            .add_tags(added)
+            .words(removed.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
+            .words([self.group.path(&found.volume.name)]);
+        let uuid = found.volume.uuid.clone();
+        let command = command.done_when(move |now| {
+            let mut volumes = now.volumes.values();
+            let tags = volumes
+                .find(|volume| volume.uuid == uuid)
+                .and_then(|volume| Tags::read(&volume.tags));
+            tags.is_some_and(|tags| tags.labels == labels)
+        });
+        self.group.change(vec![command]).await?;
+        let now = self.group.now().await?;
+        Ok(Change::Made(
+            self.image(&now, &self.complete_volume(&now, id)?)?,
+        ))
+    }
+
+    async fn delete(&self, id: ImageId) -> Result<Change<()>> {
+        self.ready().await?;
+        if !id.kind.has_bytes() {
+            return self.delete_record(id).await;
+        }
+        let now = self.group.now().await?;
+        let Some(found) = self.find(&now, id) else {
+            return Ok(Change::Already(()));
+        };
+        check_no_merge(&now, found.volume)?;
+        self.check_idle(&now, found.volume).await?;
+        if found.tags.is_incomplete {
+            self.volume_type().remove_incomplete(self, &found).await?;
+            return Ok(Change::Already(()));
+        }
+        self.volume_type().remove(self, &found).await?;
+        Ok(Change::Made(()))
+    }
+
+    async fn deleting(&self) -> Result<Vec<ImageId>> {
+        let now = self.group.now().await?;
+        Ok(self.left_behind(&now).map(|ours| ours.tags.id).collect())
+    }
+
+    async fn end_deletion(&self, id: ImageId) -> Result<()> {
+        self.volume_type().end_removal(self, id).await
+    }
+
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
+        let now = self.group.now().await?;
+        self.taken(&now, &self.complete_volume(&now, id)?).await
+    }
+
+    async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {
+        self.ready().await?;
+        let now = self.group.now().await?;
+        let found = self.complete_volume(&now, id)?;
+        if let Health::Damaged(why) = self.image(&now, &found)?.health {
+            return Err(Error::new(
+                Kind::Precondition,
+                format!("{id} cannot be used: {why}"),
+            ));
+        }
+        self.activate(&now, found.volume).await
+    }
+
+    async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>> {
+        let now = self.group.now().await?;
+        let found = self.complete_volume(&now, id)?;
+        let device = self.device(&now, found.volume)?;
+        match device {
+            Some(device) => Ok(vec![node(device).await?]),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Leaves the device active: activating it again costs a program, and an unused device costs nothing.
+    async fn detach(&self, id: ImageId) -> Result<Change<()>> {
+        let now = self.group.now().await?;
+        if let Some(found) = self.find(&now, id) {
+            self.check_idle(&now, found.volume).await?;
+        }
+        Ok(Change::Already(()))
+    }
+}
+
+/// Marks a volume in a full pool as degraded: it is usable, but its writes may fail. A snapshot is not written to.
+fn endangered(image: Image, danger: Option<&str>) -> Image {
+    match danger {
+        Some(why) if image.id.kind == ImageKind::Volume && image.health == Health::Good => Image {
+            health: Health::Degraded(why.to_owned()),
+            ..image
+        },
+        _ => image,
+    }
+}
