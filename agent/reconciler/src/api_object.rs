@@ -1,7 +1,7 @@
 //! Records of objects of an API server: the metadata read from it, and the status written to it.
 
 use drumlin_crd::{Candidate, Object};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::record::{Body, Record};
@@ -70,7 +70,7 @@ impl Record {
             self.unsettle();
             self.drumlin.owner_unset = true;
         }
-        self.body.take_spec(Body::of(object));
+        self.body.kind_mut().take_spec(Body::of(object));
         self.metadata.annotations.clone_from(&metadata.annotations);
         self.metadata.labels.clone_from(&metadata.labels);
         self.metadata.generation = metadata.generation;
@@ -120,29 +120,9 @@ impl Record {
     /// Restores the status of an object whose record is lost from the API server: a resource with an id is found by the
     /// id, any other by its name.
     pub(crate) fn recall(&mut self, told: &Value) {
-        let is_known = match &mut self.body {
-            Body::Volume { spec, status } => {
-                **status = read(told);
-                if status.mount_path.is_some() {
-                    self.drumlin.mounted.clone_from(&spec.mount);
-                }
-                status.volume_handle.is_some()
-            }
-            Body::Snapshot { status, .. } => {
-                **status = read(told);
-                status.candidates = Vec::new();
-                status.snapshot_handle.is_some()
-            }
-            Body::Group { status, .. } => {
-                **status = read(told);
-                status.candidates = Vec::new();
-                status.group_handle.is_some()
-            }
-            Body::GroupSnapshot { status, .. } => {
-                **status = read(told);
-                status.group_snapshot_handle.is_some()
-            }
-        };
+        let body = self.body.kind_mut();
+        body.recall(told, &mut self.drumlin);
+        let is_known = body.handle().is_some();
         self.unsettle();
         if let Some(served) = &mut self.drumlin.served {
             served.is_state_lost = !is_known;
@@ -182,9 +162,4 @@ impl Record {
             served.has_finalizer = true;
         }
     }
-}
-
-/// Parses a status; unreadable fields become defaults.
-fn read<T: DeserializeOwned + Default>(status: &Value) -> T {
-    serde_json::from_value(status.clone()).unwrap_or_default()
 }

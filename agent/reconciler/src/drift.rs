@@ -15,12 +15,9 @@ use tonic::Code;
 use crate::{
     client::{Cause, Failure, LIST, PATIENCE, call},
     engine::Engine,
-    inventory::Inventory,
-    kinds::{
-        group_members::state,
-        volume::{abnormal, size},
-    },
-    record::{Body, Record},
+    inventory::{Inventory, size},
+    kinds::{group_members::state, volume::abnormal},
+    record::{Body, Of, Record},
 };
 
 /// Interval of the drift check.
@@ -86,7 +83,7 @@ impl Engine {
             let key = record.key();
             if found.differs_from(&record) {
                 self.doubt(&key);
-            } else if let Body::Volume { status, .. } = &record.body
+            } else if let Body::Volume(Of { status, .. }) = &record.body
                 && let (Some(handle), Some(path)) = (&status.volume_handle, &status.mount_path)
                 && !self.verify_mount(&key, handle, path).await
             {
@@ -107,7 +104,7 @@ impl Engine {
             }
             Ok(_) => {}
         }
-        let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
+        let is_group = |record: &Record| matches!(record.body, Body::Group(_));
         ObservedState {
             volumes: known(self.volumes().await),
             snapshots: known(self.snapshots().await),
@@ -266,19 +263,19 @@ impl ObservedState {
             return false;
         }
         match &record.body {
-            Body::Volume { status, .. } => {
+            Body::Volume(Of { status, .. }) => {
                 let handle = status.volume_handle.as_ref().zip(self.volumes.as_ref());
                 handle.is_some_and(|(handle, volumes)| is_otherwise(record, volumes.get(handle)))
             }
-            Body::Snapshot { status, .. } => {
+            Body::Snapshot(Of { status, .. }) => {
                 let handle = status.snapshot_handle.as_ref().zip(self.snapshots.as_ref());
                 handle.is_some_and(|(handle, snapshots)| snapshots.contains(handle) == lost)
             }
-            Body::Group { status, .. } => {
+            Body::Group(Of { status, .. }) => {
                 let handle = status.group_handle.as_ref().zip(self.groups.as_ref());
                 handle.is_some_and(|(handle, groups)| has_other_members(status, groups.get(handle)))
             }
-            Body::GroupSnapshot { status, .. } => {
+            Body::GroupSnapshot(Of { status, .. }) => {
                 let Some(snapshots) = &self.snapshots else {
                     return false;
                 };
@@ -314,7 +311,7 @@ fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>
 
 /// Returns true if a volume differs from its record.
 fn is_otherwise(record: &Record, found: Option<&ObservedVolume>) -> bool {
-    let Body::Volume { status, .. } = &record.body else {
+    let Body::Volume(Of { status, .. }) = &record.body else {
         return false;
     };
     let Some(found) = found else {

@@ -155,7 +155,7 @@ impl Engine {
 
     /// Queues groups whose volumes changed while the reconciler was stopped.
     fn look_at_groups(&self, agent: &Agent) {
-        let is_group = |record: &Record| matches!(record.body, Body::Group { .. });
+        let is_group = |record: &Record| matches!(record.body, Body::Group(_));
         for key in self.shared.keys_of(is_group) {
             let Some(record) = self.shared.record(&key) else {
                 continue;
@@ -243,10 +243,10 @@ impl Engine {
             Err(halt)
         } else {
             match &pass.record.body {
-                Body::Volume { .. } => pass.volume().await,
-                Body::Snapshot { .. } => pass.snapshot().await,
-                Body::Group { .. } => pass.group().await,
-                Body::GroupSnapshot { .. } => pass.group_snapshot().await,
+                Body::Volume(_) => pass.volume().await,
+                Body::Snapshot(_) => pass.snapshot().await,
+                Body::Group(_) => pass.group().await,
+                Body::GroupSnapshot(_) => pass.group_snapshot().await,
             }
         };
         if result.is_err() && pass.is_doubted {

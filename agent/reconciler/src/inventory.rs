@@ -2,13 +2,18 @@
 //!
 //! One cached list serves all objects that are new at the same time; an entry is read again before it is used.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use drumlin_crd::{ObjectKey, names};
+use drumlin_crd::{ObjectKey, Quantity, names};
 use drumlin_proto::drumlin::v1::{
     InventoryObject, ListObjectsRequest, ObjectKind, SetOwnerRequest, UnreadableClass,
     inventory_client::InventoryClient,
 };
+use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::Mutex, time::Instant};
 use tonic::{Code, transport::Channel};
 
@@ -174,6 +179,19 @@ impl Client {
         let answer = client.set_owner(request);
         call("SetOwner", PATIENCE, answer).await.map(drop)
     }
+}
+
+/// A timestamp in RFC 3339, as Kubernetes writes it.
+pub(crate) fn rfc3339(time: &prost_types::Timestamp) -> Option<String> {
+    let seconds = u64::try_from(time.seconds).ok()?;
+    let nanoseconds = u32::try_from(time.nanos).ok()?;
+    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
+    Timestamp::try_from(time).ok().map(|time| time.to_string())
+}
+
+/// Converts a size of the CSI protocol.
+pub(crate) fn size(bytes: i64) -> Quantity {
+    Quantity::from_bytes(bytes.max(0).unsigned_abs())
 }
 
 fn inventory_client(channel: Channel) -> InventoryClient<Channel> {

@@ -12,9 +12,9 @@ use serde::Serialize;
 use crate::{
     Error,
     client::{Client, Failure},
+    inventory::rfc3339,
     inventory::{Inventory, label, owner},
-    kinds::moment,
-    record::{Body, Record},
+    record::{Body, Of, Record},
     status::{Form, align, shown},
     store::{self, DIRECTORY},
 };
@@ -119,7 +119,7 @@ fn is_live(record: &Record) -> bool {
 
 fn has(record: &Record, handle: &str) -> bool {
     let is_member = match &record.body {
-        Body::GroupSnapshot { status, .. } => {
+        Body::GroupSnapshot(Of { status, .. }) => {
             let mut members = status.members.iter();
             members.any(|member| member.snapshot_handle.as_deref() == Some(handle))
         }
@@ -192,7 +192,7 @@ fn state(object: &InventoryObject, holder: Option<&Record>) -> &'static str {
 }
 
 fn row(object: &InventoryObject, state: &str, inventory: &Inventory) -> Row {
-    let created = object.creation_time.as_ref().and_then(moment);
+    let created = object.creation_time.as_ref().and_then(rfc3339);
     Row {
         handle: object.object_id.clone(),
         kind: kind(object).to_owned(),

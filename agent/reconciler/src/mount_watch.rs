@@ -14,7 +14,7 @@ use tokio::io::{Interest, unix::AsyncFd};
 use crate::{
     blocking::blocking,
     engine::Engine,
-    record::{Body, Record},
+    record::{Body, Of, Record},
 };
 
 /// The mount table of this process.
@@ -104,7 +104,9 @@ enum MountScan {
 /// The handle and mount path of a mounted volume.
 fn mount_of(record: &Record) -> Option<(String, String)> {
     match &record.body {
-        Body::Volume { status, .. } => status.volume_handle.clone().zip(status.mount_path.clone()),
+        Body::Volume(Of { status, .. }) => {
+            status.volume_handle.clone().zip(status.mount_path.clone())
+        }
         _ => None,
     }
 }

@@ -1,12 +1,15 @@
 //! The persistent record of an object: its last valid spec, its status, and the intended next step.
 
 mod body;
+mod group;
+mod group_snapshot;
+mod snapshot;
+mod volume;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use drumlin_crd::{
-    DeletionPolicy, FsType, GroupSnapshot, LastOperation, MemberKind, Object, ObjectKey, Snapshot,
-    Volume, VolumeGroup, VolumeMount, names,
+    DeletionPolicy, FsType, LastOperation, MemberKind, Object, ObjectKey, VolumeMount, names,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
@@ -14,7 +17,7 @@ use k8s_openapi::{
 };
 use serde::{Deserialize, Serialize};
 
-pub(crate) use body::Body;
+pub(crate) use body::{Body, Of};
 
 /// The version of the record format; a record of a higher version is left unchanged.
 pub(crate) const VERSION: u32 = 1;
@@ -169,34 +172,13 @@ impl Record {
 
     /// The last valid object.
     pub(crate) fn object(&self) -> Object {
-        match &self.body {
-            Body::Volume { spec, .. } => {
-                let mut volume = Volume::new("", (**spec).clone());
-                volume.metadata = self.metadata.clone();
-                Object::Volume(Box::new(volume))
-            }
-            Body::Snapshot { spec, .. } => {
-                let mut snapshot = Snapshot::new("", (**spec).clone());
-                snapshot.metadata = self.metadata.clone();
-                Object::Snapshot(Box::new(snapshot))
-            }
-            Body::Group { spec, .. } => {
-                let mut group = VolumeGroup::new("", (**spec).clone());
-                group.metadata = self.metadata.clone();
-                Object::Group(Box::new(group))
-            }
-            Body::GroupSnapshot { spec, .. } => {
-                let mut snapshot = GroupSnapshot::new("", (**spec).clone());
-                snapshot.metadata = self.metadata.clone();
-                Object::GroupSnapshot(Box::new(snapshot))
-            }
-        }
+        self.body.kind().object(self.metadata.clone())
     }
 
     /// Returns true if a manifest at this place (file and line) changes nothing.
     pub(crate) fn says(&self, object: &Object, (file, line): (&str, usize)) -> bool {
         let metadata = object.metadata();
-        self.body.wants_as(object)
+        self.body.kind().is_spec_of(object)
             && self.metadata.annotations == metadata.annotations
             && self.metadata.labels == metadata.labels
             && self.drumlin.orphan_since.is_none()
@@ -211,7 +193,7 @@ impl Record {
         }
         let place = self.metadata.generation;
         let before = (self.body.clone(), self.metadata.clone());
-        self.body.take_spec(Body::of(object));
+        self.body.kind_mut().take_spec(Body::of(object));
         let metadata = object.metadata();
         self.metadata.annotations.clone_from(&metadata.annotations);
         self.metadata.labels.clone_from(&metadata.labels);
@@ -233,18 +215,8 @@ impl Record {
     /// a pass writes.
     pub(crate) fn take_over(&mut self, now: Self) {
         self.metadata = now.metadata;
-        match (&mut self.body, &now.body) {
-            (Body::Volume { status, .. }, Body::Volume { status: now, .. }) => {
-                status.group_name.clone_from(&now.group_name);
-            }
-            (Body::Group { status, .. }, Body::Group { status: now, .. }) => {
-                status
-                    .last_snapshot_time
-                    .clone_from(&now.last_snapshot_time);
-            }
-            _ => {}
-        }
-        self.body.take_spec(now.body);
+        self.body.kind_mut().take_shared_status(&now.body);
+        self.body.kind_mut().take_spec(now.body);
         self.drumlin.file = now.drumlin.file;
         self.drumlin.line = now.drumlin.line;
         self.drumlin.orphan_since = now.drumlin.orphan_since;
@@ -253,7 +225,7 @@ impl Record {
 
     /// Returns true if a group selects this volume, by its name or its labels.
     pub(crate) fn wants(&self, volume: &Self) -> bool {
-        let Body::Group { spec, .. } = &self.body else {
+        let Body::Group(Of { spec, .. }) = &self.body else {
             return false;
         };
         if volume.kind != "Volume"
@@ -274,7 +246,7 @@ impl Record {
 
     /// Returns true if two groups may select the same volume.
     pub(crate) fn may_rival(&self, other: &Self) -> bool {
-        let (Body::Group { spec, .. }, Body::Group { spec: others, .. }) =
+        let (Body::Group(Of { spec, .. }), Body::Group(Of { spec: others, .. })) =
             (&self.body, &other.body)
         else {
             return false;
@@ -292,37 +264,13 @@ impl Record {
     /// The objects that it refers to by name: its source, its group, or its members.
     pub(crate) fn sources(&self) -> Vec<ObjectKey> {
         let namespace = self.key().namespace;
-        let named = |kind: &str, name: &String| ObjectKey {
+        let named = self.body.kind().references().into_iter();
+        let keys = named.map(|(kind, name)| ObjectKey {
             kind: kind.to_owned(),
             namespace: namespace.clone(),
-            name: name.clone(),
-        };
-        match &self.body {
-            Body::Volume { spec, .. } => {
-                let Some(source) = &spec.source else {
-                    return Vec::new();
-                };
-                let snapshot = source.snapshot_name.iter();
-                let volume = source.volume_name.iter();
-                let group = source.group_snapshot.iter().map(|member| &member.name);
-                let all = snapshot.map(|name| named("Snapshot", name));
-                let all = all.chain(volume.map(|name| named("Volume", name)));
-                all.chain(group.map(|name| named("GroupSnapshot", name)))
-                    .collect()
-            }
-            Body::Snapshot { spec, .. } => {
-                let volume = spec.source.volume_name.iter();
-                volume.map(|name| named("Volume", name)).collect()
-            }
-            Body::Group { spec, .. } => {
-                let members = spec.members.iter().flatten();
-                let volumes = members.filter(|member| member.kind == MemberKind::Volume);
-                volumes
-                    .map(|member| named("Volume", &member.name))
-                    .collect()
-            }
-            Body::GroupSnapshot { spec, .. } => vec![named("VolumeGroup", &spec.group_name)],
-        }
+            name: name.to_owned(),
+        });
+        keys.collect()
     }
 
     /// Returns true if the agent may have resources of it; if not, the record can simply be removed.
@@ -332,14 +280,7 @@ impl Record {
 
     /// The same, as far as its record shows.
     pub(crate) fn is_begun_here(&self) -> bool {
-        match &self.body {
-            Body::Volume { status, .. } => {
-                self.drumlin.create.is_some() || status.volume_handle.is_some()
-            }
-            Body::Snapshot { status, .. } => status.source_volume_handle.is_some(),
-            Body::Group { status, .. } => status.csi_name.is_some(),
-            Body::GroupSnapshot { status, .. } => !status.members.is_empty(),
-        }
+        self.body.kind().is_begun(&self.drumlin)
     }
 
     /// Sets the `Drifted` condition, or removes it if there is no drift.
@@ -350,7 +291,7 @@ impl Record {
             reason: "Drifted",
             message: message.clone().unwrap_or_default(),
         };
-        let (_, conditions) = self.body.status_mut().seen_mut();
+        let (_, conditions) = self.body.kind_mut().status_mut().seen_mut();
         let status = message.map(|_| "True");
         set(conditions, "Drifted", status, &verdict, generation);
     }
@@ -387,13 +328,7 @@ impl Record {
 
     /// The handle of its resource.
     pub(crate) fn handle(&self) -> Option<&str> {
-        let handle = match &self.body {
-            Body::Volume { status, .. } => &status.volume_handle,
-            Body::Snapshot { status, .. } => &status.snapshot_handle,
-            Body::Group { status, .. } => &status.group_handle,
-            Body::GroupSnapshot { status, .. } => &status.group_snapshot_handle,
-        };
-        handle.as_deref()
+        self.body.kind().handle()
     }
 
     /// Returns true if it comes from a file and its handle begins with another node name.
@@ -409,12 +344,7 @@ impl Record {
 
     /// The node that its manifest names.
     pub(crate) fn node(&self) -> Option<&str> {
-        match &self.body {
-            Body::Volume { spec, .. } => spec.node_name.as_deref(),
-            Body::Snapshot { spec, .. } => spec.node_name.as_deref(),
-            Body::Group { spec, .. } => spec.node_name.as_deref(),
-            Body::GroupSnapshot { spec, .. } => spec.node_name.as_deref(),
-        }
+        self.body.kind().node()
     }
 
     /// The deletion policy.
@@ -422,17 +352,12 @@ impl Record {
         if self.served().is_some_and(|served| served.is_kept) {
             return DeletionPolicy::Retain;
         }
-        match &self.body {
-            Body::Volume { spec, .. } => spec.deletion_policy,
-            Body::Snapshot { spec, .. } => spec.deletion_policy,
-            Body::Group { spec, .. } => spec.deletion_policy,
-            Body::GroupSnapshot { spec, .. } => spec.deletion_policy,
-        }
+        self.body.kind().deletion_policy()
     }
 
     /// The last failed call.
     pub(crate) fn last_operation(&mut self) -> &mut Option<LastOperation> {
-        self.body.status_mut().last_operation_mut()
+        self.body.kind_mut().status_mut().last_operation_mut()
     }
 
     /// Returns true if there is no work left: reconciled since its manifest changed, and ready or gone.
@@ -448,7 +373,7 @@ impl Record {
 
     /// The conditions belong to an earlier object; this one was not reconciled yet.
     pub(crate) fn unsettle(&mut self) {
-        *self.body.status_mut().seen_mut().0 = -1;
+        *self.body.kind_mut().status_mut().seen_mut().0 = -1;
     }
 
     /// Returns true if it is ready.
@@ -466,14 +391,14 @@ impl Record {
     }
 
     fn observed(&self) -> (i64, &Vec<Condition>) {
-        self.body.status().seen()
+        self.body.kind().status().seen()
     }
 
     /// Sets the conditions from a verdict; returns true if anything changed.
     pub(crate) fn judge(&mut self, verdict: &Verdict) -> bool {
         let before = self.clone();
         let generation = self.generation();
-        let (observed, conditions) = self.body.status_mut().seen_mut();
+        let (observed, conditions) = self.body.kind_mut().status_mut().seen_mut();
         *observed = generation;
         judge(conditions, verdict, generation);
         *self != before

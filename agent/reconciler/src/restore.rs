@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     Error,
-    record::{Body, Record},
+    record::{Body, Of, Record},
     store::{self, DIRECTORY},
 };
 
@@ -42,7 +42,7 @@ pub fn manifests(state_dir: &Path, key: &ObjectKey, suffix: &str) -> Result<Stri
     };
     restore.check_ready()?;
     match &record.body {
-        Body::GroupSnapshot { .. } => restore.group(),
+        Body::GroupSnapshot(_) => restore.group(),
         _ => restore.one(),
     }
 }
@@ -73,8 +73,8 @@ impl Restore<'_> {
     fn check_ready(&self) -> Result<(), Error> {
         let key = self.record.key();
         let is_ready = match &self.record.body {
-            Body::Snapshot { status, .. } => status.ready_to_use,
-            Body::GroupSnapshot { status, .. } => status.ready_to_use,
+            Body::Snapshot(Of { status, .. }) => status.ready_to_use,
+            Body::GroupSnapshot(Of { status, .. }) => status.ready_to_use,
             _ => return Err(Error::Restore(format!("{key}: is not a snapshot"))),
         };
         if is_ready && !self.record.is_absent() {
@@ -90,7 +90,7 @@ impl Restore<'_> {
 
     /// The manifests of all members, and of a group of them.
     fn group(&self) -> Result<String, Error> {
-        let Body::GroupSnapshot { spec, status } = &self.record.body else {
+        let Body::GroupSnapshot(Of { spec, status }) = &self.record.body else {
             return Ok(String::new());
         };
         let mut documents = Vec::new();
@@ -104,7 +104,7 @@ impl Restore<'_> {
         }
         let before = self.sibling("VolumeGroup", &spec.group_name);
         let before = before.and_then(|record| match &record.body {
-            Body::Group { spec, .. } => Some(&**spec),
+            Body::Group(Of { spec, .. }) => Some(&**spec),
             _ => None,
         });
         let count = u32::try_from(members.len()).unwrap_or(u32::MAX);
@@ -125,7 +125,7 @@ impl Restore<'_> {
 
     /// The manifest of one volume.
     fn one(&self) -> Result<String, Error> {
-        let Body::Snapshot { spec, status } = &self.record.body else {
+        let Body::Snapshot(Of { spec, status }) = &self.record.body else {
             return Ok(String::new());
         };
         let kept = Kept {
@@ -192,7 +192,7 @@ impl Restore<'_> {
         let before = Some(kept.name).filter(|_| kept.kind == MemberKind::Volume);
         let before = before.and_then(|name| self.sibling("Volume", name));
         let before = before.and_then(|record| match &record.body {
-            Body::Volume { spec, .. } => Some((record, &**spec)),
+            Body::Volume(Of { spec, .. }) => Some((record, &**spec)),
             _ => None,
         });
         let mut volume = if let Some((record, spec)) = before {
@@ -242,7 +242,7 @@ impl Restore<'_> {
         let mut groups = self.records.iter();
         let group = groups.find(|group| {
             let by_labels =
-                matches!(&group.body, Body::Group { spec, .. } if spec.selector.is_some());
+                matches!(&group.body, Body::Group(Of { spec, .. }) if spec.selector.is_some());
             by_labels && group.wants(volume)
         });
         group.map(|group| group.key().name)

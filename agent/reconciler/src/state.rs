@@ -23,7 +23,7 @@ use crate::{
     blocking::blocking,
     object_source::ObjectSource,
     queue::{Lane, Queue},
-    record::{Body, Record},
+    record::{Body, Of, Record},
     requests::Requests,
     store::Store,
 };
@@ -261,7 +261,7 @@ impl Shared {
             record.take_over(now);
             self.store.save(&record)?;
             let handle = |record: &Record| match &record.body {
-                Body::Volume { status, .. } => status.volume_handle.clone(),
+                Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
                 _ => None,
             };
             let is_made = handle(&record) != self.with(&key, handle).flatten();
@@ -372,12 +372,12 @@ impl Shared {
             return Vec::new();
         }
         let handle = self.with(key, |record| match &record.body {
-            Body::Volume { status, .. } => status.volume_handle.clone(),
+            Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
             _ => None,
         });
         let handle = handle.flatten();
         self.keys_of(|record| {
-            let Body::Group { spec, status } = &record.body else {
+            let Body::Group(Of { spec, status }) = &record.body else {
                 return false;
             };
             let mut members = spec.members.iter().flatten();

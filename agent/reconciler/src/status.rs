@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::{
     Error,
-    record::{Body, Record},
+    record::{Body, Of, Record},
     store::{self, DIRECTORY},
 };
 
@@ -122,28 +122,28 @@ fn row(record: &Record) -> Row {
     } = record.key();
     let text = |value: Option<&Quantity>| value.map(ToString::to_string).unwrap_or_default();
     let (capacity, mount, class, policy, handle) = match &record.body {
-        Body::Volume { spec, status } => (
+        Body::Volume(Of { spec, status }) => (
             text(status.capacity.as_ref()),
             status.mount_path.clone().unwrap_or_default(),
             status.device_class.clone().unwrap_or_default(),
             spec.deletion_policy,
             status.volume_handle.clone(),
         ),
-        Body::Snapshot { spec, status } => (
+        Body::Snapshot(Of { spec, status }) => (
             text(status.restore_size.as_ref()),
             String::new(),
             String::new(),
             spec.deletion_policy,
             status.snapshot_handle.clone(),
         ),
-        Body::Group { spec, status } => (
+        Body::Group(Of { spec, status }) => (
             String::new(),
             String::new(),
             String::new(),
             spec.deletion_policy,
             status.group_handle.clone(),
         ),
-        Body::GroupSnapshot { spec, status } => (
+        Body::GroupSnapshot(Of { spec, status }) => (
             total(&status.members),
             String::new(),
             String::new(),
@@ -177,8 +177,8 @@ fn row(record: &Record) -> Row {
         .to_owned(),
         handle: handle.unwrap_or_default(),
         group: match &record.body {
-            Body::Volume { status, .. } => status.group_name.clone(),
-            Body::GroupSnapshot { spec, .. } => Some(spec.group_name.clone()),
+            Body::Volume(Of { status, .. }) => status.group_name.clone(),
+            Body::GroupSnapshot(Of { spec, .. }) => Some(spec.group_name.clone()),
             _ => None,
         }
         .unwrap_or_default(),

@@ -15,7 +15,7 @@ use super::{
     cluster_cache::{Bound, CachedClaim, View},
     work::{Aspect, Job},
 };
-use crate::record::{Body, Record, State, Verdict, judge};
+use crate::record::{Body, Of, Record, State, Verdict, judge};
 
 /// The reason for an object without a node whose sources are on several nodes.
 const APART: &str = "MembersOnOtherNode";
@@ -164,7 +164,7 @@ impl View {
     pub(super) fn candidates(&self, record: &Record) -> Vec<Candidate> {
         let namespace = record.key().namespace;
         let mut names: Vec<String> = match &record.body {
-            Body::Group { spec, .. } => match (&spec.members, &spec.selector) {
+            Body::Group(Of { spec, .. }) => match (&spec.members, &spec.selector) {
                 (Some(members), _) => members
                     .iter()
                     .filter(|member| member.kind == MemberKind::PersistentVolumeClaim)
@@ -178,7 +178,7 @@ impl View {
                     .collect(),
                 (None, None) => Vec::new(),
             },
-            Body::Snapshot { spec, .. } => {
+            Body::Snapshot(Of { spec, .. }) => {
                 let claim = spec.source.persistent_volume_claim_name.iter();
                 claim.cloned().collect()
             }
@@ -231,7 +231,7 @@ impl View {
             let sources =
                 sources.filter_map(|source| self.seen(&source)?.node().map(str::to_owned));
             nodes.extend(sources);
-            if matches!(&record.body, Body::Group { spec, .. } if spec.selector.is_some())
+            if matches!(&record.body, Body::Group(Of { spec, .. }) if spec.selector.is_some())
                 && let Some(volumes) = self.objects.get("Volume")
             {
                 let namespace = record.key().namespace;
@@ -292,11 +292,12 @@ fn status(candidates: &[Candidate], conditions: &[Condition], generation: i64) -
 /// The condition of an object without a node.
 fn homeless(record: &Record) -> Verdict {
     let mut sources: Vec<String> = record.sources().iter().map(ToString::to_string).collect();
-    if let Body::Snapshot { spec, .. } = &record.body {
+    if let Body::Snapshot(Of { spec, .. }) = &record.body {
         let claim = spec.source.persistent_volume_claim_name.iter();
         sources.extend(claim.map(|name| format!("{} {name}", MemberKind::PersistentVolumeClaim)));
     }
-    let is_of_nothing = matches!(&record.body, Body::Volume { spec, .. } if spec.source.is_none());
+    let is_of_nothing =
+        matches!(&record.body, Body::Volume(Of { spec, .. }) if spec.source.is_none());
     let message = if is_of_nothing {
         "spec.nodeName is not set; set it to the node that shall hold the volume".to_owned()
     } else {

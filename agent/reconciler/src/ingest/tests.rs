@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 use tempfile::TempDir;
 
 use super::*;
-use crate::record::Body;
+use crate::record::{Body, Of};
 use drumlin_crd::ObjectKey;
 
 use crate::{
@@ -34,7 +34,7 @@ fn write(directory: &TempDir, text: &str) {
 fn begin_all(engine: &Engine) {
     for key in engine.shared.keys() {
         let mut record = engine.shared.record(&key).unwrap();
-        let Body::Volume { status, .. } = &mut record.body else {
+        let Body::Volume(Of { status, .. }) = &mut record.body else {
             panic!("{key} is no volume");
         };
         status.volume_handle = Some(key.name.clone());

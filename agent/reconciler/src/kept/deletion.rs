@@ -15,7 +15,7 @@ use super::{BothSides, failed, kind, size, whose};
 use crate::{
     Error,
     client::{PATIENCE, call},
-    kinds::moment,
+    inventory::rfc3339,
     record::Record,
     requests::{Requests, Word},
 };
@@ -80,7 +80,7 @@ impl Deletion {
     }
 
     fn line(&self, object: &InventoryObject) -> String {
-        let made = object.creation_time.as_ref().and_then(moment);
+        let made = object.creation_time.as_ref().and_then(rfc3339);
         let whose = match whose(object).as_str() {
             "" => String::new(),
             owner => format!(", owned by {owner}"),

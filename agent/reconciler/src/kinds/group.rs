@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     client::{Failure, PATIENCE, call},
-    record::{Body, Verdict},
+    record::{Body, Of, Verdict},
 };
 
 impl Pass<'_> {
@@ -45,14 +45,14 @@ impl Pass<'_> {
 
     pub(super) fn group_parts(&self) -> (&VolumeGroupSpec, &VolumeGroupStatus) {
         match &self.record.body {
-            Body::Group { spec, status } => (spec, status),
+            Body::Group(Of { spec, status }) => (spec, status),
             _ => unreachable!("a group's pass has a group's record"),
         }
     }
 
     pub(super) fn group_status_mut(&mut self) -> &mut VolumeGroupStatus {
         match &mut self.record.body {
-            Body::Group { status, .. } => status,
+            Body::Group(Of { status, .. }) => status,
             _ => unreachable!("a group's pass has a group's record"),
         }
     }

@@ -10,7 +10,7 @@ use tonic::Code;
 use super::{Halt, Pass, ready, stalled, waiting};
 use crate::{
     client::Failure,
-    record::{Body, Record, Verdict},
+    record::{Body, Of, Record, Verdict},
 };
 
 /// The states of a member.
@@ -32,7 +32,7 @@ pub(crate) mod state {
 impl Pass<'_> {
     /// The members that a group's manifest selects, with the state of each.
     pub(super) fn wanted_members(&self, group: &Record) -> Vec<MemberStatus> {
-        let Body::Group { spec, .. } = &group.body else {
+        let Body::Group(Of { spec, .. }) = &group.body else {
             return Vec::new();
         };
         let wanted = match &spec.members {
@@ -109,7 +109,7 @@ impl Pass<'_> {
         let own = group.key();
         let node = &self.agent.node;
         let keys = self.shared.keys_of(|other| {
-            matches!(other.body, Body::Group { .. })
+            matches!(other.body, Body::Group(_))
                 && other.metadata.namespace == group.metadata.namespace
                 && !other.is_absent()
                 && other.drumlin.orphan_since.is_none()
@@ -151,7 +151,7 @@ impl Pass<'_> {
             return member(state::PENDING, "volume is being deleted".to_owned(), None);
         }
         let handle = match &volume.body {
-            Body::Volume { status, .. } => status.volume_handle.as_ref(),
+            Body::Volume(Of { status, .. }) => status.volume_handle.as_ref(),
             _ => None,
         };
         let mut rivals = rivals.iter().filter(|rival| rival.wants(&volume));
@@ -167,7 +167,7 @@ impl Pass<'_> {
 
     /// Returns true if a group has exactly the members that its manifest selects, by the present state of its volumes.
     pub(super) fn has_wanted_members(&self, group: &Record) -> bool {
-        let Body::Group { status, .. } = &group.body else {
+        let Body::Group(Of { status, .. }) = &group.body else {
             return false;
         };
         let wanted = self.wanted_members(group);
@@ -178,7 +178,7 @@ impl Pass<'_> {
 
     /// Returns true if members may have to be added or removed, by the present state of its volumes.
     pub(crate) fn may_change_members(&self, group: &Record) -> bool {
-        let Body::Group { status, .. } = &group.body else {
+        let Body::Group(Of { status, .. }) = &group.body else {
             return false;
         };
         let leaving = self.volumes_on_their_way_out();
@@ -198,7 +198,7 @@ impl Pass<'_> {
         }
         let is_wanted = |record: &Record| self.record.wants(record);
         let handle = |record: &Record| match &record.body {
-            Body::Volume { status, .. } => status.volume_handle.clone(),
+            Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
             _ => None,
         };
         let keys = self.shared.keys_of(is_wanted);
@@ -255,7 +255,7 @@ impl Pass<'_> {
     fn volumes_on_their_way_out(&self) -> HashSet<String> {
         let keys = self.shared.keys_of(Record::is_absent);
         let handle = |record: &Record| match &record.body {
-            Body::Volume { status, .. } => status.volume_handle.clone(),
+            Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
             _ => None,
         };
         let handles = keys.iter().map(|key| self.shared.with(key, handle));
@@ -326,7 +326,7 @@ impl Pass<'_> {
     pub(super) fn tell_volumes(&self, inside: &[String]) {
         let own = self.record.key();
         let group = |record: &Record| {
-            let Body::Volume { status, .. } = &record.body else {
+            let Body::Volume(Of { status, .. }) = &record.body else {
                 return None;
             };
             let handle = status.volume_handle.as_ref();
@@ -340,7 +340,7 @@ impl Pass<'_> {
             let told = self.shared.edit(&key, |record| {
                 let name = group(record);
                 match (&mut record.body, name) {
-                    (Body::Volume { status, .. }, Some(name)) => {
+                    (Body::Volume(Of { status, .. }), Some(name)) => {
                         status.group_name = name;
                         true
                     }
@@ -357,7 +357,7 @@ impl Pass<'_> {
     fn name_of(&self, id: &str) -> String {
         let namespace = self.record.key().namespace;
         let keys = self.shared.keys_of(|record| {
-            let is_it = matches!(&record.body, Body::Volume { status, .. }
+            let is_it = matches!(&record.body, Body::Volume(Of { status, .. })
                 if status.volume_handle.as_deref() == Some(id));
             is_it && record.key().namespace == namespace
         });

@@ -13,16 +13,11 @@ use drumlin_proto::csi::v1::{
 use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
-use super::{
-    Halt, Pass, blocked, gone, ready,
-    snapshot::moment,
-    stalled,
-    volume::{is_refusal, size},
-    waiting,
-};
+use super::{Halt, Pass, blocked, gone, ready, stalled, volume::is_refusal, waiting};
 use crate::{
     client::{Failure, PATIENCE, call},
-    record::{Body, Verdict},
+    inventory::{rfc3339, size},
+    record::{Body, Of, Verdict},
 };
 
 impl Pass<'_> {
@@ -61,14 +56,14 @@ impl Pass<'_> {
 
     fn together(&self) -> (&GroupSnapshotSpec, &GroupSnapshotStatus) {
         match &self.record.body {
-            Body::GroupSnapshot { spec, status } => (spec, status),
+            Body::GroupSnapshot(Of { spec, status }) => (spec, status),
             _ => unreachable!("a group snapshot's pass has a group snapshot's record"),
         }
     }
 
     fn together_mut(&mut self) -> &mut GroupSnapshotStatus {
         match &mut self.record.body {
-            Body::GroupSnapshot { status, .. } => status,
+            Body::GroupSnapshot(Of { status, .. }) => status,
             _ => unreachable!("a group snapshot's pass has a group snapshot's record"),
         }
     }
@@ -92,7 +87,7 @@ impl Pass<'_> {
         if !self.has_wanted_members(&group) {
             return Err(missing("has a membership change pending"));
         }
-        let Body::Group { status, .. } = &group.body else {
+        let Body::Group(Of { status, .. }) = &group.body else {
             return Err(missing("does not exist"));
         };
         let members = status.members.iter().filter_map(|member| {
@@ -201,7 +196,7 @@ impl Pass<'_> {
         }
         status.member_count = u32::try_from(status.members.len()).unwrap_or(u32::MAX);
         status.group_snapshot_handle = Some(taken.group_snapshot_id.clone());
-        status.creation_time = taken.creation_time.as_ref().and_then(moment);
+        status.creation_time = taken.creation_time.as_ref().and_then(rfc3339);
         status.ready_to_use = taken.ready_to_use;
     }
 
@@ -211,7 +206,7 @@ impl Pass<'_> {
         let Some(group) = self.sibling("VolumeGroup", &spec.group_name) else {
             return;
         };
-        if let Body::Group { status: now, .. } = &group.body {
+        if let Body::Group(Of { status: now, .. }) = &group.body {
             let has = now.members.iter();
             let has = has.filter_map(|member| member.volume_handle.as_ref());
             let shown = status.members.iter().map(|member| &member.volume_handle);
@@ -226,7 +221,7 @@ impl Pass<'_> {
         let told = self
             .shared
             .edit(&group.key(), |record| match &mut record.body {
-                Body::Group { status, .. }
+                Body::Group(Of { status, .. })
                     if status.last_snapshot_time.as_ref().and_then(instant) < instant(&time) =>
                 {
                     status.last_snapshot_time = Some(time);

@@ -14,7 +14,6 @@ mod state_lost;
 pub(crate) mod volume;
 
 pub(crate) use host_mount::Confined;
-pub(crate) use snapshot::moment;
 pub(crate) use state_lost::{is_held, retained, without_policy};
 
 use std::collections::BTreeMap;

@@ -1,20 +1,14 @@
 //! Kind `Snapshot`: created once, and deleted.
 
-use std::time::{Duration, SystemTime};
-
 use drumlin_crd::{DeletionPolicy, Quantity, SnapshotStatus, names};
 use drumlin_proto::csi::v1;
-use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
-use super::{
-    Halt, Pass, blocked, gone, ready, stalled,
-    volume::{is_refusal, size},
-    waiting,
-};
+use super::{Halt, Pass, blocked, gone, ready, stalled, volume::is_refusal, waiting};
 use crate::{
     client::{PATIENCE, call},
-    record::{Body, Record, Verdict},
+    inventory::{rfc3339, size},
+    record::{Body, Of, Record, Verdict},
 };
 
 impl Pass<'_> {
@@ -56,21 +50,21 @@ impl Pass<'_> {
 
     fn snapshot_status(&self) -> &SnapshotStatus {
         match &self.record.body {
-            Body::Snapshot { status, .. } => status,
+            Body::Snapshot(Of { status, .. }) => status,
             _ => unreachable!("a snapshot's pass has a snapshot's record"),
         }
     }
 
     fn snapshot_status_mut(&mut self) -> &mut SnapshotStatus {
         match &mut self.record.body {
-            Body::Snapshot { status, .. } => status,
+            Body::Snapshot(Of { status, .. }) => status,
             _ => unreachable!("a snapshot's pass has a snapshot's record"),
         }
     }
 
     /// The source volume: resolved once, and then fixed.
     fn source_handle(&self) -> Result<String, Halt> {
-        let Body::Snapshot { spec, status } = &self.record.body else {
+        let Body::Snapshot(Of { spec, status }) = &self.record.body else {
             return Err(stalled("Unsupported", "not a snapshot".to_owned()));
         };
         if let Some(handle) = &status.source_volume_handle {
@@ -127,7 +121,7 @@ impl Pass<'_> {
     /// Blocks the deletion while a volume is being restored from the snapshot.
     pub(super) fn no_restore_is_running(&self) -> Result<(), Halt> {
         let is_running = |record: &&Record| {
-            matches!(&record.body, Body::Volume { status, .. }
+            matches!(&record.body, Body::Volume(Of { status, .. })
                 if record.drumlin.create.is_some() && status.volume_handle.is_none())
         };
         let restores = self.shared.dependants(&self.record.key());
@@ -158,7 +152,7 @@ impl Pass<'_> {
             self.save("snapshot.create.intended")?;
         }
         let mut parameters = match &self.record.body {
-            Body::Snapshot { spec, .. } => spec.parameters.clone(),
+            Body::Snapshot(Of { spec, .. }) => spec.parameters.clone(),
             _ => std::collections::BTreeMap::new(),
         };
         parameters.extend(self.owner());
@@ -192,7 +186,7 @@ impl Pass<'_> {
         let status = self.snapshot_status_mut();
         status.snapshot_handle = Some(snapshot.snapshot_id);
         status.restore_size = Some(size(snapshot.size_bytes));
-        status.creation_time = snapshot.creation_time.as_ref().and_then(moment);
+        status.creation_time = snapshot.creation_time.as_ref().and_then(rfc3339);
         status.ready_to_use = snapshot.ready_to_use;
         self.record.is_found();
         self.save("snapshot.create.recorded")?;
@@ -253,12 +247,4 @@ impl Pass<'_> {
         }
         Ok(gone(policy))
     }
-}
-
-/// A timestamp in RFC 3339, as Kubernetes writes it.
-pub(crate) fn moment(time: &prost_types::Timestamp) -> Option<String> {
-    let seconds = u64::try_from(time.seconds).ok()?;
-    let nanoseconds = u32::try_from(time.nanos).ok()?;
-    let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds);
-    Timestamp::try_from(time).ok().map(|time| time.to_string())
 }

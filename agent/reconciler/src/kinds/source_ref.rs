@@ -3,7 +3,7 @@
 use drumlin_crd::{GroupSnapshotMember, Quantity};
 
 use super::{Halt, Pass, group_snapshot, stalled, waiting};
-use crate::record::{Body, CreateIntent};
+use crate::record::{Body, CreateIntent, Of};
 
 impl Pass<'_> {
     /// The arguments of `CreateVolume`, fixed for every retry.
@@ -65,7 +65,7 @@ impl Pass<'_> {
             return Err(missing("is not ready"));
         }
         match &volume.body {
-            Body::Volume { status, .. } => status
+            Body::Volume(Of { status, .. }) => status
                 .volume_handle
                 .clone()
                 .ok_or_else(|| missing("does not exist")),
@@ -85,7 +85,7 @@ impl Pass<'_> {
         let record = self.sibling("GroupSnapshot", name);
         let record = record.ok_or_else(|| missing("does not exist"))?;
         let status = match &record.body {
-            Body::GroupSnapshot { status, .. } if status.ready_to_use => status,
+            Body::GroupSnapshot(Of { status, .. }) if status.ready_to_use => status,
             _ => return Err(missing("is not ready")),
         };
         // Its members never change.
@@ -113,7 +113,7 @@ impl Pass<'_> {
             .sibling("Snapshot", name)
             .ok_or_else(|| missing("does not exist"))?;
         match &snapshot.body {
-            Body::Snapshot { status, .. } if status.ready_to_use => {
+            Body::Snapshot(Of { status, .. }) if status.ready_to_use => {
                 let size = status
                     .restore_size
                     .as_ref()

@@ -1,15 +1,15 @@
 //! Adopts the existing resource of an object without a record: the state was lost, the disk comes from another host, or
 //! an administrator has assigned it the resource of another object. No new resource is created in its place.
 
-use drumlin_crd::{MemberKind, MemberSnapshot, ObjectKey, names};
+use drumlin_crd::{ObjectKey, names};
 use drumlin_proto::drumlin::v1::{InventoryObject, SetOwnerRequest};
 use tonic::Code;
 
-use super::{Halt, Pass, snapshot::moment, stalled, volume::size, waiting};
+use super::{Halt, Pass, stalled, waiting};
 use crate::{
     blocking::blocking,
-    inventory::{Inventory, kind_of, label, owner},
-    record::{Body, Record, State, Verdict},
+    inventory::{Inventory, kind_of, label},
+    record::{Record, State, Verdict},
 };
 
 /// Maximum number of attempts when a found resource changes before it is read again.
@@ -185,39 +185,8 @@ impl Pass<'_> {
     ) -> Result<(), Halt> {
         self.check_adoption(object).await?;
         self.add_finalizer().await?;
-        let (id, name) = (Some(object.object_id.clone()), Some(object.name.clone()));
-        let size = size(object.size_bytes);
-        let created = object.creation_time.as_ref().and_then(moment);
-        let is_well = object.problem.is_empty();
-        match &mut self.record.body {
-            Body::Volume { status, .. } => {
-                status.volume_handle = id;
-                status.csi_name = name;
-                status.capacity = Some(size);
-            }
-            Body::Snapshot { status, .. } => {
-                status.snapshot_handle = id;
-                status.csi_name = name;
-                status.restore_size = Some(size);
-                status.creation_time = created;
-                status.ready_to_use = is_well;
-                let source = object.volume_ids.first();
-                status.source_volume_handle = Some(source.cloned().unwrap_or_default());
-            }
-            Body::Group { status, .. } => {
-                status.group_handle = id;
-                status.csi_name = name;
-            }
-            Body::GroupSnapshot { status, .. } => {
-                status.members = members(object, inventory);
-                status.member_count = u32::try_from(status.members.len()).unwrap_or(u32::MAX);
-                status.group_snapshot_handle = id;
-                status.csi_name = name;
-                status.creation_time = created;
-                // Whether it is complete is checked next.
-                status.ready_to_use = true;
-            }
-        }
+        let body = self.record.body.kind_mut();
+        body.take_resource(object, inventory);
         self.is_doubted = true;
         self.record.is_found();
         self.record.drumlin.owner_unset = true;
@@ -353,40 +322,4 @@ pub(crate) fn retained(kind: &str) -> &'static str {
 pub(crate) fn is_held(reason: &str) -> bool {
     const REASONS: [&str; 4] = ["Retained", "OwnedBy", "Ambiguous", "Adoption"];
     REASONS.iter().any(|held| reason.starts_with(held))
-}
-
-/// The members of a group snapshot, each named after the owner of its volume.
-fn members(object: &InventoryObject, inventory: &Inventory) -> Vec<MemberSnapshot> {
-    let member = |volume: &String| {
-        let of_it = |found: &&InventoryObject| {
-            found.group_snapshot_id == object.object_id && found.volume_ids.contains(volume)
-        };
-        let snapshot = inventory.iter().find(of_it);
-        let (kind, name) = inventory.get(volume).map_or_else(
-            || (MemberKind::Volume, String::new()),
-            |volume| match owner(volume) {
-                Some(owner) => (MemberKind::Volume, owner.name),
-                None => claim_of(volume),
-            },
-        );
-        MemberSnapshot {
-            kind: kind.to_string(),
-            name,
-            volume_handle: volume.clone(),
-            snapshot_handle: snapshot.map(|found| found.object_id.clone()),
-            restore_size: snapshot.map(|found| size(found.size_bytes)),
-            ready_to_use: snapshot.is_some_and(|found| found.problem.is_empty()),
-        }
-    };
-    let mut members: Vec<MemberSnapshot> = object.volume_ids.iter().map(member).collect();
-    members.sort_by(|one, other| (&one.kind, &one.name).cmp(&(&other.kind, &other.name)));
-    members
-}
-
-/// The claim that a provisioner created a volume for.
-fn claim_of(volume: &InventoryObject) -> (MemberKind, String) {
-    match label(volume, names::CLAIM) {
-        Some(claim) => (MemberKind::PersistentVolumeClaim, claim.to_owned()),
-        None => (MemberKind::Volume, String::new()),
-    }
 }

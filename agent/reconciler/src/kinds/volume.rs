@@ -11,7 +11,8 @@ use tonic::Code;
 use super::{Halt, Pass, ready, stalled};
 use crate::{
     client::{Failure, PATIENCE, call},
-    record::{Body, CreateIntent, Record, Verdict},
+    inventory::size,
+    record::{Body, CreateIntent, Of, Record, Verdict},
 };
 
 impl Pass<'_> {
@@ -54,7 +55,7 @@ impl Pass<'_> {
 
     pub(super) fn status_mut(&mut self) -> &mut VolumeStatus {
         match &mut self.record.body {
-            Body::Volume { status, .. } => status,
+            Body::Volume(Of { status, .. }) => status,
             _ => unreachable!("a volume's pass has a volume's record"),
         }
     }
@@ -367,15 +368,10 @@ pub(super) fn is_refusal(code: Code) -> bool {
     )
 }
 
-/// Converts a size of the CSI protocol.
-pub(crate) fn size(bytes: i64) -> Quantity {
-    Quantity::from_bytes(bytes.max(0).unsigned_abs())
-}
-
 /// Spec and status of a volume's record.
 fn volume_parts(record: &Record) -> (&VolumeSpec, &VolumeStatus) {
     match &record.body {
-        Body::Volume { spec, status } => (spec, status),
+        Body::Volume(Of { spec, status }) => (spec, status),
         _ => unreachable!("a volume's pass has a volume's record"),
     }
 }

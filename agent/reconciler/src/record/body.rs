@@ -1,105 +1,129 @@
 //! Spec and status of an object, by kind.
 
-use drumlin_crd::{
-    GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotSpec, SnapshotStatus,
-    VolumeGroupSpec, VolumeGroupStatus, VolumeSpec, VolumeStatus,
-};
-use serde::{Deserialize, Serialize};
+use std::fmt::Debug;
 
-/// Spec and status of one kind.
+use drumlin_crd::{
+    DeletionPolicy, GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotSpec,
+    SnapshotStatus, VolumeGroupSpec, VolumeGroupStatus, VolumeSpec, VolumeStatus,
+};
+use drumlin_proto::drumlin::v1::InventoryObject;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::Book;
+use crate::inventory::Inventory;
+
+/// Spec and status of one object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Body {
     /// Of a volume.
-    Volume {
-        spec: Box<VolumeSpec>,
-        #[serde(default)]
-        status: Box<VolumeStatus>,
-    },
+    Volume(Of<VolumeSpec, VolumeStatus>),
     /// Of a snapshot.
-    Snapshot {
-        spec: Box<SnapshotSpec>,
-        #[serde(default)]
-        status: Box<SnapshotStatus>,
-    },
+    Snapshot(Of<SnapshotSpec, SnapshotStatus>),
     /// Of a group snapshot.
-    GroupSnapshot {
-        spec: Box<GroupSnapshotSpec>,
-        #[serde(default)]
-        status: Box<GroupSnapshotStatus>,
-    },
+    GroupSnapshot(Of<GroupSnapshotSpec, GroupSnapshotStatus>),
     /// Of a group.
-    Group {
-        spec: Box<VolumeGroupSpec>,
-        #[serde(default)]
-        status: Box<VolumeGroupStatus>,
-    },
+    Group(Of<VolumeGroupSpec, VolumeGroupStatus>),
+}
+
+/// Spec and status of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Of<S, T: Default> {
+    pub(crate) spec: Box<S>,
+    #[serde(default)]
+    pub(crate) status: Box<T>,
+}
+
+/// What differs between the kinds; a file beside this one for each.
+pub(crate) trait ObjectBody: Debug {
+    /// The status, as far as it is the same for all kinds.
+    fn status(&self) -> &dyn Observed;
+
+    /// The same, mutable.
+    fn status_mut(&mut self) -> &mut dyn Observed;
+
+    /// The node that the manifest names.
+    fn node(&self) -> Option<&str>;
+
+    /// The deletion policy of the manifest.
+    fn deletion_policy(&self) -> DeletionPolicy;
+
+    /// The object with this spec.
+    fn object(&self, metadata: ObjectMeta) -> Object;
+
+    /// Returns true if the object has this spec.
+    fn is_spec_of(&self, object: &Object) -> bool;
+
+    /// Takes over the spec of another body of the same kind.
+    fn take_spec(&mut self, other: Body);
+
+    /// Takes over the parts of the status that other objects write.
+    fn take_shared_status(&mut self, _now: &Body) {}
+
+    /// Kind and name of the objects that it refers to: its source, its group, or its members.
+    fn references(&self) -> Vec<(&'static str, &str)>;
+
+    /// The handle of its resource.
+    fn handle(&self) -> Option<&str>;
+
+    /// Returns true if the agent may have resources of it.
+    fn is_begun(&self, book: &Book) -> bool;
+
+    /// Restores the status from what the API server has.
+    fn recall(&mut self, status: &Value, book: &mut Book);
+
+    /// Takes an existing resource for the one of the object.
+    fn take_resource(&mut self, resource: &InventoryObject, inventory: &Inventory);
+}
+
+impl<S, T: Default> Of<S, T> {
+    /// Of a new object, with an empty status.
+    fn new(spec: S) -> Self {
+        Self {
+            spec: Box::new(spec),
+            status: Box::default(),
+        }
+    }
+
+    /// Reads a status; one that cannot be read is empty.
+    pub(super) fn read_status(&mut self, status: &Value)
+    where
+        T: DeserializeOwned,
+    {
+        *self.status = T::deserialize(status).unwrap_or_default();
+    }
 }
 
 impl Body {
     /// The body of a new object, with an empty status.
     pub(crate) fn of(object: &Object) -> Self {
         match object {
-            Object::Volume(object) => Self::Volume {
-                spec: Box::new(object.spec.clone()),
-                status: Box::default(),
-            },
-            Object::Snapshot(object) => Self::Snapshot {
-                spec: Box::new(object.spec.clone()),
-                status: Box::default(),
-            },
-            Object::Group(object) => Self::Group {
-                spec: Box::new(object.spec.clone()),
-                status: Box::default(),
-            },
-            Object::GroupSnapshot(object) => Self::GroupSnapshot {
-                spec: Box::new(object.spec.clone()),
-                status: Box::default(),
-            },
+            Object::Volume(object) => Self::Volume(Of::new(object.spec.clone())),
+            Object::Snapshot(object) => Self::Snapshot(Of::new(object.spec.clone())),
+            Object::Group(object) => Self::Group(Of::new(object.spec.clone())),
+            Object::GroupSnapshot(object) => Self::GroupSnapshot(Of::new(object.spec.clone())),
         }
     }
 
-    /// Returns true if the specs are equal.
-    pub(super) fn wants_as(&self, object: &Object) -> bool {
-        match (self, object) {
-            (Self::Volume { spec, .. }, Object::Volume(object)) => **spec == object.spec,
-            (Self::Snapshot { spec, .. }, Object::Snapshot(object)) => **spec == object.spec,
-            (Self::Group { spec, .. }, Object::Group(object)) => **spec == object.spec,
-            (Self::GroupSnapshot { spec, .. }, Object::GroupSnapshot(object)) => {
-                **spec == object.spec
-            }
-            _ => false,
-        }
-    }
-
-    /// Takes over the spec of another body; the kind, which is part of the key, is the same.
-    pub(crate) fn take_spec(&mut self, other: Self) {
-        match (self, other) {
-            (Self::Volume { spec, .. }, Self::Volume { spec: now, .. }) => *spec = now,
-            (Self::Snapshot { spec, .. }, Self::Snapshot { spec: now, .. }) => *spec = now,
-            (Self::Group { spec, .. }, Self::Group { spec: now, .. }) => *spec = now,
-            (Self::GroupSnapshot { spec, .. }, Self::GroupSnapshot { spec: now, .. }) => {
-                *spec = now;
-            }
-            _ => {}
-        }
-    }
-
-    pub(super) fn status(&self) -> &dyn Observed {
+    /// What differs between the kinds.
+    pub(crate) fn kind(&self) -> &dyn ObjectBody {
         match self {
-            Self::Volume { status, .. } => &**status,
-            Self::Snapshot { status, .. } => &**status,
-            Self::Group { status, .. } => &**status,
-            Self::GroupSnapshot { status, .. } => &**status,
+            Self::Volume(body) => body,
+            Self::Snapshot(body) => body,
+            Self::Group(body) => body,
+            Self::GroupSnapshot(body) => body,
         }
     }
 
-    pub(super) fn status_mut(&mut self) -> &mut dyn Observed {
+    /// The same, mutable.
+    pub(crate) fn kind_mut(&mut self) -> &mut dyn ObjectBody {
         match self {
-            Self::Volume { status, .. } => &mut **status,
-            Self::Snapshot { status, .. } => &mut **status,
-            Self::Group { status, .. } => &mut **status,
-            Self::GroupSnapshot { status, .. } => &mut **status,
+            Self::Volume(body) => body,
+            Self::Snapshot(body) => body,
+            Self::Group(body) => body,
+            Self::GroupSnapshot(body) => body,
         }
     }
 }

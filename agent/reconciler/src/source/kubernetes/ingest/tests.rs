@@ -10,7 +10,7 @@ use crate::{
     Hooks,
     client::{Agent, Client},
     kinds::Pass,
-    record::Body,
+    record::{Body, Of},
     source::kubernetes::fake_api_server::{Answer, Fake},
     state::Shared,
     store::Store,
@@ -30,7 +30,7 @@ fn engine(directory: &TempDir, uid: &str, generation: i64) -> Engine {
         ..Served::default()
     };
     let mut record = Record::of_server(&parsed, served);
-    if let Body::Volume { status, .. } = &mut record.body {
+    if let Body::Volume(Of { status, .. }) = &mut record.body {
         status.volume_handle = Some("node-a/fast/1".to_owned());
     }
     shared.put(&record).unwrap();
