@@ -17,6 +17,7 @@ mod locks;
 mod lookup;
 mod mutable_parameters;
 mod node_publish;
+mod operations;
 mod pagination;
 mod parameters;
 mod publish_unstaged;
@@ -31,11 +32,6 @@ mod tasks;
 mod volume;
 mod volume_group;
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
-
 pub use adoption::adoption;
 pub use capacity::CapacityQuery;
 pub use class::{Class, Classes};
@@ -43,6 +39,7 @@ pub use controller_publish::PublishController;
 pub use group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use inventory::{Inventory, Object};
 pub use node_publish::PublishVolume;
+pub use operations::{OnGroupDelete, Operations, Settings};
 pub use pagination::{Listing, PageRequest};
 pub use reclaim::Reclaimed;
 pub use rollback::RollBack;
@@ -52,198 +49,3 @@ pub use stats::{Usage, VolumeStats};
 pub use target_path::{Target, TargetCleanup};
 pub use volume::{Condition, CreateVolume, Source, Volume};
 pub use volume_group::{CreateVolumeGroup, VolumeGroup};
-
-use crate::types::{ClassName, ImageId, NodeName};
-use locks::{LockMode, Locks};
-use recovery::RecoveryTime;
-use tasks::Tasks;
-
-/// Settings of the agent.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// This node's name.
-    pub node: NodeName,
-    /// True if the controller must publish a volume before the node may stage or publish it.
-    pub attach: bool,
-    /// Maximum number of volumes published to the node at a time; enforced when `attach` is set.
-    pub max_volumes: Option<u32>,
-    /// What happens to the members of a group that is deleted.
-    pub on_group_delete: OnGroupDelete,
-}
-
-/// What happens to the members of a group that is deleted (volumegroup, `DeleteVolumeGroup`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnGroupDelete {
-    /// The members are kept, in no group.
-    #[default]
-    Unlink,
-    /// A group that has members is not deleted.
-    Refuse,
-    /// The members are deleted with the group.
-    Cascade,
-}
-
-/// The operations of one agent, over all its classes.
-#[derive(Debug)]
-pub struct Operations {
-    settings: Settings,
-    classes: Classes,
-    changes: Tasks,
-    /// The volumes whose stats are being read.
-    measuring: Locks,
-    publishing: tokio::sync::Mutex<()>,
-    /// Serializes changes of group memberships, so that no volume joins two groups at the same time.
-    grouping: tokio::sync::Mutex<()>,
-    /// The classes that could not be read at start: their recovery is still pending.
-    unrecovered: Mutex<BTreeSet<ClassName>>,
-    /// The problems that the last check of the classes found: each is logged once, not at every check.
-    trouble: Mutex<Vec<String>>,
-}
-
-impl Operations {
-    /// Operations over `classes`. Call [`Operations::recover`] before the first change.
-    pub fn new(settings: Settings, classes: Classes) -> Arc<Self> {
-        Arc::new(Self {
-            settings,
-            changes: Tasks::new(classes.iter().cloned().collect()),
-            classes,
-            measuring: Locks::default(),
-            publishing: tokio::sync::Mutex::default(),
-            grouping: tokio::sync::Mutex::default(),
-            unrecovered: Mutex::default(),
-            trouble: Mutex::default(),
-        })
-    }
-
-    /// The settings of the agent.
-    pub fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Recovery: completes or undoes the interrupted operations of an earlier agent, in every class that can be read.
-    /// A class that cannot be read is reported by [`Operations::probe`] and recovered once it is available again.
-    pub async fn recover(self: &Arc<Self>) {
-        let mut readable = Vec::new();
-        for class in self.classes.iter() {
-            match self.recover_class(class).await {
-                Ok(()) => readable.push(class),
-                Err(error) => self.recover_later(class, &error),
-            }
-        }
-        // In a second pass, because the volumes of a group may be in several classes.
-        for class in readable {
-            if let Err(error) = self.recover_groups(class, RecoveryTime::Start).await {
-                self.recover_later(class, &error);
-            }
-        }
-    }
-
-    async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
-        class.backend.recover().await?;
-        self.end_deletions(class).await
-    }
-
-    /// Resumes interrupted deletions.
-    async fn end_deletions(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
-        for id in class.backend.deleting().await? {
-            self.end_deletion(class, id);
-        }
-        Ok(())
-    }
-
-    fn recover_later(&self, class: &Class, error: &crate::Error) {
-        tracing::warn!(class = %class.name, error = %error.chain(), "class unavailable");
-        self.unrecovered().insert(class.name.clone());
-    }
-
-    fn unrecovered(&self) -> MutexGuard<'_, BTreeSet<ClassName>> {
-        let locked = self.unrecovered.lock();
-        locked.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Recovers, once, a class that could not be read at start and is available now.
-    fn recover_now(self: &Arc<Self>, class: &Class) {
-        if !self.unrecovered().remove(&class.name) {
-            return;
-        }
-        let (this, class) = (Arc::clone(self), class.clone());
-        tokio::spawn(async move {
-            if let Err(error) = this.recover_class(&class).await {
-                return this.recover_later(&class, &error);
-            }
-            // Interrupted group operations of other classes may have been waiting for volumes of this one.
-            for class in this.classes.iter() {
-                if let Err(error) = this.recover_groups(class, RecoveryTime::Later).await {
-                    this.recover_later(class, &error);
-                }
-            }
-        });
-    }
-
-    /// Resumes an interrupted deletion in the background, as it may take long.
-    fn end_deletion(self: &Arc<Self>, class: &Class, id: ImageId) {
-        let (this, class) = (Arc::clone(self), class.clone());
-        tokio::spawn(async move {
-            let delete = async move {
-                tracing::warn!(class = %class.name, image = %id, "resuming interrupted deletion");
-                class.backend.end_deletion(id).await
-            };
-            let ended = this
-                .changes
-                .run(vec![LockMode::Exclusive(id)], delete)
-                .await;
-            // Busy: another operation is already working on it.
-            if let Err(error) = ended
-                && error.kind() != crate::Kind::Busy
-            {
-                // The original caller repeats its call.
-                tracing::warn!(image = %id, error = %error.chain(), "interrupted deletion not completed");
-            }
-        });
-    }
-
-    /// Checks that every class can be read and written.
-    ///
-    /// # Errors
-    /// [`crate::Kind::Precondition`] naming each unavailable class and its problem.
-    pub async fn probe(self: &Arc<Self>) -> crate::Result<()> {
-        let mut problems = Vec::new();
-        for class in self.classes.iter() {
-            match class.backend.check().await {
-                Ok(()) => {
-                    self.recover_now(class);
-                    // An LVM command may have been killed while this process continued.
-                    if let Err(error) = self.end_deletions(class).await {
-                        problems.push(format!("class {}: {}", class.name, error.chain()));
-                    }
-                }
-                Err(error) => problems.push(format!("class {}: {}", class.name, error.chain())),
-            }
-        }
-        self.tell_trouble(&problems);
-        if problems.is_empty() {
-            return Ok(());
-        }
-        Err(crate::Error::new(
-            crate::Kind::Precondition,
-            problems.join("; "),
-        ))
-    }
-
-    /// Logs new problems of the classes, and when all problems are gone.
-    fn tell_trouble(&self, problems: &[String]) {
-        let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        for problem in problems.iter().filter(|problem| !told.contains(problem)) {
-            tracing::warn!(error = %problem, "class unavailable");
-        }
-        if problems.is_empty() && !told.is_empty() {
-            tracing::info!("all classes available again");
-        }
-        problems.clone_into(&mut told);
-    }
-
-    /// Refuses new operations and waits for the in-flight ones to end.
-    pub async fn shut_down(&self) {
-        self.changes.shut_down().await;
-    }
-}

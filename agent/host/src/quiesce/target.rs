@@ -82,7 +82,7 @@ impl QuiesceTarget {
     /// Quiesces writers, after flushing their writes to the device.
     pub(super) fn hold(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
-            Self::Device { uuid } => super::open(mapper)?.suspend(uuid, SuspendMode::Clean),
+            Self::Device { uuid } => super::plan::open(mapper)?.suspend(uuid, SuspendMode::Clean),
             Self::FileSystem(directory) => match system::freeze(directory) {
                 Ok(()) => Ok(()),
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Err(Error::new(
@@ -97,7 +97,7 @@ impl QuiesceTarget {
     /// Resumes writers; does nothing if they are not quiesced.
     pub(super) fn release(&self, mapper: Option<&DeviceMapper>) -> Result<()> {
         match self {
-            Self::Device { uuid } => super::open(mapper)?.resume(uuid),
+            Self::Device { uuid } => super::plan::open(mapper)?.resume(uuid),
             Self::FileSystem(directory) => match system::thaw(directory) {
                 Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                     Err(Error::io("could not thaw its file system", error))

@@ -33,7 +33,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    GRACE,
+    plan::GRACE,
     target::{QuiesceTarget, WireTarget},
 };
 use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system, trace};

@@ -1,6 +1,11 @@
 //! Health of volumes when some of their parts are lost.
 
-use super::{GroupMetadata, parts, segment, segments, text::Value};
+use super::{
+    GroupMetadata,
+    group::{parts, segments},
+    segment,
+    text::Value,
+};
 
 /// LVM treats the images of raid10 as mirrors of two, whatever the metadata says (`_partial_raid_lv_is_redundant` in
 /// its `lib/metadata/raid_manip.c`).

@@ -1,0 +1,424 @@
+//! The configuration file, and what flags and environment override in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, bail};
+use drumlin_core::{
+    ops::{Classes, OnGroupDelete, Settings},
+    types::NodeName,
+};
+use drumlin_proto::Endpoint;
+use serde::Deserialize;
+
+use super::classes::{FileClass, Nodes, classes};
+use crate::{
+    cli::AgentArguments,
+    telemetry::{LogFormat, OtlpEndpoint},
+};
+
+/// Default state directory.
+pub(crate) const STATE_DIR: &str = "/var/lib/drumlin";
+/// Default endpoint.
+pub(crate) const ENDPOINT: &str = "unix:///run/drumlin/csi.sock";
+/// Default driver name.
+pub(crate) const DRIVER: &str = "csi.drumlin.dev";
+
+/// The contents of the configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct File {
+    node: Option<String>,
+    endpoint: Option<String>,
+    addons_endpoint: Option<String>,
+    state_dir: Option<PathBuf>,
+    manifests: Option<PathBuf>,
+    attach: Option<bool>,
+    max_volumes_per_node: Option<u32>,
+    on_group_delete: OnGroup,
+    driver_name: Option<String>,
+    log: Log,
+    tracing: Tracing,
+    classes: Vec<FileClass>,
+}
+
+/// What happens to the members of a group that is deleted.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum OnGroup {
+    #[default]
+    Unlink,
+    Refuse,
+    Cascade,
+}
+
+impl From<OnGroup> for OnGroupDelete {
+    fn from(file: OnGroup) -> Self {
+        match file {
+            OnGroup::Unlink => Self::Unlink,
+            OnGroup::Refuse => Self::Refuse,
+            OnGroup::Cascade => Self::Cascade,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Log {
+    level: Option<String>,
+    format: Option<LogFormat>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase", default)]
+struct Tracing {
+    otlp_endpoint: Option<String>,
+}
+
+/// The effective configuration of the agent.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) endpoint: Endpoint,
+    /// An additional endpoint that serves only the services beyond CSI.
+    pub(crate) addons_endpoint: Option<Endpoint>,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) manifests: Option<PathBuf>,
+    pub(crate) driver: String,
+    pub(crate) log_format: LogFormat,
+    pub(crate) log_filter: String,
+    /// The collector to which traces are exported.
+    pub(crate) otlp_endpoint: Option<OtlpEndpoint>,
+    pub(crate) settings: Settings,
+    pub(crate) classes: Classes,
+}
+
+impl Config {
+    /// Merges the arguments (including the environment) and the file.
+    ///
+    /// # Errors
+    /// The error names the invalid argument, or the file, line and field.
+    pub(crate) fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
+        let file = match &arguments.config {
+            Some(path) => read(path)?,
+            None => File::default(),
+        };
+        let endpoint = arguments.endpoint.clone().or(file.endpoint);
+        let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
+        let state_dir = arguments
+            .state_dir
+            .clone()
+            .or(file.state_dir)
+            .unwrap_or_else(|| PathBuf::from(STATE_DIR));
+        if !state_dir.is_absolute() {
+            bail!(
+                "state directory {} must be an absolute path",
+                state_dir.display()
+            );
+        }
+        let node = match arguments.node.clone().or(file.node) {
+            Some(node) => node,
+            // Kubernetes uses the host name in lower case as the name of a node.
+            None if arguments.cluster.cluster().is_some() => host_name()?.to_ascii_lowercase(),
+            None => host_name()?,
+        };
+        let node: NodeName = node.parse().context("node")?;
+        let former = arguments.adopt_node.iter().map(|name| name.parse());
+        let former: Vec<NodeName> = former.collect::<Result<_, _>>().context("--adopt-node")?;
+        let nodes = Nodes {
+            here: &node,
+            former: &former,
+        };
+        nodes.check(&former).context("--adopt-node")?;
+        let driver = file.driver_name.unwrap_or_else(|| DRIVER.to_owned());
+        check_driver(&driver)?;
+        let max_volumes = file.max_volumes_per_node;
+        if max_volumes == Some(0) {
+            bail!("maxVolumesPerNode is 0; leave it out for no limit");
+        }
+        let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
+        let addons_endpoint = file.addons_endpoint.map(|text| text.parse::<Endpoint>());
+        let addons_endpoint = addons_endpoint.transpose().context("addonsEndpoint")?;
+        if addons_endpoint.as_ref().map(Endpoint::path) == Some(endpoint.path()) {
+            bail!(
+                "addonsEndpoint equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
+            );
+        }
+        let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
+        Ok(Self {
+            endpoint,
+            addons_endpoint,
+            manifests: arguments.manifests.clone().or(file.manifests),
+            driver,
+            log_format: arguments
+                .log
+                .log_format
+                .or(file.log.format)
+                .unwrap_or_default(),
+            log_filter: arguments
+                .log
+                .log_level
+                .clone()
+                .or(file.log.level)
+                .unwrap_or_else(|| "info".to_owned()),
+            otlp_endpoint,
+            settings: Settings {
+                node: node.clone(),
+                attach: arguments.attach.or(file.attach).unwrap_or(false),
+                max_volumes,
+                on_group_delete: file.on_group_delete.into(),
+            },
+            classes: Classes::new(&node, classes(file.classes, &nodes, &state_dir)?)?,
+            state_dir,
+        })
+    }
+}
+
+/// The collector; the error names where it is configured. An empty one is none, as in other programs that read this
+/// variable.
+fn otlp_endpoint(
+    arguments: &AgentArguments,
+    file: Tracing,
+) -> anyhow::Result<Option<OtlpEndpoint>> {
+    let (field, endpoint) = match &arguments.otlp_endpoint {
+        Some(endpoint) => (
+            "--otlp-endpoint (OTEL_EXPORTER_OTLP_ENDPOINT)",
+            Some(endpoint.clone()),
+        ),
+        None => ("tracing.otlpEndpoint", file.otlp_endpoint),
+    };
+    let endpoint = endpoint.filter(|endpoint| !endpoint.is_empty());
+    let endpoint = endpoint.map(|endpoint| endpoint.parse());
+    endpoint.transpose().context(field)
+}
+
+fn read(path: &Path) -> anyhow::Result<File> {
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("could not read config file {}", path.display()))?;
+    if text.trim().is_empty() {
+        return Ok(File::default());
+    }
+    drumlin_crd::yaml::from_str(&text)
+        .map_err(|error| anyhow::anyhow!("config file {}: {error}", path.display()))
+}
+
+/// The host name, as a node name.
+pub(crate) fn host_name() -> anyhow::Result<String> {
+    let name = nix::unistd::gethostname().context("could not read the host name")?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// Checks a driver name by the rules of CSI `GetPluginInfo`, and of the conformance tool, which requires a letter at
+/// the end.
+/// A domain name of at most 63 characters (CSI, `GetPluginInfo`).
+pub(crate) fn check_driver(name: &str) -> anyhow::Result<()> {
+    let is_label = |label: &str| {
+        let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+        let bytes = label.as_bytes();
+        label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+            && edge(bytes.first().copied())
+            && edge(bytes.last().copied())
+    };
+    if name.len() <= 63 && name.split('.').all(is_label) {
+        return Ok(());
+    }
+    bail!(
+        "driverName {name:?} must be a domain name of at most 63 characters: letters, digits and '-' between dots, each part beginning and ending with a letter or a digit"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn load(file: &str, arguments: &[&str]) -> anyhow::Result<Config> {
+        let directory = tempfile::tempdir()?;
+        let path = directory.path().join("config.yaml");
+        fs::write(&path, file)?;
+        let config = path.to_string_lossy().into_owned();
+        let mut all = vec!["drumlin", "agent", "--config", &config];
+        all.extend(arguments);
+        let cli = crate::cli::Cli::try_parse_from(all)?;
+        let crate::cli::Command::Agent(arguments) = cli.command else {
+            bail!("another command");
+        };
+        Config::load(&arguments)
+    }
+
+    fn wrong(file: &str) -> String {
+        format!("{:#}", load(file, &[]).unwrap_err())
+    }
+
+    #[test]
+    fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
+        let file = "node: from-file\nendpoint: /tmp/file.sock\nattach: true\nstateDir: /file\n";
+        let config = load(file, &["--node", "from-flag"]).unwrap();
+        assert_eq!(config.settings.node.as_str(), "from-flag");
+        assert_eq!(config.endpoint.path(), Path::new("/tmp/file.sock"));
+        assert_eq!(config.state_dir, Path::new("/file"));
+        assert!(config.settings.attach);
+        assert_eq!(config.driver, DRIVER);
+    }
+
+    #[test]
+    fn a_second_endpoint_is_another_one() {
+        let config = load("node: n\naddonsEndpoint: unix:///tmp/b.sock\n", &[]).unwrap();
+        let second = config.addons_endpoint.unwrap();
+        assert_eq!(second.path(), Path::new("/tmp/b.sock"));
+        let same = "node: n\nendpoint: /tmp/a.sock\naddonsEndpoint: unix:///tmp/a.sock\n";
+        let error = load(same, &[]).unwrap_err();
+        assert!(format!("{error:#}").contains("addonsEndpoint"), "{error:#}");
+        let error = load("node: n\naddonsEndpoint: tcp://a\n", &[]).unwrap_err();
+        assert!(format!("{error:#}").contains("addonsEndpoint"), "{error:#}");
+    }
+
+    #[test]
+    fn a_collector_is_read_and_a_wrong_one_is_named_with_its_field() {
+        let file = "node: n\ntracing: {otlpEndpoint: http://file:4317}\n";
+        let endpoint = |arguments: &[&str]| load(file, arguments).unwrap().otlp_endpoint;
+        let shown = |arguments| endpoint(arguments).map(|endpoint| endpoint.to_string());
+        assert_eq!(shown(&[]).unwrap(), "http://file:4317");
+        let flag = shown(&["--otlp-endpoint", "http://flag:4317"]);
+        assert_eq!(flag.unwrap(), "http://flag:4317");
+        assert_eq!(shown(&["--otlp-endpoint", ""]), None);
+        let error = wrong("node: n\ntracing: {otlpEndpoint: collector}\n");
+        assert!(error.contains("tracing.otlpEndpoint"), "{error}");
+        let error = load("node: n\n", &["--otlp-endpoint", "https://a"]).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("--otlp-endpoint"),
+            "{error:#}"
+        );
+    }
+
+    #[test]
+    fn every_form_of_endpoint_is_read() {
+        for form in ["unix:///tmp/a.sock", "unix:/tmp/a.sock", "/tmp/a.sock"] {
+            let config = load("node: n\n", &["--endpoint", form]).unwrap();
+            assert_eq!(config.endpoint.path(), Path::new("/tmp/a.sock"));
+        }
+        let long = format!("/tmp/{}.sock", "x".repeat(120));
+        let error = load("node: n\n", &["--endpoint", &long]).unwrap_err();
+        assert!(format!("{error:#}").contains("107"), "{error:#}");
+    }
+
+    #[test]
+    fn what_is_wrong_in_the_file_is_named_with_its_line() {
+        let error = wrong("node: n\nnoed: m\n");
+        assert!(
+            error.contains("line 2") && error.contains("noed"),
+            "{error}"
+        );
+        let error = wrong("classes:\n- name: a\n  directory:\n    path: /a\n    alocation: thin\n");
+        assert!(
+            error.contains("line 5") && error.contains("alocation"),
+            "{error}"
+        );
+        let error = wrong("node: n\nattach: maybe\n");
+        assert!(
+            error.contains("line 2") && error.contains("attach"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn two_classes_share_no_directory() {
+        for (first, second) in [("/a", "/a"), ("/a", "/a/b"), ("/a/b/c", "/a/b/")] {
+            let error = wrong(&format!(
+                "node: n\nclasses:\n- {{name: a, default: true, directory: {{path: {first}}}}}\n- {{name: b, directory: {{path: {second}}}}}\n"
+            ));
+            assert!(
+                error.contains("give each class its own directory"),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn other_nodes_to_adopt_are_one_or_several_and_never_this_one() {
+        let class = |adopt: &str| {
+            format!(
+                "node: n\nclasses: [{{name: a, thin: {{volumeGroup: g, pool: p, adoptNode: {adopt}}}}}]\n"
+            )
+        };
+        let directory = |adopt: &str| {
+            format!(
+                "node: n\nclasses: [{{name: a, directory: {{path: /d, adoptNode: {adopt}}}}}]\n"
+            )
+        };
+        for fine in ["old", "[old, older]", "[]"] {
+            load(&class(fine), &[]).unwrap();
+            load(&directory(fine), &[]).unwrap();
+        }
+        for bad in ["n", "[old, n]", "a/b"] {
+            let error = wrong(&class(bad));
+            assert!(error.contains("thin.adoptNode"), "{error}");
+            let error = wrong(&directory(bad));
+            assert!(error.contains("directory.adoptNode"), "{error}");
+        }
+        load("node: n\n", &["--adopt-node", "old,older"]).unwrap();
+        for bad in ["n", "old,n", "a/b"] {
+            let error = load("node: n\n", &["--adopt-node", bad]).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(error.contains("--adopt-node"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_pool_to_be_made_is_named() {
+        let class = |create: &str| {
+            format!(
+                "node: n\nclasses: [{{name: a, thin: {{volumeGroup: g, pool: p, create: {create}}}}}]\n"
+            )
+        };
+        for fine in [
+            "{size: 80%VG, chunk: 64KiB, metadata: auto}",
+            "{size: 100%FREE, chunk: 1GiB, metadata: 1Gi}",
+            "{size: 400GiB}",
+        ] {
+            load(&class(fine), &[]).unwrap();
+        }
+        for (bad, field) in [
+            ("{size: 0%VG}", "thin.create.size"),
+            ("{size: 101%FREE}", "thin.create.size"),
+            ("{size: 80%}", "thin.create.size"),
+            ("{size: '0'}", "thin.create.size"),
+            ("{size: 400GB}", "thin.create.size"),
+            ("{size: 80%VG, chunk: 96KiB}", "thin.create.chunk"),
+            ("{size: 80%VG, chunk: 32KiB}", "thin.create.chunk"),
+            ("{size: 80%VG, chunk: 2GiB}", "thin.create.chunk"),
+            ("{size: 80%VG, metadata: 1MiB}", "thin.create.metadata"),
+            ("{size: 80%VG, metadata: 17GiB}", "thin.create.metadata"),
+            ("{chunk: 64KiB}", "size"),
+        ] {
+            let error = wrong(&class(bad));
+            assert!(error.contains(field), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn there_is_one_default_class() {
+        let two = |first: &str, second: &str| {
+            format!(
+                "node: n\nclasses:\n- {{name: a, directory: {{path: /a}}{first}}}\n- {{name: b, directory: {{path: /b}}{second}}}\n"
+            )
+        };
+        assert!(load(&two(", default: true", ""), &[]).is_ok());
+        assert!(wrong(&two("", "")).contains("no class is the default"));
+        assert!(
+            wrong(&two(", default: true", ", default: true"))
+                .contains("more than one class is the default")
+        );
+        assert!(wrong("node: n\nclasses: [{name: a}]\n").contains("no back end"));
+        assert!(
+            wrong("node: n\nclasses: [{name: a, directory: {path: b}}]\n")
+                .contains("must be an absolute path")
+        );
+        assert!(
+            wrong("node: n\nclasses: [{name: A, directory: {path: /b}}]\n").contains("DNS label")
+        );
+    }
+}
