@@ -1,0 +1,175 @@
+//! What every back end does: the trait, and what it says of itself.
+
+use std::{fmt, path::PathBuf};
+
+use async_trait::async_trait;
+
+use super::{Change, Image, ImageSpec, LabelChange};
+use crate::{
+    Result,
+    host::{Access, FileSystem, quiesce::QuiescePlan},
+    types::{ImageId, Size, SizeRules},
+};
+
+/// The features of a back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Features {
+    /// The sizes that it supports.
+    pub sizes: SizeRules,
+    /// The default file system of new volumes.
+    pub file_system: FileSystem,
+    /// The device of an image stays when it is detached.
+    pub keeps_devices: bool,
+    /// Blocks freed by a file system (`fstrim`) become available to other images; otherwise they stay allocated to
+    /// the image.
+    pub takes_back: bool,
+}
+
+/// Back ends whose images can be quiesced together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Directories of image files.
+    Directory,
+    /// Volume groups and thin pools.
+    Lvm,
+}
+
+/// The capacity of a back end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Capacity {
+    /// Free space, in bytes.
+    pub available: Size,
+    /// The largest volume that can be created, in bytes.
+    pub largest: Size,
+}
+
+/// The storage of one device class: a directory of image files, a volume group or a thin pool.
+///
+/// Every method is idempotent and can be interrupted; a repeated call finds what the first one created. The caller
+/// holds the lock of the image's key for every method that changes something.
+///
+/// Groups are images of size zero without data: they can be created blank, listed, read, relabelled and deleted, and
+/// nothing else.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// The family: back ends of one family can take part in the same group snapshot.
+    fn family(&self) -> Family;
+
+    /// Its features.
+    ///
+    /// # Errors
+    /// `Precondition` when they depend on its storage, and that is missing.
+    async fn features(&self) -> Result<Features>;
+
+    /// Checks that it is readable and writable; the error says what is missing. Costs a few system calls.
+    async fn check(&self) -> Result<()>;
+
+    /// Recovery: completes or undoes what an earlier process left incomplete, and thaws what that process froze.
+    async fn recover(&self) -> Result<()>;
+
+    /// Its capacity.
+    async fn capacity(&self) -> Result<Capacity>;
+
+    /// All its images of one kind, by key, in one pass.
+    async fn list(&self, kind: crate::types::ImageKind) -> Result<Vec<Image>>;
+
+    /// One image; none if it does not exist.
+    async fn get(&self, id: ImageId) -> Result<Option<Image>>;
+
+    /// Creates an image, blank or as a copy of another; an existing one is returned unchanged.
+    ///
+    /// When it returns, the point in time of a copy is fixed. Its data may still be missing; then the image stays
+    /// invisible until [`Backend::finish`] has completed it.
+    ///
+    /// # Errors
+    /// `NoSpace` when there is no room; then nothing is left behind.
+    async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>>;
+
+    /// Completes what [`Backend::create`] has begun, regardless of the time it takes. The source may be used
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// `HalfDone` when the next call continues; after any other error nothing is left behind.
+    async fn finish(&self, _: &ImageSpec) -> Result<()> {
+        Ok(())
+    }
+
+    /// The progress of a long-running operation on the image, as text for people; none if there is no such operation.
+    fn progress(&self, _: ImageId) -> Option<String> {
+        None
+    }
+
+    /// The agent is stopping: long-running operations stop where they can be resumed.
+    fn stop(&self) {}
+
+    /// Grows an image, and its device, to at least `to` bytes. Never shrinks it.
+    async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>>;
+
+    /// Sets and removes labels, in one durable step.
+    async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>>;
+
+    /// Deletes an image and its device; one that does not exist is `Already`.
+    ///
+    /// # Errors
+    /// `InUse` when its device is mounted or open.
+    async fn delete(&self, id: ImageId) -> Result<Change<()>>;
+
+    /// Refuses copies that cannot be part of one group snapshot, or have no room, before anything is created.
+    ///
+    /// # Errors
+    /// `Precondition` or `NoSpace`, naming the image.
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()>;
+
+    /// Creates what the copies of a group snapshot need, and returns the steps for the freeze barrier. Until these
+    /// are done the contents of the copies are undefined; a copy that is not completed is deleted like any image.
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan>;
+
+    /// Flushes the copies of a group snapshot to disk, after the freeze barrier.
+    async fn flush_group_snapshot(&self, _: &[ImageSpec]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Refuses a rollback that is not possible: each pair is a volume and one of its snapshots.
+    ///
+    /// # Errors
+    /// `InUse`, `NoSpace`, `Precondition`.
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()>;
+
+    /// Rolls a volume back to one of its snapshots, which is kept. The volume keeps its size; its contents behind the
+    /// end of the snapshot are undefined. If it is interrupted, the contents are undefined until it is repeated.
+    ///
+    /// # Errors
+    /// `InUse` when its device is mounted or open; then the volume is unchanged.
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()>;
+
+    /// Images whose deletion was begun and is not in flight; they are not visible any more.
+    async fn deleting(&self) -> Result<Vec<ImageId>> {
+        Ok(Vec::new())
+    }
+
+    /// Completes the deletion of an image that is being deleted; any other image is left unchanged.
+    async fn end_deletion(&self, _: ImageId) -> Result<()> {
+        Ok(())
+    }
+
+    /// The space that an image uses in its storage, in bytes, if known. Blocks shared with other images count.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>>;
+
+    /// Attaches an image to a block device, or finds its existing one.
+    ///
+    /// # Errors
+    /// `Precondition` when the image is damaged; then nothing is attached.
+    async fn attach(&self, id: ImageId, access: Access) -> Result<PathBuf>;
+
+    /// The current block devices of an image.
+    async fn devices(&self, id: ImageId) -> Result<Vec<PathBuf>>;
+
+    /// Detaches the block devices of an image.
+    ///
+    /// # Errors
+    /// `InUse` when one is mounted or open.
+    async fn detach(&self, id: ImageId) -> Result<Change<()>>;
+}

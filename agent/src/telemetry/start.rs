@@ -1,0 +1,46 @@
+//! The start of logging, and of the export of traces.
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use tracing_subscriber::{
+    Layer, Registry, filter::FilterExt, layer::SubscriberExt, util::SubscriberInitExt,
+};
+
+use super::{Exporter, filter, filter::InCalls, tree::TreeLayer};
+
+/// Format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    /// Text for humans.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// Starts logging with `level`: a level such as `info`, or a filter such as `drumlin=debug,warn`. The exporter gets all
+/// spans of calls, whatever the level.
+pub(crate) fn start(
+    format: LogFormat,
+    level: &str,
+    exporter: Option<&Exporter>,
+) -> anyhow::Result<()> {
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_target(false);
+    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
+        LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let lines = lines.with_filter(filter::events(filter::parse(level)?)?);
+    let trees = TreeLayer::to_log(format).with_filter(filter::parse(level)?.and(InCalls));
+    let export = exporter.map(|exporter| exporter.layer().with_filter(InCalls));
+    tracing_subscriber::registry()
+        .with(lines)
+        .with(trees)
+        .with(export)
+        .init();
+    Ok(())
+}
