@@ -1,4 +1,7 @@
-//! No function is longer than can be read at once, and none takes a `bool`, which says nothing where it is called.
+//! No function is longer than can be read at once, none takes a `bool`, which says nothing where it is called, and `mod.rs`
+//! has none.
+
+use std::path::PathBuf;
 
 use drumlin_tests::{
     programs::workspace,
@@ -125,4 +128,15 @@ where
 }
 ";
     assert_eq!(lengths(source), [("short", 1), ("inner", 4), ("outer", 7)]);
+}
+
+#[test]
+fn what_declares_modules_has_no_logic() {
+    let folders = ["agent", "crd", "proto"];
+    let files = folders.iter().flat_map(|folder| files(folder, ".rs"));
+    let declarations: Vec<_> = files.filter(|path| path.ends_with("mod.rs")).collect();
+    assert!(declarations.len() > 20, "{declarations:?}");
+    let has_logic = |path: &&PathBuf| read(path).lines().any(|line| begun(line).is_some());
+    let wrong: Vec<_> = declarations.iter().filter(has_logic).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }

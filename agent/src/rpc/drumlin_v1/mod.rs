@@ -1,39 +1,7 @@
 //! Package `drumlin.v1`: extensions beyond the Container Storage Interface.
 
+mod front;
 mod group_controller;
 mod inventory;
 
-use std::sync::Arc;
-
-use drumlin_core::ops::Operations;
-use drumlin_proto::drumlin::v1::{
-    group_controller_server::{self, GroupControllerServer},
-    inventory_server::{self, InventoryServer},
-};
-use tonic::service::Routes;
-
-/// State shared by the services.
-#[derive(Debug, Clone)]
-pub(crate) struct Front {
-    operations: Arc<Operations>,
-}
-
-/// The names of the services of the package that are served, for reflection.
-pub(crate) const SERVICES: [&str; 2] = [
-    group_controller_server::SERVICE_NAME,
-    inventory_server::SERVICE_NAME,
-];
-
-impl Front {
-    /// The services for `operations`.
-    pub(crate) fn new(operations: Arc<Operations>) -> Self {
-        Self { operations }
-    }
-
-    /// Adds the services of the package.
-    pub(crate) fn register(self, routes: Routes) -> Routes {
-        routes
-            .add_service(GroupControllerServer::new(self.clone()))
-            .add_service(InventoryServer::new(self))
-    }
-}
+pub(crate) use front::{Front, SERVICES};

@@ -1,35 +1,7 @@
 //! Package `identity`: identity of the driver for clients of the services beyond CSI.
 
 mod capabilities;
+mod front;
 mod service;
 
-use std::sync::Arc;
-
-use drumlin_core::ops::Operations;
-use drumlin_proto::identity;
-use tonic::service::Routes;
-
-/// State of the service.
-#[derive(Debug, Clone)]
-pub(crate) struct Front {
-    operations: Arc<Operations>,
-    driver: Arc<str>,
-}
-
-/// The names of the services of the package that are served, for reflection.
-pub(crate) const SERVICES: [&str; 1] = [identity::identity_server::SERVICE_NAME];
-
-impl Front {
-    /// The service for `operations`, with driver name `driver`.
-    pub(crate) fn new(operations: Arc<Operations>, driver: &str) -> Self {
-        Self {
-            operations,
-            driver: driver.into(),
-        }
-    }
-
-    /// Adds the services of the package.
-    pub(crate) fn register(self, routes: Routes) -> Routes {
-        routes.add_service(identity::identity_server::IdentityServer::new(self))
-    }
-}
+pub(crate) use front::{Front, SERVICES};

@@ -4,7 +4,7 @@ use drumlin_core::types::Reference;
 use drumlin_proto::reclaimspace;
 use tonic::{Request, Response, Status};
 
-use super::{Front, consumptions};
+use super::{Front, front::consumptions};
 use crate::rpc::respond::answer;
 
 #[tonic::async_trait]
