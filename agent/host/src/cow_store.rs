@@ -6,7 +6,7 @@
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
-use super::{Access, DirectBuffer, fsync, open_direct};
+use super::{Access, DirectBuffer, Sectors, fsync, open_direct};
 use crate::{Error, Kind, Result};
 
 /// The magic number of a store: `SnAp`.
@@ -14,7 +14,6 @@ const MAGIC: u32 = 0x7041_6e53;
 /// The version that all kernels write.
 const VERSION: u32 = 1;
 /// The unit of the header's chunk size, in bytes.
-const SECTOR: u64 = 512;
 /// Size of a pair: two numbers of 64 bits.
 const PAIR: usize = 16;
 /// Bytes per copy step.
@@ -38,7 +37,7 @@ impl Store {
             let bytes = head.bytes().get(at..).and_then(|bytes| bytes.first_chunk());
             bytes.map_or(0, |bytes| u32::from_le_bytes(*bytes))
         };
-        let chunk = u64::from(number(12)) * SECTOR;
+        let chunk = Sectors(number(12).into()).bytes();
         let is_whole = number(4) != 0 && number(8) == VERSION;
         // It must suit direct I/O, and have room for at least one pair.
         let fits = usize::try_from(chunk).is_ok_and(|chunk| (1..=BUFFER).contains(&chunk));

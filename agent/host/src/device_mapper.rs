@@ -16,7 +16,7 @@ use nix::{
 };
 
 use super::{
-    DeviceNumber,
+    DeviceNumber, Sectors,
     system::{DM_HEAD, MapperCall, device_mapper},
     udev::{self, Visibility},
 };
@@ -42,9 +42,6 @@ const INACTIVE: u32 = 1 << 6;
 const FULL: u32 = 1 << 8;
 const SKIP_LOCKFS: u32 = 1 << 10;
 const NO_FLUSH: u32 = 1 << 11;
-
-/// The unit of tables, in bytes.
-pub const SECTOR: u64 = 512;
 
 /// Size of the header of a table line, in bytes (`struct dm_target_spec`).
 const LINE_HEAD: usize = 40;
@@ -145,10 +142,10 @@ impl Mapped {
 /// One line of a table: its sectors, target type and parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// Its first sector, in units of 512 bytes.
-    pub start: u64,
-    /// Its length, in sectors of 512 bytes.
-    pub length: u64,
+    /// Its first sector.
+    pub start: Sectors,
+    /// Its length.
+    pub length: Sectors,
     /// Its target type: `linear`, `thin`, `thin-pool`, …
     pub kind: String,
     /// Its parameters.
@@ -309,8 +306,8 @@ impl DeviceMapper {
             // Each line is aligned to eight bytes.
             words.resize(words.len().next_multiple_of(8), 0);
             let next = u32::try_from(LINE_HEAD + words.len()).unwrap_or_default();
-            data.extend(line.start.to_ne_bytes());
-            data.extend(line.length.to_ne_bytes());
+            data.extend(line.start.0.to_ne_bytes());
+            data.extend(line.length.0.to_ne_bytes());
             data.extend([0; 4]);
             data.extend(next.to_ne_bytes());
             let mut kind = line.kind.clone().into_bytes();
@@ -494,8 +491,8 @@ impl Buffer {
         let mut lines = Vec::new();
         for _ in 0..count {
             lines.push(Line {
-                start: self.u64(at)?,
-                length: self.u64(at + 8)?,
+                start: Sectors(self.u64(at)?),
+                length: Sectors(self.u64(at + 8)?),
                 kind: self.text(at + 24),
                 words: self.text(at + LINE_HEAD),
             });
@@ -525,7 +522,10 @@ mod tests {
         answer.put(20, &2_u32.to_ne_bytes());
         let lines = answer.lines().unwrap();
         assert_eq!(lines.len(), 2);
-        assert_eq!((lines[1].length, lines[1].kind.as_str()), (8, "linear"));
+        assert_eq!(
+            (lines[1].length, lines[1].kind.as_str()),
+            (Sectors(8), "linear")
+        );
         answer.0.truncate(DM_HEAD + LINE_HEAD + 8);
         assert_eq!(answer.lines(), None);
     }

@@ -68,6 +68,7 @@ pub mod trace;
 pub mod trim;
 pub mod udev;
 pub mod udev_cookies;
+mod units;
 mod write_watch;
 mod zeros;
 
@@ -88,6 +89,7 @@ pub use statfs::Disk;
 pub use superblock::probe as probe_bytes;
 pub use superblock::{Probe, Superblock};
 pub use timed_mutex::{Occupied, TimedMutex};
+pub use units::Sectors;
 pub use write_watch::WriteWatch;
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    Sectors,
     device_mapper::{DeviceMapper, Line},
     system::{new_semaphore, remove_semaphore, semaphore},
 };
@@ -117,8 +118,8 @@ pub fn check_answers(mapper: &DeviceMapper) -> Result<()> {
         format!("{ASKING}{}", process::id()),
     );
     let nothing = Line {
-        start: 0,
-        length: 8,
+        start: Sectors(0),
+        length: Sectors(8),
         kind: "error".to_owned(),
         words: String::new(),
     };

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, fail,
-    host::device_mapper::SECTOR,
+    host::Sectors,
     types::{ImageId, Size},
 };
 
@@ -31,8 +31,8 @@ impl Group {
     /// The length of a device, in bytes.
     fn length(&self, uuid: &str) -> Result<u64> {
         let table = self.mapper()?.table(uuid)?;
-        let sectors: u64 = table.iter().map(|line| line.length).sum();
-        Ok(sectors * SECTOR)
+        let sectors: Sectors = table.iter().map(|line| line.length).sum();
+        Ok(sectors.bytes())
     }
 }
 

@@ -35,7 +35,10 @@ use super::{
 };
 use crate::{
     Error, Kind, Result, blocking,
-    host::device_mapper::{DeviceMapper, Mapped, SECTOR},
+    host::{
+        Sectors,
+        device_mapper::{DeviceMapper, Mapped},
+    },
     types::{ImageId, ImageKind, Key, NodeName},
 };
 
@@ -331,8 +334,9 @@ fn grown_metadata(now: &GroupMetadata, pool: &Pool, mapper: &DeviceMapper) -> Re
     if mapper.find(&uuid)?.is_none_or(|device| !device.is_live) {
         return Ok(None);
     }
-    let sectors: u64 = mapper.table(&uuid)?.iter().map(|line| line.length).sum();
-    let bytes = sectors * SECTOR;
+    let table = mapper.table(&uuid)?;
+    let sectors: Sectors = table.iter().map(|line| line.length).sum();
+    let bytes = sectors.bytes();
     Ok((bytes > now.bytes(metadata)).then_some(bytes))
 }
 

@@ -6,10 +6,7 @@ use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 use crate::backend::lvm::{Lvm, Thick, jobs::Job, thick::wipe::stopped};
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{
-        cow_store,
-        device_mapper::{Mapped, SECTOR},
-    },
+    host::{Sectors, cow_store, device_mapper::Mapped},
     types::ImageId,
 };
 
@@ -93,7 +90,7 @@ impl Lvm {
 fn parse_store(words: &str) -> Option<(u64, u64)> {
     // "<used>/<all> <metadata>", in sectors.
     let (used, all) = words.split_whitespace().next()?.split_once('/')?;
-    let bytes = |sectors: &str| sectors.parse::<u64>().ok()?.checked_mul(SECTOR);
+    let bytes = |sectors: &str| sectors.parse().ok().map(Sectors::bytes);
     Some((bytes(used)?, bytes(all)?))
 }
 

@@ -7,10 +7,7 @@ use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 use crate::backend::lvm::{Lvm, group_snapshot::HIDDEN};
 use crate::{
     Error, Kind, Result, blocking,
-    host::{
-        device_mapper::{Line, SECTOR},
-        udev::Visibility,
-    },
+    host::{Sectors, device_mapper::Line, udev::Visibility},
 };
 
 impl Lvm {
@@ -49,7 +46,7 @@ impl Lvm {
         let pool = now.pool_uuid(pool);
         let name = format!("drumlin-{}", volume.uuid);
         let uuid = format!("{HIDDEN}{}{}", now.uuid, volume.uuid);
-        let (length, device) = (now.bytes(volume) / SECTOR, *device);
+        let (length, device) = (Sectors::within(now.bytes(volume)), *device);
         let _hand = self.group.in_flight.take(uuid.clone());
         let group = Arc::clone(&self.group);
         let words = blocking(move || {
@@ -61,7 +58,7 @@ impl Lvm {
                 )
             })?;
             let line = Line {
-                start: 0,
+                start: Sectors(0),
                 length,
                 kind: "thin".to_owned(),
                 words: format!("{}:{} {device}", pool.number.major, pool.number.minor),

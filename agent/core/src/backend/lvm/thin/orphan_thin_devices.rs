@@ -27,6 +27,7 @@ use crate::backend::lvm::{
 use crate::{
     Error, Kind, Result, blocking,
     host::{
+        Sectors,
         device_mapper::Mapped,
         exec::Program,
         trace::{self, Wait},
@@ -313,7 +314,7 @@ fn parse(text: &str) -> Result<Vec<OrphanThinDevice>> {
             match (words.next(), words.next(), words.next()) {
                 (Some(Ok(device)), Some(Ok(sectors)), None) => Ok(OrphanThinDevice {
                     device,
-                    bytes: sectors.saturating_mul(512),
+                    bytes: Sectors(sectors).bytes(),
                 }),
                 _ => Err(Error::new(
                     Kind::Command,

@@ -16,7 +16,7 @@ use crate::backend::lvm::{
 };
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once, fail,
-    host::{device_mapper::SECTOR, quiesce::Check},
+    host::{Sectors, quiesce::Check},
     types::{ImageKind, Size},
 };
 
@@ -54,8 +54,9 @@ impl Lvm {
             },
         };
         // "<mapped sectors> <highest mapped sector>"
-        let sectors = words.and_then(|words| words.split_whitespace().next()?.parse::<u64>().ok());
-        Ok(sectors.map(|sectors| sectors * SECTOR))
+        let sectors =
+            words.and_then(|words| words.split_whitespace().next()?.parse::<Sectors>().ok());
+        Ok(sectors.map(Sectors::bytes))
     }
 }
 

@@ -12,7 +12,8 @@ use crate::{
     backend::{Capacity, ImageSpec},
     blocking,
     host::{
-        device_mapper::{DeviceMapper, Line, Mapped, SECTOR, SuspendMode},
+        Sectors,
+        device_mapper::{DeviceMapper, Line, Mapped, SuspendMode},
         quiesce::{Check, Step},
     },
     types::{ImageId, Size},
@@ -114,7 +115,7 @@ impl VolumeType for ThinPool {
         volume: &LogicalVolume,
         device: &Mapped,
     ) -> Result<()> {
-        let sectors = now.bytes(volume) / SECTOR;
+        let sectors = Sectors::within(now.bytes(volume));
         let _hand = lvm.group.in_flight.take(device.uuid.clone());
         let (group, uuid, is_suspended) =
             (lvm.group.clone(), device.uuid.clone(), device.is_suspended);
