@@ -55,9 +55,11 @@ mod stale_cookies;
 mod system_dir;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod units;
 mod unresponsive_disks;
 mod volume_group;
 
 pub(crate) use drumlin_host::{self as host, blocking, blocking_at_once, fail};
 pub use drumlin_host::{Error, Kind, Result};
+pub use units::Extents;
 pub use volume_group::VolumeGroup;

@@ -12,13 +12,16 @@ use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
 };
 
-use crate::metadata::{Area, GroupMetadata, LogicalVolume, PhysicalVolume};
+use crate::{
+    Extents,
+    metadata::{Area, GroupMetadata, LogicalVolume, PhysicalVolume},
+};
 
 /// The name part of the metadata volumes of a mirror's legs.
 pub const NOTES: &str = "_rmeta_";
 
-/// Number of extents of each mirror leg for LVM's raid metadata.
-pub const NOTE: u64 = 1;
+/// The part of each mirror leg that has LVM's raid metadata.
+pub const NOTE: Extents = Extents(1);
 
 /// Extents for each leg or stripe of a volume, in their order, with the same count for each.
 pub type Row = Vec<Area>;
@@ -62,7 +65,7 @@ pub fn shared_disk(legs: &[BTreeSet<String>]) -> Option<&String> {
 pub fn free_areas(now: &GroupMetadata) -> Vec<Vec<Area>> {
     let mut taken: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
     for area in now.volumes.values().flat_map(|volume| &volume.areas) {
-        let span = (area.start, area.start + area.count);
+        let span = (area.start, area.end());
         taken.entry(&area.disk).or_default().push(span);
     }
     let usable = now
@@ -80,15 +83,15 @@ pub fn free_areas(now: &GroupMetadata) -> Vec<Vec<Area>> {
 }
 
 /// The gaps between the allocated areas of a disk, largest first.
-fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
+fn gaps(disk: &str, extents: Extents, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
     taken.sort_unstable();
     let (mut gaps, mut at) = (Vec::new(), 0);
-    for (start, end) in taken.into_iter().chain([(extents, extents)]) {
+    for (start, end) in taken.into_iter().chain([(extents.0, extents.0)]) {
         if start > at {
             gaps.push(Area {
                 disk: disk.to_owned(),
                 start: at,
-                count: start - at,
+                count: Extents(start - at),
             });
         }
         at = at.max(end);
@@ -101,7 +104,7 @@ fn gaps(disk: &str, extents: u64, mut taken: Vec<(u64, u64)>) -> Vec<Area> {
 pub fn is_free(now: &GroupMetadata, rows: &[Row]) -> bool {
     let free = free_areas(now);
     let is_in = |area: &Area, gap: &Area| {
-        let is_within = gap.start <= area.start && area.start + area.count <= gap.start + gap.count;
+        let is_within = gap.start <= area.start && area.end() <= gap.end();
         gap.disk == area.disk && is_within
     };
     let mut areas = rows.iter().flatten();
@@ -109,13 +112,13 @@ pub fn is_free(now: &GroupMetadata, rows: &[Row]) -> bool {
 }
 
 /// The total number of extents of areas.
-pub fn room(areas: &[Area]) -> u64 {
+pub fn room(areas: &[Area]) -> Extents {
     areas.iter().map(|area| area.count).sum()
 }
 
 /// The extents for the legs of a new mirror, including raid metadata: each leg on one of the disks with the most free
 /// space.
-pub fn new_legs(now: &GroupMetadata, copies: usize, extents: u64) -> Option<Vec<Row>> {
+pub fn new_legs(now: &GroupMetadata, copies: usize, extents: Extents) -> Option<Vec<Row>> {
     let mut disks = free_areas(now);
     disks.sort_by_key(|areas| Reverse(room(areas)));
     disks.truncate(copies);
@@ -134,7 +137,7 @@ pub fn new_legs(now: &GroupMetadata, copies: usize, extents: u64) -> Option<Vec<
 pub fn longer_legs(
     now: &GroupMetadata,
     legs: &[BTreeSet<String>],
-    extents: u64,
+    extents: Extents,
 ) -> Option<Vec<Row>> {
     let (mut used, mut unused) = (BTreeMap::new(), Vec::new());
     for areas in free_areas(now) {
@@ -169,12 +172,12 @@ pub fn longer_legs(
 }
 
 /// This number of extents, from the first areas.
-fn first(areas: impl IntoIterator<Item = Area>, extents: u64) -> Vec<Area> {
+fn first(areas: impl IntoIterator<Item = Area>, extents: Extents) -> Vec<Area> {
     let mut missing = extents;
     let cut = areas.into_iter().map_while(|area| {
         let count = area.count.min(missing);
         missing -= count;
-        (count > 0).then_some(Area { count, ..area })
+        (count > Extents::ZERO).then_some(Area { count, ..area })
     });
     cut.collect()
 }
@@ -185,15 +188,15 @@ fn rows(legs: Vec<Vec<Area>>) -> Vec<Row> {
     let mut rows = Vec::new();
     while let Some(count) = legs
         .iter()
-        .map(|leg| leg.front().map_or(0, |area| area.count))
+        .map(|leg| leg.front().map_or(Extents::ZERO, |area| area.count))
         .min()
-        .filter(|count| *count > 0)
+        .filter(|count| *count > Extents::ZERO)
     {
         let cut = |leg: &mut VecDeque<Area>| {
             let area = leg.pop_front()?;
             if area.count > count {
                 leg.push_front(Area {
-                    start: area.start + count,
+                    start: area.start + count.0,
                     count: area.count - count,
                     ..area.clone()
                 });
@@ -231,7 +234,7 @@ fn whole<'a>(areas: impl IntoIterator<Item = &'a Area>) -> Vec<(&'a str, u64, u6
     areas.sort_by_key(|area| (&area.disk, area.start));
     let mut whole: Vec<(&str, u64, u64)> = Vec::new();
     for area in areas {
-        let end = area.start + area.count;
+        let end = area.end();
         match whole.last_mut() {
             Some((disk, _, last)) if *disk == area.disk && *last == area.start => *last = end,
             _ => whole.push((&area.disk, area.start, end)),
@@ -244,30 +247,30 @@ fn whole<'a>(areas: impl IntoIterator<Item = &'a Area>) -> Vec<(&'a str, u64, u6
 ///
 /// It takes the largest area of each disk, as many as there are stripes, and from each the length of the smallest.
 /// Then it continues in the same way: on the disks that it has already used, as long as those are sufficient.
-pub fn stripe_rows(free: &[Vec<u64>], stripes: usize) -> u64 {
+pub fn stripe_rows(free: &[Vec<Extents>], stripes: usize) -> Extents {
     struct Disk {
-        areas: Vec<u64>,
+        areas: Vec<Extents>,
         is_taken: bool,
     }
-    let disk = |areas: &Vec<u64>| Disk {
+    let disk = |areas: &Vec<Extents>| Disk {
         areas: areas.clone(),
         is_taken: false,
     };
     let mut disks: Vec<Disk> = free.iter().map(disk).collect();
-    let (mut rows, mut only_taken) = (0, false);
+    let (mut rows, mut only_taken) = (Extents::ZERO, false);
     loop {
         let usable = disks
             .iter_mut()
             .filter(|disk| disk.is_taken || !only_taken)
             .filter_map(|disk| {
                 let largest = disk.areas.iter_mut().max()?;
-                (*largest > 0).then_some((largest, &mut disk.is_taken))
+                (*largest > Extents::ZERO).then_some((largest, &mut disk.is_taken))
             });
-        let mut chosen: Vec<(&mut u64, &mut bool)> = usable.collect();
+        let mut chosen: Vec<(&mut Extents, &mut bool)> = usable.collect();
         chosen.sort_by_key(|(area, _)| Reverse(**area));
         chosen.truncate(stripes);
-        let smallest = chosen.last().map_or(0, |(area, _)| **area);
-        if chosen.len() < stripes || smallest == 0 {
+        let smallest = chosen.last().map_or(Extents::ZERO, |(area, _)| **area);
+        if chosen.len() < stripes || smallest == Extents::ZERO {
             if only_taken {
                 only_taken = false;
                 continue;
@@ -291,7 +294,7 @@ mod tests {
         Area {
             disk: disk.to_owned(),
             start,
-            count,
+            count: Extents(count),
         }
     }
 
@@ -300,8 +303,8 @@ mod tests {
         let one = vec![area("a", 0, 30), area("a", 50, 15)];
         let other = vec![area("b", 9, 25), area("b", 70, 20)];
         let cut = rows(vec![one.clone(), other.clone()]);
-        let lengths: Vec<u64> = cut.iter().map(|row| row[0].count).collect();
-        assert_eq!(lengths, [25, 5, 15]);
+        let lengths: Vec<Extents> = cut.iter().map(|row| row[0].count).collect();
+        assert_eq!(lengths, [25, 5, 15].map(Extents));
         assert!(cut.iter().all(|row| row[0].count == row[1].count));
         assert_eq!(by_disks(&cut).count(), 1);
         assert!(is_same(by_parts(&cut), one.iter().chain(&other)));
@@ -310,19 +313,27 @@ mod tests {
 
     #[test]
     fn gaps_are_what_nobody_has() {
-        let found = gaps("a", 20, vec![(15, 17), (0, 4), (6, 9)]);
+        let found = gaps("a", Extents(20), vec![(15, 17), (0, 4), (6, 9)]);
         let wanted = [area("a", 9, 6), area("a", 17, 3), area("a", 4, 2)];
         assert_eq!(found, wanted);
-        assert_eq!(first(found, 7), [area("a", 9, 6), area("a", 17, 1)]);
-        assert_eq!(gaps("a", 20, vec![(0, 20)]), []);
+        assert_eq!(
+            first(found, Extents(7)),
+            [area("a", 9, 6), area("a", 17, 1)]
+        );
+        assert_eq!(gaps("a", Extents(20), vec![(0, 20)]), []);
     }
 
     #[test]
     fn stripes_are_taken_from_the_disks_with_the_largest_areas_first() {
-        assert_eq!(stripe_rows(&[vec![100], vec![100], vec![100]], 2), 100);
-        assert_eq!(stripe_rows(&[vec![100], vec![40], vec![30]], 2), 70);
+        let rows = |free: &[&[u64]]| {
+            let free = free.iter().map(|areas| areas.iter().copied().map(Extents));
+            let free: Vec<Vec<Extents>> = free.map(Iterator::collect).collect();
+            stripe_rows(&free, 2).0
+        };
+        assert_eq!(rows(&[&[100], &[100], &[100]]), 100);
+        assert_eq!(rows(&[&[100], &[40], &[30]]), 70);
         // The second disk has the most room, and no large area.
-        assert_eq!(stripe_rows(&[vec![60], vec![10; 7], vec![65]], 2), 65);
-        assert_eq!(stripe_rows(&[vec![9]], 2), 0);
+        assert_eq!(rows(&[&[60], &[10; 7], &[65]]), 65);
+        assert_eq!(rows(&[&[9]]), 0);
     }
 }

@@ -52,7 +52,7 @@ pub struct VolumeGroup {
     /// The UUID at the first read: another group can get the same name later.
     pub(crate) uuid: OnceLock<String>,
     /// The extent size, once it is known.
-    extent: AtomicU64,
+    extent_size: AtomicU64,
     mapper: OnceLock<DeviceMapper>,
     looks: TimedMutex,
     changes: TimedMutex,
@@ -126,7 +126,7 @@ impl VolumeGroup {
             reader: Mutex::new(None),
             disks: Mutex::default(),
             uuid: OnceLock::new(),
-            extent: AtomicU64::new(0),
+            extent_size: AtomicU64::new(0),
             mapper: OnceLock::new(),
             looks: TimedMutex::new(SLOW_TO_READ),
             changes: TimedMutex::new(SLOW_TO_CHANGE),
@@ -319,12 +319,12 @@ impl VolumeGroup {
     ///
     /// # Errors
     /// As those of [`VolumeGroup::now`].
-    pub async fn extent(self: &Arc<Self>) -> Result<u64> {
-        match self.extent.load(Ordering::Relaxed) {
+    pub async fn extent_size(self: &Arc<Self>) -> Result<u64> {
+        match self.extent_size.load(Ordering::Relaxed) {
             0 => {
-                let extent = self.now().await?.extent;
-                self.extent.store(extent, Ordering::Relaxed);
-                Ok(extent)
+                let size = self.now().await?.extent_size;
+                self.extent_size.store(size, Ordering::Relaxed);
+                Ok(size)
             }
             known => Ok(known),
         }

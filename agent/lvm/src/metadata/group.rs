@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{segment, text::Value};
+use crate::Extents;
 
 /// The metadata of a volume group, as its disks have it at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub struct GroupMetadata {
     /// Its tags.
     pub tags: Vec<String>,
     /// The size of an extent in bytes.
-    pub extent: u64,
+    pub extent_size: u64,
     /// Size of the metadata text, in bytes.
     pub text: u64,
     /// Maximum size of the metadata text, in bytes.
@@ -42,10 +43,10 @@ pub struct PhysicalVolume {
     pub is_missing: bool,
     /// New logical volumes may be allocated on it.
     pub is_allocatable: bool,
-    /// Total number of extents.
-    pub extents: u64,
-    /// Number of free extents.
-    pub free: u64,
+    /// Its length.
+    pub extents: Extents,
+    /// What no logical volume has of it.
+    pub free: Extents,
 }
 
 /// A logical volume.
@@ -75,8 +76,8 @@ pub struct LogicalVolume {
     pub layer: Option<String>,
     /// A flag, of the volume or of a part, that this agent does not know: it may not be used.
     pub unknown_flag: Option<String>,
-    /// Its length in extents.
-    pub extents: u64,
+    /// Its length.
+    pub extents: Extents,
     /// The extents of disks that it uses directly.
     pub areas: Vec<Area>,
     /// The names of its parts.
@@ -92,10 +93,17 @@ pub struct LogicalVolume {
 pub struct Area {
     /// The name of the disk within the text.
     pub disk: String,
-    /// The first extent.
+    /// The number of the first extent.
     pub start: u64,
-    /// The number of extents.
-    pub count: u64,
+    /// Its length.
+    pub count: Extents,
+}
+
+impl Area {
+    /// The number of the first extent behind it.
+    pub fn end(&self) -> u64 {
+        self.start.saturating_add(self.count.0)
+    }
 }
 
 /// The kind of a logical volume.
@@ -164,7 +172,7 @@ impl GroupMetadata {
             uuid: uuid(group)?,
             sequence: number("seqno")?,
             tags: group.texts("tags"),
-            extent: sectors(number("extent_size")?)?,
+            extent_size: sectors(number("extent_size")?)?,
             text: u64::try_from(text.len()).unwrap_or(u64::MAX),
             largest_text: u64::MAX,
             system_id: group
@@ -200,7 +208,7 @@ impl GroupMetadata {
     fn take(&mut self, areas: &[Area]) {
         for area in areas {
             if let Some(disk) = self.disks.get_mut(&area.disk) {
-                disk.free = disk.free.saturating_sub(area.count);
+                disk.free = disk.free.less(area.count);
             }
         }
     }
@@ -236,12 +244,12 @@ impl GroupMetadata {
     }
 
     /// Number of free extents on each usable disk, largest first.
-    pub fn free(&self) -> Vec<u64> {
+    pub fn free(&self) -> Vec<Extents> {
         let usable = self
             .disks
             .values()
             .filter(|disk| disk.is_allocatable && !disk.is_missing);
-        let mut free: Vec<u64> = usable.map(|disk| disk.free).collect();
+        let mut free: Vec<Extents> = usable.map(|disk| disk.free).collect();
         free.sort_unstable_by(|a, b| b.cmp(a));
         free
     }
@@ -296,7 +304,7 @@ impl GroupMetadata {
 
     /// The size of a volume in bytes.
     pub fn bytes(&self, volume: &LogicalVolume) -> u64 {
-        volume.extents.saturating_mul(self.extent)
+        volume.extents.bytes(self.extent_size)
     }
 
     /// The pool with this name.
@@ -312,7 +320,7 @@ impl GroupMetadata {
 impl PhysicalVolume {
     fn parse(disk: &Value<'_>) -> Result<Self, String> {
         let extents = disk.get("pe_count").and_then(Value::number);
-        let extents = extents.ok_or("pe_count is missing")?;
+        let extents = Extents(extents.ok_or("pe_count is missing")?);
         let status = disk.texts("status");
         let flags = disk.texts("flags");
         let has = |word: &str| status.iter().chain(&flags).any(|one| one == word);
@@ -361,8 +369,8 @@ impl LogicalVolume {
                 .find_map(segment::unknown_flag)
                 .map(str::to_owned),
             extents: segments(volume)
-                .map(|segment| number(segment, "extent_count"))
-                .fold(0, u64::saturating_add),
+                .map(|segment| Extents(number(segment, "extent_count")))
+                .sum(),
             areas: areas.collect(),
             parts: parts
                 .into_iter()
@@ -485,7 +493,7 @@ fn areas(segment: &Value<'_>) -> Vec<Area> {
             Some(Area {
                 disk: disk.text()?.to_owned(),
                 start: start.number()?,
-                count,
+                count: Extents(count),
             })
         })
         .collect()

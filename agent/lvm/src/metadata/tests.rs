@@ -1,6 +1,7 @@
 //! The metadata text of a realistic volume group, reduced by hand, and parsing it.
 
 use super::*;
+use crate::Extents;
 
 const TEXT: &str = r#"vg0 {
 id = "AAAAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGGGG"
@@ -107,20 +108,23 @@ version = 1
 fn volumes_pools_snapshots_and_free_extents_are_read() {
     let group = GroupMetadata::parse(TEXT, |_| true).unwrap();
     assert_eq!(
-        (group.name.as_str(), group.sequence, group.extent),
+        (group.name.as_str(), group.sequence, group.extent_size),
         ("vg0", 12, 4 << 20)
     );
     assert_eq!(group.uuid.len(), 32);
     // 1 + 10 + 5 + 10 + 3 of a hundred; a missing disk has no free extents.
-    assert_eq!(group.disks["pv0"].free, 71);
-    assert_eq!(group.disks["pv1"].free, 40);
+    assert_eq!(group.disks["pv0"].free, Extents(71));
+    assert_eq!(group.disks["pv1"].free, Extents(40));
     let (pool, settings) = group.pool("pool").unwrap();
-    assert_eq!((pool.extents, settings.transaction), (25, 4));
+    assert_eq!((pool.extents, settings.transaction), (Extents(25), 4));
     assert_eq!(settings.messages, [Message::Create("x".to_owned())]);
     assert!(settings.zeroes && settings.chunk == 64 << 10);
     assert!(!pool.is_complete, "a disk of its data is missing");
     let x = &group.volumes["x"];
-    assert_eq!((x.extents, x.tags.len(), x.is_complete), (7, 2, false));
+    assert_eq!(
+        (x.extents, x.tags.len(), x.is_complete),
+        (Extents(7), 2, false)
+    );
     let thin = VolumeKind::Thin {
         pool: "pool".to_owned(),
         device: 7,
@@ -135,14 +139,14 @@ fn volumes_pools_snapshots_and_free_extents_are_read() {
     assert_eq!(names, ["cow"]);
     assert_eq!(
         group.free(),
-        [71],
+        [Extents(71)],
         "a disk that is missing has nothing to give"
     );
     let areas = |counts| -> Vec<(String, u64, u64)> {
         let areas = group.areas(&group.volumes["pool"], counts);
         areas
             .into_iter()
-            .map(|area| (area.disk, area.start, area.count))
+            .map(|area| (area.disk, area.start, area.count.0))
             .collect()
     };
     let (one, other) = (
@@ -234,8 +238,8 @@ segment2 { start_extent = 4 extent_count = 6 type = "mirror" mirror_count = 2 ex
 cow {"#,
     );
     let group = GroupMetadata::parse(&moved, |_| true).unwrap();
-    assert_eq!(group.disks["pv0"].free, 71);
-    assert_eq!(group.disks["pv1"].free, 40 - 4 - 6);
+    assert_eq!(group.disks["pv0"].free, Extents(71));
+    assert_eq!(group.disks["pv1"].free, Extents(40 - 4 - 6));
 }
 
 /// The same text, with a layer over `lin`.
@@ -370,7 +374,7 @@ mod reported {
             origin: "linear".to_owned(),
         };
         assert_eq!(now.volumes["old"].kind, old);
-        let free: u64 = now.disks.values().map(|disk| disk.free).sum();
+        let free: Extents = now.disks.values().map(|disk| disk.free).sum();
         let reported = lvm("vgs", &["--noheadings", "-o", "vg_free_count", &lab.group]);
         assert_eq!(free.to_string(), reported.trim());
     }

@@ -148,9 +148,9 @@ impl Lvm {
     }
 
     /// The size rules of the class.
-    pub(super) fn sizes(&self, extent: u64) -> Result<SizeRules> {
+    pub(super) fn sizes(&self, extent_size: u64) -> Result<SizeRules> {
         let extents = self.volume_type().extents_per_unit();
-        let unit = Size::try_from(extent.saturating_mul(extents))?;
+        let unit = Size::try_from(extents.bytes(extent_size))?;
         Ok(SizeRules {
             unit,
             minimum: unit,

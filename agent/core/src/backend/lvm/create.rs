@@ -48,7 +48,7 @@ impl Lvm {
         }
         self.check_names(&now, spec.id)?;
         Self::check_records(&now)?;
-        let unit = self.sizes(now.extent)?.unit;
+        let unit = self.sizes(now.extent_size)?.unit;
         let size = spec.size.round_up(unit).unwrap_or(spec.size);
         let result = self.make_with(&now, spec, size).await;
         let now = self.group.now().await?;

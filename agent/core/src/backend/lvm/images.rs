@@ -26,9 +26,9 @@ impl Backend for Lvm {
     }
 
     async fn features(&self) -> Result<Features> {
-        let extent = self.group.extent().await?;
+        let extent_size = self.group.extent_size().await?;
         Ok(Features {
-            sizes: self.sizes(extent)?,
+            sizes: self.sizes(extent_size)?,
             file_system: self.settings.file_system,
             keeps_devices: true,
             // A thick volume keeps discarded extents, but its disk can use the discard for wear levelling.

@@ -47,7 +47,7 @@ async fn what_moves_a_pool_that_nobody_uses_goes_on() {
     }
     // Both the source and the destination of the move are in use.
     let now = group.now().await.unwrap();
-    let free: u64 = now.disks.values().map(|disk| disk.free).sum();
+    let free: drumlin_lvm::Extents = now.disks.values().map(|disk| disk.free).sum();
     assert_eq!(free.to_string(), reported().trim());
     group.ready(&node()).await.unwrap();
     for name in ["lvol0_pmspare", "pvmove0"] {

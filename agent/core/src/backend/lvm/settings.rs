@@ -7,7 +7,7 @@ use crate::{
     host::FileSystem,
     types::{ClassName, NodeName},
 };
-use drumlin_lvm::placement;
+use drumlin_lvm::{Extents, placement};
 
 /// Settings of a class over logical volumes.
 #[derive(Debug, Clone)]
@@ -157,13 +157,12 @@ impl Layout {
         }
     }
 
-    /// The largest volume that fits, in extents, given the lengths of the free areas of each disk; `kept` extents in
-    /// total stay free.
+    /// The largest volume that fits, given the lengths of the free areas of each disk; `kept` in total stays free.
     ///
     /// LVM places a striped one. A mirrored one has each leg on one disk, plus one extent of raid metadata.
-    pub(super) fn largest(self, free: &[Vec<u64>], kept: u64) -> u64 {
-        let mut disks: Vec<u64> = free.iter().map(|areas| areas.iter().sum()).collect();
-        let usable = disks.iter().sum::<u64>().saturating_sub(kept);
+    pub(super) fn largest(self, free: &[Vec<Extents>], kept: Extents) -> Extents {
+        let mut disks: Vec<Extents> = free.iter().map(|areas| areas.iter().sum()).collect();
+        let usable = disks.iter().sum::<Extents>().less(kept);
         match self {
             Self::Linear => usable,
             Self::Striped(stripes) => {
@@ -171,16 +170,14 @@ impl Layout {
                 let parts = usize::try_from(stripes).unwrap_or(usize::MAX);
                 let rows = placement::stripe_rows(free, parts);
                 let stripes = u64::from(stripes);
-                rows.min(usable / stripes) * stripes
+                rows.min(usable.shared_by(stripes)).times(stripes)
             }
             Self::Mirrored(mirrors) => {
                 disks.sort_unstable_by(|one, other| other.cmp(one));
                 let last = usize::try_from(mirrors).unwrap_or(usize::MAX);
                 let smallest = disks.get(last).copied().unwrap_or_default();
                 let copies = u64::from(mirrors) + 1;
-                smallest
-                    .min(usable / copies)
-                    .saturating_sub(placement::NOTE)
+                smallest.min(usable.shared_by(copies)).less(placement::NOTE)
             }
         }
     }
@@ -226,8 +223,8 @@ mod tests {
 
     /// The same with disks that are not fragmented.
     fn largest(layout: Layout, free: &[u64], kept: u64) -> u64 {
-        let free: Vec<Vec<u64>> = free.iter().map(|free| vec![*free]).collect();
-        layout.largest(&free, kept)
+        let free: Vec<Vec<Extents>> = free.iter().map(|free| vec![Extents(*free)]).collect();
+        layout.largest(&free, Extents(kept)).0
     }
 
     #[test]

@@ -7,7 +7,10 @@
 use std::fmt::Debug;
 
 use async_trait::async_trait;
-use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
+use drumlin_lvm::{
+    Extents,
+    metadata::{GroupMetadata, LogicalVolume},
+};
 
 use super::{Lvm, OwnVolume, Provisioning, extend::Activation};
 use crate::{
@@ -24,8 +27,8 @@ use crate::{
 #[async_trait]
 pub(super) trait VolumeType: Debug + Send + Sync {
     /// The number of extents that the length of a volume is a multiple of.
-    fn extents_per_unit(&self) -> u64 {
-        1
+    fn extents_per_unit(&self) -> Extents {
+        Extents(1)
     }
 
     /// The pool whose capacity all volumes share, if any: what running operations add to it is reserved.

@@ -47,7 +47,7 @@ impl Lvm {
             _ => (false, false),
         };
         let unit = self
-            .sizes(now.extent)
+            .sizes(now.extent_size)
             .map(|sizes| sizes.unit)
             .unwrap_or_default();
         let size = spec.size.round_up(unit).unwrap_or(spec.size);

@@ -7,6 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use drumlin_lvm::{
+    Extents,
     command::{Check, Command},
     metadata::{GroupMetadata, LogicalVolume},
     placement::{self, NOTES, Row},
@@ -29,7 +30,7 @@ use crate::{
 };
 
 /// A number of extents and their locations as `lvextend` takes them: `/dev/sda:10-19`, the last one included.
-type Places = (u64, Vec<String>);
+type Places = (Extents, Vec<String>);
 
 /// Extents that are wiped and free.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ pub(crate) struct CleanEnd {
 /// The extents that one command adds to a volume.
 pub(crate) struct EndExtents {
     /// Number of extents by which the volume is extended; none for the rest.
-    extents: Option<u64>,
+    extents: Option<Extents>,
     /// Their locations as `lvextend` takes them: `/dev/sda:10-19`, the last one included. Empty to let LVM choose.
     places: Vec<String>,
     /// The precondition on the metadata.
@@ -223,7 +224,7 @@ impl Lvm {
         let (mut bytes, last) = (now.bytes(volume), pieces.len());
         let mut commands = Vec::new();
         for (number, piece) in (1..).zip(pieces) {
-            bytes += piece.extents.unwrap_or_default() * now.extent;
+            bytes += piece.extents.unwrap_or_default().bytes(now.extent_size);
             let to = if number == last {
                 to
             } else {
@@ -257,8 +258,8 @@ fn end_in(now: &GroupMetadata, id: ImageId) -> Result<&LogicalVolume> {
     })
 }
 
-/// Number of extents by which these rows extend each leg or stripe.
-fn extents(rows: &[Row]) -> u64 {
+/// The extents by which these rows extend each leg or stripe.
+fn extents(rows: &[Row]) -> Extents {
     let parts = rows.iter().filter_map(|row| row.first());
     parts.map(|area| area.count).sum()
 }
@@ -274,7 +275,7 @@ impl Group {
         }
         let pieces = placement::by_disks(rows).map(|step| {
             let places = self.places(now, placement::by_parts(step))?;
-            Ok((extents(step) * parts, places))
+            Ok((extents(step).times(parts), places))
         });
         pieces.collect()
     }

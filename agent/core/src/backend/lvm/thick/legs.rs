@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use drumlin_lvm::{
+    Extents,
     command::Command,
     metadata::{Area, GroupMetadata, LogicalVolume},
     placement::{self, Row},
@@ -21,8 +22,8 @@ pub(crate) struct MirrorEnd {
     thick: Thick,
     volume: String,
     legs: Vec<BTreeSet<String>>,
-    extents: u64,
-    extent: u64,
+    extents: Extents,
+    extent_size: u64,
 }
 
 impl MirrorEnd {
@@ -41,16 +42,15 @@ impl MirrorEnd {
             thick: thick.clone(),
             volume: group.path(&volume.name),
             legs,
-            extents: bytes.div_ceil(now.extent.max(1)),
-            extent: now.extent,
+            extents: Extents::covering(bytes, now.extent_size),
+            extent_size: now.extent_size,
         })
     }
 
     /// The total of all legs, in bytes.
     pub(crate) fn bytes_of_all(&self) -> u64 {
         let legs = u64::try_from(self.legs.len()).unwrap_or(u64::MAX);
-        legs.saturating_mul(self.extents)
-            .saturating_mul(self.extent)
+        self.extents.times(legs).bytes(self.extent_size)
     }
 
     /// The extents for each leg.
@@ -58,17 +58,17 @@ impl MirrorEnd {
     /// # Errors
     /// `NoSpace` when a leg would share a disk with another one, or when the reserve would be used.
     pub(crate) fn rows(&self, now: &GroupMetadata) -> Result<Vec<Row>> {
-        let free: u64 = now.free().iter().sum();
-        let left = free.saturating_sub(kept(now, &self.thick));
+        let free: Extents = now.free().iter().sum();
+        let left = free.less(kept(now, &self.thick));
         let rows = placement::longer_legs(now, &self.legs, self.extents);
-        let rows = rows.filter(|_| self.bytes_of_all() <= left.saturating_mul(self.extent));
+        let rows = rows.filter(|_| self.bytes_of_all() <= left.bytes(self.extent_size));
         rows.ok_or_else(|| {
             Error::new(
                 Kind::NoSpace,
                 format!(
                     "volume group {} has no room to extend each leg by {} bytes for {} on disks without another leg of it{}; add a disk with vgextend",
                     now.name,
-                    self.extents * self.extent,
+                    self.extents.bytes(self.extent_size),
                     self.volume,
                     reserved(&self.thick)
                 ),
@@ -88,7 +88,7 @@ impl Lvm {
         let group = Arc::clone(&self.group);
         let copies = usize::try_from(layout.disks()).unwrap_or(usize::MAX);
         command.placed_by(move |now| {
-            let extents = bytes.div_ceil(now.extent.max(1)) + placement::NOTE;
+            let extents = Extents::covering(bytes, now.extent_size) + placement::NOTE;
             let rows = placement::new_legs(now, copies, extents).ok_or_else(|| {
                 Error::new(
                     Kind::NoSpace,
@@ -146,7 +146,7 @@ impl Group {
                     format!("a disk of volume group {} is missing", now.name),
                 )
             })?;
-            let last = area.start + area.count - 1;
+            let last = area.end() - 1;
             Ok(format!("{}:{}-{last}", path.display(), area.start))
         };
         areas.map(place).collect()

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use drumlin_lvm::{
+    Extents,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
     preflight::Dmeventd,
 };
@@ -27,8 +28,8 @@ use crate::{
 
 #[async_trait]
 impl VolumeType for Thick {
-    fn extents_per_unit(&self) -> u64 {
-        u64::from(self.layout.unit())
+    fn extents_per_unit(&self) -> Extents {
+        Extents(self.layout.unit().into())
     }
 
     fn is_filled(&self) -> bool {
@@ -135,9 +136,10 @@ impl VolumeType for Thick {
 
     fn member_bytes(&self, now: &GroupMetadata, source: &LogicalVolume) -> Option<u64> {
         match source.kind {
-            VolumeKind::Plain | VolumeKind::Mirrored => {
-                Some(self.store(now.bytes(source)).next_multiple_of(now.extent))
-            }
+            VolumeKind::Plain | VolumeKind::Mirrored => Some(
+                self.store(now.bytes(source))
+                    .next_multiple_of(now.extent_size),
+            ),
             _ => None,
         }
     }

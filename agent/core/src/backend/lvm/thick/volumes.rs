@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use drumlin_lvm::{
+    Extents,
     command::Command,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
     placement,
@@ -22,17 +23,17 @@ use crate::{
     types::{ImageId, ImageKind, Size},
 };
 
-/// Number of extents that are kept free.
-pub(crate) fn kept(now: &GroupMetadata, thick: &Thick) -> u64 {
-    let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
-    all * u64::from(thick.reserve) / 100
+/// The extents that are kept free.
+pub(crate) fn kept(now: &GroupMetadata, thick: &Thick) -> Extents {
+    let all: Extents = now.disks.values().map(|disk| disk.extents).sum();
+    all.percent(thick.reserve)
 }
 
 /// The free capacity of the group for this class.
 pub(crate) fn capacity(now: &GroupMetadata, thick: &Thick) -> Result<Capacity> {
     let extents = thick.layout.largest(&free_lengths(now), kept(now, thick));
-    let bytes = extents.saturating_mul(now.extent).min(Size::MAX.bytes());
-    let unit = now.extent * u64::from(thick.layout.unit());
+    let bytes = extents.bytes(now.extent_size).min(Size::MAX.bytes());
+    let unit = Extents(thick.layout.unit().into()).bytes(now.extent_size);
     let largest = Size::try_from(bytes)?.round_down(Size::try_from(unit)?);
     Ok(Capacity {
         available: largest,
@@ -41,7 +42,7 @@ pub(crate) fn capacity(now: &GroupMetadata, thick: &Thick) -> Result<Capacity> {
 }
 
 /// The lengths of the free areas of each disk.
-fn free_lengths(now: &GroupMetadata) -> Vec<Vec<u64>> {
+fn free_lengths(now: &GroupMetadata) -> Vec<Vec<Extents>> {
     let disks = placement::free_areas(now);
     let lengths = disks
         .iter()
@@ -73,7 +74,7 @@ pub(crate) fn check_group_room(
     bytes: u64,
 ) -> Result<()> {
     let extents = layout.largest(&free_lengths(now), kept(now, thick));
-    let room = extents.saturating_mul(now.extent);
+    let room = extents.bytes(now.extent_size);
     if bytes <= room {
         return Ok(());
     }
@@ -210,7 +211,7 @@ impl Lvm {
             ));
         }
         let shown = now.bytes(origin);
-        let store = thick.store(shown).next_multiple_of(now.extent);
+        let store = thick.store(shown).next_multiple_of(now.extent_size);
         check_group_room(now, thick, Layout::Linear, store)?;
         let tags = Tags {
             size: Some(shown),

@@ -1,6 +1,7 @@
 //! Creating a thin pool that does not exist yet: its size, and its creation when it is first needed.
 
 use drumlin_lvm::{
+    Extents,
     command::Command,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
@@ -26,10 +27,10 @@ pub const POOL_METADATA: std::ops::RangeInclusive<u64> = (2 << 20)..=(16_192 << 
 /// The sizes of a pool to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Size of its data, in extents.
-    data: u64,
-    /// Size of its metadata, in extents.
-    metadata: u64,
+    /// Size of its data.
+    data: Extents,
+    /// Size of its metadata.
+    metadata: Extents,
 }
 
 impl Plan {
@@ -38,20 +39,22 @@ impl Plan {
     /// # Errors
     /// [`Kind::NoSpace`] when the group has no room for it, [`Kind::Precondition`] when such a pool is not possible.
     pub(crate) fn of(now: &GroupMetadata, name: &str, new: NewPool) -> Result<Self> {
-        let free: u64 = now.free().iter().sum();
-        let all: u64 = now.disks.values().map(|disk| disk.extents).sum();
+        let free: Extents = now.free().iter().sum();
+        let all: Extents = now.disks.values().map(|disk| disk.extents).sum();
         // Spare metadata is kept for a later repair; all pools share it.
         let spares = now.volumes.values().filter(|volume| is_spare(volume));
-        let spare = spares.map(|volume| volume.extents).max().unwrap_or(0);
-        let beside = |metadata: u64| metadata + metadata.saturating_sub(spare);
-        let part = |extents: u64, hundredths: u32| extents * u64::from(hundredths) / 100;
+        let spare = spares
+            .map(|volume| volume.extents)
+            .max()
+            .unwrap_or_default();
+        let beside = |metadata: Extents| metadata + metadata.less(spare);
         let whole = match new.size {
-            PoolSize::Data(bytes) => bytes.div_ceil(now.extent),
-            PoolSize::OfGroup(hundredths) => part(all, hundredths),
-            PoolSize::OfFree(hundredths) => part(free, hundredths),
+            PoolSize::Data(bytes) => Extents::covering(bytes, now.extent_size),
+            PoolSize::OfGroup(percent) => all.percent(percent),
+            PoolSize::OfFree(percent) => free.percent(percent),
         };
         let bytes = new.metadata.unwrap_or_else(|| {
-            let chunks = whole.saturating_mul(now.extent) / new.chunk;
+            let chunks = whole.bytes(now.extent_size) / new.chunk;
             (chunks * PER_CHUNK).max(*POOL_METADATA.start())
         });
         if bytes > *POOL_METADATA.end() {
@@ -65,12 +68,13 @@ impl Plan {
                 ),
             ));
         }
-        let metadata = bytes.div_ceil(now.extent);
+        let metadata = Extents::covering(bytes, now.extent_size);
         let data = match new.size {
             PoolSize::Data(_) => whole,
-            PoolSize::OfGroup(_) | PoolSize::OfFree(_) => whole.saturating_sub(beside(metadata)),
+            PoolSize::OfGroup(_) | PoolSize::OfFree(_) => whole.less(beside(metadata)),
         };
-        let (needed, least) = (data + beside(metadata), new.chunk.div_ceil(now.extent));
+        let least = Extents::covering(new.chunk, now.extent_size);
+        let needed = data + beside(metadata);
         if data < least || needed > free {
             let needed = needed.max(least + beside(metadata));
             return Err(Error::new(
@@ -78,10 +82,10 @@ impl Plan {
                 format!(
                     "thin pool {}/{name} cannot be created: it needs {} bytes including metadata and spare metadata, but volume group {} has {} of {} available for it; add a disk with vgextend, or set thin.create.size lower",
                     now.name,
-                    needed.saturating_mul(now.extent),
+                    needed.bytes(now.extent_size),
                     now.name,
-                    free.saturating_mul(now.extent),
-                    all.saturating_mul(now.extent),
+                    free.bytes(now.extent_size),
+                    all.bytes(now.extent_size),
                 ),
             ));
         }
@@ -90,7 +94,7 @@ impl Plan {
 
     /// The size of the pool's data in bytes.
     pub(crate) fn bytes(self, now: &GroupMetadata) -> u64 {
-        self.data.saturating_mul(now.extent)
+        self.data.bytes(now.extent_size)
     }
 }
 
@@ -161,7 +165,7 @@ impl Lvm {
             };
         }
         let plan = Plan::of(&now, name, new)?;
-        let metadata = plan.metadata.saturating_mul(now.extent);
+        let metadata = plan.metadata.bytes(now.extent_size);
         let mark = format!("{MAKING}{}.{}", now.sequence + 1, plan.metadata);
         let wanted = name.to_owned();
         let create = Command::new("lvcreate")
@@ -257,7 +261,7 @@ fn begun_spare<'a>(now: &'a GroupMetadata, mark: &str) -> Option<&'a LogicalVolu
         number.parse::<u32>().is_ok()
             && volume.kind == VolumeKind::Plain
             && volume.tags.is_empty()
-            && volume.extents == extents
+            && volume.extents == Extents(extents)
     })
 }
 

@@ -120,7 +120,7 @@ impl Lvm {
         pool: &str,
         orphan: OrphanThinDevice,
     ) -> Result<()> {
-        let bytes = orphan.bytes.max(1).next_multiple_of(now.extent);
+        let bytes = orphan.bytes.max(1).next_multiple_of(now.extent_size);
         let name = name_of(pool, orphan.device);
         let command = Command::new("lvcreate")
             .words(["-an".to_owned(), "-V".to_owned(), format!("{bytes}b")])

@@ -222,7 +222,7 @@ impl Lvm {
             Err(error) if error.kind() == Kind::NoSpace => 0,
             Err(error) => return Err(error),
         };
-        let available = Size::try_from(left)?.round_down(Size::try_from(now.extent)?);
+        let available = Size::try_from(left)?.round_down(Size::try_from(now.extent_size)?);
         Ok(Capacity {
             available,
             largest: available,
