@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Access, DeviceNumber, loop_device::LoopDevice};
+use crate::{Access, DeviceNumber, loop_device::LoopDevice};
 use crate::{Error, Kind, Result};
 
 /// Timeout for in-flight writes at the start of a watch. The kernel counts a write slightly after its sync was
@@ -127,7 +127,7 @@ impl Done {
 
 /// Enables I/O statistics of a loop device that was just attached. A device keeps the setting that an administrator
 /// made for its previous file.
-pub(super) fn start_counting(device: &LoopDevice) {
+pub(crate) fn start_counting(device: &LoopDevice) {
     let sysfs = PathBuf::from(format!("/sys/block/loop{}", device.number));
     // Written only if necessary, because the kernel briefly freezes the device for it. Where that is not permitted, a
     // watch reports it.

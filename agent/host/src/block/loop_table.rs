@@ -11,7 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Access, system};
+use crate::{Access, system};
 use crate::{Error, Result};
 
 /// The suffix that the kernel appends to the path of a deleted backing file.
@@ -117,7 +117,7 @@ pub fn at(path: &Path) -> Result<Option<LoopDevice>> {
 }
 
 /// The loop devices whose backing file is the block device at `device`; best effort, for messages.
-pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
+pub(crate) fn stacked_on(device: &Path) -> Vec<PathBuf> {
     let numbers = numbers().unwrap_or_default().into_iter();
     numbers
         .filter(|number| {
@@ -129,25 +129,25 @@ pub(super) fn stacked_on(device: &Path) -> Vec<PathBuf> {
 }
 
 /// The loop device with this number, if it is in use.
-pub(super) fn inspect(number: u32) -> Result<Option<LoopDevice>> {
+pub(crate) fn inspect(number: u32) -> Result<Option<LoopDevice>> {
     match backing_name(number)? {
         Some(name) => look_at(number, name),
         None => Ok(None),
     }
 }
 
-pub(super) fn device_path(number: impl std::fmt::Display) -> PathBuf {
+pub(crate) fn device_path(number: impl std::fmt::Display) -> PathBuf {
     PathBuf::from(format!("/dev/loop{number}"))
 }
 
 /// The path of a backing file, as reported by the kernel.
-pub(super) struct BackingName {
+pub(crate) struct BackingName {
     path: PathBuf,
     deleted: bool,
 }
 
 impl BackingName {
-    pub(super) fn new(bytes: &[u8]) -> Self {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         let name = bytes.strip_suffix(DELETED);
         Self {
             path: PathBuf::from(OsStr::from_bytes(name.unwrap_or(bytes))),
@@ -230,7 +230,7 @@ fn look_at(number: u32, name: BackingName) -> Result<Option<LoopDevice>> {
     }
 }
 
-pub(super) fn describe(status: &system::LoopStatus, name: BackingName) -> LoopDevice {
+pub(crate) fn describe(status: &system::LoopStatus, name: BackingName) -> LoopDevice {
     let is_set = |flag| status.flags & flag != 0;
     LoopDevice {
         number: status.number,

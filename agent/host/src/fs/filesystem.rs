@@ -14,12 +14,12 @@ use nix::{
     unistd::{Whence, lseek64},
 };
 
-use super::{
+use crate::{Error, Result};
+use crate::{
     Probe,
     superblock::{self, HEAD, SHORT_HEAD, TAIL},
     system,
 };
-use crate::{Error, Result};
 
 /// A file system that a volume can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -119,7 +119,7 @@ pub fn is_untouched(image: &Path) -> Result<bool> {
 }
 
 /// The size of a block device or file, in bytes.
-pub(super) fn size_of_file(file: &File) -> io::Result<u64> {
+pub(crate) fn size_of_file(file: &File) -> io::Result<u64> {
     let metadata = file.metadata()?;
     if metadata.file_type().is_block_device() {
         system::device_size(file)

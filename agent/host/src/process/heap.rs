@@ -1,6 +1,6 @@
 //! The heap of this process: number of arenas, and returning free memory.
 
-use super::system;
+use crate::system;
 
 /// Makes all threads share one heap; call it before other threads are started.
 ///

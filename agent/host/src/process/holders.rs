@@ -7,11 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
+use crate::{Error, Kind};
+use crate::{
     loop_table,
     mount_table::{DeviceNumber, MountTable},
 };
-use crate::{Error, Kind};
 
 /// Maximum number of holders that are named; one is enough to begin with.
 const MOST: usize = 5;

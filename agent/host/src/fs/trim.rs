@@ -6,8 +6,8 @@ use std::{
     path::Path,
 };
 
-use super::{FileSystem, MountOptions, fsync::syncfs, system};
 use crate::{Error, Kind, Result, trace};
+use crate::{FileSystem, MountOptions, fsync::syncfs, system};
 
 /// Discards the free blocks of a mounted file system. A device that does not support it is not an error.
 ///

@@ -3,18 +3,18 @@
 //! How an interrupted [`make`] is distinguished from a volume with data, so that no data is ever lost: the caller
 //! stores a durable mark with a volume that it created and that was never used, and removes it when `make` has
 //! returned, before the first mount, and before the volume is published raw. A volume without the mark is never
-//! passed to `make`. One with the mark that [`super::is_untouched`] is [`FormatTarget::Untouched`]; with the mark and
+//! passed to `make`. One with the mark that [`crate::is_untouched`] is [`FormatTarget::Untouched`]; with the mark and
 //! not untouched, an earlier `make` was interrupted: [`FormatTarget::Debris`].
 
 use std::{fs::File, path::Path};
 
-use super::{
+use crate::{Error, Kind, Result, blocking};
+use crate::{
     FileSystem, Probe,
     exec::{self, Program},
     filesystem, probe,
     superblock::{UNFINISHED_BTRFS, UNFINISHED_XFS, UNKNOWN},
 };
-use crate::{Error, Kind, Result, blocking};
 
 /// The state of the volume that a file system is created on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub async fn check_maker(kind: FileSystem) -> Result<()> {
 }
 
 /// Checks for a program of `kind`; the error names its package.
-pub(super) async fn require(program: &'static str, kind: FileSystem) -> Result<()> {
+pub(crate) async fn require(program: &'static str, kind: FileSystem) -> Result<()> {
     if blocking(move || Ok(exec::find(program).is_some())).await? {
         return Ok(());
     }

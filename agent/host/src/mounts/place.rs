@@ -18,11 +18,11 @@ use nix::{
     sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat},
 };
 
-use super::{
+use crate::{Error, Kind, Result, fail};
+use crate::{
     Mount, MountTable,
     descriptor::{mount_id, open_in, path_of},
 };
-use crate::{Error, Kind, Result, fail};
 
 /// Maximum number of attempts when a directory is removed right before it is opened.
 const MOST_TRIES: usize = 16;
@@ -139,7 +139,7 @@ impl PathBeneath {
     ///
     /// # Errors
     /// As those of [`PathBeneath::find`].
-    pub(super) fn mount_from_root(&self) -> Result<Option<Mount>> {
+    pub(crate) fn mount_from_root(&self) -> Result<Option<Mount>> {
         let place = Self::find(&self.root, &self.path)?;
         place.map_or(Ok(None), |place| place.mount())
     }
@@ -148,7 +148,7 @@ impl PathBeneath {
     ///
     /// # Errors
     /// `Invalid` when it is a symbolic link, `InUse` when something is mounted there.
-    pub(super) fn open_bare(&self) -> Result<OwnedFd> {
+    pub(crate) fn open_bare(&self) -> Result<OwnedFd> {
         let flags = ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_XDEV;
         let there = self.open(flags).map_err(|errno| match errno {
             Errno::EXDEV => Error::new(

@@ -2,7 +2,7 @@
 
 use nix::mount::MsFlags;
 
-use super::{Access, FileSystem, Mount};
+use crate::{Access, FileSystem, Mount};
 use crate::{Error, Result};
 
 /// The value that an option takes.
@@ -179,7 +179,7 @@ impl Restrictions {
     }
 
     /// The attributes for `mount_setattr(2)`.
-    pub(super) fn attributes(self) -> u64 {
+    pub(crate) fn attributes(self) -> u64 {
         self.each().fold(0, |all, (_, attribute)| all | attribute)
     }
 }
@@ -240,17 +240,17 @@ impl MountOptions {
     }
 
     /// The flags for mount(2).
-    pub(super) fn flags(&self) -> MsFlags {
+    pub(crate) fn flags(&self) -> MsFlags {
         self.flags
     }
 
     /// The data string for mount(2).
-    pub(super) fn data(&self) -> String {
+    pub(crate) fn data(&self) -> String {
         self.data.join(",")
     }
 
     /// The options of the file system, one by one.
-    pub(super) fn words(&self) -> Vec<String> {
+    pub(crate) fn words(&self) -> Vec<String> {
         self.data.clone()
     }
 

@@ -4,7 +4,7 @@
 ///
 /// One comparison of memory with itself, shifted by a byte: an iterator over the bytes of a large buffer is several
 /// times slower, and far slower in builds without optimization.
-pub(super) fn is_zero(bytes: &[u8]) -> bool {
+pub(crate) fn is_zero(bytes: &[u8]) -> bool {
     match bytes.split_first() {
         None => true,
         Some((first, rest)) => *first == 0 && Some(rest) == bytes.get(..rest.len()),

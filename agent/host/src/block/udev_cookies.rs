@@ -9,11 +9,11 @@ use std::{fs, io};
 
 use nix::{errno::Errno, sys::signal::kill, unistd::Pid};
 
-use super::{
+use crate::{Error, Kind, Result};
+use crate::{
     system::{last_user, remove_semaphore, semaphore, waiting_for_zero},
     udev::{MAGIC, SHIFT},
 };
-use crate::{Error, Kind, Result};
 
 /// The semaphores of this IPC namespace.
 const SEMAPHORES: &str = "/proc/sysvipc/sem";
@@ -149,10 +149,8 @@ fn is_alive(pid: i32) -> bool {
 mod tests {
     use std::process;
 
-    use super::{
-        super::system::{new_semaphore, semaphore},
-        *,
-    };
+    use super::*;
+    use crate::system::{new_semaphore, semaphore};
 
     const TEXT: &str =
         "       key      semid perms      nsems   uid   gid  cuid  cgid      otime      ctime

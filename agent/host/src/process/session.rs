@@ -13,7 +13,7 @@ use tokio::{
     process::{Child, ChildStdin},
 };
 
-use super::exec;
+use crate::exec;
 use crate::{Error, Kind, Result, blocking_at_once, trace};
 
 /// Timeout for a program to report the first unknown command.

@@ -16,7 +16,7 @@ use nix::{
     mount::{MntFlags, umount2},
 };
 
-use super::{
+use crate::{
     Access, DeviceNumber, FileSystem, Mount, MountOptions, MountTable, PathBeneath, Restrictions,
     descriptor, holders, system,
 };

@@ -17,7 +17,7 @@ use nix::{
     unistd::{Whence, lseek},
 };
 
-use super::system;
+use crate::system;
 
 /// Bytes of entries per read; the longest entry takes 280.
 const ENTRIES_BYTES: usize = 8 << 10;

@@ -8,7 +8,7 @@ use std::{
     path::Path,
 };
 
-use super::{Access, DirectBuffer, fsync, open_direct, system, zeros::is_zero};
+use crate::{Access, DirectBuffer, fsync, open_direct, system, zeros::is_zero};
 use crate::{Error, Result, trace};
 
 /// Bytes per step: large enough to be fast, small enough to be stopped.

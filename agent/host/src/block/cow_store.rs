@@ -6,7 +6,7 @@
 
 use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
 
-use super::{Access, DirectBuffer, Sectors, fsync, open_direct};
+use crate::{Access, DirectBuffer, Sectors, fsync, open_direct};
 use crate::{Error, Kind, Result};
 
 /// The magic number of a store: `SnAp`.

@@ -9,12 +9,12 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use super::{
+use crate::{Error, Kind, Result};
+use crate::{
     Sectors,
     device_mapper::{DeviceMapper, Line},
     system::{new_semaphore, remove_semaphore, semaphore},
 };
-use crate::{Error, Kind, Result};
 
 /// The control socket of udevd (`udev_ctrl_new`).
 const CONTROL: &str = "/run/udev/control";
@@ -31,9 +31,9 @@ const PRIMARY_SOURCE: u32 = 1 << 6;
 
 /// The flags are the upper half of a cookie. A zero lower half means that no process waits for the event
 /// (`_udevcomplete` of dmsetup).
-pub(super) const SHIFT: u32 = 16;
+pub(crate) const SHIFT: u32 = 16;
 /// The upper half of a cookie that is the key of its semaphore (`DM_COOKIE_MAGIC`).
-pub(super) const MAGIC: u32 = 0x0d4d;
+pub(crate) const MAGIC: u32 = 0x0d4d;
 
 /// Exists while udevd has events to handle (`udev_queue_is_empty`).
 const QUEUE: &str = "/run/udev/queue";
@@ -72,7 +72,7 @@ pub enum Visibility {
 
 impl Visibility {
     /// The cookie for the event of a resume.
-    pub(super) fn cookie(self) -> u32 {
+    pub(crate) fn cookie(self) -> u32 {
         let seen = if is_running() {
             Udevd::Seen
         } else {

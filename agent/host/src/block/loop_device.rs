@@ -14,14 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
+use crate::{
     Access, holders,
     loop_table::{BackingName, describe, device_path, inspect},
     system, write_watch,
 };
 use crate::{Error, Kind, Result};
 
-pub use super::loop_table::{Backing, LoopDevice, at, find, list};
+pub use crate::loop_table::{Backing, LoopDevice, at, find, list};
 
 const CONTROL: &str = "/dev/loop-control";
 /// The same for all devices, so that a file system with this sector size can be mounted wherever its image is moved.

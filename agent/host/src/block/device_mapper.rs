@@ -15,7 +15,7 @@ use nix::{
     sys::stat::{Mode, SFlag, mknod},
 };
 
-use super::{
+use crate::{
     DeviceNumber, Sectors,
     system::{DM_HEAD, MapperCall, device_mapper},
     udev::{self, Visibility},
@@ -259,7 +259,7 @@ impl DeviceMapper {
     }
 
     /// As [`Self::create`], with a cookie for the event that udevd handles once the device is usable.
-    pub(super) fn create_with(
+    pub(crate) fn create_with(
         &self,
         name: &str,
         uuid: &str,
@@ -288,7 +288,7 @@ impl DeviceMapper {
     }
 
     /// Activates the first table of a device, with a cookie for the event that udevd handles then.
-    pub(super) fn start(&self, uuid: &str, cookie: u32) -> Result<()> {
+    pub(crate) fn start(&self, uuid: &str, cookie: u32) -> Result<()> {
         let mut start = Buffer::new(uuid, "", 0, &[]);
         start.put(32, &cookie.to_ne_bytes());
         let started = self.send(DEV_SUSPEND, &start);

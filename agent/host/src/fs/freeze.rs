@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::system;
+use crate::system;
 use crate::{Error, Kind, Result};
 
 /// A frozen file system; it is thawed when this value is dropped, also on a panic.

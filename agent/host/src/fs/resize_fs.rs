@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Disk, FileSystem, Probe, exec::Program, filesystem, format::require, probe, system};
+use crate::{Disk, FileSystem, Probe, exec::Program, filesystem, format::require, probe, system};
 use crate::{Error, Kind, Result, blocking};
 
 /// The result of [`grow`].

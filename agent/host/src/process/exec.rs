@@ -256,7 +256,7 @@ impl Program {
 ///
 /// # Errors
 /// [`Kind::Precondition`] when it is not installed.
-pub(super) fn command(name: &'static str) -> Result<Command> {
+pub(crate) fn command(name: &'static str) -> Result<Command> {
     let path = find(name).ok_or_else(|| {
         Error::new(
             Kind::Precondition,
@@ -279,7 +279,7 @@ pub(super) fn command(name: &'static str) -> Result<Command> {
 
 /// Starts a program. Consumes the command, because it keeps the output pipes open: they must close when the program
 /// ends.
-pub(super) fn spawn(mut command: Command) -> io::Result<Child> {
+pub(crate) fn spawn(mut command: Command) -> io::Result<Child> {
     let child = command.spawn()?;
     STARTED.fetch_add(1, Ordering::Relaxed);
     Ok(child)
@@ -294,7 +294,7 @@ fn plain_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
 
 /// A pipe for a program's output, which the program itself also has open for reading: if this process were killed, a
 /// pipe without a reader would kill the program at its next write, in the middle of a change.
-pub(super) fn own_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
+pub(crate) fn own_pipe() -> io::Result<(pipe::Receiver, fs::File)> {
     let (reader, writer) = io::pipe()?;
     let both = fs::File::options()
         .read(true)

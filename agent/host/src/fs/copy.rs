@@ -8,7 +8,7 @@ use nix::{
     unistd::{Whence, lseek64},
 };
 
-use super::system;
+use crate::system;
 use crate::{Error, Result, trace};
 
 /// Bytes per step of a copy: large enough to be fast, small enough for regular progress.

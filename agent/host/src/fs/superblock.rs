@@ -2,21 +2,21 @@
 //!
 //! **Invariant:** nothing here does I/O.
 
-use super::{FileSystem, zeros::is_zero};
+use crate::{FileSystem, zeros::is_zero};
 
 /// Bytes read from the beginning.
-pub(super) const HEAD: usize = 1 << 20;
+pub(crate) const HEAD: usize = 1 << 20;
 /// Bytes read from the end.
-pub(super) const TAIL: usize = 1 << 20;
+pub(crate) const TAIL: usize = 1 << 20;
 /// The part of the beginning that contains the signatures of the supported file systems.
-pub(super) const SHORT_HEAD: usize = 128 << 10;
+pub(crate) const SHORT_HEAD: usize = 128 << 10;
 
 /// Data without a known signature.
-pub(super) const UNKNOWN: &str = "unknown data";
+pub(crate) const UNKNOWN: &str = "unknown data";
 /// Left by an interrupted mkfs.xfs.
-pub(super) const UNFINISHED_XFS: &str = "unfinished xfs";
+pub(crate) const UNFINISHED_XFS: &str = "unfinished xfs";
 /// Left by an interrupted mkfs.btrfs.
-pub(super) const UNFINISHED_BTRFS: &str = "unfinished btrfs";
+pub(crate) const UNFINISHED_BTRFS: &str = "unfinished btrfs";
 
 /// The contents of a device or image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +50,7 @@ fn known(head: &[u8]) -> Option<Superblock> {
 }
 
 /// What the first bytes prove: a container, or a supported file system.
-pub(super) fn early(head: &[u8]) -> Option<Probe> {
+pub(crate) fn early(head: &[u8]) -> Option<Probe> {
     container(head)
         .map(Probe::Foreign)
         .or_else(|| known(head).map(Probe::Known))

@@ -1,0 +1,12 @@
+//! File systems: what is on a device, and making, checking, growing, flushing and freezing it.
+
+pub mod copy;
+pub(crate) mod filesystem;
+pub mod flush;
+pub mod format;
+pub mod freeze;
+pub(crate) mod fsync;
+pub(crate) mod resize_fs;
+pub mod statfs;
+pub(crate) mod superblock;
+pub mod trim;

@@ -1,0 +1,6 @@
+//! Mounts: their table, their options, and paths that are resolved beneath a root.
+
+pub mod mount;
+pub(crate) mod mount_options;
+pub mod mount_table;
+pub(crate) mod place;

@@ -1,0 +1,8 @@
+//! Programs, and this process: running, holders of files, identity, memory.
+
+pub mod descriptor;
+pub mod exec;
+pub mod heap;
+pub mod holders;
+pub mod identity;
+pub mod session;
