@@ -55,12 +55,12 @@ impl Classes {
         Ok(Self(classes))
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Class> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Class> {
         self.0.iter()
     }
 
     /// The class `name`, or the default one when no name is given.
-    pub(super) fn find(&self, name: Option<&ClassName>) -> Result<&Class> {
+    pub(crate) fn find(&self, name: Option<&ClassName>) -> Result<&Class> {
         let found = match name {
             Some(name) => self.0.iter().find(|class| class.name == *name),
             None => self.0.first(),

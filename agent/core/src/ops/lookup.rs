@@ -9,18 +9,18 @@ use crate::{
 
 /// An existing image with its location.
 #[derive(Debug, Clone)]
-pub(super) struct LocatedImage {
-    pub(super) handle: Handle,
-    pub(super) class: Class,
-    pub(super) image: Image,
+pub(crate) struct LocatedImage {
+    pub(crate) handle: Handle,
+    pub(crate) class: Class,
+    pub(crate) image: Image,
 }
 
 /// The location of an image that may or may not exist.
 #[derive(Debug)]
-pub(super) struct Location {
-    pub(super) handle: Handle,
-    pub(super) class: Class,
-    pub(super) id: ImageId,
+pub(crate) struct Location {
+    pub(crate) handle: Handle,
+    pub(crate) class: Class,
+    pub(crate) id: ImageId,
 }
 
 impl Operations {
@@ -28,7 +28,7 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] if no image can have this id, [`Kind::WrongNode`] if it belongs to another node.
-    pub(super) fn place(&self, kind: ImageKind, reference: &Reference) -> Result<Location> {
+    pub(crate) fn place(&self, kind: ImageKind, reference: &Reference) -> Result<Location> {
         let unknown = || Error::not_found(format!("{} {reference} does not exist", kind.word()));
         let handle = reference.handle().ok_or_else(unknown)?;
         if handle.node != self.settings().node {
@@ -59,7 +59,7 @@ impl Operations {
     }
 
     /// An image of a class of this node.
-    pub(super) fn found(&self, class: &Class, image: Image) -> LocatedImage {
+    pub(crate) fn found(&self, class: &Class, image: Image) -> LocatedImage {
         LocatedImage {
             handle: self.handle_in(class, image.id),
             class: class.clone(),
@@ -71,7 +71,7 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] or [`Kind::WrongNode`].
-    pub(super) async fn find(
+    pub(crate) async fn find(
         &self,
         kind: ImageKind,
         reference: &Reference,
@@ -85,7 +85,7 @@ impl Location {
     ///
     /// # Errors
     /// [`Kind::NotFound`].
-    pub(super) async fn find(self) -> Result<LocatedImage> {
+    pub(crate) async fn find(self) -> Result<LocatedImage> {
         match self.class.backend.get(self.id).await? {
             Some(image) => Ok(LocatedImage {
                 handle: self.handle,
@@ -106,7 +106,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// [`Kind::Precondition`] naming the damage, [`Kind::Busy`] during a rollback.
-    pub(super) fn healthy(&self) -> Result<&Image> {
+    pub(crate) fn healthy(&self) -> Result<&Image> {
         self.check_not_on_its_way()?;
         match &self.image.health {
             Health::Good | Health::Degraded(_) => Ok(&self.image),
@@ -126,7 +126,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// [`Kind::Precondition`] naming the problem of the record.
-    pub(super) fn readable(&self) -> Result<&Image> {
+    pub(crate) fn readable(&self) -> Result<&Image> {
         match &self.image.health {
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(&self.image),
             Health::Unreadable(why) => Err(self.damaged(why)),
@@ -135,7 +135,7 @@ impl LocatedImage {
 }
 
 /// Turns `WrongNode` into `NotFound`: to callers of this node, images of other nodes do not exist.
-pub(super) fn not_here(error: Error) -> Error {
+pub(crate) fn not_here(error: Error) -> Error {
     match error.kind() {
         Kind::WrongNode => Error::not_found(error.to_string()),
         _ => error,

@@ -41,14 +41,14 @@ pub enum OnGroupDelete {
 /// The operations of one agent, over all its classes.
 #[derive(Debug)]
 pub struct Operations {
-    pub(super) settings: Settings,
-    pub(super) classes: Classes,
-    pub(super) changes: Tasks,
+    pub(crate) settings: Settings,
+    pub(crate) classes: Classes,
+    pub(crate) changes: Tasks,
     /// The volumes whose stats are being read.
-    pub(super) measuring: Locks,
-    pub(super) publishing: tokio::sync::Mutex<()>,
+    pub(crate) measuring: Locks,
+    pub(crate) publishing: tokio::sync::Mutex<()>,
     /// Serializes changes of group memberships, so that no volume joins two groups at the same time.
-    pub(super) grouping: tokio::sync::Mutex<()>,
+    pub(crate) grouping: tokio::sync::Mutex<()>,
     /// The classes that could not be read at start: their recovery is still pending.
     unrecovered: Mutex<BTreeSet<ClassName>>,
     /// The problems that the last check of the classes found: each is logged once, not at every check.
@@ -106,7 +106,7 @@ impl Operations {
         Ok(())
     }
 
-    pub(super) fn recover_later(&self, class: &Class, error: &crate::Error) {
+    pub(crate) fn recover_later(&self, class: &Class, error: &crate::Error) {
         tracing::warn!(class = %class.name, error = %error.chain(), "class unavailable");
         self.unrecovered().insert(class.name.clone());
     }

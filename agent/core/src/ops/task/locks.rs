@@ -11,7 +11,7 @@ use crate::types::ImageId;
 
 /// Mode in which an object is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LockMode {
+pub(crate) enum LockMode {
     /// Exclusive: one operation only.
     Exclusive(ImageId),
     /// Shared by any number of operations that only read the object, such as copies.
@@ -21,7 +21,7 @@ pub(super) enum LockMode {
 /// The locks of this process, in memory only: after a crash no object is locked, and recovery reads interrupted
 /// operations from disk.
 #[derive(Debug, Default)]
-pub(super) struct Locks {
+pub(crate) struct Locks {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
     freed: Arc<Notify>,
 }
@@ -34,7 +34,7 @@ enum Holders {
 
 /// Holds locks on some objects until it is dropped.
 #[derive(Debug)]
-pub(super) struct LockGuard {
+pub(crate) struct LockGuard {
     held: Arc<Mutex<HashMap<ImageId, Holders>>>,
     freed: Arc<Notify>,
     holds: Vec<LockMode>,
@@ -42,7 +42,7 @@ pub(super) struct LockGuard {
 
 impl Locks {
     /// Takes all of `holds`, or none. The error is the object that another operation has locked.
-    pub(super) fn take(&self, holds: Vec<LockMode>) -> Result<LockGuard, ImageId> {
+    pub(crate) fn take(&self, holds: Vec<LockMode>) -> Result<LockGuard, ImageId> {
         let mut held = lock(&self.held);
         for hold in &holds {
             let (id, free) = match hold {
@@ -74,7 +74,7 @@ impl Locks {
     }
 
     /// Like [`Locks::take`], but waits until `deadline` for the locks of other operations.
-    pub(super) async fn join(
+    pub(crate) async fn join(
         &self,
         holds: Vec<LockMode>,
         deadline: Instant,
@@ -97,7 +97,7 @@ impl Locks {
 
 impl LockGuard {
     /// Releases all locks except the one on `id`.
-    pub(super) fn keep_only(&mut self, kept: ImageId) {
+    pub(crate) fn keep_only(&mut self, kept: ImageId) {
         let is_kept = |hold: &LockMode| *hold == LockMode::Exclusive(kept);
         let (kept, gone) = std::mem::take(&mut self.holds)
             .into_iter()

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{lookup::LocatedImage, target_path::TargetLocation};
+use crate::ops::{lookup::LocatedImage, target_path::TargetLocation};
 use crate::{
     Error, Kind, Result, blocking, fail,
     host::{Access, DeviceNumber, LoopDevice, Mount, MountTable, loop_device, mount},
@@ -10,14 +10,14 @@ use crate::{
 
 /// The devices of one image: its own, and read-only loop devices on top of them, each with its number.
 #[derive(Debug, Default)]
-pub(super) struct Devices {
+pub(crate) struct Devices {
     own: Vec<(PathBuf, DeviceNumber)>,
     read_only: Vec<(LoopDevice, DeviceNumber)>,
 }
 
 /// The mount at a path.
 #[derive(Debug)]
-pub(super) enum PathState {
+pub(crate) enum PathState {
     /// No mount.
     Nothing,
     /// A mount of one of the devices of the image.
@@ -41,12 +41,12 @@ impl Devices {
     }
 
     /// The block device of the image, if it is attached.
-    pub(super) fn first(&self) -> Option<&Path> {
+    pub(crate) fn first(&self) -> Option<&Path> {
         self.own.first().map(|(path, _)| path.as_path())
     }
 
     /// All mounts of the devices: file systems, and bind mounts of device nodes.
-    pub(super) fn mounts<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
+    pub(crate) fn mounts<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
         let own = self
             .own
             .iter()
@@ -60,7 +60,7 @@ impl Devices {
     }
 
     /// The mount at `path`.
-    pub(super) fn at(&self, table: &MountTable, path: &Path) -> PathState {
+    pub(crate) fn at(&self, table: &MountTable, path: &Path) -> PathState {
         // The mount table has resolved paths; a path with a missing parent cannot be a mount point.
         let path = mount::resolve(path).unwrap_or_else(|_| path.to_owned());
         self.whose(table, table.at(&path).cloned())
@@ -81,7 +81,7 @@ impl Devices {
     ///
     /// # Errors
     /// `Invalid` if a symbolic link leads out of the allowed root.
-    pub(super) fn at_spot(&self, spot: &TargetLocation) -> Result<PathState> {
+    pub(crate) fn at_spot(&self, spot: &TargetLocation) -> Result<PathState> {
         match spot {
             TargetLocation::Path(path) => Ok(self.at(&MountTable::read()?, path)),
             TargetLocation::Beneath(place) => {
@@ -95,7 +95,7 @@ impl Devices {
     ///
     /// # Errors
     /// `Precondition` if something else is mounted there, `InUse` if the mount is busy.
-    pub(super) fn take_away(&self, spot: &TargetLocation) -> Result<bool> {
+    pub(crate) fn take_away(&self, spot: &TargetLocation) -> Result<bool> {
         let mut was_there = false;
         for _ in 0..mount::DEEPEST_STACK {
             match self.at_spot(spot)? {
@@ -115,7 +115,7 @@ impl Devices {
     }
 
     /// The access of a mount: read-only if its device, the mount or the file system is.
-    pub(super) fn access_of(&self, mount: &Mount, table: &MountTable) -> Access {
+    pub(crate) fn access_of(&self, mount: &Mount, table: &MountTable) -> Access {
         let by_device = self.read_only.iter().any(|(device, number)| {
             table
                 .of_block_device(&device.path, *number)
@@ -129,7 +129,7 @@ impl Devices {
     }
 
     /// Detaches read-only loop devices that no mount uses.
-    pub(super) fn free_unused(&self) -> Result<()> {
+    pub(crate) fn free_unused(&self) -> Result<()> {
         let table = MountTable::read()?;
         for (device, number) in &self.read_only {
             if table
@@ -147,7 +147,7 @@ impl Devices {
 impl LocatedImage {
     /// Calls `look` with the devices of the image and the mount table, both read now. `look` may block: a path of a
     /// caller may be on a file system that does not respond.
-    pub(super) async fn look<T: Send + 'static>(
+    pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Self, (&Devices, &MountTable)) -> Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -165,7 +165,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// [`Kind::InUse`] naming the mount points.
-    pub(super) async fn check_unmounted(&self) -> Result<()> {
+    pub(crate) async fn check_unmounted(&self) -> Result<()> {
         self.look(|found, (devices, table)| {
             let targets = devices.mounts(table).map(|mount| mount.target.display());
             let targets: Vec<String> = targets.map(|target| target.to_string()).collect();
@@ -188,7 +188,7 @@ impl LocatedImage {
 
 impl PathState {
     /// The error for a path with a foreign mount.
-    pub(super) fn foreign(field: &str, mount: &Mount) -> Error {
+    pub(crate) fn foreign(field: &str, mount: &Mount) -> Error {
         Error::new(
             Kind::Precondition,
             format!(

@@ -9,4 +9,4 @@
 mod tests;
 mod walk;
 
-pub(super) use walk::give;
+pub(crate) use walk::give;

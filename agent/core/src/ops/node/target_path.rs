@@ -30,7 +30,7 @@ impl From<AbsolutePath> for Target {
 
 /// A resolved target.
 #[derive(Debug)]
-pub(super) enum TargetLocation {
+pub(crate) enum TargetLocation {
     /// Reached by its path; symbolic links are followed.
     Path(PathBuf),
     /// Reached beneath its root only.
@@ -42,7 +42,7 @@ impl Target {
     ///
     /// # Errors
     /// `Invalid` if a symbolic link leads out of the root.
-    pub(super) fn find(&self) -> Result<Option<TargetLocation>> {
+    pub(crate) fn find(&self) -> Result<Option<TargetLocation>> {
         match &self.root {
             None => Ok(Some(TargetLocation::of(&self.path))),
             Some(root) => Ok(PathBeneath::find(root, &self.path)?.map(TargetLocation::Beneath)),
@@ -53,7 +53,7 @@ impl Target {
     ///
     /// # Errors
     /// As those of [`Target::find`].
-    pub(super) fn make(&self) -> Result<TargetLocation> {
+    pub(crate) fn make(&self) -> Result<TargetLocation> {
         match &self.root {
             None => Ok(TargetLocation::of(&self.path)),
             Some(root) => PathBeneath::make(root, &self.path).map(TargetLocation::Beneath),
@@ -63,7 +63,7 @@ impl Target {
 
 impl TargetLocation {
     /// The target at a path, with symbolic links followed.
-    pub(super) fn of(path: &Path) -> Self {
+    pub(crate) fn of(path: &Path) -> Self {
         Self::Path(path.to_owned())
     }
 
@@ -82,7 +82,7 @@ impl TargetLocation {
     }
 
     /// Bind-mounts the directory or file `source` at the target.
-    pub(super) fn bind(
+    pub(crate) fn bind(
         &self,
         source: &Path,
         access: Access,
@@ -97,7 +97,7 @@ impl TargetLocation {
     }
 
     /// Unmounts the mount that was found there, and no other one.
-    pub(super) fn unmount(&self, mount: &Mount) -> Result<()> {
+    pub(crate) fn unmount(&self, mount: &Mount) -> Result<()> {
         let reached = match self {
             Self::Path(_) => mount.target.clone(),
             Self::Beneath(place) => place.reached(),
@@ -116,7 +116,7 @@ pub enum TargetCleanup {
 }
 
 /// Creates the target directory for a file system, or checks that it is empty. Returns true if it was created.
-pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
+pub(crate) fn make_directory(target: &TargetLocation) -> Result<bool> {
     match DirBuilder::new().mode(0o755).create(target.reached()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -137,7 +137,7 @@ pub(super) fn make_directory(target: &TargetLocation) -> Result<bool> {
 }
 
 /// Creates the target file for a block device, or checks that it is empty. Returns true if it was created.
-pub(super) fn make_file(target: &TargetLocation) -> Result<bool> {
+pub(crate) fn make_file(target: &TargetLocation) -> Result<bool> {
     let made = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -158,7 +158,7 @@ pub(super) fn make_file(target: &TargetLocation) -> Result<bool> {
 }
 
 /// Removes the target file or directory. A non-empty one was not created by the agent and is kept.
-pub(super) fn remove(target: &TargetLocation) -> Result<()> {
+pub(crate) fn remove(target: &TargetLocation) -> Result<()> {
     let metadata = match fs::symlink_metadata(target.reached()) {
         Ok(metadata) => metadata,
         Err(error)

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
+use crate::ops::{
     Operations,
     devices::{Devices, PathState},
     fs_group,
@@ -40,7 +40,7 @@ pub struct StageVolume {
 }
 
 /// Checks mount flags against the allowlist of the file system; if none is named, against those of all file systems.
-pub(super) fn check_flags(field: &str, kind: Option<FileSystem>, flags: &[String]) -> Result<()> {
+pub(crate) fn check_flags(field: &str, kind: Option<FileSystem>, flags: &[String]) -> Result<()> {
     let check = |kind: FileSystem| MountOptions::parse(kind, flags).map(|_| ());
     let checked = match kind {
         Some(kind) => check(kind),
@@ -90,7 +90,7 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::Precondition`] if the controller has not published it, or with other arguments.
-    pub(super) fn permitted(
+    pub(crate) fn permitted(
         &self,
         found: &LocatedImage,
         capability: &Capability,
@@ -155,7 +155,7 @@ impl Operations {
 
 /// The result of an unstage or unpublish of a volume that does not exist: success, unless something is mounted at the
 /// path.
-pub(super) async fn gone(error: Error, path: AbsolutePath) -> Result<()> {
+pub(crate) async fn gone(error: Error, path: AbsolutePath) -> Result<()> {
     let error = not_here(error);
     if error.kind() != Kind::NotFound
         || blocking(move || Ok(MountTable::read()?.at(&path).is_some())).await?
@@ -191,7 +191,7 @@ fn check_staging(staging: &Path) -> Result<()> {
 }
 
 impl LocatedImage {
-    pub(super) async fn stage_block(&self, staging: &Path) -> Result<()> {
+    pub(crate) async fn stage_block(&self, staging: &Path) -> Result<()> {
         let staging = staging.to_owned();
         let at = self.look(move |_, (devices, table)| Ok(devices.at(table, &staging)));
         if let PathState::Ours(mount) = at.await? {
@@ -210,7 +210,7 @@ impl LocatedImage {
             .map(drop)
     }
 
-    pub(super) async fn stage_mount(&self, request: &StageVolume, access: Access) -> Result<()> {
+    pub(crate) async fn stage_mount(&self, request: &StageVolume, access: Access) -> Result<()> {
         let AccessType::Mount {
             file_system,
             flags,
@@ -332,7 +332,7 @@ impl LocatedImage {
 
     /// Makes sure that the requested file system is on the device. Formats only volumes that the agent created and that
     /// were never used.
-    pub(super) async fn prepare(&self, device: &Path, kind: FileSystem) -> Result<()> {
+    pub(crate) async fn prepare(&self, device: &Path, kind: FileSystem) -> Result<()> {
         let path = device.to_owned();
         let found = blocking(move || probe(&path)).await?;
         let refused = |what: String| {
@@ -403,7 +403,7 @@ impl LocatedImage {
     }
 
     /// Grows the file system at `mount_point` to the size of its device, if it is smaller and writable.
-    pub(super) async fn follow_device(&self, mount_point: &Path) -> Result<()> {
+    pub(crate) async fn follow_device(&self, mount_point: &Path) -> Result<()> {
         let path = mount_point.to_owned();
         let at = blocking(move || Ok(MountTable::read()?.at(&path).cloned()));
         let Some(mount) = at.await? else {
@@ -422,7 +422,7 @@ impl LocatedImage {
 
     /// Like [`Self::follow_device`], but only logs a precondition error: the volume is usable with a smaller file
     /// system.
-    pub(super) async fn follow_device_if_possible(&self, mount_point: &Path) -> Result<()> {
+    pub(crate) async fn follow_device_if_possible(&self, mount_point: &Path) -> Result<()> {
         match self.follow_device(mount_point).await {
             Err(error) if error.kind() == Kind::Precondition => {
                 tracing::warn!(volume.id = %self.handle, error = %error.chain(), "file system not grown to the size of its volume");

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 
-use super::{
+use crate::ops::{
     class::Class,
     locks::{LockGuard, LockMode, Locks},
 };
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Runs operations, each in its own task that owns its locks.
 #[derive(Debug)]
-pub(super) struct Tasks {
+pub(crate) struct Tasks {
     classes: Vec<Class>,
     locks: Locks,
     tracker: TaskTracker,
@@ -30,7 +30,7 @@ pub(super) struct Tasks {
 
 impl Tasks {
     /// Operations on these classes.
-    pub(super) fn new(classes: Vec<Class>) -> Self {
+    pub(crate) fn new(classes: Vec<Class>) -> Self {
         Self {
             classes,
             locks: Locks::default(),
@@ -44,7 +44,7 @@ impl Tasks {
     /// # Errors
     /// [`Kind::Busy`] if an object is locked, [`Kind::HalfDone`] if the agent is shutting down; else the errors of
     /// `change`.
-    pub(super) fn run<T, F>(
+    pub(crate) fn run<T, F>(
         &self,
         holds: Vec<LockMode>,
         change: F,
@@ -64,7 +64,7 @@ impl Tasks {
     }
 
     /// Like [`Self::run`], for an operation that releases locks early by itself.
-    pub(super) async fn run_holding<T, F>(
+    pub(crate) async fn run_holding<T, F>(
         &self,
         holds: Vec<LockMode>,
         change: impl FnOnce(LockGuard) -> F + Send,
@@ -80,7 +80,7 @@ impl Tasks {
 
     /// Like [`Self::run_holding`], for long operations: a repeated call waits up to [`PATIENCE`] for the first one to
     /// complete.
-    pub(super) async fn join<T, F>(
+    pub(crate) async fn join<T, F>(
         &self,
         holds: Vec<LockMode>,
         change: impl FnOnce(LockGuard) -> F + Send,
@@ -132,7 +132,7 @@ impl Tasks {
 
     /// Refuses new operations and waits for the in-flight ones; long ones stop at a point from which they can be
     /// resumed.
-    pub(super) async fn shut_down(&self) {
+    pub(crate) async fn shut_down(&self) {
         self.tracker.close();
         for class in &self.classes {
             class.backend.stop();

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
-use super::{
+use crate::ops::{
     Listing, Operations, PageRequest,
     group_snapshot::Groups,
     labels::{self, Read},
@@ -74,7 +74,7 @@ impl From<LocatedImage> for Snapshot {
 }
 
 /// The labels that every snapshot of a volume has.
-pub(super) fn snapshot_labels(volume: &LocatedImage) -> Labels {
+pub(crate) fn snapshot_labels(volume: &LocatedImage) -> Labels {
     let mut labels = Labels::from([
         (labels::CREATED.to_owned(), labels::now()),
         (labels::SNAPSHOT_OF.to_owned(), volume.handle.to_string()),
@@ -162,7 +162,7 @@ impl Operations {
         .into())
     }
 
-    pub(super) fn handle_in(&self, class: &super::Class, id: ImageId) -> Handle {
+    pub(crate) fn handle_in(&self, class: &crate::ops::Class, id: ImageId) -> Handle {
         Handle {
             node: self.settings().node.clone(),
             class: class.name.clone(),
@@ -218,7 +218,7 @@ impl Operations {
     ///
     /// # Errors
     /// [`Kind::NotFound`] or [`Kind::WrongNode`].
-    pub(super) async fn find_snapshot(&self, reference: &Reference) -> Result<LocatedImage> {
+    pub(crate) async fn find_snapshot(&self, reference: &Reference) -> Result<LocatedImage> {
         self.find_shown(reference).await.map(|(found, _)| found)
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::ops::{
     Operations,
     lookup::LocatedImage,
     node_publish::{PublishVolume, Staging, TargetContents, show},
@@ -42,7 +42,7 @@ impl Operations {
 }
 
 impl LocatedImage {
-    pub(super) async fn publish_directly(
+    pub(crate) async fn publish_directly(
         &self,
         request: &PublishVolume,
         access: Access,
@@ -102,7 +102,7 @@ impl LocatedImage {
         shown
     }
 
-    pub(super) async fn unpublish_directly(
+    pub(crate) async fn unpublish_directly(
         &self,
         target: Target,
         emptied: TargetCleanup,

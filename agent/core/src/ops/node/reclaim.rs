@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use super::{
+use crate::ops::{
     Operations,
     labels::Read,
     locks::LockMode,

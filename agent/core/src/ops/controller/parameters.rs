@@ -18,13 +18,13 @@ const TENANT: &str = "drumlin.dev/namespace-uid";
 /// Returns true if an object created with `made` belongs to a different tenant than a request with `asked`. A request
 /// without a tenant, such as from a manifest file of this host, may access any object; an object without a tenant
 /// belongs to no tenant.
-pub(super) fn is_of_another(made: &Map, asked: &Map) -> bool {
+pub(crate) fn is_of_another(made: &Map, asked: &Map) -> bool {
     let (made, asked) = (made.get(TENANT), asked.get(TENANT));
     asked.is_some() && made != asked
 }
 
 /// Like [`is_of_another`], for objects without data of their own: one without a tenant may be given to any tenant.
-pub(super) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
+pub(crate) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
     made.contains_key(TENANT) && is_of_another(made, asked)
 }
 
@@ -32,7 +32,7 @@ pub(super) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
 ///
 /// # Errors
 /// [`crate::Kind::Invalid`] naming the parameter.
-pub(super) fn check_owner(owner: &Map) -> Result<()> {
+pub(crate) fn check_owner(owner: &Map) -> Result<()> {
     match owner.keys().find(|key| !key.starts_with(OWNER)) {
         None => Ok(()),
         Some(key) => Err(Error::invalid(format!(
@@ -42,21 +42,21 @@ pub(super) fn check_owner(owner: &Map) -> Result<()> {
 }
 
 /// The parameters of an object that was created with `made` and now belongs to `owner`.
-pub(super) fn owned(made: &Map, owner: Map) -> Map {
+pub(crate) fn owned(made: &Map, owner: Map) -> Map {
     let rest = made.iter().filter(|(key, _)| !key.starts_with(OWNER));
     let rest = rest.map(|(key, value)| (key.clone(), value.clone()));
     rest.chain(owner).collect()
 }
 
 /// The parameter that names the class.
-pub(super) const CLASS: &str = "class";
+pub(crate) const CLASS: &str = "class";
 
 fn is_foreign(key: &str) -> bool {
     FOREIGN.iter().any(|prefix| key.starts_with(prefix))
 }
 
 /// The parameters that count for idempotency: sidecars may send different parameters of their own with a repeated call.
-pub(super) fn own(parameters: &Map) -> Map {
+pub(crate) fn own(parameters: &Map) -> Map {
     let own = parameters.iter().filter(|(key, _)| !is_foreign(key));
     own.map(|(key, value)| (key.clone(), value.clone()))
         .collect()
@@ -66,7 +66,7 @@ pub(super) fn own(parameters: &Map) -> Map {
 ///
 /// # Errors
 /// [`crate::Kind::Invalid`] naming the parameter.
-pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
+pub(crate) fn check_foreign(parameters: &Map) -> Result<()> {
     match parameters.keys().find(|key| !is_foreign(key)) {
         None => Ok(()),
         Some(key) => Err(Error::invalid(format!(
@@ -79,7 +79,7 @@ pub(super) fn check_foreign(parameters: &Map) -> Result<()> {
 ///
 /// # Errors
 /// [`crate::Kind::Invalid`] naming the parameter.
-pub(super) fn class(parameters: &Map) -> Result<Option<ClassName>> {
+pub(crate) fn class(parameters: &Map) -> Result<Option<ClassName>> {
     if let Some(key) = parameters
         .keys()
         .find(|key| *key != CLASS && !is_foreign(key))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::ops::{
     Class, Listing, Operations, PageRequest,
     capacity::minimum_size,
     labels::{self, Read},
@@ -74,7 +74,7 @@ pub struct CreateVolume {
 }
 
 impl Condition {
-    pub(super) fn of(health: &Health) -> Self {
+    pub(crate) fn of(health: &Health) -> Self {
         match health {
             Health::Good => Self {
                 abnormal: false,
@@ -90,7 +90,7 @@ impl Condition {
 
 impl Source {
     /// The kind and the reference of the source.
-    pub(super) fn split(&self) -> (ImageKind, &Reference) {
+    pub(crate) fn split(&self) -> (ImageKind, &Reference) {
         match self {
             Self::Snapshot(id) => (ImageKind::Snapshot, id),
             Self::Volume(id) => (ImageKind::Volume, id),
@@ -230,7 +230,7 @@ impl Operations {
     }
 
     /// The existing image with this key, in any class.
-    pub(super) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<LocatedImage>> {
+    pub(crate) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<LocatedImage>> {
         for class in self.classes.iter() {
             let image = match class.backend.get(id).await {
                 Ok(image) => image,
@@ -320,7 +320,7 @@ impl Operations {
 
     /// Lists every image of a kind. A class that cannot be read fails the whole list: an omitted volume would appear
     /// lost.
-    pub(super) async fn everything(&self, kind: ImageKind) -> Result<Vec<LocatedImage>> {
+    pub(crate) async fn everything(&self, kind: ImageKind) -> Result<Vec<LocatedImage>> {
         let mut all = Vec::new();
         for class in self.classes.iter() {
             let images = class.backend.list(kind).await?;
@@ -420,7 +420,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// `InUse` if it is published, `Precondition` if it is protected or its record cannot be read.
-    pub(super) fn check_deletable(&self) -> Result<()> {
+    pub(crate) fn check_deletable(&self) -> Result<()> {
         let (image, handle) = (self.readable()?, &self.handle);
         self.check_not_on_its_way()?;
         if image.is_protected() {
@@ -458,7 +458,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
-    pub(super) async fn delete_volume(&self) -> Result<()> {
+    pub(crate) async fn delete_volume(&self) -> Result<()> {
         self.check_deletable()?;
         self.class.backend.delete(self.image.id).await?;
         tracing::info!(volume.id = %self.handle, "volume deleted");
@@ -476,7 +476,7 @@ fn volume_id(name: &Name) -> ImageId {
 }
 
 /// Refuses capabilities that a local volume does not support, and contradictory ones.
-pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Result<()> {
+pub(crate) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Result<()> {
     if capabilities.is_empty() {
         return Err(Error::invalid(format!("{field} is missing")));
     }
@@ -498,7 +498,7 @@ pub(super) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
                 )));
             }
             file_system = file_system.or(kind);
-            super::stage::check_flags(field, kind, flags)?;
+            crate::ops::stage::check_flags(field, kind, flags)?;
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Adoption of the images of another node: the changes of their labels.
 
-use super::labels::{PUBLISHED, Read, SNAPSHOT_OF, SOURCE};
+use crate::ops::labels::{PUBLISHED, Read, SNAPSHOT_OF, SOURCE};
 use crate::{
     backend::{Adoption, LabelChange, Labels},
     types::{Handle, NodeName},

@@ -1,6 +1,6 @@
 //! Available capacity.
 
-use super::{Operations, parameters, volume::check_capabilities};
+use crate::ops::{Operations, parameters, volume::check_capabilities};
 use crate::{
     Result,
     backend::Capacity,
@@ -45,6 +45,6 @@ impl Operations {
 }
 
 /// The minimum size of a volume with this file system.
-pub(super) fn minimum_size(kind: FileSystem) -> Size {
+pub(crate) fn minimum_size(kind: FileSystem) -> Size {
     Size::try_from(kind.minimum_bytes()).unwrap_or_default()
 }

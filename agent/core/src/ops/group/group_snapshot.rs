@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::SystemTime};
 
 use tracing::Instrument;
 
-use super::{
+use crate::ops::{
     Class, Operations, Snapshot,
     labels::{self, Read},
     locks::LockMode,
@@ -58,30 +58,30 @@ pub struct CreateGroupSnapshot {
 }
 
 /// The plan of a group snapshot.
-pub(super) struct GroupSnapshotPlan<'a> {
+pub(crate) struct GroupSnapshotPlan<'a> {
     /// The class of its record.
-    pub(super) class: Class,
-    pub(super) id: ImageId,
+    pub(crate) class: Class,
+    pub(crate) id: ImageId,
     /// The source volumes.
-    pub(super) volumes: &'a [Member],
+    pub(crate) volumes: &'a [Member],
     /// Further initial labels of its record.
-    pub(super) labels: Labels,
+    pub(crate) labels: Labels,
     /// The state label once it is complete; none if it is visible to callers then.
-    pub(super) state: Option<&'static str>,
+    pub(crate) state: Option<&'static str>,
 }
 
 /// The group snapshots of some snapshots, by class and key.
 #[derive(Debug, Default)]
-pub(super) struct Groups(BTreeMap<(ClassName, Key), LocatedImage>);
+pub(crate) struct Groups(BTreeMap<(ClassName, Key), LocatedImage>);
 
 impl Groups {
     /// The group snapshot that a snapshot is a member of. One whose record is lost is in none.
-    pub(super) fn of(&self, snapshot: &LocatedImage) -> Option<&LocatedImage> {
+    pub(crate) fn of(&self, snapshot: &LocatedImage) -> Option<&LocatedImage> {
         self.0.get(&group_of(snapshot)?)
     }
 
     /// A snapshot as callers see it.
-    pub(super) fn snapshot(&self, found: LocatedImage) -> Snapshot {
+    pub(crate) fn snapshot(&self, found: LocatedImage) -> Snapshot {
         let group = self.of(&found).map(|group| {
             let handle = group.handle.clone();
             (handle, group.image.created())
@@ -102,7 +102,7 @@ fn group_of(snapshot: &LocatedImage) -> Option<(ClassName, Key)> {
 }
 
 /// The snapshot of a volume within a group snapshot.
-pub(super) fn member_id(group: ImageId, volume: &Member) -> ImageId {
+pub(crate) fn member_id(group: ImageId, volume: &Member) -> ImageId {
     ImageId {
         kind: ImageKind::Snapshot,
         key: group
@@ -112,7 +112,7 @@ pub(super) fn member_id(group: ImageId, volume: &Member) -> ImageId {
 }
 
 /// The locks for creating or removing a group snapshot of these volumes.
-pub(super) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<LockMode> {
+pub(crate) fn whole_holds(group: ImageId, volumes: &[Member]) -> Vec<LockMode> {
     let members = volumes.iter().map(|volume| member_id(group, volume));
     let all = [group].into_iter().chain(members);
     all.map(LockMode::Exclusive).collect()
@@ -216,7 +216,7 @@ impl Operations {
     }
 
     /// Takes a group snapshot that does not exist yet.
-    pub(super) async fn take_group_snapshot(
+    pub(crate) async fn take_group_snapshot(
         &self,
         taking: GroupSnapshotPlan<'_>,
     ) -> Result<LocatedImage> {
@@ -235,7 +235,7 @@ impl Operations {
             (labels::CREATED.to_owned(), labels::now()),
             (
                 labels::MEMBERS.to_owned(),
-                super::volume_group::write(volumes),
+                crate::ops::volume_group::write(volumes),
             ),
             (labels::STATE.to_owned(), INCOMPLETE.to_owned()),
         ]);
@@ -300,7 +300,7 @@ impl Operations {
                     ),
                 ));
             }
-            let mut labels = super::snapshot::snapshot_labels(found);
+            let mut labels = crate::ops::snapshot::snapshot_labels(found);
             labels.insert(
                 labels::GROUP.to_owned(),
                 format!("{}/{}", home.name, id.key),
@@ -371,7 +371,7 @@ impl Operations {
     }
 
     /// Removes an incomplete or deleting group snapshot: its members, then its record.
-    pub(super) async fn end_group_snapshot(&self, group: &LocatedImage) -> Result<()> {
+    pub(crate) async fn end_group_snapshot(&self, group: &LocatedImage) -> Result<()> {
         for volume in group.members() {
             // The record must stay until all members are known to be removed.
             let class = self.classes.find(Some(&volume.class)).map_err(|_| {
@@ -492,7 +492,7 @@ impl Operations {
     }
 
     /// The members of a group snapshot, in order; `None` for a lost one. Reads each class once.
-    pub(super) async fn snapshots_in(
+    pub(crate) async fn snapshots_in(
         &self,
         group: &LocatedImage,
     ) -> Result<Vec<Option<LocatedImage>>> {
@@ -518,7 +518,7 @@ impl Operations {
         Ok(handles.iter().map(|handle| found.remove(handle)).collect())
     }
 
-    pub(super) async fn group_snapshot(&self, group: LocatedImage) -> Result<GroupSnapshot> {
+    pub(crate) async fn group_snapshot(&self, group: LocatedImage) -> Result<GroupSnapshot> {
         let found = self.snapshots_in(&group).await?;
         let groups = Groups(
             [(
@@ -556,7 +556,7 @@ impl Operations {
     }
 
     /// Returns true if a snapshot is visible to callers: members are while their group snapshot is complete.
-    pub(super) async fn shows(&self, groups: &Groups, snapshot: &LocatedImage) -> Result<bool> {
+    pub(crate) async fn shows(&self, groups: &Groups, snapshot: &LocatedImage) -> Result<bool> {
         if let Some(group) = groups.of(snapshot) {
             return Ok(group.image.label(labels::STATE).is_none());
         }
@@ -574,7 +574,7 @@ impl Operations {
     }
 
     /// The group snapshots of some snapshots. Reads nothing if none of them is a member of one.
-    pub(super) async fn groups_of(&self, snapshots: &[LocatedImage]) -> Result<Groups> {
+    pub(crate) async fn groups_of(&self, snapshots: &[LocatedImage]) -> Result<Groups> {
         let wanted: Vec<(ClassName, Key)> = snapshots.iter().filter_map(group_of).collect();
         let mut groups = BTreeMap::new();
         for class in self.classes.iter() {

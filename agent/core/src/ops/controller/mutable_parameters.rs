@@ -1,10 +1,10 @@
 //! Mutable parameters: `protected` and `label.<name>` (CSI, `ControllerModifyVolume`).
 
-use super::labels;
+use crate::ops::labels;
 use crate::{Error, Result, backend::LabelChange, types::Map};
 
 /// Refuses parameters that are not mutable, naming them.
-pub(super) fn check(mutable: &Map) -> Result<()> {
+pub(crate) fn check(mutable: &Map) -> Result<()> {
     for (key, value) in mutable {
         let wrong = |why: &str| Err(Error::invalid(format!("mutable_parameters.{key}: {why}")));
         if key == labels::PROTECTED {
@@ -33,7 +33,7 @@ pub(super) fn check(mutable: &Map) -> Result<()> {
 }
 
 /// The changes of the labels of an image for these parameters.
-pub(super) fn change(mutable: &Map) -> LabelChange {
+pub(crate) fn change(mutable: &Map) -> LabelChange {
     let mut change = LabelChange::default();
     for (key, value) in mutable {
         let gone = if key == labels::PROTECTED {

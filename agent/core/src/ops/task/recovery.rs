@@ -5,7 +5,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use super::{
+use crate::ops::{
     Class, Operations,
     devices::Devices,
     group_snapshot::whole_holds,
@@ -22,7 +22,7 @@ use crate::{
 
 /// When recovery runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RecoveryTime {
+pub(crate) enum RecoveryTime {
     /// Before the first call is served.
     Start,
     /// Beside calls, because a class was away.
@@ -38,7 +38,7 @@ impl Operations {
     ///
     /// # Errors
     /// If the class cannot be read; then nothing was changed.
-    pub(super) async fn recover_groups(
+    pub(crate) async fn recover_groups(
         self: &Arc<Self>,
         class: &Class,
         when: RecoveryTime,

@@ -1,6 +1,6 @@
 //! Pagination that is stable while objects are created and deleted.
 
-use super::lookup::LocatedImage;
+use crate::ops::lookup::LocatedImage;
 use crate::{
     Error, Kind, Result,
     types::{ClassName, Handle, Key},
@@ -65,7 +65,7 @@ impl PageRequest {
     ///
     /// # Errors
     /// [`Kind::StaleToken`].
-    pub(super) fn cut(&self, mut all: Vec<LocatedImage>) -> Result<Listing<LocatedImage>> {
+    pub(crate) fn cut(&self, mut all: Vec<LocatedImage>) -> Result<Listing<LocatedImage>> {
         let after = self.after()?;
         all.sort_unstable_by(|a, b| place(&a.handle).cmp(&place(&b.handle)));
         if let Some((key, class)) = &after {
@@ -84,7 +84,7 @@ impl PageRequest {
 }
 
 impl<T> Listing<T> {
-    pub(super) fn map<U>(self, change: impl FnMut(T) -> U) -> Listing<U> {
+    pub(crate) fn map<U>(self, change: impl FnMut(T) -> U) -> Listing<U> {
         Listing {
             entries: self.entries.into_iter().map(change).collect(),
             next: self.next,

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{
+use crate::ops::{
     Operations,
     devices::{Devices, PathState},
     labels::Read,
@@ -43,7 +43,7 @@ pub struct PublishVolume {
 
 /// States whether a volume is staged before it is published.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Staging {
+pub(crate) enum Staging {
     /// It is staged by an earlier call.
     Before,
     /// The dialect has no staging.
@@ -52,7 +52,7 @@ pub(super) enum Staging {
 
 impl PublishVolume {
     /// The requested access, from the flag of the request and the mount flags.
-    pub(super) fn wanted(&self) -> Access {
+    pub(crate) fn wanted(&self) -> Access {
         match &self.capability.access_type {
             AccessType::Mount { flags, .. } if flags.iter().any(|flag| flag == "ro") => {
                 Access::ReadOnly
@@ -81,7 +81,7 @@ impl Operations {
     }
 
     /// Publishes a volume at the target path, with the permitted access.
-    pub(super) async fn publish(
+    pub(crate) async fn publish(
         self: &Arc<Self>,
         request: PublishVolume,
         staging: Staging,
@@ -123,7 +123,7 @@ impl Operations {
     }
 
     /// Unpublishes a volume from the target path, which may not exist any more.
-    pub(super) async fn unpublish(
+    pub(crate) async fn unpublish(
         self: &Arc<Self>,
         volume: &Reference,
         (target, emptied): (Target, TargetCleanup),
@@ -185,7 +185,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// [`Kind::NotFound`].
-    pub(super) async fn shown_at(&self, path: &str) -> Result<PathBuf> {
+    pub(crate) async fn shown_at(&self, path: &str) -> Result<PathBuf> {
         let path = path.to_owned();
         self.look(move |found, seen| found.shown(&path, seen)).await
     }
@@ -194,7 +194,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// As those of [`LocatedImage::shown_at`].
-    pub(super) fn shown(
+    pub(crate) fn shown(
         &self,
         path: &str,
         (devices, table): (&Devices, &MountTable),
@@ -216,7 +216,7 @@ impl LocatedImage {
         }
     }
 
-    pub(super) fn image_is_raw(&self) -> bool {
+    pub(crate) fn image_is_raw(&self) -> bool {
         self.image.file_system().is_none() && !self.image.is_unformatted()
     }
 
@@ -265,7 +265,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// `Conflict` if it is published there with other arguments, `Precondition` if something else is mounted there.
-    pub(super) fn is_published(
+    pub(crate) fn is_published(
         &self,
         request: &PublishVolume,
         access: Access,
@@ -300,7 +300,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// `Precondition`, naming the mount point.
-    pub(super) fn check_nowhere_else(
+    pub(crate) fn check_nowhere_else(
         &self,
         (devices, table): (&Devices, &MountTable),
         staging: Option<&Path>,
@@ -360,7 +360,7 @@ impl LocatedImage {
         }
     }
 
-    pub(super) async fn unpublish(&self, target: Target, emptied: TargetCleanup) -> Result<()> {
+    pub(crate) async fn unpublish(&self, target: Target, emptied: TargetCleanup) -> Result<()> {
         let path = target.path.clone();
         let unpublished = self.look(move |_, (devices, _)| {
             let taken = target.find().and_then(|spot| {
@@ -392,7 +392,7 @@ impl LocatedImage {
 
 /// The form of a volume at its target.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum TargetContents {
+pub(crate) enum TargetContents {
     /// A mounted file system, with its mount restrictions.
     Directory(Restrictions),
     /// A block device.
@@ -400,7 +400,7 @@ pub(super) enum TargetContents {
 }
 
 /// Bind-mounts `source` at `target`; removes a target that it created on error.
-pub(super) fn show(
+pub(crate) fn show(
     source: &Path,
     target: &Target,
     form: TargetContents,

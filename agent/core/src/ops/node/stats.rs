@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
+use crate::ops::{
     Operations,
     devices::Devices,
     locks::LockMode,

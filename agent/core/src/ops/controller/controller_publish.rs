@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::ops::{
     Operations,
     labels::{self, Publication, Read},
     locks::LockMode,
@@ -40,7 +40,7 @@ impl Operations {
     /// `NotFound` for the volume or node, `Conflict` if published with other arguments, `NoSpace` at the limit of the
     /// node, `Busy`.
     pub async fn publish_controller(self: &Arc<Self>, request: PublishController) -> Result<Map> {
-        super::volume::check_capabilities(
+        crate::ops::volume::check_capabilities(
             "volume_capability",
             std::slice::from_ref(&request.capability),
         )?;

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::volume::Source;
+use crate::ops::volume::Source;
 use crate::{
     Error, Kind, Result,
     backend::{Image, Labels},
@@ -13,59 +13,59 @@ use crate::{
 };
 
 /// The CSI name.
-pub(super) const NAME: &str = "name";
+pub(crate) const NAME: &str = "name";
 /// Creation time, in nanoseconds since 1970.
-pub(super) const CREATED: &str = "created";
+pub(crate) const CREATED: &str = "created";
 /// The parameters of the create call, as JSON.
-pub(super) const PARAMETERS: &str = "parameters";
+pub(crate) const PARAMETERS: &str = "parameters";
 /// The source of a copy: `volume:<handle>` or `snapshot:<handle>`.
-pub(super) const SOURCE: &str = "source";
+pub(crate) const SOURCE: &str = "source";
 /// The source volume of a snapshot.
-pub(super) const SNAPSHOT_OF: &str = "of";
+pub(crate) const SNAPSHOT_OF: &str = "of";
 /// The file system that the image has or will be formatted with.
-pub(super) const FILE_SYSTEM: &str = "fs";
+pub(crate) const FILE_SYSTEM: &str = "fs";
 /// `pending` from creation until the volume is formatted or staged raw, `running` while it is being formatted.
 /// Only a volume with this label may be formatted: the label shows that the volume was never used.
-pub(super) const FORMAT: &str = "format";
+pub(crate) const FORMAT: &str = "format";
 /// `copied` on a copy whose file system still has the identity of its source.
-pub(super) const IDENTITY: &str = "identity";
+pub(crate) const IDENTITY: &str = "identity";
 /// The controller publication, as JSON.
-pub(super) const PUBLISHED: &str = "published";
+pub(crate) const PUBLISHED: &str = "published";
 /// The volumes of a group: `<class>/<key>`, separated by `:`. Their node is that of the group.
-pub(super) const MEMBERS: &str = "members";
+pub(crate) const MEMBERS: &str = "members";
 /// The group snapshot that a snapshot is a member of: `<class>/<key>`.
-pub(super) const GROUP: &str = "group";
+pub(crate) const GROUP: &str = "group";
 /// `incomplete` on a group snapshot until it is complete, `undecided` on one that keeps the previous contents for a
 /// rollback that has not started, `deleting` during its deletion.
-pub(super) const STATE: &str = "state";
+pub(crate) const STATE: &str = "state";
 /// The name of the in-flight rollback to a group snapshot.
-pub(super) const ROLLBACK: &str = "rollback";
+pub(crate) const ROLLBACK: &str = "rollback";
 /// The name of the last completed rollback to a group snapshot.
-pub(super) const LAST_ROLLBACK: &str = "last-rollback";
+pub(crate) const LAST_ROLLBACK: &str = "last-rollback";
 /// On a volume that is prepared for or in a rollback, the target group snapshot: `<class>/<key>`.
-pub(super) const ROLLBACK_TO: &str = "rollback-to";
+pub(crate) const ROLLBACK_TO: &str = "rollback-to";
 /// On the group snapshot that keeps the previous contents, the target of the rollback: `<class>/<key>`.
-pub(super) const BEFORE: &str = "before";
+pub(crate) const BEFORE: &str = "before";
 /// `true` while deletion is forbidden.
-pub(super) const PROTECTED: &str = "protected";
+pub(crate) const PROTECTED: &str = "protected";
 /// Prefix of user-defined labels.
-pub(super) const USER: &str = "label.";
+pub(crate) const USER: &str = "label.";
 
 /// The labels that describe the contents of a volume; a snapshot inherits them.
-pub(super) const OF_BYTES: [&str; 3] = [FILE_SYSTEM, FORMAT, IDENTITY];
+pub(crate) const OF_BYTES: [&str; 3] = [FILE_SYSTEM, FORMAT, IDENTITY];
 
 /// A publication by the controller (CSI, `ControllerPublishVolume`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Publication {
-    pub(super) node: NodeName,
-    pub(super) read_only: bool,
-    pub(super) block: bool,
-    pub(super) mode: String,
+pub(crate) struct Publication {
+    pub(crate) node: NodeName,
+    pub(crate) read_only: bool,
+    pub(crate) block: bool,
+    pub(crate) mode: String,
 }
 
 impl Publication {
     /// The record of a publication with `capability` and `access` to `node`.
-    pub(super) fn new(node: &NodeName, capability: &Capability, access: Access) -> Self {
+    pub(crate) fn new(node: &NodeName, capability: &Capability, access: Access) -> Self {
         Self {
             node: node.clone(),
             read_only: access == Access::ReadOnly,
@@ -75,13 +75,13 @@ impl Publication {
     }
 
     /// Returns true if a node may use the volume with access mode `mode`.
-    pub(super) fn allows(&self, mode: AccessMode) -> bool {
+    pub(crate) fn allows(&self, mode: AccessMode) -> bool {
         self.mode == mode.word()
     }
 }
 
 /// Typed access to the labels.
-pub(super) trait Read {
+pub(crate) trait Read {
     /// The value of one label.
     fn label(&self, key: &str) -> Option<&str>;
 
@@ -186,12 +186,12 @@ impl Read for Image {
 }
 
 /// The label value for the current time.
-pub(super) fn now() -> String {
+pub(crate) fn now() -> String {
     time(SystemTime::now())
 }
 
 /// The label value for a time.
-pub(super) fn time(moment: SystemTime) -> String {
+pub(crate) fn time(moment: SystemTime) -> String {
     moment
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default()
@@ -200,7 +200,7 @@ pub(super) fn time(moment: SystemTime) -> String {
 }
 
 /// Serializes a value to the text of a label.
-pub(super) fn json<T: Serialize>(value: &T) -> Result<String> {
+pub(crate) fn json<T: Serialize>(value: &T) -> Result<String> {
     serde_json::to_string(value)
         .map_err(|error| Error::new(Kind::Bug, "could not serialize a label").because(error))
 }

@@ -11,7 +11,7 @@ use tokio::{
 };
 use tracing::Instrument;
 
-use super::{
+use crate::ops::{
     Class, Listing, Operations, PageRequest,
     labels::{self, Read},
     locks::LockMode,

@@ -34,7 +34,7 @@ const FILE: u32 = 0o060;
 ///
 /// # Errors
 /// `Busy` if a directory was moved during the walk; the repeated call walks again.
-pub(in crate::ops) fn give(root: &Path, group: u32) -> Result<()> {
+pub(crate) fn give(root: &Path, group: u32) -> Result<()> {
     let failed = |error: io::Error| {
         let what = format!(
             "could not change the group of the files below {} to {group}",

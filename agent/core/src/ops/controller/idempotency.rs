@@ -1,6 +1,6 @@
 //! Idempotency: decides whether a repeated create call matches the existing volume (CSI, idempotency).
 
-use super::{
+use crate::ops::{
     labels::{self, Read},
     lookup::LocatedImage,
     parameters,
@@ -13,7 +13,7 @@ impl LocatedImage {
     ///
     /// # Errors
     /// `Conflict` naming the difference.
-    pub(super) fn answers(&self, request: &CreateVolume) -> Result<()> {
+    pub(crate) fn answers(&self, request: &CreateVolume) -> Result<()> {
         let differs = |what: String| {
             Err(Error::new(
                 Kind::Conflict,

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{
+use crate::ops::{
     Class, Condition, Listing, OnGroupDelete, Operations, PageRequest, Volume,
     labels::{self, Read},
     locks::LockMode,
@@ -45,9 +45,9 @@ pub struct CreateVolumeGroup {
 
 /// A member of a group: class and key of a volume on the node of the group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Member {
-    pub(super) class: ClassName,
-    pub(super) key: Key,
+pub(crate) struct Member {
+    pub(crate) class: ClassName,
+    pub(crate) key: Key,
 }
 
 impl Member {
@@ -58,7 +58,7 @@ impl Member {
         }
     }
 
-    pub(super) fn id(&self) -> ImageId {
+    pub(crate) fn id(&self) -> ImageId {
         ImageId {
             kind: ImageKind::Volume,
             key: self.key,
@@ -67,7 +67,7 @@ impl Member {
 }
 
 /// Serializes members to the text of the label.
-pub(super) fn write(members: &[Member]) -> String {
+pub(crate) fn write(members: &[Member]) -> String {
     let words = members
         .iter()
         .map(|member| format!("{}/{}", member.class, member.key));
@@ -88,7 +88,7 @@ fn read(text: &str) -> Vec<Member> {
 
 impl LocatedImage {
     /// The members of a group, or the source volumes of a group snapshot, by class and key.
-    pub(super) fn members(&self) -> Vec<Member> {
+    pub(crate) fn members(&self) -> Vec<Member> {
         self.image
             .label(labels::MEMBERS)
             .map(read)
@@ -119,7 +119,7 @@ enum JoinRule {
 }
 
 /// All volumes of some classes, read once for each class.
-pub(super) struct Volumes(BTreeMap<Member, LocatedImage>);
+pub(crate) struct Volumes(BTreeMap<Member, LocatedImage>);
 
 impl Operations {
     /// Creates a group. Idempotent: an earlier group of this name is returned.
@@ -384,7 +384,7 @@ impl Operations {
     }
 
     /// The members that a list of ids names, sorted and without duplicates.
-    pub(super) fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
+    pub(crate) fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
         let mut members = Vec::with_capacity(references.len());
         for reference in references {
             let place = self.place(ImageKind::Volume, reference);
@@ -412,7 +412,7 @@ impl Operations {
     }
 
     /// The existing ones among these volumes. Reads each of their classes once.
-    pub(super) async fn volumes_of(
+    pub(crate) async fn volumes_of(
         &self,
         members: impl Iterator<Item = &Member>,
     ) -> Result<Volumes> {
@@ -475,7 +475,7 @@ impl Operations {
     }
 
     /// Refuses to delete a volume that is in a group.
-    pub(super) async fn check_in_no_group(&self, volume: &LocatedImage) -> Result<()> {
+    pub(crate) async fn check_in_no_group(&self, volume: &LocatedImage) -> Result<()> {
         let member = Member::of(&volume.handle);
         for class in self.classes.iter() {
             let groups = match class.backend.list(ImageKind::Group).await {
@@ -509,7 +509,7 @@ impl Operations {
 
 impl Volumes {
     /// Refuses volumes that do not exist or whose record cannot be read.
-    pub(super) fn check(&self, operations: &Operations, members: &[Member]) -> Result<()> {
+    pub(crate) fn check(&self, operations: &Operations, members: &[Member]) -> Result<()> {
         for member in members {
             let Some(found) = self.0.get(member) else {
                 return Err(Error::not_found(format!(
@@ -525,12 +525,12 @@ impl Volumes {
     }
 
     /// One of them.
-    pub(super) fn get(&self, member: &Member) -> Option<&LocatedImage> {
+    pub(crate) fn get(&self, member: &Member) -> Option<&LocatedImage> {
         self.0.get(member)
     }
 
     /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &LocatedImage> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &LocatedImage> {
         self.0.values()
     }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{
+use crate::ops::{
     Class, GroupSnapshot, Operations,
     group_snapshot::{GroupSnapshotPlan, member_id, whole_holds},
     labels::{self, Read},
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The value of [`labels::STATE`] of the group snapshot of the previous contents, until the rollback is committed.
-pub(super) const UNDECIDED: &str = "undecided";
+pub(crate) const UNDECIDED: &str = "undecided";
 
 /// A request to roll volumes back to a group snapshot.
 #[derive(Debug, Clone)]
@@ -37,12 +37,12 @@ pub struct RollBack {
 
 impl LocatedImage {
     /// Returns true if a rollback to this group snapshot is in flight.
-    pub(super) fn is_rolling(&self) -> bool {
+    pub(crate) fn is_rolling(&self) -> bool {
         self.image.label(labels::ROLLBACK).is_some()
     }
 
     /// Refuses a group snapshot with an in-flight rollback.
-    pub(super) fn check_not_rolling(&self) -> Result<()> {
+    pub(crate) fn check_not_rolling(&self) -> Result<()> {
         if !self.is_rolling() {
             return Ok(());
         }
@@ -56,7 +56,7 @@ impl LocatedImage {
     }
 
     /// Refuses a volume that is being rolled back.
-    pub(super) fn check_not_on_its_way(&self) -> Result<()> {
+    pub(crate) fn check_not_on_its_way(&self) -> Result<()> {
         match self.image.label(labels::ROLLBACK_TO) {
             None => Ok(()),
             Some(group) => Err(Error::new(
@@ -70,7 +70,7 @@ impl LocatedImage {
     }
 
     /// Returns true if this volume is being rolled back to `group`.
-    pub(super) fn rolls_to(&self, group: &Self) -> bool {
+    pub(crate) fn rolls_to(&self, group: &Self) -> bool {
         self.image.label(labels::ROLLBACK_TO) == Some(&group.place_word())
     }
 
@@ -145,7 +145,7 @@ impl Operations {
     }
 
     /// The locks of a rollback, without those for a group snapshot of the previous contents that does not exist yet.
-    pub(super) fn rollback_holds(group: &LocatedImage) -> Vec<LockMode> {
+    pub(crate) fn rollback_holds(group: &LocatedImage) -> Vec<LockMode> {
         let id = group.image.id;
         let volumes = group.members();
         let mut holds = vec![LockMode::Exclusive(id)];
@@ -381,7 +381,7 @@ impl Operations {
     }
 
     /// Releases a volume that is marked for a rollback that never started.
-    pub(super) async fn free_if_held_for_nothing(&self, volume: &LocatedImage) -> Result<()> {
+    pub(crate) async fn free_if_held_for_nothing(&self, volume: &LocatedImage) -> Result<()> {
         if self.is_held_for_nothing(volume).await {
             tracing::warn!(volume.id = %volume.handle, "volume released from a rollback that did not start");
             let change = LabelChange::remove(labels::ROLLBACK_TO);
@@ -395,7 +395,7 @@ impl Operations {
     ///
     /// # Errors
     /// `HalfDone`: the next call continues the rollback.
-    pub(super) async fn roll_forward(&self, group: LocatedImage) -> Result<LocatedImage> {
+    pub(crate) async fn roll_forward(&self, group: LocatedImage) -> Result<LocatedImage> {
         let handle = group.handle.clone();
         self.roll_each(group).await.map_err(|error| {
             Error::new(
@@ -461,7 +461,7 @@ impl Operations {
     }
 
     /// Returns true if a group snapshot keeps the previous contents of a committed rollback.
-    pub(super) async fn is_kept(&self, kept: &LocatedImage) -> bool {
+    pub(crate) async fn is_kept(&self, kept: &LocatedImage) -> bool {
         let Some(group) = self.named_by(kept.image.label(labels::BEFORE)).await else {
             return false;
         };
@@ -474,7 +474,7 @@ impl Operations {
     }
 
     /// Returns true if a volume is marked for a rollback that is not in flight.
-    pub(super) async fn is_held_for_nothing(&self, volume: &LocatedImage) -> bool {
+    pub(crate) async fn is_held_for_nothing(&self, volume: &LocatedImage) -> bool {
         let label = volume.image.label(labels::ROLLBACK_TO);
         if label.is_none() {
             return false;

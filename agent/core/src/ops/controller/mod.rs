@@ -1,0 +1,13 @@
+//! The controller: volumes, snapshots, capacity, and what they are asked for by.
+
+pub(crate) mod adoption;
+pub(crate) mod capacity;
+pub(crate) mod controller_publish;
+pub(crate) mod idempotency;
+pub(crate) mod inventory;
+pub(crate) mod labels;
+pub(crate) mod mutable_parameters;
+pub(crate) mod pagination;
+pub(crate) mod parameters;
+pub(crate) mod snapshot;
+pub(crate) mod volume;

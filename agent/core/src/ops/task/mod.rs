@@ -1,0 +1,5 @@
+//! How operations run: their locks, their tasks, and recovery after an interruption.
+
+pub(crate) mod locks;
+pub(crate) mod recovery;
+pub(crate) mod tasks;
