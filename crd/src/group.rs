@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 
 use crate::{
+    deletion_policy::DeletionPolicy,
     names::MOST_MEMBERS,
     selector::Selector,
     status::{LastOperation, conditions, unobserved},
-    volume::DeletionPolicy,
 };
 
 /// A set of volumes that are snapshotted together.

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::{
+    deletion_policy::DeletionPolicy,
     quantity::Quantity,
     status::{LastOperation, conditions, unobserved},
-    volume::DeletionPolicy,
 };
 
 /// A point-in-time copy of all volumes of a group.

@@ -10,6 +10,7 @@
 )]
 
 mod crds;
+mod deletion_policy;
 pub mod group;
 pub mod group_snapshot;
 pub mod manifest;
@@ -24,6 +25,7 @@ pub mod volume;
 pub mod yaml;
 
 pub use crds::{crds, to_yaml};
+pub use deletion_policy::DeletionPolicy;
 pub use group::{
     Candidate, GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec,
     VolumeGroupStatus,
@@ -35,6 +37,6 @@ pub use selector::{Operator, Requirement, Selector};
 pub use snapshot::{Snapshot, SnapshotSource, SnapshotSpec, SnapshotStatus};
 pub use status::{LastOperation, Observed};
 pub use volume::{
-    DeletionPolicy, FsType, GroupSnapshotMember, Volume, VolumeMode, VolumeMount, VolumeSource,
-    VolumeSpec, VolumeStatus,
+    FsType, GroupSnapshotMember, Volume, VolumeMode, VolumeMount, VolumeSource, VolumeSpec,
+    VolumeStatus,
 };

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::{
+    deletion_policy::DeletionPolicy,
     group::{Candidate, candidates},
     quantity::Quantity,
     status::{LastOperation, conditions, unobserved},
-    volume::DeletionPolicy,
 };
 
 /// A point-in-time copy of a volume.

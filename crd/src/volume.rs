@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::{
+    deletion_policy::DeletionPolicy,
     group::MemberKind,
     quantity::Quantity,
     status::{LastOperation, conditions, unobserved},
@@ -158,16 +159,6 @@ impl FsType {
             Self::Btrfs => "btrfs",
         }
     }
-}
-
-/// What happens to the storage when its object is deleted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum DeletionPolicy {
-    /// The storage and its data are kept; a new object of the same name gets them back.
-    #[default]
-    Retain,
-    /// The storage is deleted.
-    Delete,
 }
 
 /// Source of the contents of a volume: set exactly one field.

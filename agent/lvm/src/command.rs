@@ -5,14 +5,15 @@ use std::fmt;
 use tracing::Instrument;
 
 use crate::{
-    Error, Kind, Result, blocking, duplicates,
+    Error, Kind, Result, blocking,
+    dmeventd::Dmeventd,
+    duplicates,
     host::{
         exec::{Output, Program},
         session::Session,
         trace, udev,
     },
     metadata::GroupMetadata,
-    preflight::Dmeventd,
     system_dir,
     unresponsive_disks::{self, DiskFilter},
 };

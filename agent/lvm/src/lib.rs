@@ -43,8 +43,10 @@
 )]
 
 pub mod command;
+pub mod dmeventd;
 mod duplicates;
 pub mod in_flight;
+pub mod lock_files;
 pub mod merges;
 pub mod metadata;
 mod physical_volumes;

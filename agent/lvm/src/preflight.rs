@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{LazyLock, OnceLock},
 };
 
 use nix::unistd::{AccessFlags, access};
@@ -11,14 +10,10 @@ use tokio::sync::OnceCell;
 
 use crate::{
     Error, Kind, Result, blocking_at_once,
-    host::{device_mapper::DeviceMapper, exec::find, udev},
+    host::{device_mapper::DeviceMapper, udev},
 };
-use crate::{command, stale_cookies};
+use crate::{command, lock_files, stale_cookies};
 
-/// The directory of LVM's lock files, once it is known.
-static LOCKS: OnceLock<PathBuf> = OnceLock::new();
-/// The socket directory of dmeventd, while it runs.
-const DMEVENTD: &str = "/run/dmeventd-server";
 /// The oldest version of a distribution that is still supported (Debian 11); older ones are untested.
 const OLDEST: Version = Version(2, 3, 11);
 
@@ -54,7 +49,7 @@ pub async fn check() -> Result<()> {
         check_version(&String::from_utf8_lossy(&output.stdout))?;
         let locks = parse_locks(&command::setting("global/locking_dir").await?)?;
         check_locks(&locks)?;
-        let _ = LOCKS.set(locks);
+        lock_files::found(locks);
         if udev::is_running() {
             blocking_at_once(move || udev::check_answers(&mapper)).await?;
             stale_cookies::watch();
@@ -62,45 +57,6 @@ pub async fn check() -> Result<()> {
         Ok(())
     });
     checked.await.copied()
-}
-
-/// The directory of LVM's lock files on this host.
-///
-/// # Errors
-/// [`Kind::Bug`] before [`check`] has succeeded.
-pub fn locks() -> Result<&'static Path> {
-    let known = LOCKS.get().map(PathBuf::as_path);
-    known.ok_or_else(|| {
-        Error::new(
-            Kind::Bug,
-            "the directory of LVM's locks was not read from its configuration",
-        )
-    })
-}
-
-/// The availability of dmeventd, which monitors pools and mirrors.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dmeventd {
-    /// It is running.
-    Runs,
-    /// LVM would start it.
-    Starts,
-    /// It is not installed.
-    Absent,
-}
-
-impl Dmeventd {
-    /// The current state: it can be started at any time, but is assumed to stay installed or not.
-    pub fn now() -> Self {
-        static INSTALLED: LazyLock<bool> = LazyLock::new(|| find("dmeventd").is_some());
-        if Path::new(DMEVENTD).exists() {
-            Self::Runs
-        } else if *INSTALLED {
-            Self::Starts
-        } else {
-            Self::Absent
-        }
-    }
 }
 
 fn check_version(text: &str) -> Result<()> {

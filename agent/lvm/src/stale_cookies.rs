@@ -20,7 +20,7 @@ use nix::{
     fcntl::{Flock, FlockArg},
 };
 
-use crate::preflight::locks;
+use crate::lock_files;
 use crate::{Error, Result, blocking, fail, host::udev_cookies::Cookie};
 
 /// Age from which an unchanged cookie is stale. Uses other than LVM's take less: udevd ends an event after three
@@ -57,7 +57,7 @@ fn look(before: &[Cookie]) -> Result<Vec<Cookie>> {
     if idle.is_empty() {
         return Ok(others);
     }
-    if is_any_locked(locks()?)? {
+    if is_any_locked(lock_files::directory()?)? {
         others.extend(idle);
         return Ok(others);
     }

@@ -15,7 +15,7 @@ use std::{
 
 use nix::unistd::Uid;
 
-use crate::preflight::Dmeventd;
+use crate::dmeventd::Dmeventd;
 
 /// The host's directory.
 const HOSTS: &str = "/etc/lvm";

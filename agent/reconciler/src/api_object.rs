@@ -1,43 +1,12 @@
 //! Records of objects of an API server: the metadata read from it, and the status written to it.
 
 use drumlin_crd::{Candidate, Object};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::record::{Body, Record};
+use crate::record::{Body, Record, Served};
 
 /// Stands in for the file name in records of API server objects.
 pub(crate) const CLUSTER: &str = "(cluster)";
-
-/// Metadata of an API server object that manifest files do not have.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and any of them may hold"
-)]
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct Served {
-    /// The UID of the object; a recreated object has another one.
-    pub(crate) uid: String,
-    /// The UID of its namespace; a recreated namespace is another tenant.
-    pub(crate) namespace_uid: String,
-    /// True if the object has our finalizer.
-    #[serde(default)]
-    pub(crate) has_finalizer: bool,
-    /// True if the object is being deleted.
-    #[serde(default)]
-    pub(crate) is_deleting: bool,
-    /// True if the `CustomResourceDefinition` of its kind is being deleted, and not this object alone: then nothing is
-    /// destroyed.
-    #[serde(default)]
-    pub(crate) is_kept: bool,
-    /// True if an agent whose state is lost created resources for it: they are found by name.
-    #[serde(default)]
-    pub(crate) is_state_lost: bool,
-    /// The `PersistentVolumeClaims` that it selects, as resolved by the controller.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) candidates: Vec<Candidate>,
-}
 
 impl Record {
     /// Creates the record of an API server object that is new.

@@ -9,18 +9,9 @@ use std::{
 };
 
 use drumlin_crd::{ObjectKey, Quantity, names};
-use drumlin_proto::drumlin::v1::{
-    InventoryObject, ListObjectsRequest, ObjectKind, SetOwnerRequest, UnreadableClass,
-    inventory_client::InventoryClient,
-};
+use drumlin_proto::drumlin::v1::{InventoryObject, ObjectKind, UnreadableClass};
 use k8s_openapi::jiff::Timestamp;
 use tokio::{sync::Mutex, time::Instant};
-use tonic::{Code, transport::Channel};
-
-use crate::client::{Client, Failure, LIST, PATIENCE, call};
-
-/// How long a list is cached.
-const FRESH: Duration = Duration::from_secs(30);
 
 /// The resources of the agent, by owner.
 #[derive(Debug, Default)]
@@ -35,7 +26,7 @@ pub(crate) struct Inventory {
 pub(crate) type Cache = Arc<Mutex<Option<(Instant, Arc<Inventory>)>>>;
 
 impl Inventory {
-    fn of(objects: Vec<InventoryObject>, unreadable: Vec<UnreadableClass>) -> Self {
+    pub(crate) fn of(objects: Vec<InventoryObject>, unreadable: Vec<UnreadableClass>) -> Self {
         let mut inventory = Self {
             unreadable,
             is_known: true,
@@ -122,65 +113,6 @@ pub(crate) fn kind_of(kind: &str) -> ObjectKind {
     }
 }
 
-impl Client {
-    /// The inventory, at most half a minute old; empty for CSI drivers other than our agent.
-    pub(crate) async fn inventory(&self) -> Result<Arc<Inventory>, Failure> {
-        let mut cached = self.inventory.lock().await;
-        if let Some((made, inventory)) = &*cached
-            && made.elapsed() < FRESH
-        {
-            return Ok(Arc::clone(inventory));
-        }
-        let inventory = match self.objects(String::new()).await {
-            Ok((objects, unreadable)) => Inventory::of(objects, unreadable),
-            Err(failure) if failure.code == Code::Unimplemented => Inventory::default(),
-            Err(failure) => return Err(failure),
-        };
-        let inventory = Arc::new(inventory);
-        *cached = Some((Instant::now(), Arc::clone(&inventory)));
-        Ok(inventory)
-    }
-
-    /// Drops the cached list.
-    pub(crate) async fn forget_inventory(&self) {
-        *self.inventory.lock().await = None;
-    }
-
-    /// Reads the resource with this handle, without the cache.
-    pub(crate) async fn object(&self, id: &str) -> Result<Option<InventoryObject>, Failure> {
-        let (mut objects, _) = self.objects(id.to_owned()).await?;
-        Ok(objects.pop())
-    }
-
-    async fn objects(
-        &self,
-        object_id: String,
-    ) -> Result<(Vec<InventoryObject>, Vec<UnreadableClass>), Failure> {
-        let mut request = ListObjectsRequest {
-            object_id,
-            ..ListObjectsRequest::default()
-        };
-        let mut objects = Vec::new();
-        loop {
-            let mut client = inventory_client(self.channel());
-            let answer = client.list_objects(request.clone());
-            let answer = call("ListObjects", LIST, answer).await?;
-            objects.extend(answer.objects);
-            if answer.next_token.is_empty() {
-                return Ok((objects, answer.unreadable));
-            }
-            request.starting_token = answer.next_token;
-        }
-    }
-
-    /// Records the owner of a resource at the agent.
-    pub(crate) async fn set_owner(&self, request: SetOwnerRequest) -> Result<(), Failure> {
-        let mut client = inventory_client(self.channel());
-        let answer = client.set_owner(request);
-        call("SetOwner", PATIENCE, answer).await.map(drop)
-    }
-}
-
 /// A timestamp in RFC 3339, as Kubernetes writes it.
 pub(crate) fn rfc3339(time: &prost_types::Timestamp) -> Option<String> {
     let seconds = u64::try_from(time.seconds).ok()?;
@@ -192,8 +124,4 @@ pub(crate) fn rfc3339(time: &prost_types::Timestamp) -> Option<String> {
 /// Converts a size of the CSI protocol.
 pub(crate) fn size(bytes: i64) -> Quantity {
     Quantity::from_bytes(bytes.max(0).unsigned_abs())
-}
-
-fn inventory_client(channel: Channel) -> InventoryClient<Channel> {
-    InventoryClient::new(channel).max_decoding_message_size(64 << 20)
 }

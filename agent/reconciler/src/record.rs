@@ -3,6 +3,7 @@
 mod body;
 mod group;
 mod group_snapshot;
+mod served;
 mod snapshot;
 mod volume;
 
@@ -18,6 +19,7 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use body::{Body, Of};
+pub(crate) use served::Served;
 
 /// The version of the record format; a record of a higher version is left unchanged.
 pub(crate) const VERSION: u32 = 1;
@@ -82,7 +84,7 @@ pub(crate) struct Book {
     pub(crate) applied: Vec<String>,
     /// The API server metadata, if it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) served: Option<crate::api_object::Served>,
+    pub(crate) served: Option<Served>,
 }
 
 /// The arguments of `CreateVolume` that must be identical in every retry (idempotency).

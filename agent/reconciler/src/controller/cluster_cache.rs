@@ -1,20 +1,13 @@
 //! The controller's cache of the cluster, and the objects to check after a change.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use drumlin_crd::{Candidate, Object, ObjectKey, names};
+use drumlin_crd::{Object, ObjectKey, names};
 use futures::{
     StreamExt,
     stream::{BoxStream, SelectAll},
 };
-use k8s_openapi::{
-    api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim},
-    apimachinery::pkg::apis::meta::v1::Condition,
-};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::{
     ResourceExt,
     api::{Api, DynamicObject},
@@ -22,79 +15,21 @@ use kube::{
     runtime::watcher,
 };
 use serde_json::Value;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::{
-    ControllerSettings, debounce::Changed, lost_nodes::Missing, namespaced_store::Index,
-    pvc_resolver::ours, status_cache::StatusCache, work::Work,
+    debounce::Changed,
+    findings::ours,
+    namespaced_store::Index,
+    view::{Bound, CachedClaim, CachedObject, View},
 };
 use crate::{
     record::Record,
-    source::kubernetes::{
-        server::{KINDS, Server},
-        watch::watch,
-    },
+    source::kubernetes::{server::KINDS, watch::watch},
 };
 
 /// Interval at which missing nodes and refused requests are checked again.
 const ROUND: Duration = Duration::from_secs(10);
-
-/// The cached state of the cluster.
-pub(super) struct View {
-    pub(super) server: Server,
-    pub(super) settings: Arc<ControllerSettings>,
-    pub(super) objects: HashMap<&'static str, Index<CachedObject>>,
-    pub(super) claims: Index<CachedClaim>,
-    pub(super) volumes: Index<Option<Bound>>,
-    pub(super) nodes: Index<()>,
-    /// The missing nodes that objects name.
-    pub(super) missing: HashMap<String, Missing>,
-    /// The status written to each object.
-    pub(super) told: StatusCache,
-    /// The objects to check in the next round: those with refused requests, and those without a node.
-    pub(super) again: BTreeSet<ObjectKey>,
-    /// The writes in flight, and the objects still to be checked.
-    pub(super) work: Work,
-    /// The objects without a node, by UID, each with the time of its discovery.
-    pub(super) homeless: HashMap<String, Instant>,
-}
-
-/// A Drumlin object.
-#[derive(Debug)]
-pub(super) struct CachedObject {
-    pub(super) uid: String,
-    pub(super) generation: i64,
-    pub(super) is_deleting: bool,
-    pub(super) has_finalizer: bool,
-    /// True if its condition says that its node is lost.
-    pub(super) is_lost: bool,
-    /// The conditions that a controller has set while it had no node.
-    pub(super) said: Vec<Condition>,
-    /// Its spec; `None` if a newer version is needed to read it.
-    pub(super) record: Option<Record>,
-    pub(super) candidates: Vec<Candidate>,
-}
-
-/// A `PersistentVolumeClaim`.
-#[derive(Debug)]
-pub(super) struct CachedClaim {
-    pub(super) uid: String,
-    pub(super) labels: std::collections::BTreeMap<String, String>,
-    pub(super) volume: Option<String>,
-    /// True if Kubernetes has marked the claim as bound, which it does after it has bound the volume.
-    pub(super) is_bound: bool,
-    pub(super) is_deleting: bool,
-}
-
-/// A `PersistentVolume` of this driver.
-#[derive(Debug)]
-pub(super) struct Bound {
-    pub(super) handle: String,
-    pub(super) namespace: String,
-    pub(super) claim: String,
-    /// The UID of the claim; `None` if a user has reserved the volume by name and Kubernetes has not bound it yet.
-    pub(super) claim_uid: Option<String>,
-}
 
 /// An event of one of the watches.
 pub(super) enum WatchEvent {
@@ -106,25 +41,6 @@ pub(super) enum WatchEvent {
 }
 
 impl View {
-    pub(super) fn new(server: Server, settings: Arc<ControllerSettings>) -> Self {
-        Self {
-            server,
-            settings,
-            objects: KINDS
-                .iter()
-                .map(|(kind, _)| (*kind, Index::default()))
-                .collect(),
-            claims: Index::default(),
-            volumes: Index::default(),
-            nodes: Index::default(),
-            missing: HashMap::new(),
-            told: StatusCache::default(),
-            again: BTreeSet::new(),
-            work: Work::default(),
-            homeless: HashMap::new(),
-        }
-    }
-
     /// Follows the cluster, forever.
     pub(super) async fn follow(&mut self) {
         let mut said = self.watches();
@@ -262,13 +178,6 @@ impl View {
         }
         about
     }
-
-    /// A Drumlin object.
-    pub(super) fn seen(&self, key: &ObjectKey) -> Option<&CachedObject> {
-        self.objects
-            .get(key.kind.as_str())?
-            .get(&key.namespace, &key.name)
-    }
 }
 
 impl CachedObject {
@@ -294,11 +203,6 @@ impl CachedObject {
             record: parsed.ok().map(|object| Record::new(&object, "", 0)),
             candidates: serde_json::from_value(candidates.unwrap_or_default()).unwrap_or_default(),
         }
-    }
-
-    /// The node that the object names.
-    pub(super) fn node(&self) -> Option<&str> {
-        self.record.as_ref()?.node()
     }
 }
 

@@ -12,19 +12,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    cluster_cache::View,
-    pvc_resolver::findings,
-    work::{Aspect, Job},
+    findings::findings,
+    job::{Aspect, Job},
+    view::{Missing, View},
 };
-
-/// A missing node.
-#[derive(Debug)]
-pub(super) struct Missing {
-    since: Instant,
-    /// The UIDs of the objects whose condition was set: once each, because their agent may run without a Node object,
-    /// and sets its own condition.
-    pub(super) told: HashSet<String>,
-}
 
 impl View {
     /// Checks whether nodes that objects name are missing for longer than the grace period.

@@ -10,6 +10,8 @@
 
 mod cluster_cache;
 mod debounce;
+mod findings;
+mod job;
 mod lease;
 mod lost_nodes;
 mod namespaced_store;
@@ -19,6 +21,7 @@ mod run;
 mod status_cache;
 #[cfg(test)]
 mod tests;
+mod view;
 mod work;
 
 pub use run::{Controller, ControllerSettings};

@@ -7,21 +7,15 @@ use std::{
 
 use drumlin_crd::{Candidate, MemberKind, ObjectKey, names};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    cluster_cache::{Bound, CachedClaim, View},
-    work::{Aspect, Job},
+    findings::{APART, UNSET, findings, ours},
+    job::{Aspect, Job},
+    view::{Bound, CachedClaim, View},
 };
 use crate::record::{Body, Of, Record, State, Verdict, judge};
-
-/// The reason for an object without a node whose sources are on several nodes.
-const APART: &str = "MembersOnOtherNode";
-
-/// The reason for an object without a node whose source is on no node.
-const UNSET: &str = "NodeUnset";
 
 /// How long an agent may take to assign an object to itself before its condition is set. No multiple of the interval of
 /// the rounds, so that the round which sets it does not depend on small delays.
@@ -272,14 +266,6 @@ fn as_many_as_can_be_told(mut candidates: Vec<Candidate>, node: Option<&str>) ->
     candidates
 }
 
-/// A status with the selected claims, for kinds that can select claims.
-pub(super) fn findings(candidates: &[Candidate]) -> Value {
-    if candidates.is_empty() {
-        return json!({});
-    }
-    json!({ "candidates": candidates })
-}
-
 fn status(candidates: &[Candidate], conditions: &[Condition], generation: i64) -> Value {
     let mut status = findings(candidates);
     if let (false, Value::Object(map)) = (conditions.is_empty(), &mut status) {
@@ -315,13 +301,4 @@ fn homeless(record: &Record) -> Verdict {
         reason: UNSET,
         message,
     }
-}
-
-/// The conditions of a status that a controller has set on an object without a node.
-pub(super) fn ours(status: &Value) -> Vec<Condition> {
-    let conditions = status.get("conditions").and_then(Value::as_array);
-    let conditions = conditions.into_iter().flatten();
-    let conditions = conditions.filter_map(|one| Condition::deserialize(one).ok());
-    let is_ours = |one: &Condition| [APART, UNSET].contains(&one.reason.as_str());
-    conditions.filter(is_ours).collect()
 }

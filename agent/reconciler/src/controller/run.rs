@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use tokio_util::sync::CancellationToken;
 
-use super::{cluster_cache::View, lease::Lease, policies};
+use super::{lease::Lease, policies, view::View};
 use crate::{Error, source::kubernetes::server::Server};
 
 /// The settings of a controller.

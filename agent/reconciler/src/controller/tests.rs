@@ -7,10 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::{api::DynamicObject, core::PartialObjectMeta, runtime::watcher::Event};
 use serde_json::{Value, json};
 
-use super::{
-    ControllerSettings,
-    cluster_cache::{View, WatchEvent},
-};
+use super::{ControllerSettings, cluster_cache::WatchEvent, view::View};
 use crate::source::kubernetes::{
     fake_api_server::{Answer, Asked, Fake},
     server::Server,

@@ -1,69 +1,18 @@
 //! The requests of the controller to the server: several objects at once, but one request at a time for each object.
 
-use std::collections::{BTreeSet, HashSet};
-
 use drumlin_crd::{ObjectKey, names};
-use futures::{
-    FutureExt, StreamExt, future,
-    future::BoxFuture,
-    stream::{self, FuturesUnordered},
-};
+use futures::{FutureExt, StreamExt, future, stream};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::cluster_cache::View;
+use super::{
+    job::{Aspect, Done, Job},
+    view::View,
+};
 use crate::source::kubernetes::server::{FieldManager, Refusal, Server};
 
 /// Maximum number of writes at once: a slow request must not delay the others.
 const AT_ONCE: usize = 16;
-
-/// The aspect of an object to check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Aspect {
-    /// The claims that it selects, and its node.
-    Claims,
-    /// Whether its node exists.
-    Node,
-}
-
-/// The objects to check, and those with a write in flight.
-#[derive(Default)]
-pub(super) struct Work {
-    due: BTreeSet<(Aspect, ObjectKey)>,
-    /// The objects with a write in flight: none is checked again before the write has ended.
-    busy: HashSet<ObjectKey>,
-    running: FuturesUnordered<BoxFuture<'static, Done>>,
-}
-
-/// The requests for one object.
-#[derive(Debug)]
-pub(super) enum Job {
-    /// Writes the claims that it selects, if they have changed, and then assigns its node, if there is one.
-    Claims {
-        status: Option<Value>,
-        /// The claims to verify first, each with its known UID.
-        claims: Vec<(String, Option<String>)>,
-        node: Option<String>,
-    },
-    /// Writes that its node is lost.
-    Lost { status: Value, node: String },
-    /// Removes its finalizer: no agent is left to delete it, and an administrator has abandoned the node.
-    LetGo { node: String },
-}
-
-/// The result of a job.
-pub(super) struct Done {
-    key: ObjectKey,
-    uid: String,
-    /// The status that was written.
-    told: Option<Value>,
-    /// True if the object does not exist, or another one has its name.
-    is_gone: bool,
-    /// True if it must be checked again, even if nothing else changes.
-    is_again: bool,
-    /// The node that its condition reports as lost.
-    lost: Option<String>,
-}
 
 impl View {
     /// Queues an object.

@@ -19,9 +19,9 @@ use nix::{
 
 use drumlin_lvm::{
     command::Command,
+    lock_files,
     metadata::{GroupMetadata, LogicalVolume, Message, Pool, VolumeKind},
     placement::NOTES,
-    preflight::locks,
 };
 
 use super::{
@@ -266,7 +266,7 @@ impl Group {
 
     /// Takes the lock with which LVM's commands exclude each other from the group.
     pub(super) fn lock(&self) -> Result<Flock<File>> {
-        let directory = locks()?;
+        let directory = lock_files::directory()?;
         let path = directory.join(format!("V_{}", self.name));
         let failed =
             |error: io::Error| Error::io(format!("could not lock {}", path.display()), error);

@@ -17,10 +17,9 @@ use super::{
 };
 use crate::{
     Error,
-    api_object::Served,
     engine::Engine,
     kinds::{retained, without_policy},
-    record::{Record, Verdict, now},
+    record::{Record, Served, Verdict, now},
 };
 
 /// Timeout for a request of the API server; events of all other objects wait behind it.

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::{
         Hooks,
-        api_object::Served,
+        record::Served,
         source::kubernetes::fake_api_server::{Answer, Fake},
         store::Store,
     };

@@ -9,9 +9,8 @@ use super::{
     server::{Refusal, Server},
 };
 use crate::{
-    api_object::Served,
     object_source::{ObjectSource, SourceError},
-    record::Record,
+    record::{Record, Served},
 };
 
 #[async_trait]

@@ -14,9 +14,8 @@ use tokio::{sync::mpsc, time::Instant};
 
 use super::server::{EventNote, FieldManager, Refusal, Server};
 use crate::{
-    api_object::Served,
     queue::{Lane, Queue},
-    record::{Record, State, Verdict},
+    record::{Record, Served, State, Verdict},
     state::{Shared, lock},
 };
 

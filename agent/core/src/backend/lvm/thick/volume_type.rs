@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use drumlin_lvm::{
     Extents,
+    dmeventd::Dmeventd,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
-    preflight::Dmeventd,
 };
 
 use super::{
