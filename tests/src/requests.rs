@@ -1,11 +1,19 @@
 //! Requests as callers send them.
 
-use drumlin_proto::csi::v1::{
-    CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest, CreateVolumeRequest,
-    DeleteVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability, VolumeContentSource,
-    volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
-    volume_content_source::{SnapshotSource, Type, VolumeSource},
+use drumlin_proto::{
+    csi::v1::{
+        CapacityRange, ControllerExpandVolumeRequest, CreateSnapshotRequest,
+        CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+        DeleteVolumeGroupSnapshotRequest, DeleteVolumeRequest, NodeExpandVolumeRequest,
+        NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
+        NodeUnstageVolumeRequest, ValidateVolumeCapabilitiesRequest, VolumeCapability,
+        VolumeContentSource,
+        volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
+        volume_content_source::{SnapshotSource, Type, VolumeSource},
+    },
+    volumegroup::{
+        CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
+    },
 };
 
 /// 2²⁰ bytes.
@@ -145,5 +153,83 @@ pub fn unpublish(volume_id: &str, target: &str) -> NodeUnpublishVolumeRequest {
     NodeUnpublishVolumeRequest {
         volume_id: volume_id.to_owned(),
         target_path: target.to_owned(),
+    }
+}
+
+/// Grows the file system of a published volume to the size of its device.
+pub fn node_expand(volume_id: &str, volume_path: &str) -> NodeExpandVolumeRequest {
+    NodeExpandVolumeRequest {
+        volume_id: volume_id.to_owned(),
+        volume_path: volume_path.to_owned(),
+        ..NodeExpandVolumeRequest::default()
+    }
+}
+
+/// Asks whether a volume has capabilities.
+pub fn validate_capabilities(
+    volume_id: &str,
+    volume_capabilities: Vec<VolumeCapability>,
+) -> ValidateVolumeCapabilitiesRequest {
+    ValidateVolumeCapabilitiesRequest {
+        volume_id: volume_id.to_owned(),
+        volume_capabilities,
+        ..ValidateVolumeCapabilitiesRequest::default()
+    }
+}
+
+/// Deletes a snapshot.
+pub fn delete_snapshot(snapshot_id: &str) -> DeleteSnapshotRequest {
+    DeleteSnapshotRequest {
+        snapshot_id: snapshot_id.to_owned(),
+        ..DeleteSnapshotRequest::default()
+    }
+}
+
+/// Takes a group snapshot of these volumes.
+pub fn create_group_snapshot(
+    name: &str,
+    source_volume_ids: Vec<String>,
+) -> CreateVolumeGroupSnapshotRequest {
+    CreateVolumeGroupSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_ids,
+        ..CreateVolumeGroupSnapshotRequest::default()
+    }
+}
+
+/// Deletes a group snapshot, whatever its members are.
+pub fn delete_group_snapshot(group_snapshot_id: &str) -> DeleteVolumeGroupSnapshotRequest {
+    DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: group_snapshot_id.to_owned(),
+        ..DeleteVolumeGroupSnapshotRequest::default()
+    }
+}
+
+/// Creates a volume group of these volumes.
+pub fn create_group(name: &str, volume_ids: Vec<String>) -> CreateVolumeGroupRequest {
+    CreateVolumeGroupRequest {
+        name: name.to_owned(),
+        volume_ids,
+        ..CreateVolumeGroupRequest::default()
+    }
+}
+
+/// Makes these volumes the members of a volume group.
+pub fn set_members(
+    volume_group_id: &str,
+    volume_ids: Vec<String>,
+) -> ModifyVolumeGroupMembershipRequest {
+    ModifyVolumeGroupMembershipRequest {
+        volume_group_id: volume_group_id.to_owned(),
+        volume_ids,
+        ..ModifyVolumeGroupMembershipRequest::default()
+    }
+}
+
+/// Deletes a volume group.
+pub fn delete_group(volume_group_id: &str) -> DeleteVolumeGroupRequest {
+    DeleteVolumeGroupRequest {
+        volume_group_id: volume_group_id.to_owned(),
+        ..DeleteVolumeGroupRequest::default()
     }
 }

@@ -2,13 +2,13 @@
 
 use std::{fs, path::PathBuf};
 
-use drumlin_proto::csi::v1::{
-    CreateVolumeRequest, ValidateVolumeCapabilitiesRequest, VolumeCapability,
-};
+use drumlin_proto::csi::v1::{CreateVolumeRequest, VolumeCapability};
 use drumlin_tests::{
     agent::Agent,
     programs::{output, run},
-    requests::{create, from_snapshot, mounted, publish, raw, snapshot, stage},
+    requests::{
+        create, from_snapshot, mounted, publish, raw, snapshot, stage, validate_capabilities,
+    },
 };
 use tonic::Code;
 
@@ -19,11 +19,7 @@ use crate::{
 
 /// Why a volume cannot be used so, if it cannot.
 async fn why_not(agent: &Agent, id: &str, how: &VolumeCapability) -> Option<String> {
-    let request = ValidateVolumeCapabilitiesRequest {
-        volume_id: id.to_owned(),
-        volume_capabilities: vec![how.clone()],
-        ..ValidateVolumeCapabilitiesRequest::default()
-    };
+    let request = validate_capabilities(id, vec![how.clone()]);
     let mut controller = agent.controller();
     let answer = ok(controller.validate_volume_capabilities(request).await);
     assert_eq!(answer.confirmed.is_none(), !answer.message.is_empty());

@@ -20,7 +20,7 @@ use drumlin_proto::csi::{
 use drumlin_tests::{
     agent::Agent,
     programs::run,
-    requests::{from_snapshot, from_volume, mounted, raw, snapshot},
+    requests::{from_snapshot, from_volume, mounted, raw, snapshot, validate_capabilities},
 };
 use prost::Message;
 use tonic::{Code, Status};
@@ -249,11 +249,7 @@ impl Hostile {
     }
 
     fn validate(&mut self) -> ValidateVolumeCapabilitiesRequest {
-        ValidateVolumeCapabilitiesRequest {
-            volume_id: self.id(),
-            volume_capabilities: self.capabilities(),
-            ..ValidateVolumeCapabilitiesRequest::default()
-        }
+        validate_capabilities(&self.id(), self.capabilities())
     }
 
     fn list_volumes(&mut self) -> ListVolumesRequest {

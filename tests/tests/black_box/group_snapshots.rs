@@ -3,14 +3,16 @@
 use std::time::Instant;
 
 use drumlin_proto::csi::v1::{
-    CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-    DeleteVolumeGroupSnapshotRequest, GetVolumeGroupSnapshotRequest,
-    GroupControllerGetCapabilitiesRequest, ListSnapshotsRequest, Snapshot, VolumeGroupSnapshot,
+    CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteVolumeGroupSnapshotRequest,
+    GetVolumeGroupSnapshotRequest, GroupControllerGetCapabilitiesRequest, ListSnapshotsRequest,
+    Snapshot, VolumeGroupSnapshot,
     group_controller_service_capability::{Type, rpc},
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, is_over_lvm},
-    requests::{MIB, create, delete, from_snapshot, mounted, raw},
+    requests::{
+        MIB, create, create_group_snapshot, delete, delete_snapshot, from_snapshot, mounted, raw,
+    },
     state::State,
     storage::{Kind, Scratch},
 };
@@ -19,11 +21,7 @@ use tonic::Code;
 use crate::helpers::{get, mount, ok, put, refused, unbind_all, unmount, volume};
 
 pub(crate) fn together(name: &str, volumes: &[String]) -> CreateVolumeGroupSnapshotRequest {
-    CreateVolumeGroupSnapshotRequest {
-        name: name.to_owned(),
-        source_volume_ids: volumes.to_vec(),
-        ..CreateVolumeGroupSnapshotRequest::default()
-    }
+    create_group_snapshot(name, volumes.to_vec())
 }
 
 /// Takes a group snapshot, and asks again as callers do where a machine that is busy could not hold all members in time.
@@ -134,10 +132,7 @@ async fn members_go_with_their_group_snapshot_and_not_alone() {
     let a = volume(&agent, "a", 16, &raw()).await;
     let b = volume(&agent, "b", 16, &raw()).await;
     let taken = take(&agent, "g", &[a.clone(), b.clone()]).await;
-    let alone = DeleteSnapshotRequest {
-        snapshot_id: taken.snapshots[0].snapshot_id.clone(),
-        ..DeleteSnapshotRequest::default()
-    };
+    let alone = delete_snapshot(&taken.snapshots[0].snapshot_id);
     let answer = agent.controller().delete_snapshot(alone).await;
     let message = refused(answer, Code::InvalidArgument);
     assert!(message.contains(&taken.group_snapshot_id), "{message}");

@@ -3,13 +3,12 @@
 use std::collections::BTreeSet;
 
 use drumlin_proto::csi::v1::{
-    CreateVolumeGroupSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest,
-    VolumeGroupSnapshot,
+    CreateVolumeGroupSnapshotRequest, ListSnapshotsRequest, VolumeGroupSnapshot,
 };
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, is_over_lvm, snapshots_bind_their_volume},
     programs::run,
-    requests::{create, delete, expand, mounted, raw, snapshot},
+    requests::{create, delete, delete_snapshot, expand, mounted, raw, snapshot},
     state::State,
     storage::lvm,
 };
@@ -326,10 +325,7 @@ async fn a_snapshot_that_somebody_has_mounted_is_not_deleted() {
     let taken = take(&agent, "g", std::slice::from_ref(&id)).await;
     let alone = agent.controller().create_snapshot(snapshot("s", &id)).await;
     let alone = ok(alone).snapshot.unwrap().snapshot_id;
-    let delete_alone = || DeleteSnapshotRequest {
-        snapshot_id: alone.clone(),
-        ..DeleteSnapshotRequest::default()
-    };
+    let delete_alone = || delete_snapshot(&alone);
     let member = taken.snapshots[0].snapshot_id.clone();
     for snapshot in [&member, &alone] {
         let (device, place) = (

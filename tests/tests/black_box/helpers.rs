@@ -7,13 +7,14 @@ use std::{
 };
 
 use drumlin_proto::csi::v1::{
-    ControllerUnpublishVolumeRequest, DeleteSnapshotRequest, DeleteVolumeGroupSnapshotRequest,
-    VolumeCapability, VolumeGroupSnapshot,
+    ControllerUnpublishVolumeRequest, VolumeCapability, VolumeGroupSnapshot,
 };
 use drumlin_tests::{
     agent::{Agent, Options, snapshots_bind_their_volume},
     programs::output,
-    requests::{create, publish, stage, unpublish, unstage},
+    requests::{
+        create, delete_group_snapshot, delete_snapshot, publish, stage, unpublish, unstage,
+    },
     storage::Scratch,
 };
 use tonic::{Code, Response, Status};
@@ -101,10 +102,7 @@ pub(crate) async fn unmount(agent: &Agent, id: &str, (staging, target): &(String
 /// Deletes a snapshot where its volume can do nothing while it has one.
 pub(crate) async fn unbind(agent: &Agent, snapshot: &str) {
     if snapshots_bind_their_volume() {
-        let request = DeleteSnapshotRequest {
-            snapshot_id: snapshot.to_owned(),
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(snapshot);
         ok(agent.controller().delete_snapshot(request).await);
     }
 }
@@ -112,10 +110,7 @@ pub(crate) async fn unbind(agent: &Agent, snapshot: &str) {
 /// Deletes a group snapshot where its volumes can do nothing while they have one.
 pub(crate) async fn unbind_all(agent: &Agent, taken: &VolumeGroupSnapshot) {
     if snapshots_bind_their_volume() {
-        let request = DeleteVolumeGroupSnapshotRequest {
-            group_snapshot_id: taken.group_snapshot_id.clone(),
-            ..DeleteVolumeGroupSnapshotRequest::default()
-        };
+        let request = delete_group_snapshot(&taken.group_snapshot_id);
         let mut groups = agent.group_controller();
         ok(groups.delete_volume_group_snapshot(request).await);
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use drumlin_proto::volumegroup::{DeleteVolumeGroupRequest, ListVolumeGroupsRequest, VolumeGroup};
+use drumlin_proto::volumegroup::{ListVolumeGroupsRequest, VolumeGroup};
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
-    requests::delete,
+    requests::{delete, delete_group},
     sources,
     state::State,
     storage::Scratch,
@@ -429,10 +429,7 @@ async fn a_group_that_is_lost_is_made_again_also_across_a_kill() {
     let mut agent = Agent::with(scratch, options(Some("group.lost"))).await;
     eventually(|| agent.status().0, |table| table.contains("1 of 1")).await;
     let [group] = groups(&agent).await.try_into().unwrap();
-    let unlinked = DeleteVolumeGroupRequest {
-        volume_group_id: group.volume_group_id.clone(),
-        ..DeleteVolumeGroupRequest::default()
-    };
+    let unlinked = delete_group(&group.volume_group_id);
     agent.groups().delete_volume_group(unlinked).await.unwrap();
     write(&file, &manifest("2"));
     agent.wait_until_killed().await;

@@ -2,21 +2,17 @@
 
 use drumlin_proto::{
     csi::v1::{
-        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest,
-        CreateVolumeGroupSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-        DeleteVolumeGroupSnapshotRequest, NodeExpandVolumeRequest, NodePublishVolumeRequest,
-        VolumeCapability,
+        ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
+        NodePublishVolumeRequest, VolumeCapability,
     },
     drumlin::v1::{ObjectKind, SetOwnerRequest},
-    volumegroup::{
-        CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
-    },
 };
 use drumlin_tests::{
     agent::{Agent, is_over_lvm},
     requests::{
-        create, delete, expand, from_snapshot, from_volume, publish, raw, snapshot, stage,
-        unpublish, unstage,
+        create, create_group, create_group_snapshot, delete, delete_group, delete_group_snapshot,
+        delete_snapshot, expand, from_snapshot, from_volume, node_expand, publish, raw,
+        set_members, snapshot, stage, unpublish, unstage,
     },
     state::State,
 };
@@ -238,10 +234,7 @@ impl<'a> Life<'a> {
     }
 
     async fn delete_snapshot(&mut self, snapshot_id: String) {
-        let request = DeleteSnapshotRequest {
-            snapshot_id,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&snapshot_id);
         self.call("delete the snapshot", async |agent: &Agent| {
             agent.controller().delete_snapshot(request.clone()).await
         })
@@ -262,21 +255,13 @@ impl<'a> Life<'a> {
 
     /// A group of one volume, which then has the members of each list.
     async fn group(&mut self, id: &str, lists: [Vec<String>; 2]) -> String {
-        let request = CreateVolumeGroupRequest {
-            name: "g".to_owned(),
-            volume_ids: vec![id.to_owned()],
-            ..CreateVolumeGroupRequest::default()
-        };
+        let request = create_group("g", vec![id.to_owned()]);
         let made = self.call("group", async |agent: &Agent| {
             agent.groups().create_volume_group(request.clone()).await
         });
         let group = made.await.volume_group.unwrap().volume_group_id;
         for volume_ids in lists {
-            let request = ModifyVolumeGroupMembershipRequest {
-                volume_group_id: group.clone(),
-                volume_ids,
-                ..ModifyVolumeGroupMembershipRequest::default()
-            };
+            let request = set_members(&group, volume_ids);
             self.call("regroup", async |agent: &Agent| {
                 let mut groups = agent.groups();
                 groups.modify_volume_group_membership(request.clone()).await
@@ -287,10 +272,7 @@ impl<'a> Life<'a> {
     }
 
     async fn delete_group(&mut self, volume_group_id: String) {
-        let request = DeleteVolumeGroupRequest {
-            volume_group_id,
-            ..DeleteVolumeGroupRequest::default()
-        };
+        let request = delete_group(&volume_group_id);
         self.call("delete the group", async |agent: &Agent| {
             agent.groups().delete_volume_group(request.clone()).await
         })
@@ -299,20 +281,13 @@ impl<'a> Life<'a> {
 
     /// A group snapshot, and its end.
     async fn group_snapshot(&mut self, members: [String; 2]) {
-        let request = CreateVolumeGroupSnapshotRequest {
-            name: "together".to_owned(),
-            source_volume_ids: members.into(),
-            ..CreateVolumeGroupSnapshotRequest::default()
-        };
+        let request = create_group_snapshot("together", members.into());
         let taken = self.call("snapshot together", async |agent: &Agent| {
             let mut groups = agent.group_controller();
             groups.create_volume_group_snapshot(request.clone()).await
         });
         let taken = taken.await.group_snapshot.unwrap();
-        let request = DeleteVolumeGroupSnapshotRequest {
-            group_snapshot_id: taken.group_snapshot_id,
-            ..DeleteVolumeGroupSnapshotRequest::default()
-        };
+        let request = delete_group_snapshot(&taken.group_snapshot_id);
         self.call("delete the group snapshot", async |agent: &Agent| {
             let mut groups = agent.group_controller();
             groups.delete_volume_group_snapshot(request.clone()).await
@@ -330,11 +305,7 @@ impl<'a> Life<'a> {
     }
 
     async fn expand_at_node(&mut self, id: &str, target: &str) {
-        let request = NodeExpandVolumeRequest {
-            volume_id: id.to_owned(),
-            volume_path: target.to_owned(),
-            ..NodeExpandVolumeRequest::default()
-        };
+        let request = node_expand(id, target);
         self.call("expand at the node", async |agent: &Agent| {
             agent.node().node_expand_volume(request.clone()).await
         })

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use drumlin_proto::{
-    csi::v1::{DeleteVolumeGroupSnapshotRequest, ListSnapshotsRequest, Snapshot as Listed},
-    volumegroup::{CreateVolumeGroupRequest, DeleteVolumeGroupRequest},
+use drumlin_proto::csi::v1::{ListSnapshotsRequest, Snapshot as Listed};
+use drumlin_tests::{
+    agent::eventually,
+    requests::{create_group, delete_group, delete_group_snapshot},
 };
-use drumlin_tests::agent::eventually;
 use serde_json::{Value, json};
 
 use crate::{
@@ -352,10 +352,7 @@ async fn one_that_is_lost_is_told_and_never_taken_again_by_itself() {
     host.write("s.yaml", &[snapshot("s")]);
     host.has_one_snapshot_of_both().await;
     let status = &host.object("GroupSnapshot", "s")["status"];
-    let request = DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: status["groupSnapshotHandle"].as_str().unwrap().to_owned(),
-        ..DeleteVolumeGroupSnapshotRequest::default()
-    };
+    let request = delete_group_snapshot(status["groupSnapshotHandle"].as_str().unwrap());
     let mut client = host.agent.group_controller();
     ok(client.delete_volume_group_snapshot(request).await);
     host.restart(None).await;
@@ -430,21 +427,14 @@ async fn what_was_released_is_deleted_when_that_is_asked_for_later() {
     assert_eq!(host.counts().await, (2, 2));
     assert_eq!(host.groups().await.len(), 1);
     // One of them cannot go yet.
-    let request = CreateVolumeGroupRequest {
-        name: "theirs".to_owned(),
-        volume_ids: vec![host.handle("b")],
-        ..CreateVolumeGroupRequest::default()
-    };
+    let request = create_group("theirs", vec![host.handle("b")]);
     let theirs = ok(host.agent.groups().create_volume_group(request).await);
     host.write("all.yaml", &all.each_ref().map(|manifest| absent(manifest)));
     for name in &names[1..] {
         host.until(name, &["Deleted"]).await;
     }
     host.until("b", &["DeletionBlocked", "is in group"]).await;
-    let request = DeleteVolumeGroupRequest {
-        volume_group_id: theirs.volume_group.unwrap().volume_group_id,
-        ..DeleteVolumeGroupRequest::default()
-    };
+    let request = delete_group(&theirs.volume_group.unwrap().volume_group_id);
     ok(host.agent.groups().delete_volume_group(request).await);
     // It would be tried again by itself, but not at once.
     let now = "absent, drumlin.dev/reconcile-at: now";

@@ -2,13 +2,10 @@
 
 use std::fs;
 
-use drumlin_proto::volumegroup::{
-    CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ListVolumeGroupsRequest,
-    ModifyVolumeGroupMembershipRequest, VolumeGroup,
-};
+use drumlin_proto::volumegroup::{ListVolumeGroupsRequest, VolumeGroup};
 use drumlin_tests::{
     agent::{Options, eventually},
-    requests::raw,
+    requests::{create_group, delete_group, raw, set_members},
 };
 
 use serde_json::Value;
@@ -79,11 +76,7 @@ impl Host {
     /// Makes these the members of the only group, as another client would.
     async fn modify(&self, ids: &[String]) {
         let [group] = self.groups().await.try_into().unwrap();
-        let request = ModifyVolumeGroupMembershipRequest {
-            volume_group_id: group.volume_group_id,
-            volume_ids: ids.to_vec(),
-            ..ModifyVolumeGroupMembershipRequest::default()
-        };
+        let request = set_members(&group.volume_group_id, ids.to_vec());
         let mut client = self.agent.groups();
         ok(client.modify_volume_group_membership(request).await);
     }
@@ -287,11 +280,7 @@ async fn a_volume_in_a_group_of_others_keeps_no_other_member_out() {
     for name in names {
         host.until(name, &["True"]).await;
     }
-    let request = CreateVolumeGroupRequest {
-        name: "theirs".to_owned(),
-        volume_ids: vec![host.handle("b"), host.handle("d")],
-        ..CreateVolumeGroupRequest::default()
-    };
+    let request = create_group("theirs", vec![host.handle("b"), host.handle("d")]);
     let mut client = host.agent.groups();
     let theirs = ok(client.create_volume_group(request).await);
     let theirs = theirs.volume_group.unwrap().volume_group_id;
@@ -308,10 +297,7 @@ async fn a_volume_in_a_group_of_others_keeps_no_other_member_out() {
         "e Joined",
     ];
     assert_eq!(host.members("g"), members);
-    let request = DeleteVolumeGroupRequest {
-        volume_group_id: theirs,
-        ..DeleteVolumeGroupRequest::default()
-    };
+    let request = delete_group(&theirs);
     ok(client.delete_volume_group(request).await);
     host.write("g.yaml", &[looked_at(&group("g", "a b c d e"), "now")]);
     host.until("g", &["True", "5 of 5"]).await;

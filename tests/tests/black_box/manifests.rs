@@ -2,11 +2,11 @@
 
 use std::{fs, path::Path, process::Child};
 
-use drumlin_proto::csi::v1::{DeleteSnapshotRequest, ListVolumesRequest};
+use drumlin_proto::csi::v1::ListVolumesRequest;
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     programs::{drumlin, program},
-    requests::delete,
+    requests::{delete, delete_snapshot},
     storage::{Scratch, mounts_below},
 };
 
@@ -413,10 +413,7 @@ async fn a_snapshot_that_is_lost_is_told_and_its_name_is_free_once_it_is_destroy
     host.write("s.yaml", &[snapshot("s", "data")]);
     host.until("s", &["True"]).await;
     let handle = &host.object("Snapshot", "s")["status"]["snapshotHandle"];
-    let request = DeleteSnapshotRequest {
-        snapshot_id: handle.as_str().unwrap().to_owned(),
-        ..DeleteSnapshotRequest::default()
-    };
+    let request = delete_snapshot(handle.as_str().unwrap());
     ok(host.agent.controller().delete_snapshot(request).await);
     host.restart(None).await;
     host.until("s", &["False", "SnapshotLost"]).await;

@@ -2,10 +2,9 @@
 
 use std::{fs, io::Write};
 
-use drumlin_proto::volumegroup::ModifyVolumeGroupMembershipRequest;
 use drumlin_tests::{
     agent::{eventually, write},
-    requests::raw,
+    requests::{raw, set_members},
 };
 
 use crate::{
@@ -125,11 +124,10 @@ async fn a_member_that_nobody_names_is_called_after_its_id() {
     host.until("g", &["True", "2 of 2"]).await;
     let foreign = make_volume(&host.agent, "foreign", 16, &raw()).await;
     let [made] = host.groups().await.try_into().unwrap();
-    let request = ModifyVolumeGroupMembershipRequest {
-        volume_group_id: made.volume_group_id,
-        volume_ids: vec![host.handle("a"), host.handle("b"), foreign.clone()],
-        ..ModifyVolumeGroupMembershipRequest::default()
-    };
+    let request = set_members(
+        &made.volume_group_id,
+        vec![host.handle("a"), host.handle("b"), foreign.clone()],
+    );
     ok(host
         .agent
         .groups()

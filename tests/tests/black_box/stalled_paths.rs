@@ -10,7 +10,7 @@ use std::{
 use drumlin_proto::csi::v1::{NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, ProbeRequest};
 use drumlin_tests::{
     agent::{Agent, PATIENCE, eventually},
-    requests::{mounted, publish, stage, unpublish, unstage},
+    requests::{mounted, node_expand, publish, stage, unpublish, unstage},
 };
 use nix::{
     mount::{MntFlags, MsFlags, mount as mount_in, umount2},
@@ -81,11 +81,7 @@ fn stats(volume_id: &str, path: &str) -> NodeGetVolumeStatsRequest {
 }
 
 fn expand(volume_id: &str, path: &str) -> NodeExpandVolumeRequest {
-    NodeExpandVolumeRequest {
-        volume_id: volume_id.to_owned(),
-        volume_path: path.to_owned(),
-        ..NodeExpandVolumeRequest::default()
-    }
+    node_expand(volume_id, path)
 }
 
 #[tokio::test]

@@ -3,13 +3,16 @@
 use drumlin_proto::{
     csi::v1::{CreateVolumeRequest, volume_content_source::Type},
     volumegroup::{
-        ControllerGetVolumeGroupRequest, CreateVolumeGroupRequest, DeleteVolumeGroupRequest,
-        ListVolumeGroupsRequest, ModifyVolumeGroupMembershipRequest, VolumeGroup,
+        ControllerGetVolumeGroupRequest, CreateVolumeGroupRequest, ListVolumeGroupsRequest,
+        ModifyVolumeGroupMembershipRequest, VolumeGroup,
     },
 };
 use drumlin_tests::{
     agent::{Agent, Options, is_over_lvm},
-    requests::{MIB, create, delete, from_snapshot, from_volume, mounted, raw, snapshot},
+    requests::{
+        MIB, create, create_group, delete, delete_group, from_snapshot, from_volume, mounted, raw,
+        set_members, snapshot,
+    },
     storage::Scratch,
 };
 use tonic::Code;
@@ -17,26 +20,11 @@ use tonic::Code;
 use crate::helpers::{mount, ok, refused, two_classes, unmount, volume};
 
 fn group(name: &str, volumes: &[String]) -> CreateVolumeGroupRequest {
-    CreateVolumeGroupRequest {
-        name: name.to_owned(),
-        volume_ids: volumes.to_vec(),
-        ..CreateVolumeGroupRequest::default()
-    }
+    create_group(name, volumes.to_vec())
 }
 
 fn modify(id: &str, volumes: &[String]) -> ModifyVolumeGroupMembershipRequest {
-    ModifyVolumeGroupMembershipRequest {
-        volume_group_id: id.to_owned(),
-        volume_ids: volumes.to_vec(),
-        ..ModifyVolumeGroupMembershipRequest::default()
-    }
-}
-
-fn delete_group(id: &str) -> DeleteVolumeGroupRequest {
-    DeleteVolumeGroupRequest {
-        volume_group_id: id.to_owned(),
-        ..DeleteVolumeGroupRequest::default()
-    }
+    set_members(id, volumes.to_vec())
 }
 
 async fn make(agent: &Agent, name: &str, volumes: &[String]) -> VolumeGroup {

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use drumlin_proto::csi::v1::{
     CapacityRange, ControllerGetVolumeRequest, ControllerModifyVolumeRequest, CreateVolumeRequest,
     DeleteSnapshotRequest, GetCapacityRequest, GetSnapshotRequest, ListSnapshotsRequest,
-    ListVolumesRequest, Topology, TopologyRequirement, ValidateVolumeCapabilitiesRequest,
-    volume_capability::access_mode::Mode,
+    ListVolumesRequest, Topology, TopologyRequirement, volume_capability::access_mode::Mode,
 };
 use drumlin_tests::{
     agent::{Agent, Options, snapshots_bind_their_volume, unit},
     requests::{
         MIB, create, delete, expand, for_mode, from_snapshot, from_volume, mounted, raw, snapshot,
+        validate_capabilities,
     },
 };
 use tonic::Code;
@@ -494,11 +494,7 @@ async fn modes_that_need_several_nodes_are_refused_and_not_confirmed() {
                 .await,
             Code::InvalidArgument,
         );
-        let request = ValidateVolumeCapabilitiesRequest {
-            volume_id: id.clone(),
-            volume_capabilities: vec![capability],
-            ..ValidateVolumeCapabilitiesRequest::default()
-        };
+        let request = validate_capabilities(&id, vec![capability]);
         let answer = ok(agent
             .controller()
             .validate_volume_capabilities(request)
@@ -510,11 +506,7 @@ async fn modes_that_need_several_nodes_are_refused_and_not_confirmed() {
         (mounted("xfs"), false),
         (raw(), true),
     ] {
-        let request = ValidateVolumeCapabilitiesRequest {
-            volume_id: id.clone(),
-            volume_capabilities: vec![capability],
-            ..ValidateVolumeCapabilitiesRequest::default()
-        };
+        let request = validate_capabilities(&id, vec![capability]);
         let answer = ok(agent
             .controller()
             .validate_volume_capabilities(request)

@@ -7,15 +7,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use drumlin_proto::csi::v1::{
-    NodeExpandVolumeRequest,
-    volume_capability::{AccessType, MountVolume, access_mode::Mode},
-};
+use drumlin_proto::csi::v1::volume_capability::{AccessType, MountVolume, access_mode::Mode};
 use drumlin_tests::{
     agent::{Agent, Options},
     cluster::Cluster,
     programs::{drumlin, output, programs_of, run, workspace},
-    requests::{capability as any, expand, mounted, raw, snapshot},
+    requests::{capability as any, expand, mounted, node_expand, raw, snapshot},
     storage::Scratch,
 };
 
@@ -217,11 +214,7 @@ async fn a_volume_of_somebody_is_used(agent: &Agent, kind: &str, id: &str, kept:
     ok(agent.controller().controller_expand_volume(grown).await);
     // The kernel grows a mounted ext4 for sys_resource alone.
     if kind != "ext4" || kept & SYS_RESOURCE != 0 {
-        let request = NodeExpandVolumeRequest {
-            volume_id: id.to_owned(),
-            volume_path: at.1.clone(),
-            ..NodeExpandVolumeRequest::default()
-        };
+        let request = node_expand(id, &at.1);
         ok(agent.node().node_expand_volume(request).await);
     }
     assert_eq!(get(&at.1, "file"), b"precious", "{kind}");

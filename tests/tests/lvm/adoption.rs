@@ -16,7 +16,7 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
-    requests::{create, delete, from_snapshot, mounted, raw, snapshot},
+    requests::{create, create_group, delete, from_snapshot, mounted, raw, snapshot},
     storage::{Scratch, lvm},
 };
 use nix::{
@@ -148,11 +148,7 @@ async fn disks_of_another_node_are_adopted(kind: &str) {
 }
 
 fn group_of(volume_ids: Vec<String>) -> CreateVolumeGroupRequest {
-    CreateVolumeGroupRequest {
-        name: "g".to_owned(),
-        volume_ids,
-        ..CreateVolumeGroupRequest::default()
-    }
+    create_group("g", volume_ids)
 }
 
 /// Not asked for, the disks are another node's, and nothing is made over them.

@@ -5,16 +5,13 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-use drumlin_proto::csi::v1::{
-    CreateVolumeRequest, DeleteSnapshotRequest, NodeExpandVolumeRequest, VolumeCapability,
-    VolumeContentSource,
-};
+use drumlin_proto::csi::v1::{CreateVolumeRequest, VolumeCapability, VolumeContentSource};
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
     programs::run,
     requests::{
-        MIB, create, delete, expand, from_snapshot, from_volume, mounted, publish, raw, snapshot,
-        unpublish,
+        MIB, create, delete, delete_snapshot, expand, from_snapshot, from_volume, mounted,
+        node_expand, publish, raw, snapshot, unpublish,
     },
     storage::lvm,
 };
@@ -85,10 +82,7 @@ async fn mount_beside_their_source(agent: &Agent) {
             assert_eq!(get(&at.1, "own"), id.as_bytes(), "{fs_type}");
             unmount(agent, id, at).await;
         }
-        let request = DeleteSnapshotRequest {
-            snapshot_id: taken,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&taken);
         ok(agent.controller().delete_snapshot(request).await);
         for (id, ..) in &all {
             ok(agent.controller().delete_volume(delete(id)).await);
@@ -119,11 +113,7 @@ async fn a_thin_volume_with_snapshots_grows_while_it_is_used() {
             .controller()
             .controller_expand_volume(expand(&id, 2 * mebibytes))
             .await);
-        let request = NodeExpandVolumeRequest {
-            volume_id: id.clone(),
-            volume_path: at.1.clone(),
-            ..NodeExpandVolumeRequest::default()
-        };
+        let request = node_expand(&id, &at.1);
         ok(agent.node().node_expand_volume(request).await);
         assert!(size_at(&at.1) > mebibytes, "{fs_type}");
         put(&at.1, "file", b"changed");
@@ -267,10 +257,7 @@ async fn a_thick_volume_stays_for_its_snapshots() {
     );
     assert_eq!(names(&agent), before);
     for snapshot_id in snapshots {
-        let request = DeleteSnapshotRequest {
-            snapshot_id,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&snapshot_id);
         ok(agent.controller().delete_snapshot(request).await);
     }
     ok(agent.controller().delete_volume(delete(&id)).await);
@@ -406,10 +393,7 @@ async fn nothing_is_left_of_what_a_snapshot_has_kept() {
         if goes_with_its_volume {
             ok(controller.delete_volume(delete(&id)).await);
         } else {
-            let request = DeleteSnapshotRequest {
-                snapshot_id: taken,
-                ..DeleteSnapshotRequest::default()
-            };
+            let request = delete_snapshot(&taken);
             ok(controller.delete_snapshot(request).await);
         }
         assert!(!is_left(&agent), "with its volume: {goes_with_its_volume}");

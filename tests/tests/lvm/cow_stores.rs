@@ -2,12 +2,10 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-use drumlin_proto::{
-    csi::v1::DeleteSnapshotRequest, drumlin::v1::RollbackVolumeGroupSnapshotRequest,
-};
+use drumlin_proto::drumlin::v1::RollbackVolumeGroupSnapshotRequest;
 use drumlin_tests::{
     agent::{Agent, Volumes},
-    requests::{raw, snapshot},
+    requests::{delete_snapshot, raw, snapshot},
 };
 use tonic::Code;
 
@@ -70,10 +68,7 @@ async fn a_rollback_that_would_fill_the_store_of_another_snapshot_is_refused() {
     assert!(why.contains(key), "{why}");
     assert_eq!(read(&agent, &id, 0).await, 1);
     assert_eq!(read(&agent, &id, 32).await, 2);
-    let forget = DeleteSnapshotRequest {
-        snapshot_id: other,
-        ..DeleteSnapshotRequest::default()
-    };
+    let forget = delete_snapshot(&other);
     ok(agent.controller().delete_snapshot(forget).await);
     let kept = ok(agent.own().rollback_volume_group_snapshot(back).await);
     assert!(kept.kept.unwrap().ready_to_use);

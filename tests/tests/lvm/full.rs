@@ -10,13 +10,15 @@ use std::{
 };
 
 use drumlin_proto::csi::v1::{
-    CreateVolumeRequest, DeleteSnapshotRequest, GetCapacityRequest, ListSnapshotsRequest,
-    ListVolumesRequest, ProbeRequest,
+    CreateVolumeRequest, GetCapacityRequest, ListSnapshotsRequest, ListVolumesRequest, ProbeRequest,
 };
 use drumlin_tests::{
     agent::Agent,
     programs::run,
-    requests::{MIB, create, delete, expand, from_snapshot, from_volume, mounted, raw, snapshot},
+    requests::{
+        MIB, create, delete, delete_snapshot, expand, from_snapshot, from_volume, mounted, raw,
+        snapshot,
+    },
     storage::lvm,
 };
 use nix::sys::signal::Signal;
@@ -416,10 +418,7 @@ async fn a_snapshot_whose_store_has_overflowed_is_of_no_use_and_harms_nobody() {
     assert!(!condition(&agent, &id).await.abnormal);
     write(&Path::new(&at.1).join("more"), 20).unwrap();
     assert_eq!(get(&at.1, "big").len(), 20 << 20);
-    let request = DeleteSnapshotRequest {
-        snapshot_id: taken,
-        ..DeleteSnapshotRequest::default()
-    };
+    let request = delete_snapshot(&taken);
     ok(controller.delete_snapshot(request).await);
     assert_eq!(snapshots(&agent).await, []);
     write(&Path::new(&at.1).join("more"), 20).unwrap();

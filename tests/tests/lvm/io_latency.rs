@@ -12,10 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::NodeExpandVolumeRequest;
 use drumlin_tests::{
     agent::eventually,
-    requests::{expand, mounted, raw},
+    requests::{expand, mounted, node_expand, raw},
     storage::lvm,
 };
 use nix::fcntl::OFlag;
@@ -119,11 +118,7 @@ async fn growing_a_volume_does_not_stop_the_writers_of_its_pool_as_lvextend_does
         let expansion = async {
             let request = expand(&grown, 64 + 16 * round);
             ok(controller.controller_expand_volume(request).await);
-            let request = NodeExpandVolumeRequest {
-                volume_id: grown.clone(),
-                volume_path: at.1.clone(),
-                ..NodeExpandVolumeRequest::default()
-            };
+            let request = node_expand(&grown, &at.1);
             ok(node.node_expand_volume(request).await);
         };
         ours.push(writer.longest_during(expansion).await);

@@ -9,11 +9,11 @@ use std::{
     time::Duration,
 };
 
-use drumlin_proto::csi::v1::{CreateVolumeRequest, DeleteSnapshotRequest};
+use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
     agent::{Agent, Options as AgentOptions, Volumes, eventually},
     programs::run,
-    requests::{create, from_snapshot, raw, snapshot},
+    requests::{create, delete_snapshot, from_snapshot, raw, snapshot},
     state::assert_devices_work,
     storage::lvm,
 };
@@ -225,10 +225,7 @@ async fn a_snapshot_that_is_split_off_to_be_wiped_goes_all_the_same() {
         }
         let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
         write_all(&agent, &id, b'E');
-        let request = DeleteSnapshotRequest {
-            snapshot_id: ok(taken).snapshot.unwrap().snapshot_id,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&ok(taken).snapshot.unwrap().snapshot_id);
         let mut controller = agent.controller();
         let deleting = async move { controller.delete_snapshot(request).await };
         let is_split = move |record: &str| {

@@ -4,17 +4,18 @@ use std::{fs, path::Path};
 
 use drumlin_proto::{
     csi::v1::{
-        ControllerModifyVolumeRequest, CreateVolumeRequest, DeleteSnapshotRequest,
-        GetCapacityRequest, ListVolumesRequest, NodeExpandVolumeRequest, ProbeRequest,
+        ControllerModifyVolumeRequest, CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest,
+        ProbeRequest,
     },
-    volumegroup::{
-        CreateVolumeGroupRequest, DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest,
-    },
+    volumegroup::CreateVolumeGroupRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options},
     programs::{programs_of, run},
-    requests::{create, delete, expand, from_snapshot, mounted, raw, snapshot},
+    requests::{
+        create, delete, delete_group, delete_snapshot, expand, from_snapshot, mounted, node_expand,
+        raw, set_members, snapshot,
+    },
     storage::Scratch,
 };
 use nix::{
@@ -126,11 +127,7 @@ async fn changes_of_a_volume(agent: &Agent, turns: &mut Turns, id: &str, target:
     let mut controller = agent.controller();
     ok(controller.controller_expand_volume(expand(id, 128)).await);
     turns.cost(agent, "ControllerExpandVolume", 1);
-    let request = NodeExpandVolumeRequest {
-        volume_id: id.to_owned(),
-        volume_path: target.to_owned(),
-        ..NodeExpandVolumeRequest::default()
-    };
+    let request = node_expand(id, target);
     ok(agent.node().node_expand_volume(request).await);
     turns.cost(agent, "NodeExpandVolume", 0);
     let modify = ControllerModifyVolumeRequest {
@@ -152,20 +149,13 @@ async fn changes_of_a_group(agent: &Agent, turns: &mut Turns, id: &str) {
     };
     let group = ok(groups.create_volume_group(group).await).volume_group;
     turns.cost(agent, "CreateVolumeGroup", 1);
-    let members = ModifyVolumeGroupMembershipRequest {
-        volume_group_id: group.unwrap().volume_group_id,
-        volume_ids: vec![id.to_owned()],
-        ..ModifyVolumeGroupMembershipRequest::default()
-    };
+    let members = set_members(&group.unwrap().volume_group_id, vec![id.to_owned()]);
     for (what, most) in [("Modify", 1), ("Modify again", 0)] {
         let request = members.clone();
         ok(groups.modify_volume_group_membership(request).await);
         turns.cost(agent, what, most);
     }
-    let request = DeleteVolumeGroupRequest {
-        volume_group_id: members.volume_group_id,
-        ..DeleteVolumeGroupRequest::default()
-    };
+    let request = delete_group(&members.volume_group_id);
     ok(groups.delete_volume_group(request).await);
     turns.cost(agent, "DeleteVolumeGroup", 1);
 }
@@ -211,10 +201,7 @@ async fn a_thick_change_costs_one_program_and_wiping_one_or_two_more() {
         ok(agent.identity().probe(ProbeRequest {}).await);
         costs("ListVolumes, GetCapacity and Probe", 0);
         unmount(&agent, &id, &at).await;
-        let request = DeleteSnapshotRequest {
-            snapshot_id: taken,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&taken);
         ok(controller.delete_snapshot(request).await);
         costs("DeleteSnapshot", 1 + extra);
         ok(controller.delete_volume(delete(&id)).await);

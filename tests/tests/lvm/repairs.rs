@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{DeleteSnapshotRequest, ProbeRequest};
+use drumlin_proto::csi::v1::ProbeRequest;
 use drumlin_tests::{
     agent::{Agent, Options},
     programs::{output, program, run},
-    requests::{create, delete, raw, snapshot},
+    requests::{create, delete, delete_snapshot, raw, snapshot},
     state::{assert_devices_work, assert_pool_is_known},
     storage::{Scratch, lvm},
 };
@@ -99,10 +99,7 @@ async fn mends(grow: impl Fn(u32, &str) -> Vec<String>) {
             .create_volume(create("other", 16, &raw()))
             .await);
         let taken = ok(agent.controller().create_snapshot(snapshot("s", &id)).await);
-        let request = DeleteSnapshotRequest {
-            snapshot_id: taken.snapshot.unwrap().snapshot_id,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&taken.snapshot.unwrap().snapshot_id);
         ok(agent.controller().delete_snapshot(request).await);
         let other = other.volume.unwrap().volume_id;
         ok(agent.controller().delete_volume(delete(&other)).await);

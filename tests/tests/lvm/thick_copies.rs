@@ -2,11 +2,11 @@
 
 use std::{fs::File, os::unix::fs::FileExt, time::Duration};
 
-use drumlin_proto::csi::v1::{CreateVolumeRequest, DeleteSnapshotRequest, ListVolumesRequest};
+use drumlin_proto::csi::v1::{CreateVolumeRequest, ListVolumesRequest};
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, eventually},
     programs::{output, run},
-    requests::{create, delete, from_snapshot, from_volume, raw, snapshot},
+    requests::{create, delete, delete_snapshot, from_snapshot, from_volume, raw, snapshot},
     storage::{Scratch, lvm},
 };
 use nix::sys::signal::Signal;
@@ -248,10 +248,7 @@ async fn what_was_never_finished_goes_with_its_source_or_by_its_id() {
     };
     interrupted(&mut agent, restore).await;
     agent.restart().await;
-    let request = DeleteSnapshotRequest {
-        snapshot_id: taken,
-        ..DeleteSnapshotRequest::default()
-    };
+    let request = delete_snapshot(&taken);
     ok(agent.controller().delete_snapshot(request).await);
     assert_eq!(volumes(&agent), Vec::<String>::new(), "with its snapshot");
     interrupted(&mut agent, clone_of(&source)).await;

@@ -2,16 +2,13 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use drumlin_proto::{
-    csi::v1::{
-        CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, VolumeCapability,
-    },
-    volumegroup::{CreateVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
-};
+use drumlin_proto::csi::v1::{CreateVolumeGroupSnapshotRequest, VolumeCapability};
 use drumlin_tests::{
     agent::{Agent, Options},
     programs::run,
-    requests::{create, mounted, publish, raw, stage},
+    requests::{
+        create, create_group, delete_group_snapshot, mounted, publish, raw, set_members, stage,
+    },
     sequence::{Place, RING, Writer},
     storage::Kind,
 };
@@ -83,10 +80,7 @@ async fn take(agent: &Agent, ids: &[String], number: usize) -> Duration {
     let (made, time) = timed(groups.create_volume_group_snapshot(request)).await;
     let made = made.unwrap().into_inner().group_snapshot.unwrap();
     assert_eq!(made.snapshots.len(), ids.len());
-    let request = DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: made.group_snapshot_id,
-        ..DeleteVolumeGroupSnapshotRequest::default()
-    };
+    let request = delete_group_snapshot(&made.group_snapshot_id);
     groups.delete_volume_group_snapshot(request).await.unwrap();
     time
 }
@@ -267,20 +261,12 @@ async fn members(table: &mut Table, agent: &Agent) {
         ids.push(made.into_inner().volume.unwrap().volume_id);
     }
     let mut groups = agent.groups();
-    let request = CreateVolumeGroupRequest {
-        name: "members".to_owned(),
-        volume_ids: ids.clone(),
-        ..CreateVolumeGroupRequest::default()
-    };
+    let request = create_group("members", ids.clone());
     let made = groups.create_volume_group(request).await.unwrap();
     let id = made.into_inner().volume_group.unwrap().volume_group_id;
     for (what, wanted, list) in [("no change", 0.0, &ids[..]), ("one change", 2.0, &ids[1..])] {
         let before = changes(agent);
-        let request = ModifyVolumeGroupMembershipRequest {
-            volume_group_id: id.clone(),
-            volume_ids: list.to_vec(),
-            ..ModifyVolumeGroupMembershipRequest::default()
-        };
+        let request = set_members(&id, list.to_vec());
         groups
             .modify_volume_group_membership(request)
             .await

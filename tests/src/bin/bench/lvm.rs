@@ -10,12 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{ListVolumesRequest, NodeExpandVolumeRequest};
+use drumlin_proto::csi::v1::ListVolumesRequest;
 use drumlin_tests::{
     agent::{Agent, Options},
     programs::run,
     requests::{
-        MIB, create, delete, expand, mounted, publish, raw, snapshot, stage, unpublish, unstage,
+        MIB, create, delete, expand, mounted, node_expand, publish, raw, snapshot, stage,
+        unpublish, unstage,
     },
     storage::{Scratch, lvm},
 };
@@ -317,11 +318,7 @@ impl<'a> Pair<'a> {
         let mut controller = self.agent.controller();
         let (grown, first) = timed(controller.controller_expand_volume(request)).await;
         grown.unwrap();
-        let request = NodeExpandVolumeRequest {
-            volume_id: self.id.clone(),
-            volume_path: self.target.clone(),
-            ..NodeExpandVolumeRequest::default()
-        };
+        let request = node_expand(&self.id, &self.target);
         let (grown, second) = timed(self.agent.node().node_expand_volume(request)).await;
         grown.unwrap();
         first + second

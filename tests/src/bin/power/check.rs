@@ -7,12 +7,10 @@ use std::{
     os::unix::fs::FileExt,
 };
 
-use drumlin_proto::csi::v1::{
-    DeleteSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest, ProbeRequest,
-};
+use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest, ProbeRequest};
 use drumlin_tests::{
     agent::{Agent, Volumes, eventually},
-    requests::{MIB, create, delete, raw},
+    requests::{MIB, create, delete, delete_snapshot, raw},
     state::{assert_devices_work, assert_pool_is_known},
     storage::lvm,
 };
@@ -85,10 +83,7 @@ async fn forget_the_oldest(agent: &Agent, found: Found) -> BTreeSet<String> {
     let (snapshots, volumes): (Found, Found) =
         old.into_iter().partition(|(name, _)| name.starts_with('s'));
     for (snapshot_id, _) in snapshots.into_values() {
-        let request = DeleteSnapshotRequest {
-            snapshot_id,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&snapshot_id);
         controller.delete_snapshot(request).await.unwrap();
     }
     for (id, _) in volumes.into_values() {

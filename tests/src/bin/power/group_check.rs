@@ -12,7 +12,7 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, eventually},
     programs::run as run_program,
-    requests::{create, delete, raw},
+    requests::{create, delete, delete_group_snapshot, raw},
     sequence::{Place, RING, check, ring},
     storage::lvm,
 };
@@ -22,7 +22,7 @@ use crate::{
     check::check_group,
     device,
     group_journal::{Asked, Counts, Record},
-    groups::{KEPT, MEMBERS, ROOM, forget, leave_all, places, use_all},
+    groups::{KEPT, MEMBERS, ROOM, leave_all, places, use_all},
 };
 
 /// A group snapshot that callers see: its id, and the id of each snapshot by that of its volume.
@@ -89,7 +89,7 @@ pub(crate) async fn run(file: &str) {
             asked.after = asked.after.or(Some([u64::MAX - 1; 2]));
             continue;
         }
-        let request = forget(seen.id);
+        let request = delete_group_snapshot(&seen.id);
         groups.delete_volume_group_snapshot(request).await.unwrap();
         record.asked.remove(&name);
     }

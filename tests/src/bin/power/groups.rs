@@ -2,12 +2,13 @@
 
 use std::{fs, path::Path, thread, time::Duration};
 
-use drumlin_proto::csi::v1::{
-    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, VolumeCapability,
-};
+use drumlin_proto::csi::v1::VolumeCapability;
 use drumlin_tests::{
     agent::Agent,
-    requests::{create, mounted, publish, raw, stage, unpublish, unstage},
+    requests::{
+        create, create_group_snapshot, delete_group_snapshot, mounted, publish, raw, stage,
+        unpublish, unstage,
+    },
     sequence::{Place, RING, Writer},
 };
 use tonic::Code;
@@ -156,11 +157,8 @@ pub(crate) async fn load(file: &str) {
     for number in known.next.. {
         let name = format!("g{number}");
         journal.note("asking", &format!("{name} {}", acknowledged()));
-        let request = CreateVolumeGroupSnapshotRequest {
-            name: name.clone(),
-            source_volume_ids: used.iter().map(|used| used.id.clone()).collect(),
-            ..CreateVolumeGroupSnapshotRequest::default()
-        };
+        let request =
+            create_group_snapshot(&name, used.iter().map(|used| used.id.clone()).collect());
         let taken = loop {
             match groups.create_volume_group_snapshot(request.clone()).await {
                 Ok(answer) => break answer.into_inner().group_snapshot.unwrap(),
@@ -175,7 +173,7 @@ pub(crate) async fn load(file: &str) {
             let (name, id) = living.remove(0);
             journal.note("forgetting", &name);
             groups
-                .delete_volume_group_snapshot(forget(id))
+                .delete_volume_group_snapshot(delete_group_snapshot(&id))
                 .await
                 .unwrap();
             journal.note("forgotten", &name);
@@ -188,11 +186,4 @@ pub(crate) async fn load(file: &str) {
 
 fn places_of(places: &[Vec<Place>; 2], index: u64) -> Vec<Place> {
     places[usize::try_from(index).unwrap()].clone()
-}
-
-pub(crate) fn forget(group_snapshot_id: String) -> DeleteVolumeGroupSnapshotRequest {
-    DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id,
-        ..DeleteVolumeGroupSnapshotRequest::default()
-    }
 }

@@ -2,10 +2,12 @@
 
 use std::{fs::File, os::unix::fs::FileExt};
 
-use drumlin_proto::csi::v1::{CreateVolumeRequest, DeleteSnapshotRequest};
+use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
     agent::Agent,
-    requests::{create, delete, expand, from_snapshot, raw, snapshot, stage, unstage},
+    requests::{
+        create, delete, delete_snapshot, expand, from_snapshot, raw, snapshot, stage, unstage,
+    },
 };
 
 use crate::{
@@ -123,10 +125,7 @@ async fn end(agent: &Agent, journal: &mut Journal, living: Living) {
     // A thick volume cannot go before its snapshots.
     let (taken, snapshot) = living.snapshot;
     journal.note("deleting", &taken);
-    let request = DeleteSnapshotRequest {
-        snapshot_id: snapshot,
-        ..DeleteSnapshotRequest::default()
-    };
+    let request = delete_snapshot(&snapshot);
     controller.delete_snapshot(request).await.unwrap();
     journal.note("deleted", &taken);
     for (name, id) in living.volumes {

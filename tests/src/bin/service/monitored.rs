@@ -6,9 +6,8 @@ use std::{
     path::Path,
 };
 
-use drumlin_proto::csi::v1::DeleteSnapshotRequest;
 use drumlin_tests::{
-    requests::{delete, raw, snapshot, stage, unstage},
+    requests::{delete, delete_snapshot, raw, snapshot, stage, unstage},
     storage::lvm,
 };
 
@@ -119,10 +118,7 @@ impl Monitored {
             .unwrap();
         assert_eq!(first, [0; 8], "the snapshot has what was written later");
 
-        let request = DeleteSnapshotRequest {
-            snapshot_id: self.taken,
-            ..DeleteSnapshotRequest::default()
-        };
+        let request = delete_snapshot(&self.taken);
         controller().delete_snapshot(request).await.unwrap();
         for id in [&self.thin, &self.thick] {
             let staging = format!("{STAGING}-{}", id.rsplit('/').next().unwrap());

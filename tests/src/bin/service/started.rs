@@ -7,14 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_proto::csi::v1::{
-    CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest, NodeExpandVolumeRequest,
-    VolumeGroupSnapshot,
-};
+use drumlin_proto::csi::v1::{CreateVolumeGroupSnapshotRequest, VolumeGroupSnapshot};
 use drumlin_tests::{
     agent::PATIENCE,
     programs::{output, program, run},
-    requests::{expand, mounted},
+    requests::{create_group_snapshot, delete_group_snapshot, expand, mounted, node_expand},
     sequence::Writer,
     storage::{lvm, mounts_below},
 };
@@ -131,11 +128,7 @@ async fn grown(used: &Used) {
     let grown = controller().controller_expand_volume(request).await;
     let grown = grown.unwrap().into_inner();
     assert!(grown.node_expansion_required);
-    let request = NodeExpandVolumeRequest {
-        volume_id: used.id.clone(),
-        volume_path: used.target.clone(),
-        ..NodeExpandVolumeRequest::default()
-    };
+    let request = node_expand(&used.id, &used.target);
     let at_node = node().node_expand_volume(request).await.unwrap();
     assert_eq!(at_node.into_inner().capacity_bytes, grown.capacity_bytes);
     assert!(copying.wait().unwrap().success());
@@ -151,11 +144,10 @@ async fn grown(used: &Used) {
 }
 
 fn together(used: &[Used]) -> CreateVolumeGroupSnapshotRequest {
-    CreateVolumeGroupSnapshotRequest {
-        name: "together".to_owned(),
-        source_volume_ids: used.iter().map(|used| used.id.clone()).collect(),
-        ..CreateVolumeGroupSnapshotRequest::default()
-    }
+    create_group_snapshot(
+        "together",
+        used.iter().map(|used| used.id.clone()).collect(),
+    )
 }
 
 /// Asks until it is answered: what was interrupted has to be undone first, and a busy machine does not always hold
@@ -210,10 +202,7 @@ async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &st
         "{taken:?}"
     );
     writer.goes_on(20);
-    let request = DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: taken.group_snapshot_id,
-        ..DeleteVolumeGroupSnapshotRequest::default()
-    };
+    let request = delete_group_snapshot(&taken.group_snapshot_id);
     groups()
         .delete_volume_group_snapshot(request)
         .await
