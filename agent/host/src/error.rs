@@ -84,6 +84,14 @@ impl Error {
         self
     }
 
+    /// [`Kind::HalfDone`]: after this error, what was begun could not be undone either. `what` says so, such as "the
+    /// incomplete volume could not be removed".
+    #[must_use]
+    pub fn undo_failed(&self, what: &str, second: &Self) -> Self {
+        let (first, second) = (self.chain(), second.chain());
+        Self::new(Kind::HalfDone, format!("{first}; {what}: {second}"))
+    }
+
     /// What the caller should do.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -125,6 +133,16 @@ impl std::error::Error for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_could_not_be_undone_tells_both_reasons_and_their_causes() {
+        let first = Error::new(Kind::NoSpace, "no room").because(Error::not_found("nothing"));
+        let second = Error::new(Kind::Busy, "held").because(Error::invalid("a lock"));
+        let both = first.undo_failed("the rest could not be removed", &second);
+        assert_eq!(both.kind(), Kind::HalfDone);
+        let text = "no room: nothing; the rest could not be removed: held: a lock";
+        assert_eq!(both.chain(), text);
+    }
 
     #[test]
     fn display_leaves_the_source_out_and_the_chain_has_it() {

@@ -1,12 +1,13 @@
 //! Serializes work, without letting callers wait for work that is stuck.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use tracing::Instrument;
 
+use crate::lock;
 use crate::trace::{self, Wait};
 
 /// A gate that lets one caller pass at a time, and knows since when it is occupied.
@@ -68,19 +69,19 @@ impl TimedMutex {
 
     /// Marks the gate as occupied.
     pub fn begin(&self) -> Occupied {
-        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *lock(&self.since) = Some(Instant::now());
         Occupied(Arc::clone(&self.since))
     }
 
     /// Returns true if the gate has been occupied for longer than its limit.
     pub fn is_stuck(&self) -> bool {
-        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *lock(&self.since);
         since.is_some_and(|since| since.elapsed() >= self.patience)
     }
 
     /// The time to wait before checking again.
     fn left(&self) -> Duration {
-        let since = *self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *lock(&self.since);
         since.map_or(self.patience, |since| {
             self.patience.saturating_sub(since.elapsed())
         })
@@ -89,7 +90,7 @@ impl TimedMutex {
 
 impl Drop for Occupied {
     fn drop(&mut self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.0) = None;
     }
 }
 

@@ -1,9 +1,10 @@
 //! In-flight operations of this process. To other processes, and to recovery, they look like leftovers of a killed
 //! process.
 
+use crate::host::lock;
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 /// The number of in-flight operations for each name.
@@ -24,7 +25,7 @@ impl InFlight {
     /// Registers an in-flight operation.
     pub fn take(&self, what: impl Into<String>) -> InFlightGuard {
         let what = what.into();
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         *counts.entry(what.clone()).or_default() += 1;
         InFlightGuard {
             what,
@@ -35,7 +36,7 @@ impl InFlight {
     /// Registers an in-flight operation, unless there is one for this name already.
     pub fn take_alone(&self, what: impl Into<String>) -> Option<InFlightGuard> {
         let what = what.into();
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         if counts.contains_key(&what) {
             return None;
         }
@@ -49,14 +50,14 @@ impl InFlight {
 
     /// Returns true if an operation for this name is in flight.
     pub fn has(&self, what: &str) -> bool {
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = lock(&self.0);
         counts.contains_key(what)
     }
 }
 
 impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.counts);
         if let Some(count) = counts.get_mut(&self.what) {
             *count -= 1;
             if *count == 0 {

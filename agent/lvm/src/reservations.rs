@@ -3,9 +3,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
 };
 
+use crate::host::lock;
 use crate::metadata::GroupMetadata;
 
 /// The future size of a volume in a pool, in bytes, and the reservations made before it.
@@ -34,7 +35,7 @@ impl Reservations {
     /// Reserves the future size of a volume. To be called before the group is read in which room is looked for:
     /// earlier reservations are then either still registered, or visible in that group.
     pub fn claim(&self, pool: &str, name: String, bytes: u64) -> Reservation {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         let others = all
             .iter()
             .filter(|(_, wanted)| wanted.pool == pool)
@@ -54,7 +55,7 @@ impl Reservations {
 
     /// The bytes reserved before the volume `name` that the pool's volumes do not include yet.
     pub fn ahead_of(&self, name: &str, now: &GroupMetadata) -> u64 {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         let ahead = all.get(name).map_or(&[][..], |wanted| &wanted.ahead);
         let missing = ahead.iter().map(|(name, bytes)| {
             let there = now.volumes.get(name).map_or(0, |volume| now.bytes(volume));
@@ -66,7 +67,7 @@ impl Reservations {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.remove(&self.name);
     }
 }

@@ -10,12 +10,13 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
 };
 
 use nix::unistd::Uid;
 
 use crate::dmeventd::Dmeventd;
+use crate::host::lock;
 
 /// The host's directory.
 const HOSTS: &str = "/etc/lvm";
@@ -100,7 +101,7 @@ pub(crate) fn directory() -> Option<PathBuf> {
     if Dmeventd::now() == Dmeventd::Starts || turning(Path::new("/sys/block")) > TURNING {
         return None;
     }
-    let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _making = lock(&MAKING);
     match make(Path::new(HOSTS), Path::new(OURS)) {
         Ok(is_made) => is_made.then(|| OURS.into()),
         Err(error) => {

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::host::lock;
 use crate::system_dir;
 use crate::{
     blocking_at_once,
@@ -49,7 +50,7 @@ impl PendingRead {
 }
 
 fn asked() -> MutexGuard<'static, BTreeMap<u64, PendingRead>> {
-    ASKED.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ASKED)
 }
 
 /// Reads a block of each disk of the host; disks that do not answer within a second are hidden from then on.
@@ -63,7 +64,7 @@ pub(crate) async fn look_for() {
     if !found.is_empty() {
         tracing::warn!(disks = ?found, "unresponsive disks found; hiding them from LVM commands for volume groups that do not use them");
         let hosts = hosts_filter().await;
-        *HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
+        *lock(&HOSTS_FILTER) = hosts;
     }
     *last = Some(Instant::now());
 }
@@ -81,7 +82,7 @@ pub(crate) enum DiskFilter {
 /// the disks of a group passes no own disks.
 pub(crate) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
     let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
-    let hosts = HOSTS_FILTER.lock().unwrap_or_else(PoisonError::into_inner);
+    let hosts = lock(&HOSTS_FILTER);
     let asked = asked();
     let silent: BTreeMap<u64, &BTreeSet<PathBuf>> = asked
         .iter()

@@ -4,7 +4,7 @@ use std::{
     fmt,
     path::PathBuf,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,6 +13,7 @@ use std::{
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
+use crate::host::lock;
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
     command::{self, Command},
@@ -281,7 +282,7 @@ impl VolumeGroup {
 
     /// Reads the known disks; none when they are no longer the group's, or the group is no longer this host's.
     pub fn read_known(&self) -> Option<Arc<metadata::GroupMetadata>> {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reader = lock(&self.reader);
         let found = reader.as_mut()?;
         let group = found.read().ok().flatten()?;
         let is_ours = group.name == self.name && self.is_uuid(&group.uuid);
@@ -297,7 +298,7 @@ impl VolumeGroup {
         &self,
         before: &metadata::GroupMetadata,
     ) -> Result<Arc<metadata::GroupMetadata>> {
-        let mut reader = self.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reader = lock(&self.reader);
         let now = reader
             .as_mut()
             .and_then(|known| known.read().ok().flatten());
@@ -332,14 +333,14 @@ impl VolumeGroup {
 
     /// The path of the disk with this UUID, as it was last seen.
     pub fn disk(&self, uuid: &str) -> Option<PathBuf> {
-        let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        let disks = lock(&self.disks);
         let found = disks.iter().find(|(known, _)| known == uuid);
         found.map(|(_, path)| path.clone())
     }
 
     /// The group's disks, as they were last found.
     fn disks(&self) -> Vec<PathBuf> {
-        let disks = self.disks.lock().unwrap_or_else(PoisonError::into_inner);
+        let disks = lock(&self.disks);
         disks.iter().map(|(_, path)| path.clone()).collect()
     }
 
@@ -377,8 +378,8 @@ impl VolumeGroup {
             ));
         }
         let _ = self.uuid.set(group.uuid.clone());
-        *self.disks.lock().unwrap_or_else(PoisonError::into_inner) = reader.paths();
-        *self.reader.lock().unwrap_or_else(PoisonError::into_inner) = Some(reader);
+        *lock(&self.disks) = reader.paths();
+        *lock(&self.reader) = Some(reader);
         Ok(group)
     }
 
@@ -389,20 +390,16 @@ impl VolumeGroup {
     /// The error of the command that failed; the commands before it are done.
     pub async fn change(self: &Arc<Self>, commands: Vec<Command>) -> Result<()> {
         let (answer, result) = oneshot::channel();
-        self.waiting
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Job {
-                commands,
-                answer,
-                caller: Span::current(),
-                wait: trace::wait(Wait::Queue),
-            });
+        lock(&self.waiting).push(Job {
+            commands,
+            answer,
+            caller: Span::current(),
+            wait: trace::wait(Wait::Queue),
+        });
         let this = Arc::clone(self);
         tokio::spawn(async move {
             let _held = this.hold_changes().await;
-            let jobs =
-                std::mem::take(&mut *this.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+            let jobs = std::mem::take(&mut *lock(&this.waiting));
             // What all of them need is traced for the first one.
             let first = jobs
                 .first()

@@ -11,6 +11,7 @@ use super::{
     recovery::RecoveryTime,
     tasks::Tasks,
 };
+use crate::host::lock;
 use crate::types::{ClassName, ImageId, NodeName};
 
 /// Settings of the agent.
@@ -187,7 +188,7 @@ impl Operations {
 
     /// Logs new problems of the classes, and when all problems are gone.
     fn tell_trouble(&self, problems: &[String]) {
-        let mut told = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = lock(&self.trouble);
         for problem in problems.iter().filter(|problem| !told.contains(problem)) {
             tracing::warn!(error = %problem, "class unavailable");
         }

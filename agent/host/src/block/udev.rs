@@ -4,11 +4,12 @@ use std::{
     io,
     path::Path,
     process,
-    sync::{LazyLock, Mutex, PoisonError},
+    sync::{LazyLock, Mutex},
     thread,
     time::{Duration, Instant, SystemTime},
 };
 
+use crate::lock;
 use crate::{Error, Kind, Result};
 use crate::{
     Sectors,
@@ -104,7 +105,7 @@ impl Visibility {
 /// [`Kind::Precondition`] when no reply arrives, saying which namespace to share.
 pub fn check_answers(mapper: &DeviceMapper) -> Result<()> {
     static SILENT: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut silent = SILENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut silent = lock(&SILENT);
     if silent.is_some_and(|since| since.elapsed() < AGAIN) {
         return Err(does_not_answer());
     }

@@ -15,6 +15,7 @@ use std::{
 
 use tracing::Span;
 
+use crate::lock;
 use crate::{Error, Kind, Result, trace};
 
 /// Timeout for syncs: less than the one-minute timeout of our callers.
@@ -118,7 +119,7 @@ fn begin(target: Target<'_>) -> Result<Joined> {
         span,
     };
     let file = target.file.try_clone().map_err(io)?;
-    let mut all = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = lock(&IN_FLIGHT);
     if let Some(flight) = all.get(&key) {
         return Ok(joined(Arc::clone(flight), false));
     }
@@ -137,7 +138,7 @@ fn begin(target: Target<'_>) -> Result<Joined> {
         let result = sync().or_else(|_| sync());
         // The file is not kept open any longer.
         drop(file);
-        let mut all = IN_FLIGHT.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&IN_FLIGHT);
         all.remove(&key);
         drop(all);
         landing.land(Landed {
@@ -155,14 +156,14 @@ fn begin(target: Target<'_>) -> Result<Joined> {
 
 impl SharedSync {
     fn land(&self, landed: Landed) {
-        *self.landed.lock().unwrap_or_else(PoisonError::into_inner) = Some(landed);
+        *lock(&self.landed) = Some(landed);
         self.changed.notify_all();
     }
 
     /// Waits for its end; none on a timeout.
     fn wait(&self, deadline: Instant) -> Option<Landed> {
         let left = deadline.saturating_duration_since(Instant::now());
-        let landed = self.landed.lock().unwrap_or_else(PoisonError::into_inner);
+        let landed = lock(&self.landed);
         let waited = self
             .changed
             .wait_timeout_while(landed, left, |landed| landed.is_none());

@@ -4,6 +4,7 @@
 //! Before it, all members are settled, several at a time; the last ones right before it begins, so that they are
 //! quiesced soonest after.
 
+use crate::lock;
 use std::{
     sync::{Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -60,7 +61,7 @@ impl Barrier {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn wait_while(&self, waits: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {

@@ -36,6 +36,7 @@ use super::{
     plan::GRACE,
     target::{QuiesceTarget, WireTarget},
 };
+use crate::lock;
 use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system, trace};
 
 /// Maximum number of files in one message (the kernel allows 253).
@@ -255,13 +256,13 @@ impl Releasers {
                 let (rounds, changed) = &*state;
                 for round in 1.. {
                     let is_early = |rounds: &mut Rounds| rounds.told < round;
-                    let guard = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+                    let guard = lock(rounds);
                     drop(changed.wait_while(guard, is_early));
                     for held in member.iter().rev() {
                         // A removed device has no waiting writers.
                         let _ = held.release((*mapper).as_ref());
                     }
-                    let mut rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut rounds = lock(rounds);
                     rounds.ended += 1;
                     changed.notify_all();
                 }
@@ -273,7 +274,7 @@ impl Releasers {
     /// Resumes all images. An image whose device does not answer does not block others.
     fn tell(&self) {
         let (rounds, changed) = &*self.state;
-        let mut rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = lock(rounds);
         rounds.told += 1;
         changed.notify_all();
     }
@@ -281,7 +282,7 @@ impl Releasers {
     /// Waits for that until the timeout; returns whether all are done.
     fn wait_for(&self, patience: Duration) -> bool {
         let (rounds, changed) = &*self.state;
-        let rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let rounds = lock(rounds);
         let runs = |rounds: &mut Rounds| rounds.ended < rounds.told * self.count;
         let waited = changed.wait_timeout_while(rounds, patience, runs);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
@@ -290,7 +291,7 @@ impl Releasers {
     /// Waits for that without a timeout.
     fn wait(&self) {
         let (rounds, changed) = &*self.state;
-        let rounds = rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let rounds = lock(rounds);
         let runs = |rounds: &mut Rounds| rounds.ended < rounds.told * self.count;
         drop(changed.wait_while(rounds, runs));
     }

@@ -5,7 +5,7 @@ use std::{
     io,
     os::unix::fs::{DirBuilderExt, MetadataExt},
     path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
 use nix::{
@@ -15,6 +15,7 @@ use nix::{
 };
 
 use super::{Inner, Missing, layout::TemporaryPrefix, record};
+use crate::host::lock;
 use crate::{
     Error, Kind, Result,
     host::{MountTable, freeze, loop_device},
@@ -35,7 +36,7 @@ struct Opened {
 
 impl Opening {
     fn lock(&self) -> MutexGuard<'_, Option<Opened>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     os::unix::fs::MetadataExt,
     path::Path,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -32,6 +32,7 @@ use nix::{
 };
 
 use super::layout::Layout;
+use crate::host::lock;
 use crate::{
     Result,
     backend::{Health, Image},
@@ -97,7 +98,7 @@ struct List {
 impl ListCache {
     /// All images of a kind, by key; reads those that may have changed.
     pub(super) fn list(&self, layout: &Layout, kind: ImageKind) -> Result<Vec<Image>> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         if let Some(watches) = learn(&mut known)
             && watches.current(layout, kind).is_some()
         {

@@ -56,10 +56,7 @@ impl Lvm {
             // If an LVM process was killed, its leftovers are recovered before anything else is done.
             self.group.ready(&self.settings.node).await?;
             self.discard(spec.id).await.map_err(|second| {
-                Error::new(
-                    Kind::HalfDone,
-                    format!("{error}; the incomplete volume could not be removed: {second}"),
-                )
+                error.undo_failed("the incomplete volume could not be removed", &second)
             })?;
             return Err(error);
         }

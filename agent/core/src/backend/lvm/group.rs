@@ -3,11 +3,12 @@
 use std::{
     collections::HashMap,
     ops::Deref,
-    sync::{Arc, Mutex, OnceLock, PoisonError, Weak, atomic::AtomicU64},
+    sync::{Arc, Mutex, OnceLock, Weak, atomic::AtomicU64},
 };
 
 use drumlin_lvm::VolumeGroup;
 
+use crate::host::lock;
 use crate::types::NodeName;
 
 /// A volume group, and what this agent knows of it.
@@ -26,7 +27,7 @@ impl Group {
     /// The group `name`, shared by all classes in it.
     pub(super) fn of(name: &str) -> Arc<Self> {
         static GROUPS: Mutex<Option<HashMap<String, Weak<Group>>>> = Mutex::new(None);
-        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = lock(&GROUPS);
         let groups = groups.get_or_insert_default();
         if let Some(group) = groups.get(name).and_then(Weak::upgrade) {
             return group;

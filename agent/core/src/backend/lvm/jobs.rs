@@ -4,12 +4,13 @@ use std::{
     collections::HashMap,
     ops::ControlFlow,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
 };
 
+use crate::host::lock;
 use crate::types::ImageId;
 
 /// A long-running operation.
@@ -44,7 +45,7 @@ pub(super) struct Progress {
 impl Running {
     /// Registers an operation over this number of bytes.
     pub(super) fn begin(&self, id: ImageId, what: Job, bytes: u64) -> Progress {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.insert(id, (what, 0, bytes));
         Progress {
             id,
@@ -55,7 +56,7 @@ impl Running {
 
     /// The progress as text for people.
     pub(super) fn describe(&self, id: ImageId) -> Option<String> {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.all);
         let (what, done, bytes) = all.get(&id)?;
         let what = match what {
             Job::Copying => "copying",
@@ -89,7 +90,7 @@ impl Progress {
 
     /// Reports the position in bytes; returns true unless the agent stops.
     pub(super) fn goes_on(&self, at: u64) -> bool {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         if let Some((_, done, _)) = all.get_mut(&self.id) {
             *done = at;
         }
@@ -99,7 +100,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.all);
         all.remove(&self.id);
     }
 }

@@ -321,11 +321,7 @@ impl LocatedImage {
         if let Err(second) = backend.detach(self.image.id).await
             && second.kind() != Kind::InUse
         {
-            return Err(Error::new(
-                Kind::HalfDone,
-                format!("{error}; the device could not be detached: {second}"),
-            )
-            .because(error));
+            return Err(error.undo_failed("the device could not be detached", &second));
         }
         Err(error)
     }

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use tokio::{sync::Notify, time::Instant};
 
+use crate::host::lock;
 use crate::types::ImageId;
 
 /// Mode in which an object is locked.
@@ -130,10 +131,6 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         self.free(&self.holds);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::{
     collections::HashMap,
     ops::Range,
-    sync::{MutexGuard, PoisonError},
+    sync::MutexGuard,
     time::{Duration, Instant},
 };
 
@@ -24,6 +24,7 @@ use crate::backend::lvm::{
     temporary_snapshot_of,
     thick::{volumes::is_shown, wipe::stopped},
 };
+use crate::host::lock;
 use crate::{
     Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId,
 };
@@ -103,7 +104,7 @@ impl Lvm {
 
     /// The images whose creation has begun and that are not filled yet.
     pub(crate) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, InFlightGuard>> {
-        self.unfilled.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unfilled)
     }
 
     async fn fill_with(&self, spec: &ImageSpec, thick: &Thick) -> Result<()> {

@@ -4,7 +4,7 @@
 //! `pvmove` or `lvchange --refresh`, or by activation at the next boot. So only wiped extents are added. LVM cannot
 //! transfer extents from one volume to another; they are briefly free, and the extension allocates exactly these.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use drumlin_lvm::{
     Extents,
@@ -24,6 +24,7 @@ use crate::backend::lvm::{
         volumes::{check_disks, check_group_room},
     },
 };
+use crate::host::lock;
 use crate::{
     Error, Kind, Result, fail,
     types::{ImageId, Size},
@@ -139,7 +140,7 @@ impl Lvm {
         fail::point("thick.end.wiped");
         let now = self.group.now().await?;
         let areas = now.areas(end_in(&now, id)?, |part| !part.contains(NOTES));
-        let chosen = std::mem::take(&mut *chosen.lock().unwrap_or_else(PoisonError::into_inner));
+        let chosen = std::mem::take(&mut *lock(&chosen));
         let rows = if chosen.is_empty() {
             let parts = usize::try_from(layout.unit()).unwrap_or(1);
             areas.chunks(parts).map(<[_]>::to_vec).collect()
@@ -173,7 +174,7 @@ impl Lvm {
             .placed_by(move |now| {
                 let rows = end.rows(now)?;
                 let places = group.places(now, placement::by_parts(&rows))?;
-                *chosen.lock().unwrap_or_else(PoisonError::into_inner) = rows;
+                *lock(&chosen) = rows;
                 Ok(places)
             })
     }

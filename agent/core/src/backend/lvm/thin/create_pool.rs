@@ -193,10 +193,9 @@ impl Lvm {
             };
             return Err(match left {
                 Ok(()) => error,
-                Err(second) => Error::new(
-                    Kind::HalfDone,
-                    format!("{error}; the incomplete pool could not be removed: {second}"),
-                ),
+                Err(second) => {
+                    error.undo_failed("the incomplete pool could not be removed", &second)
+                }
             });
         }
         fail::point("lvm.pool.made");
