@@ -4,10 +4,10 @@ use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Change, Image, ImageSpec, LabelChange};
+use super::{Change, Image, ImageSpec, Jobs, LabelChange, Snapshots};
 use crate::{
     Result,
-    host::{Access, FileSystem, quiesce::QuiescePlan},
+    host::{Access, FileSystem},
     types::{ImageId, Size, SizeRules},
 };
 
@@ -51,7 +51,7 @@ pub struct Capacity {
 /// Groups are images of size zero without data: they can be created blank, listed, read, relabelled and deleted, and
 /// nothing else.
 #[async_trait]
-pub trait Backend: fmt::Debug + Send + Sync + 'static {
+pub trait Backend: Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
     /// The family: back ends of one family can take part in the same group snapshot.
     fn family(&self) -> Family;
 
@@ -94,14 +94,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// The progress of a long-running operation on the image, as text for people; none if there is no such operation.
-    fn progress(&self, _: ImageId) -> Option<String> {
-        None
-    }
-
-    /// The agent is stopping: long-running operations stop where they can be resumed.
-    fn stop(&self) {}
-
     /// Grows an image, and its device, to at least `to` bytes. Never shrinks it.
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>>;
 
@@ -113,34 +105,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `InUse` when its device is mounted or open.
     async fn delete(&self, id: ImageId) -> Result<Change<()>>;
-
-    /// Refuses copies that cannot be part of one group snapshot, or have no room, before anything is created.
-    ///
-    /// # Errors
-    /// `Precondition` or `NoSpace`, naming the image.
-    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()>;
-
-    /// Creates what the copies of a group snapshot need, and returns the steps for the freeze barrier. Until these
-    /// are done the contents of the copies are undefined; a copy that is not completed is deleted like any image.
-    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan>;
-
-    /// Flushes the copies of a group snapshot to disk, after the freeze barrier.
-    async fn flush_group_snapshot(&self, _: &[ImageSpec]) -> Result<()> {
-        Ok(())
-    }
-
-    /// Refuses a rollback that is not possible: each pair is a volume and one of its snapshots.
-    ///
-    /// # Errors
-    /// `InUse`, `NoSpace`, `Precondition`.
-    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()>;
-
-    /// Rolls a volume back to one of its snapshots, which is kept. The volume keeps its size; its contents behind the
-    /// end of the snapshot are undefined. If it is interrupted, the contents are undefined until it is repeated.
-    ///
-    /// # Errors
-    /// `InUse` when its device is mounted or open; then the volume is unchanged.
-    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()>;
 
     /// Images whose deletion was begun and is not in flight; they are not visible any more.
     async fn deleting(&self) -> Result<Vec<ImageId>> {

@@ -6,10 +6,14 @@ mod adoption;
 mod contract;
 pub mod directory;
 mod image;
+mod jobs;
 pub mod lvm;
+mod snapshots;
 #[cfg(test)]
 mod suite;
 
 pub use adoption::Adoption;
 pub use contract::{Backend, Capacity, Family, Features};
 pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
+pub use jobs::Jobs;
+pub use snapshots::Snapshots;

@@ -9,7 +9,8 @@ use super::{layout::Layout, open_lock::Opening, watched::ListCache};
 use crate::{
     Error, Kind, Result,
     backend::{
-        Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, LabelChange,
+        Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, Jobs, LabelChange,
+        Snapshots,
     },
     blocking, blocking_at_once,
     host::{Access, Disk, FileSystem, TimedMutex, quiesce::QuiescePlan},
@@ -197,30 +198,6 @@ impl Backend for Directory {
         self.run(move |inner| inner.create(&spec)).await
     }
 
-    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
-        let specs = specs.to_vec();
-        self.run(move |inner| inner.check_copies(&specs)).await
-    }
-
-    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
-        let specs = specs.to_vec();
-        self.run(move |inner| inner.prepare_copies(&specs)).await
-    }
-
-    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
-        let specs = specs.to_vec();
-        self.run(move |inner| inner.keep_copies(&specs)).await
-    }
-
-    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
-        let pairs = pairs.to_vec();
-        self.run(move |inner| inner.check_rollback(&pairs)).await
-    }
-
-    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
-        self.run(move |inner| inner.roll_back(id, from)).await
-    }
-
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
         self.run(move |inner| inner.grow(id, to)).await
     }
@@ -262,3 +239,32 @@ impl Backend for Directory {
         self.run(move |inner| inner.detach(id)).await
     }
 }
+
+#[async_trait]
+impl Snapshots for Directory {
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
+        let specs = specs.to_vec();
+        self.run(move |inner| inner.check_copies(&specs)).await
+    }
+
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
+        let specs = specs.to_vec();
+        self.run(move |inner| inner.prepare_copies(&specs)).await
+    }
+
+    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
+        let specs = specs.to_vec();
+        self.run(move |inner| inner.keep_copies(&specs)).await
+    }
+
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        let pairs = pairs.to_vec();
+        self.run(move |inner| inner.check_rollback(&pairs)).await
+    }
+
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        self.run(move |inner| inner.roll_back(id, from)).await
+    }
+}
+
+impl Jobs for Directory {}

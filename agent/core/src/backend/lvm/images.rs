@@ -13,7 +13,8 @@ use super::{
 use crate::{
     Error, Kind, Result,
     backend::{
-        Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, LabelChange, Labels,
+        Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, Jobs, LabelChange,
+        Labels, Snapshots,
     },
     host::{Access, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, Size},
@@ -87,36 +88,6 @@ impl Backend for Lvm {
 
     async fn finish(&self, spec: &ImageSpec) -> Result<()> {
         self.volume_type().fill(self, spec).await
-    }
-
-    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
-        self.check_copies(specs).await
-    }
-
-    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
-        self.prepare_copies(specs).await
-    }
-
-    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
-        self.volume_type()
-            .follow_up_group_snapshot(self, specs)
-            .await
-    }
-
-    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
-        Self::check_rollback(self, pairs).await
-    }
-
-    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
-        Self::roll_back(self, id, from).await
-    }
-
-    fn progress(&self, id: ImageId) -> Option<String> {
-        self.running.describe(id)
-    }
-
-    fn stop(&self) {
-        self.running.stop();
     }
 
     async fn grow(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
@@ -226,6 +197,41 @@ impl Backend for Lvm {
             self.check_idle(&now, found.volume).await?;
         }
         Ok(Change::Already(()))
+    }
+}
+
+#[async_trait]
+impl Snapshots for Lvm {
+    async fn check_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
+        self.check_copies(specs).await
+    }
+
+    async fn prepare_group_snapshot(&self, specs: &[ImageSpec]) -> Result<QuiescePlan> {
+        self.prepare_copies(specs).await
+    }
+
+    async fn flush_group_snapshot(&self, specs: &[ImageSpec]) -> Result<()> {
+        self.volume_type()
+            .follow_up_group_snapshot(self, specs)
+            .await
+    }
+
+    async fn check_rollback(&self, pairs: &[(ImageId, ImageId)]) -> Result<()> {
+        Self::check_rollback(self, pairs).await
+    }
+
+    async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
+        Self::roll_back(self, id, from).await
+    }
+}
+
+impl Jobs for Lvm {
+    fn progress(&self, id: ImageId) -> Option<String> {
+        self.running.describe(id)
+    }
+
+    fn stop(&self) {
+        self.running.stop();
     }
 }
 
