@@ -157,7 +157,7 @@ fn anothers(engine: &Engine, record: &Record, document: &Document) -> Option<Str
     }
     let (key, handle) = (record.key(), record.handle());
     let is_asked = handle.is_some() && document.object.annotation(names::ADOPT) == handle;
-    if is_asked || engine.shared.words.allow(&key, handle) {
+    if is_asked || engine.shared.requests.allow(&key, handle) {
         return None;
     }
     Some(format!(
@@ -249,7 +249,7 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
     }
     if is_new {
         shared.fail("ingest.followed");
-        shared.words.forget(&key);
+        shared.requests.forget(&key);
         engine.reset(&key);
         shared.wake_groups(&key);
     }

@@ -233,7 +233,7 @@ impl Reconciler {
                     tokio::join!(
                         engine.keep_verifying(),
                         engine.keep_mounts(),
-                        engine.keep_words()
+                        engine.follow_requests()
                     );
                 };
                 stop.run_until_cancelled(Box::pin(verifying)).await;

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use crate::{blocking::blocking, engine::Engine, record::Record, requests::Word};
+use crate::{blocking::blocking, engine::Engine, record::Record, requests::AdminRequest};
 
 /// Polling interval.
 const ROUND: Duration = Duration::from_secs(3);
 
 impl Engine {
     /// Carries out requests, forever.
-    pub(crate) async fn keep_words(&self) {
+    pub(crate) async fn follow_requests(&self) {
         let mut heard = Vec::new();
         loop {
-            let words = blocking(|| self.shared.words.all());
-            heard.retain(|word| words.contains(word));
-            for word in words {
-                self.obey(&word).await;
-                if !heard.contains(&word) {
-                    self.hear(&word).await;
-                    heard.push(word);
+            let requests = blocking(|| self.shared.requests.all());
+            heard.retain(|request| requests.contains(request));
+            for request in requests {
+                self.carry_out(&request).await;
+                if !heard.contains(&request) {
+                    self.wake_waiting_for(&request).await;
+                    heard.push(request);
                 }
             }
             tokio::time::sleep(ROUND).await;
@@ -26,31 +26,31 @@ impl Engine {
     }
 
     /// Queues the objects that may have waited for a request.
-    async fn hear(&self, word: &Word) {
+    async fn wake_waiting_for(&self, request: &AdminRequest) {
         self.client.forget_inventory().await;
-        self.reset(&word.key);
-        self.shared.tell(&word.key);
+        self.reset(&request.key);
+        self.shared.tell(&request.key);
         self.shared.look_at_directory();
     }
 
     /// Removes the record of an orphan whose resource was deleted.
-    async fn obey(&self, word: &Word) {
+    async fn carry_out(&self, request: &AdminRequest) {
         let is_meant = |record: &Record| {
-            record.drumlin.orphan_since.is_some() && record.handle() == Some(&word.handle)
+            record.drumlin.orphan_since.is_some() && record.handle() == Some(&request.handle)
         };
-        if self.shared.with(&word.key, is_meant) != Some(true) {
+        if self.shared.with(&request.key, is_meant) != Some(true) {
             return;
         }
-        let Ok(None) = self.client.object(&word.handle).await else {
+        let Ok(None) = self.client.object(&request.handle).await else {
             return;
         };
-        match self.shared.forget(&word.key) {
+        match self.shared.forget(&request.key) {
             Ok(()) => {
-                self.shared.words.forget(&word.key);
-                tracing::info!(object = %word.key, handle = %word.handle, "record of a deleted orphan removed");
+                self.shared.requests.forget(&request.key);
+                tracing::info!(object = %request.key, handle = %request.handle, "record of a deleted orphan removed");
             }
             Err(error) => {
-                tracing::error!(object = %word.key, error = %error, "state could not be written");
+                tracing::error!(object = %request.key, error = %error, "state could not be written");
             }
         }
     }

@@ -14,7 +14,7 @@ use drumlin_crd::ObjectKey;
 use crate::{Error, store};
 
 /// The directory of requests within the reconciler's state.
-const DIRECTORY: &str = "words";
+const DIRECTORY: &str = "requests";
 /// Lifetime of a request: a permission that was not used expires.
 const HOLDS: Duration = Duration::from_hours(1);
 
@@ -26,7 +26,7 @@ pub(crate) struct Requests {
 
 /// A request about an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Word {
+pub(crate) struct AdminRequest {
     pub(crate) key: ObjectKey,
     /// The handle that it applies to: another resource that the object may have by then is not meant.
     pub(crate) handle: String,
@@ -41,8 +41,8 @@ impl Requests {
     }
 
     /// Permits the next object of this name to adopt the resource that its predecessor has, or had.
-    pub(crate) fn say(&self, word: &Word) -> Result<(), Error> {
-        let path = store::path(&self.root, &word.key)?;
+    pub(crate) fn write(&self, request: &AdminRequest) -> Result<(), Error> {
+        let path = store::path(&self.root, &request.key)?;
         let failed = |error: std::io::Error| {
             Error::State(format!("could not write {}: {error}", path.display()))
         };
@@ -58,15 +58,15 @@ impl Requests {
             kind,
             namespace,
             name,
-        } = &word.key;
-        writeln!(file, "{kind} {namespace} {name} {}", word.handle).map_err(failed)?;
+        } = &request.key;
+        writeln!(file, "{kind} {namespace} {name} {}", request.handle).map_err(failed)?;
         fs::rename(&passing, &path).map_err(failed)
     }
 
     /// The handle of an unexpired request about an object.
     pub(crate) fn get(&self, key: &ObjectKey) -> Option<String> {
-        let said = said(&store::path(&self.root, key).ok()?)?;
-        (said.key == *key).then_some(said.handle)
+        let request = read(&store::path(&self.root, key).ok()?)?;
+        (request.key == *key).then_some(request.handle)
     }
 
     /// Returns true if there is a request about this object and handle.
@@ -82,20 +82,20 @@ impl Requests {
     }
 
     /// All unexpired requests.
-    pub(crate) fn all(&self) -> Vec<Word> {
-        let mut words = Vec::new();
+    pub(crate) fn all(&self) -> Vec<AdminRequest> {
+        let mut requests = Vec::new();
         for kind in entries(&self.root.join("objects")) {
             for namespace in entries(&kind) {
                 for path in entries(&namespace) {
-                    words.extend(said(&path));
+                    requests.extend(read(&path));
                 }
             }
         }
-        words
+        requests
     }
 }
 
-fn said(path: &Path) -> Option<Word> {
+fn read(path: &Path) -> Option<AdminRequest> {
     let age = fs::metadata(path).ok()?.modified().ok()?.elapsed();
     // After the clock was set back, the age of a request is unknown.
     if age.is_ok_and(|age| age > HOLDS) {
@@ -103,7 +103,7 @@ fn said(path: &Path) -> Option<Word> {
     }
     let text = fs::read_to_string(path).ok()?;
     let mut words = text.split_whitespace().map(str::to_owned);
-    Some(Word {
+    Some(AdminRequest {
         key: ObjectKey {
             kind: words.next()?,
             namespace: words.next()?,

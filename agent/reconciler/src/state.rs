@@ -38,7 +38,7 @@ pub(crate) struct Shared {
     hooks: Hooks,
     pub(crate) queue: Queue,
     /// The requests of administrators.
-    pub(crate) words: Requests,
+    pub(crate) requests: Requests,
     store: Store,
     records: Mutex<Records>,
     doubted: Mutex<HashSet<ObjectKey>>,
@@ -126,7 +126,7 @@ impl Shared {
         }
         Ok(Self {
             boot: boot(),
-            words: Requests::new(&state_dir),
+            requests: Requests::new(&state_dir),
             state_dir,
             hooks,
             queue: Queue::default(),

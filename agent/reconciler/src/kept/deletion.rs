@@ -17,7 +17,7 @@ use crate::{
     client::{PATIENCE, call},
     inventory::rfc3339,
     record::Record,
-    requests::{Requests, Word},
+    requests::{AdminRequest, Requests},
 };
 
 /// A resource to be deleted.
@@ -152,7 +152,7 @@ impl Deletion {
         match &self.orphan {
             None => Ok(()),
             // The record of the orphan is deleted as well.
-            Some(orphan) => Requests::new(&self.state_dir).say(&Word {
+            Some(orphan) => Requests::new(&self.state_dir).write(&AdminRequest {
                 key: orphan.key(),
                 handle: id,
             }),

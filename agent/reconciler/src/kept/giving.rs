@@ -9,7 +9,7 @@ use super::{BothSides, failed, is_live, kind};
 use crate::{
     Error,
     record::Record,
-    requests::{Requests, Word},
+    requests::{AdminRequest, Requests},
     store::{self, DIRECTORY},
 };
 
@@ -63,7 +63,7 @@ pub async fn adopt(
         owner: BTreeMap::from(owner),
     };
     both.client.set_owner(request).await.map_err(failed)?;
-    Requests::new(state_dir).say(&Word {
+    Requests::new(state_dir).write(&AdminRequest {
         key: key.clone(),
         handle: handle.to_owned(),
     })?;
@@ -95,7 +95,7 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
             "{key}: nothing was created for it yet"
         )));
     };
-    Requests::new(state_dir).say(&Word {
+    Requests::new(state_dir).write(&AdminRequest {
         key: key.clone(),
         handle: handle.to_owned(),
     })?;

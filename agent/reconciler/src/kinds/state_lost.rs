@@ -31,14 +31,14 @@ impl Pass<'_> {
     /// # Errors
     /// When the resource belongs to another owner, or there are several.
     pub(super) async fn take_up(&mut self) -> Result<(), Halt> {
-        let word = blocking(|| self.shared.words.get(&self.record.key()));
-        if word.is_some() || self.record.annotation(names::ADOPT).is_some() {
+        let request = blocking(|| self.shared.requests.get(&self.record.key()));
+        if request.is_some() || self.record.annotation(names::ADOPT).is_some() {
             // A resource that an administrator assigned may not be in the cached list yet.
             self.client.forget_inventory().await;
         }
         for _ in 0..CHANGES {
             let inventory = self.client.inventory().await?;
-            let Some(former) = self.former(word.as_deref(), &inventory)? else {
+            let Some(former) = self.former(request.as_deref(), &inventory)? else {
                 return Ok(());
             };
             let now = self.client.object(&former.object_id).await?;
@@ -55,10 +55,10 @@ impl Pass<'_> {
 
     fn former(
         &self,
-        word: Option<&str>,
+        requested: Option<&str>,
         inventory: &Inventory,
     ) -> Result<Option<InventoryObject>, Halt> {
-        if let Some(object) = word.and_then(|handle| inventory.get(handle)) {
+        if let Some(object) = requested.and_then(|handle| inventory.get(handle)) {
             return Ok(Some(object.clone()));
         }
         if let Some(handle) = self.record.annotation(names::ADOPT) {
@@ -191,7 +191,7 @@ impl Pass<'_> {
         self.record.is_found();
         self.record.drumlin.owner_unset = true;
         self.save("state-lost.recorded")?;
-        self.shared.words.forget(&self.record.key());
+        self.shared.requests.forget(&self.record.key());
         tracing::info!(object = %self.record.key(), handle = %object.object_id, "object recovered from existing resources");
         self.tell_owner().await
     }

@@ -318,7 +318,7 @@ impl<'a> Catalog<'a> {
             .shared
             .edit(&key, |record| record.follow_server(parsed, served))?;
         if is_new {
-            self.engine.shared.words.forget(&key);
+            self.engine.shared.requests.forget(&key);
         }
         let is_asked = before.is_some_and(|before| {
             parsed.annotation(names::RECONCILE_AT) != before.annotation(names::RECONCILE_AT)
@@ -375,7 +375,7 @@ impl<'a> Catalog<'a> {
             return Ownership::Held(verdict);
         };
         let (key, handle) = (before.key(), before.handle());
-        if !self.engine.shared.words.allow(&key, handle) {
+        if !self.engine.shared.requests.allow(&key, handle) {
             if handle.is_none() || object.annotation(names::ADOPT) != handle {
                 return Ownership::Held(verdict);
             }
