@@ -23,16 +23,16 @@ use crate::{
     helpers::{bytes_of, mount, ok, unmount, volume},
 };
 
-/// So many group snapshots are taken of each kind of volumes, unless `DRUMLIN_MOMENTS` says otherwise.
-const MOMENTS: usize = 40;
+/// So many group snapshots are taken of each kind of volumes, unless `DRUMLIN_GROUP_SNAPSHOTS` says otherwise.
+const ROUNDS: usize = 40;
 /// So many tries a wrong way has to be found out.
 const TRIES: usize = 30;
 /// The second writer's blocks on a raw volume begin here.
 const SECOND: u64 = 4 << 20;
 
-fn moments() -> usize {
-    let asked = std::env::var("DRUMLIN_MOMENTS").ok();
-    asked.map_or(MOMENTS, |moments| moments.parse().unwrap())
+fn rounds() -> usize {
+    let asked = std::env::var("DRUMLIN_GROUP_SNAPSHOTS").ok();
+    asked.map_or(ROUNDS, |rounds| rounds.parse().unwrap())
 }
 
 /// A volume that is used.
@@ -286,7 +286,7 @@ impl Load {
 async fn every_group_snapshot_under_load_is_one_point_in_time_of_all_its_members() {
     let load = Load::new().await;
     let mut sources = load.ids();
-    for number in 0..moments() {
+    for number in 0..rounds() {
         // In whatever order they are named.
         sources.rotate_left(number % 3);
         let before: Vec<u64> = load.writers.iter().map(Writer::acknowledged).collect();
