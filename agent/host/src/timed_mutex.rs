@@ -7,8 +7,10 @@ use std::{
 
 use tracing::Instrument;
 
-use crate::lock;
-use crate::trace::{self, Wait};
+use crate::{
+    lock,
+    trace::{self, Wait},
+};
 
 /// A gate that lets one caller pass at a time, and knows since when it is occupied.
 #[derive(Debug)]

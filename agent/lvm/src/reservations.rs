@@ -6,8 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::host::lock;
-use crate::metadata::GroupMetadata;
+use crate::{host::lock, metadata::GroupMetadata};
 
 /// The future size of a volume in a pool, in bytes, and the reservations made before it.
 #[derive(Debug, Clone)]

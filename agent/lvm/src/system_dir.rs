@@ -15,8 +15,7 @@ use std::{
 
 use nix::unistd::Uid;
 
-use crate::dmeventd::Dmeventd;
-use crate::host::lock;
+use crate::{dmeventd::Dmeventd, host::lock};
 
 /// The host's directory.
 const HOSTS: &str = "/etc/lvm";

@@ -14,11 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::host::lock;
 use crate::system_dir;
 use crate::{
     blocking_at_once,
-    host::{Access, DirectBuffer, exec::Program, open_direct},
+    host::{Access, DirectBuffer, exec::Program, lock, open_direct},
 };
 
 /// Timeout for reading one block from a working disk on a busy host.

@@ -13,13 +13,13 @@ use std::{
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span};
 
-use crate::host::lock;
 use crate::{
     Error, Kind, Result, blocking, blocking_at_once,
     command::{self, Command},
     host::{
         Occupied, TimedMutex,
         device_mapper::DeviceMapper,
+        lock,
         session::Session,
         trace::{self, Wait},
     },

@@ -11,8 +11,10 @@ use super::{
     recovery::RecoveryTime,
     tasks::Tasks,
 };
-use crate::host::lock;
-use crate::types::{ClassName, ImageId, NodeName};
+use crate::{
+    host::lock,
+    types::{ClassName, ImageId, NodeName},
+};
 
 /// Settings of the agent.
 #[derive(Debug, Clone)]

@@ -9,8 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use crate::lock;
-use crate::{Error, Kind, Result};
+use crate::{Error, Kind, Result, lock};
 use crate::{
     Sectors,
     device_mapper::{DeviceMapper, Line},

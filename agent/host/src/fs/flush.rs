@@ -15,8 +15,7 @@ use std::{
 
 use tracing::Span;
 
-use crate::lock;
-use crate::{Error, Kind, Result, trace};
+use crate::{Error, Kind, Result, lock, trace};
 
 /// Timeout for syncs: less than the one-minute timeout of our callers.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -36,8 +36,7 @@ use super::{
     plan::GRACE,
     target::{QuiesceTarget, WireTarget},
 };
-use crate::lock;
-use crate::{Error, Kind, Result, device_mapper::DeviceMapper, system, trace};
+use crate::{Error, Kind, Result, device_mapper::DeviceMapper, lock, system, trace};
 
 /// Maximum number of files in one message (the kernel allows 253).
 const FILES: usize = 200;

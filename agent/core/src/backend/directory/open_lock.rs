@@ -15,10 +15,9 @@ use nix::{
 };
 
 use super::{Inner, Missing, layout::TemporaryPrefix, record};
-use crate::host::lock;
 use crate::{
     Error, Kind, Result,
-    host::{MountTable, freeze, loop_device},
+    host::{MountTable, freeze, lock, loop_device},
     types::ImageKind,
 };
 

@@ -32,10 +32,10 @@ use nix::{
 };
 
 use super::layout::Layout;
-use crate::host::lock;
 use crate::{
     Result,
     backend::{Health, Image},
+    host::lock,
     types::{ImageId, ImageKind, Key},
 };
 

@@ -8,8 +8,7 @@ use std::{
 
 use drumlin_lvm::VolumeGroup;
 
-use crate::host::lock;
-use crate::types::NodeName;
+use crate::{host::lock, types::NodeName};
 
 /// A volume group, and what this agent knows of it.
 #[derive(Debug)]

@@ -10,8 +10,7 @@ use std::{
     time::Instant,
 };
 
-use crate::host::lock;
-use crate::types::ImageId;
+use crate::{host::lock, types::ImageId};
 
 /// A long-running operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::host::lock;
-use crate::types::ImageId;
+use crate::{host::lock, types::ImageId};
 
 /// Mode in which an object is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,16 +17,19 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use crate::backend::lvm::{
-    Health, ImageSpec, Lvm, OwnVolume, Thick, Wipe,
-    jobs::Job,
-    tags::{self, Tags},
-    temporary_snapshot_of,
-    thick::{volumes::is_shown, wipe::stopped},
-};
-use crate::host::lock;
 use crate::{
-    Error, Kind, Result, backend::Origin, blocking, fail, host::block_copy, types::ImageId,
+    Error, Kind, Result,
+    backend::Origin,
+    backend::lvm::{
+        Health, ImageSpec, Lvm, OwnVolume, Thick, Wipe,
+        jobs::Job,
+        tags::{self, Tags},
+        temporary_snapshot_of,
+        thick::{volumes::is_shown, wipe::stopped},
+    },
+    blocking, fail,
+    host::{block_copy, lock},
+    types::ImageId,
 };
 
 /// Interval at which the progress is recorded on disk.

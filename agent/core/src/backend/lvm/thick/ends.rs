@@ -13,20 +13,21 @@ use drumlin_lvm::{
     placement::{self, NOTES, Row},
 };
 
-use crate::backend::lvm::{
-    Layout, Lvm, OwnVolume, Thick,
-    create::exists,
-    end_of,
-    group::Group,
-    tags::Tags,
-    thick::{
-        legs::MirrorEnd,
-        volumes::{check_disks, check_group_room},
-    },
-};
-use crate::host::lock;
 use crate::{
-    Error, Kind, Result, fail,
+    Error, Kind, Result,
+    backend::lvm::{
+        Layout, Lvm, OwnVolume, Thick,
+        create::exists,
+        end_of,
+        group::Group,
+        tags::Tags,
+        thick::{
+            legs::MirrorEnd,
+            volumes::{check_disks, check_group_room},
+        },
+    },
+    fail,
+    host::lock,
     types::{ImageId, Size},
 };
 

@@ -2,11 +2,11 @@
 
 use drumlin_lvm::{command::Command, metadata::GroupMetadata};
 
-use crate::backend::lvm::{
-    ImageSpec, Layout, Lvm, Thick, group_snapshot::copy_in, thick::volumes::check_group_room,
-};
 use crate::{
     Error, Kind, Result,
+    backend::lvm::{
+        ImageSpec, Layout, Lvm, Thick, group_snapshot::copy_in, thick::volumes::check_group_room,
+    },
     host::{device_mapper::DeviceMapper, quiesce::Step},
 };
 

@@ -9,13 +9,16 @@ use drumlin_lvm::{
     placement::{self, Row},
 };
 
-use crate::backend::lvm::{
-    Layout, Lvm, Thick,
-    group::Group,
-    name_of,
-    thick::volumes::{kept, reserved},
+use crate::{
+    Error, Kind, Result,
+    backend::lvm::{
+        Layout, Lvm, Thick,
+        group::Group,
+        name_of,
+        thick::volumes::{kept, reserved},
+    },
+    types::ImageId,
 };
-use crate::{Error, Kind, Result, types::ImageId};
 
 /// The extents by which the legs of a mirror are extended.
 pub(crate) struct MirrorEnd {

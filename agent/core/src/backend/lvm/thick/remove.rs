@@ -10,11 +10,15 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use crate::backend::lvm::{
-    Lvm, OwnVolume, Thick, Wipe,
-    tags::{self, Tags},
+use crate::{
+    Error, Kind, Result,
+    backend::lvm::{
+        Lvm, OwnVolume, Thick, Wipe,
+        tags::{self, Tags},
+    },
+    fail,
+    types::ImageId,
 };
-use crate::{Error, Kind, Result, fail, types::ImageId};
 
 impl Lvm {
     /// Volumes whose deletion has begun and is not in flight.

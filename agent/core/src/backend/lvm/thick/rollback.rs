@@ -3,9 +3,10 @@
 
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 
-use crate::backend::lvm::{Lvm, Thick, jobs::Job, thick::wipe::stopped};
 use crate::{
-    Error, Kind, Result, blocking, fail,
+    Error, Kind, Result,
+    backend::lvm::{Lvm, Thick, jobs::Job, thick::wipe::stopped},
+    blocking, fail,
     host::{Sectors, cow_store, device_mapper::Mapped},
     types::ImageId,
 };

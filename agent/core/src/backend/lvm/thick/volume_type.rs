@@ -11,11 +11,9 @@ use super::{
     group_snapshot::{check_stores, empty_again},
     volumes::{capacity, check_disks},
 };
-use crate::backend::lvm::{
-    Lvm, OwnVolume, Thick, extend::Activation, name_of, volume_type::VolumeType,
-};
 use crate::{
     Result,
+    backend::lvm::{Lvm, OwnVolume, Thick, extend::Activation, name_of, volume_type::VolumeType},
     backend::{Capacity, ImageSpec},
     blocking,
     host::{

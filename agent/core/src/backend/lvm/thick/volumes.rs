@@ -9,17 +9,17 @@ use drumlin_lvm::{
     placement,
 };
 
-use crate::backend::lvm::{
-    Capacity, Health, ImageSpec, Layout, Lvm, OwnVolume, Thick, Wipe,
-    create::exists,
-    group::Group,
-    layers::check_snapshot_over,
-    name_of,
-    tags::{self, Tags},
-    temporary_snapshot_of,
-};
 use crate::{
     Error, Kind, Result,
+    backend::lvm::{
+        Capacity, Health, ImageSpec, Layout, Lvm, OwnVolume, Thick, Wipe,
+        create::exists,
+        group::Group,
+        layers::check_snapshot_over,
+        name_of,
+        tags::{self, Tags},
+        temporary_snapshot_of,
+    },
     types::{ImageId, ImageKind, Size},
 };
 

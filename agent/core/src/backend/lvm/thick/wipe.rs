@@ -9,8 +9,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::backend::lvm::{Lvm, Wipe, jobs::Job};
-use crate::{Error, Kind, Result, blocking, fail, host::block_copy, types::ImageId};
+use crate::{
+    Error, Kind, Result,
+    backend::lvm::{Lvm, Wipe, jobs::Job},
+    blocking, fail,
+    host::block_copy,
+    types::ImageId,
+};
 
 /// No time limit: longer than any disk takes.
 const FOREVER: Duration = Duration::from_hours(10_000);

@@ -6,9 +6,10 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use crate::backend::lvm::{Lvm, NewPool, PoolSize, ThinPool};
 use crate::{
-    Error, Kind, Result, fail,
+    Error, Kind, Result,
+    backend::lvm::{Lvm, NewPool, PoolSize, ThinPool},
+    fail,
     host::trace::{self, Wait},
 };
 

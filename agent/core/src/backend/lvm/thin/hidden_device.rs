@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
-use crate::backend::lvm::{Lvm, group_snapshot::HIDDEN};
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result,
+    backend::lvm::{Lvm, group_snapshot::HIDDEN},
+    blocking,
     host::{Sectors, device_mapper::Line, udev::Visibility},
 };
 

@@ -18,14 +18,15 @@ use drumlin_lvm::{
 };
 use tracing::Instrument;
 
-use crate::backend::lvm::{
-    Lvm, ThinPool,
-    create::exists,
-    group::Group,
-    tags::{OURS, Tags},
-};
 use crate::{
-    Error, Kind, Result, blocking,
+    Error, Kind, Result,
+    backend::lvm::{
+        Lvm, ThinPool,
+        create::exists,
+        group::Group,
+        tags::{OURS, Tags},
+    },
+    blocking,
     host::{
         Sectors,
         device_mapper::Mapped,

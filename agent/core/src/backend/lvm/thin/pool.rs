@@ -7,15 +7,16 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, Pool, VolumeKind, unknown_flag},
 };
 
-use crate::backend::lvm::{
-    Capacity, ImageSpec, Lvm, OwnVolume, PoolLimits, ThinPool,
-    create::exists,
-    name_of,
-    tags::{self, Tags},
-    thin::orphan_thin_devices::{is_set_aside, thin_volumes},
-};
 use crate::{
-    Error, Kind, Result, blocking, blocking_at_once, fail,
+    Error, Kind, Result,
+    backend::lvm::{
+        Capacity, ImageSpec, Lvm, OwnVolume, PoolLimits, ThinPool,
+        create::exists,
+        name_of,
+        tags::{self, Tags},
+        thin::orphan_thin_devices::{is_set_aside, thin_volumes},
+    },
+    blocking, blocking_at_once, fail,
     host::{Sectors, quiesce::Check},
     types::{ImageKind, Size},
 };

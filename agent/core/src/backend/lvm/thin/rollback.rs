@@ -5,8 +5,11 @@ use std::sync::Arc;
 
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
-use crate::backend::lvm::{Lvm, rollback::wait_until_unused};
-use crate::{Error, Kind, Result, blocking, fail};
+use crate::{
+    Error, Kind, Result,
+    backend::lvm::{Lvm, rollback::wait_until_unused},
+    blocking, fail,
+};
 
 impl Lvm {
     /// Makes sure that the pool has the snapshot's device as LVM's metadata describes it.

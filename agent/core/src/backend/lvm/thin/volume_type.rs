@@ -6,9 +6,9 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use crate::backend::lvm::{Lvm, OwnVolume, ThinPool, extend::Activation, volume_type::VolumeType};
 use crate::{
     Error, Kind, Result,
+    backend::lvm::{Lvm, OwnVolume, ThinPool, extend::Activation, volume_type::VolumeType},
     backend::{Capacity, ImageSpec},
     blocking,
     host::{
