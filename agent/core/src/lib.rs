@@ -7,7 +7,7 @@
 //! - [`fail`]: fail points, where a test build can be killed.
 //!
 //! **Invariant:** this crate names no protobuf type, no gRPC code and no Kubernetes type.
-//! **Invariant:** the disk is the source of truth; nothing here caches its state.
+//! **Invariant:** the disk is the source of truth; what is cached is used only after a check that the disk still says so.
 #![cfg_attr(
     test,
     allow(

@@ -64,19 +64,25 @@ fn every_source_that_the_documents_name_is_there() {
     assert!(lost.is_empty(), "{lost:#?}");
 }
 
-/// The functions that stand in parentheses behind a source file: the file, as it is written, and the function.
-fn functions_beside_sources(line: &str) -> Vec<(&str, &str)> {
+/// The items that stand in parentheses, or behind a colon, after a source file: the file, as it is written, and the item.
+fn items_beside_sources(line: &str) -> Vec<(&str, &str)> {
     let mut found = Vec::new();
     let words: Vec<&str> = line.split('`').collect();
     let mut file = None;
     for (at, word) in words.iter().enumerate() {
         if at % 2 == 1 {
             if word.split('.').next_back() == Some("rs") {
-                file = Some(*word);
-            } else if let Some(file) = file {
+                file = Some(*word).filter(|path| !path.contains(['<', '*', '…']));
+            } else if let Some(file) = file
+                && word
+                    .chars()
+                    .all(|letter| letter.is_alphanumeric() || "_:".contains(letter))
+            {
                 found.push((file, word.rsplit("::").next().unwrap_or(word)));
             }
-        } else if !(word.starts_with(" (") || word.starts_with(", then") || word.starts_with(", `"))
+        } else if !(word.starts_with(" (")
+            || word.starts_with(", then")
+            || [", ", ": "].contains(word))
         {
             // What follows is not in the parentheses behind the file.
             file = None;
@@ -85,31 +91,45 @@ fn functions_beside_sources(line: &str) -> Vec<(&str, &str)> {
     found
 }
 
+/// Whether a source declares something of this name.
+fn declares(source: &str, name: &str) -> bool {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    [
+        "fn ", "struct ", "enum ", "trait ", "const ", "static ", "type ", "mod ",
+    ]
+    .iter()
+    .any(|word| {
+        let wanted = format!("{word}{name}");
+        let mut places = source.match_indices(&wanted);
+        places.any(|(at, _)| !source[at + wanted.len()..].starts_with(is_part))
+    })
+}
+
 #[test]
-fn the_way_of_a_call_names_functions_that_are_there() {
+fn what_the_documents_name_beside_a_source_is_in_it() {
     let home = workspace();
-    let sources = files("agent", ".rs");
-    let page = read("docs/src/architecture.md");
+    let folders = ["agent", "crd", "proto", "tests"];
+    let sources: Vec<_> = folders
+        .iter()
+        .flat_map(|folder| files(folder, ".rs"))
+        .collect();
     let mut named = 0;
     let mut lost = Vec::new();
-    for (file, function) in page.lines().flat_map(functions_beside_sources) {
-        named += 1;
-        let wanted = format!("/{file}");
-        let mut places = sources.iter().filter(|path| {
-            let path = format!("/{}", path.strip_prefix(&home).unwrap().display());
-            path.ends_with(&wanted)
-        });
-        let is_there = |path: &std::path::PathBuf| {
-            let source = read(path);
-            ["(", "<"]
-                .iter()
-                .any(|next| source.contains(&format!("fn {function}{next}")))
-        };
-        if !places.any(is_there) {
-            lost.push(format!("{file}: {function}"));
+    for page in ["architecture", "contributing", "interruptions"] {
+        let text = read(format!("docs/src/{page}.md"));
+        for (file, item) in text.lines().flat_map(items_beside_sources) {
+            named += 1;
+            let wanted = format!("/{file}");
+            let mut places = sources.iter().filter(|path| {
+                let path = format!("/{}", path.strip_prefix(&home).unwrap().display());
+                path.ends_with(&wanted)
+            });
+            if !places.any(|path| declares(&read(path), item)) {
+                lost.push(format!("{page}: {file}: {item}"));
+            }
         }
     }
-    assert!(named >= 9, "{named}");
+    assert!(named >= 25, "{named}");
     assert!(lost.is_empty(), "{lost:#?}");
 }
 

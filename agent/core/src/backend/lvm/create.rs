@@ -35,7 +35,7 @@ impl Lvm {
             if !found.tags.is_incomplete {
                 return Ok(Change::Already(self.image(&now, &found)?));
             }
-            if self.can_go_on(&now, &found, spec) {
+            if self.volume_type().can_continue(self, &now, &found, spec) {
                 return Ok(Change::Made(self.image(&now, &found)?));
             }
             self.volume_type().remove_incomplete(self, &found).await?;

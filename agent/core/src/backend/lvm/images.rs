@@ -164,7 +164,8 @@ impl Backend for Lvm {
 
     async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
         let now = self.group.now().await?;
-        self.taken(&now, &self.complete_volume(&now, id)?).await
+        let found = self.complete_volume(&now, id)?;
+        self.volume_type().usage(self, &now, &found).await
     }
 
     async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {

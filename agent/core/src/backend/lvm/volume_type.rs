@@ -3,6 +3,8 @@
 //!
 //! A type is its settings with these operations. [`Provisioning::volume_type`] is the only place that knows them all:
 //! another one is a file with its operations, a variant of [`Provisioning`], and its settings in the configuration.
+//! Recovery (`recovery.rs`) works on a whole volume group and knows no class: it tells volumes by what LVM's metadata
+//! says of them.
 
 use std::fmt::Debug;
 
@@ -91,6 +93,17 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         source: &OwnVolume<'_>,
     ) -> Result<()>;
 
+    /// Returns true if an incomplete image can still become what the specification asks for.
+    fn can_continue(
+        &self,
+        _lvm: &Lvm,
+        _now: &GroupMetadata,
+        _found: &OwnVolume<'_>,
+        _spec: &ImageSpec,
+    ) -> bool {
+        false
+    }
+
     /// Fills an incomplete volume, and makes it visible. Idempotent.
     async fn fill(&self, _lvm: &Lvm, _spec: &ImageSpec) -> Result<()> {
         Ok(())
@@ -130,6 +143,16 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         volume: &LogicalVolume,
         device: &Mapped,
     ) -> Result<()>;
+
+    /// The bytes that a volume takes; none if that cannot be told now.
+    async fn usage(
+        &self,
+        _lvm: &Lvm,
+        now: &GroupMetadata,
+        found: &OwnVolume<'_>,
+    ) -> Result<Option<u64>> {
+        Ok(Some(now.bytes(found.volume)))
+    }
 
     /// Syncs the cached writes of a volume, before LVM suspends it.
     async fn flush(&self, lvm: &Lvm, now: &GroupMetadata, id: ImageId) -> Result<()> {

@@ -71,6 +71,16 @@ impl VolumeType for Thick {
         lvm.check_legs(spec.id).await
     }
 
+    fn can_continue(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        found: &OwnVolume<'_>,
+        spec: &ImageSpec,
+    ) -> bool {
+        lvm.can_go_on(now, found, spec)
+    }
+
     async fn fill(&self, lvm: &Lvm, spec: &ImageSpec) -> Result<()> {
         lvm.fill(self, spec).await
     }

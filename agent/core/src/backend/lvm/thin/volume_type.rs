@@ -146,6 +146,15 @@ impl VolumeType for ThinPool {
         .await
     }
 
+    async fn usage(
+        &self,
+        lvm: &Lvm,
+        now: &GroupMetadata,
+        found: &OwnVolume<'_>,
+    ) -> Result<Option<u64>> {
+        lvm.taken(now, found).await
+    }
+
     /// In addition [`Kind::NoSpace`] when the pool is full: a sync would wait for the writers of a full pool, or fail
     /// with them.
     async fn flush(&self, lvm: &Lvm, now: &GroupMetadata, id: ImageId) -> Result<()> {
