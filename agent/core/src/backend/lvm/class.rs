@@ -1,12 +1,8 @@
 //! A class of logical volumes: its volumes in the metadata of the group, and what they are to callers.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, atomic::AtomicBool},
-};
+use std::sync::Arc;
 
 use drumlin_lvm::{
-    in_flight::InFlightGuard,
     merges::check_no_merge,
     metadata::{self, GroupMetadata, LogicalVolume, VolumeKind},
     placement::NOTES,
@@ -30,16 +26,10 @@ pub struct Lvm {
     pub(super) settings: LvmSettings,
     pub(super) group: Arc<Group>,
     pub(super) running: Running,
-    /// Volumes whose creation has begun and that are not filled yet.
-    pub(super) unfilled: Mutex<HashMap<ImageId, InFlightGuard>>,
     /// Set once the volumes of other nodes are adopted.
     pub(super) adopted: OnceCell<()>,
-    /// Set once the pool exists or was created: a pool that is removed manually is not created again.
-    pub(super) has_pool: OnceCell<()>,
-    /// The recovery round of the group after which its pool was searched for orphan thin devices.
-    pub(super) looked_for_orphans: tokio::sync::Mutex<u64>,
-    /// The warning that the pool is filling up was logged.
-    pub(super) is_warned: AtomicBool,
+    /// The operations of the type of its volumes.
+    pub(super) volume_type: Arc<dyn VolumeType>,
 }
 
 /// A volume of the class, and its parsed tags.
@@ -54,13 +44,10 @@ impl Lvm {
     pub fn new(settings: LvmSettings) -> Self {
         Self {
             group: Group::of(&settings.volume_group),
-            settings,
             running: Running::default(),
-            unfilled: Mutex::default(),
             adopted: OnceCell::new(),
-            has_pool: OnceCell::new(),
-            looked_for_orphans: tokio::sync::Mutex::default(),
-            is_warned: AtomicBool::new(false),
+            volume_type: settings.provisioning.volume_type(),
+            settings,
         }
     }
 
@@ -160,7 +147,7 @@ impl Lvm {
 
     /// The operations of the type of its volumes.
     pub(super) fn volume_type(&self) -> &dyn VolumeType {
-        self.settings.provisioning.volume_type()
+        &*self.volume_type
     }
 
     /// Reserves the future size of a volume, where all volumes share a capacity.

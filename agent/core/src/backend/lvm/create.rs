@@ -22,9 +22,8 @@ impl Lvm {
         let reservation = is_volume.then(|| self.reserve(spec.id, spec.size));
         let made = self.make_in_flight(spec).await?;
         drop(reservation);
-        if is_volume && self.volume_type().is_filled() {
-            // Until it is filled, which is the next step.
-            self.unfilled().insert(spec.id, hand);
+        if is_volume {
+            self.volume_type().hold_until_filled(spec.id, hand);
         }
         Ok(made)
     }

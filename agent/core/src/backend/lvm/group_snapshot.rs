@@ -71,12 +71,12 @@ impl Lvm {
         let all = pairs.iter().flat_map(|(copy, origin)| [copy, origin]);
         let expected: Vec<LogicalVolume> = all.cloned().collect();
         let (group, seen) = (Arc::clone(&self.group), Arc::clone(&now));
-        let provisioning = self.settings.provisioning.clone();
+        let volume_type = Arc::clone(&self.volume_type);
         let members = blocking(move || {
-            let (mapper, volume_type) = (group.mapper()?, provisioning.volume_type());
+            let mapper = group.mapper()?;
             let members = pairs.iter();
             members
-                .map(|(copy, origin)| plan(volume_type, &seen, mapper, copy, origin))
+                .map(|(copy, origin)| plan(&*volume_type, &seen, mapper, copy, origin))
                 .collect::<Result<Vec<Member>>>()
         })
         .await?;

@@ -1,20 +1,24 @@
 //! What differs between the types of logical volumes that a class can have: how they get their extents, and how they
 //! are copied, grown, wiped and removed.
 //!
-//! A type is its settings with these operations. [`Provisioning::volume_type`] is the only place that knows them all:
+//! A type is its settings, and what it remembers, with these operations. [`Provisioning::volume_type`] is the only place that knows them all:
 //! another one is a file with its operations, a variant of [`Provisioning`], and its settings in the configuration.
 //! Recovery (`recovery.rs`) works on a whole volume group and knows no class: it tells volumes by what LVM's metadata
 //! says of them.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, sync::Arc};
 
 use async_trait::async_trait;
 use drumlin_lvm::{
     Extents,
+    in_flight::InFlightGuard,
     metadata::{GroupMetadata, LogicalVolume},
 };
 
-use super::{Lvm, OwnVolume, Provisioning, extend::Activation};
+use super::{
+    Lvm, OwnVolume, Provisioning, extend::Activation, thick::class::ThickClass,
+    thin::class::ThinClass,
+};
 use crate::{
     Result,
     backend::{Capacity, ImageSpec},
@@ -38,10 +42,9 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         None
     }
 
-    /// Returns true if a new volume is incomplete until [`VolumeType::fill`] has filled it.
-    fn is_filled(&self) -> bool {
-        false
-    }
+    /// Keeps a new volume in flight until [`VolumeType::fill`] has filled it, which is the next step; does nothing
+    /// where new volumes are complete.
+    fn hold_until_filled(&self, _id: ImageId, _in_flight: InFlightGuard) {}
 
     /// Refuses a class whose volumes cannot be created.
     async fn check(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<()>;
@@ -218,11 +221,11 @@ pub(super) trait VolumeType: Debug + Send + Sync {
 }
 
 impl Provisioning {
-    /// The operations of the type.
-    pub(super) fn volume_type(&self) -> &dyn VolumeType {
+    /// The operations of the type, for one class.
+    pub(super) fn volume_type(&self) -> Arc<dyn VolumeType> {
         match self {
-            Self::Thin(pool) => pool,
-            Self::Thick(thick) => thick,
+            Self::Thin(pool) => Arc::new(ThinClass::new(pool.clone())),
+            Self::Thick(thick) => Arc::new(ThickClass::new(thick.clone())),
         }
     }
 }

@@ -5,15 +5,12 @@
 //! restart of the agent it resumes at the recorded position when the call is repeated.
 
 use std::{
-    collections::HashMap,
     ops::Range,
-    sync::MutexGuard,
     time::{Duration, Instant},
 };
 
 use drumlin_lvm::{
     command::Command,
-    in_flight::InFlightGuard,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
@@ -28,8 +25,7 @@ use crate::{
         thick::{volumes::is_shown, wipe::stopped},
     },
     blocking, fail,
-    host::{block_copy, lock},
-    types::ImageId,
+    host::block_copy,
 };
 
 /// Interval at which the progress is recorded on disk.
@@ -94,7 +90,6 @@ impl Lvm {
 
     /// Fills an image whose creation has begun, and makes it visible. Idempotent: a complete image is left unchanged.
     pub(crate) async fn fill(&self, thick: &Thick, spec: &ImageSpec) -> Result<()> {
-        let _hand = self.unfilled().remove(&spec.id);
         let result = self.fill_with(spec, thick).await;
         // Disks that do not answer temporarily are no reason to start over.
         if let Err(error) = &result
@@ -103,11 +98,6 @@ impl Lvm {
             self.discard(spec.id).await?;
         }
         result
-    }
-
-    /// The images whose creation has begun and that are not filled yet.
-    pub(crate) fn unfilled(&self) -> MutexGuard<'_, HashMap<ImageId, InFlightGuard>> {
-        lock(&self.unfilled)
     }
 
     async fn fill_with(&self, spec: &ImageSpec, thick: &Thick) -> Result<()> {

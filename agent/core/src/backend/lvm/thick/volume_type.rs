@@ -4,6 +4,7 @@ use async_trait::async_trait;
 use drumlin_lvm::{
     Extents,
     dmeventd::Dmeventd,
+    in_flight::InFlightGuard,
     metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
@@ -13,7 +14,10 @@ use super::{
 };
 use crate::{
     Result,
-    backend::lvm::{Lvm, OwnVolume, Thick, extend::Activation, name_of, volume_type::VolumeType},
+    backend::lvm::{
+        Lvm, OwnVolume, extend::Activation, name_of, thick::class::ThickClass,
+        volume_type::VolumeType,
+    },
     backend::{Capacity, ImageSpec},
     blocking,
     host::{
@@ -25,13 +29,13 @@ use crate::{
 };
 
 #[async_trait]
-impl VolumeType for Thick {
+impl VolumeType for ThickClass {
     fn extents_per_unit(&self) -> Extents {
         Extents(self.layout.unit().into())
     }
 
-    fn is_filled(&self) -> bool {
-        true
+    fn hold_until_filled(&self, id: ImageId, in_flight: InFlightGuard) {
+        self.unfilled().insert(id, in_flight);
     }
 
     async fn check(&self, _lvm: &Lvm, now: &GroupMetadata) -> Result<()> {
@@ -82,6 +86,7 @@ impl VolumeType for Thick {
     }
 
     async fn fill(&self, lvm: &Lvm, spec: &ImageSpec) -> Result<()> {
+        let _in_flight = self.unfilled().remove(&spec.id);
         lvm.fill(self, spec).await
     }
 

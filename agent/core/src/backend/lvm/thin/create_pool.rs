@@ -8,7 +8,7 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
-    backend::lvm::{Lvm, NewPool, PoolSize, ThinPool},
+    backend::lvm::{Lvm, NewPool, PoolSize, thin::class::ThinClass},
     fail,
     host::trace::{self, Wait},
 };
@@ -99,23 +99,25 @@ impl Plan {
     }
 }
 
-impl Lvm {
-    /// Checks that volumes can be created in the pool, which may not exist yet.
-    pub(crate) async fn check_pool(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<()> {
-        match self.planned(now, pool)? {
-            Some(_) => Ok(()),
-            None => self.pool_state(now, pool).await.map(drop),
-        }
-    }
-
+impl ThinClass {
     /// The plan for the pool; none when it exists, or when the class does not create it.
-    pub(crate) fn planned(&self, now: &GroupMetadata, pool: &ThinPool) -> Result<Option<Plan>> {
+    pub(crate) fn planned(&self, now: &GroupMetadata) -> Result<Option<Plan>> {
         let is_there = |name: &str| now.volumes.get(name).is_some_and(|one| !is_begun(one));
-        match pool.create {
-            Some(new) if !self.has_pool.initialized() && !is_there(&pool.name) => {
-                Plan::of(now, &pool.name, new).map(Some)
+        match self.create {
+            Some(new) if !self.has_pool.initialized() && !is_there(&self.name) => {
+                Plan::of(now, &self.name, new).map(Some)
             }
             _ => Ok(None),
+        }
+    }
+}
+
+impl Lvm {
+    /// Checks that volumes can be created in the pool, which may not exist yet.
+    pub(crate) async fn check_pool(&self, now: &GroupMetadata, pool: &ThinClass) -> Result<()> {
+        match pool.planned(now)? {
+            Some(_) => Ok(()),
+            None => self.pool_state(now, pool).await.map(drop),
         }
     }
 
@@ -125,11 +127,11 @@ impl Lvm {
     ///
     /// # Errors
     /// Those of [`Plan::of`] and of LVM; an incomplete pool is removed.
-    pub(crate) async fn make_pool(&self, pool: &ThinPool) -> Result<()> {
+    pub(crate) async fn make_pool(&self, pool: &ThinClass) -> Result<()> {
         let Some(new) = pool.create else {
             return Ok(());
         };
-        let made = self.has_pool.get_or_try_init(|| async {
+        let made = pool.has_pool.get_or_try_init(|| async {
             let _one_at_a_time = trace::waited(Wait::Lock, self.group.making_pool.lock()).await;
             self.make_pool_now(&pool.name, new).await
         });

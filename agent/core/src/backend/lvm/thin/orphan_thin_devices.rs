@@ -21,10 +21,11 @@ use tracing::Instrument;
 use crate::{
     Error, Kind, Result,
     backend::lvm::{
-        Lvm, ThinPool,
+        Lvm,
         create::exists,
         group::Group,
         tags::{OURS, Tags},
+        thin::class::ThinClass,
     },
     blocking,
     host::{
@@ -50,9 +51,9 @@ struct OrphanThinDevice {
 impl Lvm {
     /// Searches the class's pool for orphan thin devices, once after each recovery of the group, as soon as the pool
     /// is active.
-    pub(crate) async fn find_orphan_thin_devices(&self, pool: &ThinPool) {
+    pub(crate) async fn find_orphan_thin_devices(&self, pool: &ThinClass) {
         let round = self.group.repairs.load(Ordering::Acquire);
-        let mut looked = trace::waited(Wait::Lock, self.looked_for_orphans.lock()).await;
+        let mut looked = trace::waited(Wait::Lock, pool.looked_for_orphans.lock()).await;
         if *looked == round {
             return;
         }

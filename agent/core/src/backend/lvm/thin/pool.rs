@@ -14,6 +14,7 @@ use crate::{
         create::exists,
         name_of,
         tags::{self, Tags},
+        thin::class::ThinClass,
         thin::orphan_thin_devices::{is_set_aside, thin_volumes},
     },
     blocking, blocking_at_once, fail,
@@ -140,7 +141,7 @@ impl Lvm {
     pub(crate) async fn pool_state(
         &self,
         now: &GroupMetadata,
-        wanted: &ThinPool,
+        wanted: &ThinClass,
     ) -> Result<(u64, Option<PoolState>)> {
         let (volume, _) = find_pool(now, wanted)?;
         let bytes = now.bytes(volume);
@@ -168,10 +169,10 @@ impl Lvm {
     }
 
     /// Logs a warning when the pool is filling up; once, and again only after it had room in between.
-    fn warn(&self, wanted: &ThinPool, state: &PoolState) {
+    fn warn(&self, wanted: &ThinClass, state: &PoolState) {
         let data = percent(state.data);
         let is_high = data >= u64::from(wanted.limits.warn_at);
-        if is_high && !self.is_warned.swap(is_high, Ordering::Relaxed) {
+        if is_high && !wanted.is_warned.swap(is_high, Ordering::Relaxed) {
             tracing::warn!(
                 class = %self.settings.class,
                 pool = %self.group.path(&wanted.name),
@@ -180,13 +181,17 @@ impl Lvm {
             );
         }
         if !is_high {
-            self.is_warned.store(false, Ordering::Relaxed);
+            wanted.is_warned.store(false, Ordering::Relaxed);
         }
     }
 
     /// The warning for all volumes of the class when their pool may not accept writes, though each volume by itself
     /// is healthy.
-    pub(crate) async fn pool_danger(&self, now: &GroupMetadata, pool: &ThinPool) -> Option<String> {
+    pub(crate) async fn pool_danger(
+        &self,
+        now: &GroupMetadata,
+        pool: &ThinClass,
+    ) -> Option<String> {
         match self.pool_state(now, pool).await {
             Ok((_, state)) => {
                 let mirrors = || {
@@ -203,7 +208,11 @@ impl Lvm {
     }
 
     /// The bytes that remain within the overcommit limit, or why nothing can be created.
-    async fn promise(&self, now: &GroupMetadata, wanted: &ThinPool) -> Result<Result<u64, String>> {
+    async fn promise(
+        &self,
+        now: &GroupMetadata,
+        wanted: &ThinClass,
+    ) -> Result<Result<u64, String>> {
         let (bytes, state) = self.pool_state(now, wanted).await?;
         if let Some(why) = state.and_then(|state| state.refusal(wanted.limits)) {
             return Ok(Err(why));
@@ -215,9 +224,9 @@ impl Lvm {
     pub(crate) async fn thin_capacity(
         &self,
         now: &GroupMetadata,
-        wanted: &ThinPool,
+        wanted: &ThinClass,
     ) -> Result<Capacity> {
-        let left = match self.planned(now, wanted) {
+        let left = match wanted.planned(now) {
             Ok(Some(plan)) => promisable(plan.bytes(now), wanted, 0),
             Ok(None) => self.promise(now, wanted).await?.unwrap_or(0),
             Err(error) if error.kind() == Kind::NoSpace => 0,
@@ -234,7 +243,7 @@ impl Lvm {
     pub(crate) async fn check_pool_room(
         &self,
         now: &GroupMetadata,
-        wanted: &ThinPool,
+        wanted: &ThinClass,
         more: u64,
         ahead: u64,
     ) -> Result<()> {
@@ -256,7 +265,7 @@ impl Lvm {
 
     /// Checks the pool again right before the command runs, when no other process can change it: the flush has used
     /// space, and a device of a full pool would stay suspended for as long as it is full.
-    pub(crate) fn room_check(&self, now: &GroupMetadata, wanted: &ThinPool) -> Result<Check> {
+    pub(crate) fn room_check(&self, now: &GroupMetadata, wanted: &ThinClass) -> Result<Check> {
         let (volume, _) = find_pool(now, wanted)?;
         let (uuid, limits) = (now.pool_uuid(volume), wanted.limits);
         let (group, path) = (Arc::clone(&self.group), self.group.path(&wanted.name));
@@ -276,7 +285,7 @@ impl Lvm {
     pub(crate) async fn make_thin(
         &self,
         now: &GroupMetadata,
-        pool: &ThinPool,
+        pool: &ThinClass,
         spec: &ImageSpec,
         size: Size,
     ) -> Result<()> {
@@ -309,7 +318,7 @@ impl Lvm {
     /// former contents, for a new volume; such a device is kept separately. Returns whether the volume exists.
     pub(crate) async fn new_thin(
         &self,
-        pool: &ThinPool,
+        pool: &ThinClass,
         name: &str,
         through: CheckedThrough,
         create: impl Fn() -> Command,
@@ -387,7 +396,7 @@ impl Lvm {
     pub(crate) async fn create_empty_member(
         &self,
         now: &GroupMetadata,
-        pool: &ThinPool,
+        pool: &ThinClass,
         spec: &ImageSpec,
         origin: &LogicalVolume,
     ) -> Result<()> {
@@ -410,7 +419,7 @@ impl Lvm {
     pub(crate) async fn copy_thin(
         &self,
         now: &GroupMetadata,
-        pool: &ThinPool,
+        pool: &ThinClass,
         spec: &ImageSpec,
         size: Size,
         source: &OwnVolume<'_>,

@@ -8,7 +8,9 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
-    backend::lvm::{Lvm, OwnVolume, ThinPool, extend::Activation, volume_type::VolumeType},
+    backend::lvm::{
+        Lvm, OwnVolume, extend::Activation, thin::class::ThinClass, volume_type::VolumeType,
+    },
     backend::{Capacity, ImageSpec},
     blocking,
     host::{
@@ -20,7 +22,7 @@ use crate::{
 };
 
 #[async_trait]
-impl VolumeType for ThinPool {
+impl VolumeType for ThinClass {
     fn pool(&self) -> Option<&str> {
         Some(&self.name)
     }
