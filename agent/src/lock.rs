@@ -5,6 +5,8 @@ use std::{
     io::{Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -12,6 +14,9 @@ use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
 };
+
+/// Timeout for what a killed agent had just begun: a program of it has the lock until it has become that program.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Lock on a state directory. The kernel releases it when the process ends for any reason.
 #[derive(Debug)]
@@ -42,21 +47,29 @@ impl StateLock {
         let mut holder = String::new();
         // Read before locking: the holder of the lock wrote its pid.
         let _ = file.read_to_string(&mut holder);
-        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(mut file) => {
-                file.set_len(0)
-                    .and_then(|()| file.rewind())
-                    .and_then(|()| writeln!(file, "{}", std::process::id()))
-                    .with_context(|| format!("could not write {}", path.display()))?;
-                Ok(Self { _file: file })
-            }
-            Err((_, Errno::EWOULDBLOCK)) => bail!(
-                "state directory {} is in use by another agent, pid {}; stop that agent first, or choose another --state-dir",
-                directory.display(),
-                holder.trim()
-            ),
-            Err((_, errno)) => {
-                Err(errno).with_context(|| format!("could not lock {}", path.display()))
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(mut file) => {
+                    file.set_len(0)
+                        .and_then(|()| file.rewind())
+                        .and_then(|()| writeln!(file, "{}", std::process::id()))
+                        .with_context(|| format!("could not write {}", path.display()))?;
+                    return Ok(Self { _file: file });
+                }
+                Err((held, Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
+                    file = held;
+                    thread::sleep(Duration::from_millis(10));
+                }
+                Err((_, Errno::EWOULDBLOCK)) => bail!(
+                    "state directory {} is in use by another agent, pid {}; stop that agent first, or choose another --state-dir",
+                    directory.display(),
+                    holder.trim()
+                ),
+                Err((_, errno)) => {
+                    return Err(errno)
+                        .with_context(|| format!("could not lock {}", path.display()));
+                }
             }
         }
     }
