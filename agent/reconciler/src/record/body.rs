@@ -78,6 +78,48 @@ pub(crate) trait ObjectBody: Debug {
     fn take_resource(&mut self, resource: &InventoryObject, inventory: &Inventory);
 }
 
+/// The methods of [`ObjectBody`] that differ between the kinds in names alone: the variant of [`Object`] and [`Body`], and
+/// the type of the object.
+macro_rules! of_every_kind {
+    ($variant:ident, $object:ident) => {
+        fn status(&self) -> &dyn drumlin_crd::Observed {
+            &*self.status
+        }
+
+        fn status_mut(&mut self) -> &mut dyn drumlin_crd::Observed {
+            &mut *self.status
+        }
+
+        fn node(&self) -> Option<&str> {
+            self.spec.node_name.as_deref()
+        }
+
+        fn deletion_policy(&self) -> drumlin_crd::DeletionPolicy {
+            self.spec.deletion_policy
+        }
+
+        fn object(
+            &self,
+            metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
+        ) -> drumlin_crd::Object {
+            let mut object = drumlin_crd::$object::new("", (*self.spec).clone());
+            object.metadata = metadata;
+            drumlin_crd::Object::$variant(Box::new(object))
+        }
+
+        fn is_spec_of(&self, object: &drumlin_crd::Object) -> bool {
+            matches!(object, drumlin_crd::Object::$variant(object) if object.spec == *self.spec)
+        }
+
+        fn take_spec(&mut self, other: $crate::record::Body) {
+            if let $crate::record::Body::$variant(other) = other {
+                self.spec = other.spec;
+            }
+        }
+    };
+}
+pub(super) use of_every_kind;
+
 impl<S, T: Default> Of<S, T> {
     /// Of a new object, with an empty status.
     fn new(spec: S) -> Self {

@@ -1,50 +1,17 @@
 //! What a group is to its record.
 
-use drumlin_crd::{
-    DeletionPolicy, MemberKind, Object, Observed, VolumeGroup, VolumeGroupSpec, VolumeGroupStatus,
-};
+use drumlin_crd::{MemberKind, VolumeGroupSpec, VolumeGroupStatus};
 use drumlin_proto::drumlin::v1::InventoryObject;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{
     Book,
-    body::{Body, ObjectBody, Of},
+    body::{Body, ObjectBody, Of, of_every_kind},
 };
 use crate::inventory::Inventory;
 
 impl ObjectBody for Of<VolumeGroupSpec, VolumeGroupStatus> {
-    fn status(&self) -> &dyn Observed {
-        &*self.status
-    }
-
-    fn status_mut(&mut self) -> &mut dyn Observed {
-        &mut *self.status
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.spec.node_name.as_deref()
-    }
-
-    fn deletion_policy(&self) -> DeletionPolicy {
-        self.spec.deletion_policy
-    }
-
-    fn object(&self, metadata: ObjectMeta) -> Object {
-        let mut object = VolumeGroup::new("", (*self.spec).clone());
-        object.metadata = metadata;
-        Object::Group(Box::new(object))
-    }
-
-    fn is_spec_of(&self, object: &Object) -> bool {
-        matches!(object, Object::Group(object) if object.spec == *self.spec)
-    }
-
-    fn take_spec(&mut self, other: Body) {
-        if let Body::Group(other) = other {
-            self.spec = other.spec;
-        }
-    }
+    of_every_kind!(Group, VolumeGroup);
 
     /// A group snapshot writes its time into its group.
     fn take_shared_status(&mut self, now: &Body) {

@@ -1,51 +1,17 @@
 //! What a group snapshot is to its record.
 
-use drumlin_crd::{
-    DeletionPolicy, GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, MemberKind,
-    MemberSnapshot, Object, Observed, names,
-};
+use drumlin_crd::{GroupSnapshotSpec, GroupSnapshotStatus, MemberKind, MemberSnapshot, names};
 use drumlin_proto::drumlin::v1::InventoryObject;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{
     Book,
-    body::{Body, ObjectBody, Of},
+    body::{ObjectBody, Of, of_every_kind},
 };
 use crate::inventory::{Inventory, label, owner, rfc3339, size};
 
 impl ObjectBody for Of<GroupSnapshotSpec, GroupSnapshotStatus> {
-    fn status(&self) -> &dyn Observed {
-        &*self.status
-    }
-
-    fn status_mut(&mut self) -> &mut dyn Observed {
-        &mut *self.status
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.spec.node_name.as_deref()
-    }
-
-    fn deletion_policy(&self) -> DeletionPolicy {
-        self.spec.deletion_policy
-    }
-
-    fn object(&self, metadata: ObjectMeta) -> Object {
-        let mut object = GroupSnapshot::new("", (*self.spec).clone());
-        object.metadata = metadata;
-        Object::GroupSnapshot(Box::new(object))
-    }
-
-    fn is_spec_of(&self, object: &Object) -> bool {
-        matches!(object, Object::GroupSnapshot(object) if object.spec == *self.spec)
-    }
-
-    fn take_spec(&mut self, other: Body) {
-        if let Body::GroupSnapshot(other) = other {
-            self.spec = other.spec;
-        }
-    }
+    of_every_kind!(GroupSnapshot, GroupSnapshot);
 
     fn references(&self) -> Vec<(&'static str, &str)> {
         vec![("VolumeGroup", &self.spec.group_name)]

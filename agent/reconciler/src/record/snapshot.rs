@@ -1,48 +1,17 @@
 //! What a snapshot is to its record.
 
-use drumlin_crd::{DeletionPolicy, Object, Observed, Snapshot, SnapshotSpec, SnapshotStatus};
+use drumlin_crd::{SnapshotSpec, SnapshotStatus};
 use drumlin_proto::drumlin::v1::InventoryObject;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{
     Book,
-    body::{Body, ObjectBody, Of},
+    body::{ObjectBody, Of, of_every_kind},
 };
 use crate::inventory::{Inventory, rfc3339, size};
 
 impl ObjectBody for Of<SnapshotSpec, SnapshotStatus> {
-    fn status(&self) -> &dyn Observed {
-        &*self.status
-    }
-
-    fn status_mut(&mut self) -> &mut dyn Observed {
-        &mut *self.status
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.spec.node_name.as_deref()
-    }
-
-    fn deletion_policy(&self) -> DeletionPolicy {
-        self.spec.deletion_policy
-    }
-
-    fn object(&self, metadata: ObjectMeta) -> Object {
-        let mut object = Snapshot::new("", (*self.spec).clone());
-        object.metadata = metadata;
-        Object::Snapshot(Box::new(object))
-    }
-
-    fn is_spec_of(&self, object: &Object) -> bool {
-        matches!(object, Object::Snapshot(object) if object.spec == *self.spec)
-    }
-
-    fn take_spec(&mut self, other: Body) {
-        if let Body::Snapshot(other) = other {
-            self.spec = other.spec;
-        }
-    }
+    of_every_kind!(Snapshot, Snapshot);
 
     fn references(&self) -> Vec<(&'static str, &str)> {
         let volume = self.spec.source.volume_name.iter();

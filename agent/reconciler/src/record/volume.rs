@@ -1,48 +1,17 @@
 //! What a volume is to its record.
 
-use drumlin_crd::{DeletionPolicy, Object, Observed, Volume, VolumeSpec, VolumeStatus};
+use drumlin_crd::{VolumeSpec, VolumeStatus};
 use drumlin_proto::drumlin::v1::InventoryObject;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
 use super::{
     Book,
-    body::{Body, ObjectBody, Of},
+    body::{Body, ObjectBody, Of, of_every_kind},
 };
 use crate::inventory::{Inventory, size};
 
 impl ObjectBody for Of<VolumeSpec, VolumeStatus> {
-    fn status(&self) -> &dyn Observed {
-        &*self.status
-    }
-
-    fn status_mut(&mut self) -> &mut dyn Observed {
-        &mut *self.status
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.spec.node_name.as_deref()
-    }
-
-    fn deletion_policy(&self) -> DeletionPolicy {
-        self.spec.deletion_policy
-    }
-
-    fn object(&self, metadata: ObjectMeta) -> Object {
-        let mut object = Volume::new("", (*self.spec).clone());
-        object.metadata = metadata;
-        Object::Volume(Box::new(object))
-    }
-
-    fn is_spec_of(&self, object: &Object) -> bool {
-        matches!(object, Object::Volume(object) if object.spec == *self.spec)
-    }
-
-    fn take_spec(&mut self, other: Body) {
-        if let Body::Volume(other) = other {
-            self.spec = other.spec;
-        }
-    }
+    of_every_kind!(Volume, Volume);
 
     /// A group writes its name into its members.
     fn take_shared_status(&mut self, now: &Body) {
