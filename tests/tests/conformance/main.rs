@@ -47,6 +47,26 @@ fn what_is_shown_everywhere_is_in_the_tests_over_logical_volumes() {
 }
 
 #[test]
+fn what_is_shown_everywhere_is_not_left_out_over_linear_volumes() {
+    let run = file("tests/run");
+    let (_, skipped) = run.split_once("\nsame=(").unwrap();
+    let (skipped, _) = skipped.split_once(')').unwrap();
+    let mut words = skipped.split_whitespace();
+    let mut parts = Vec::new();
+    while words.any(|word| word == "--skip") {
+        parts.push(words.next().unwrap());
+    }
+    assert!(!parts.is_empty());
+    for text in texts() {
+        for name in text.statements.iter().flat_map(|one| &one.everywhere) {
+            for part in &parts {
+                assert!(!name.contains(part), "tests/run leaves out {name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_page_on_compatibility_has_the_totals() {
     let page = file("docs/src/compatibility.md");
     assert!(page.contains(Totals::HEAD));
