@@ -7,7 +7,10 @@ use clap_complete::Shell;
 use drumlin_proto::Endpoint;
 use drumlin_reconciler::Cluster;
 
-use crate::telemetry::{self, LogFormat};
+use crate::{
+    config::OnGroup,
+    telemetry::{self, LogFormat},
+};
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
 #[derive(Debug, Parser)]
@@ -154,6 +157,19 @@ pub(crate) struct AgentArguments {
         value_name = "BOOL"
     )]
     pub(crate) attach: Option<bool>,
+    /// The name of the driver [default: csi.drumlin.dev]
+    #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME")]
+    pub(crate) driver_name: Option<String>,
+    /// The number of volumes that this node takes, enforced with `--attach` [default: no limit]
+    #[arg(long, env = "DRUMLIN_MAX_VOLUMES_PER_NODE", value_name = "NUMBER")]
+    pub(crate) max_volumes_per_node: Option<u32>,
+    /// What happens to the volumes of a group that is deleted: they are kept, they keep the group from being deleted, or
+    /// they are deleted with it [default: unlink]
+    #[arg(long, env = "DRUMLIN_ON_GROUP_DELETE", value_name = "ACTION")]
+    pub(crate) on_group_delete: Option<OnGroup>,
+    /// Second socket, which serves only the services beyond CSI [default: none]
+    #[arg(long, env = "DRUMLIN_ADDONS_ENDPOINT", value_name = "ENDPOINT")]
+    pub(crate) addons_endpoint: Option<String>,
     /// Export the traces of calls to this OpenTelemetry collector: OTLP over gRPC, such as `http://127.0.0.1:4317`
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,

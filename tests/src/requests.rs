@@ -7,7 +7,7 @@ use drumlin_proto::{
         DeleteVolumeGroupSnapshotRequest, DeleteVolumeRequest, NodeExpandVolumeRequest,
         NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
         NodeUnstageVolumeRequest, ValidateVolumeCapabilitiesRequest, VolumeCapability,
-        VolumeContentSource,
+        VolumeContentSource, VolumeGroupSnapshot,
         volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode},
         volume_content_source::{SnapshotSource, Type, VolumeSource},
     },
@@ -198,9 +198,11 @@ pub fn create_group_snapshot(
 }
 
 /// Deletes a group snapshot, whatever its members are.
-pub fn delete_group_snapshot(group_snapshot_id: &str) -> DeleteVolumeGroupSnapshotRequest {
+pub fn delete_group_snapshot(taken: &VolumeGroupSnapshot) -> DeleteVolumeGroupSnapshotRequest {
+    let members = taken.snapshots.iter();
     DeleteVolumeGroupSnapshotRequest {
-        group_snapshot_id: group_snapshot_id.to_owned(),
+        group_snapshot_id: taken.group_snapshot_id.clone(),
+        snapshot_ids: members.map(|member| member.snapshot_id.clone()).collect(),
         ..DeleteVolumeGroupSnapshotRequest::default()
     }
 }

@@ -10,6 +10,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Kind {
     /// The request is invalid; correct it.
     Invalid,
+    /// A well-formed capability that the volume, or this driver, does not support.
+    Unsupported,
     /// No such volume, snapshot or node.
     NotFound,
     /// The name is in use by an object with other arguments.
@@ -60,6 +62,21 @@ impl Error {
     /// The request is invalid; `message` names the field.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
+    }
+
+    /// The volume does not support a capability; `message` names the field.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unsupported, message)
+    }
+
+    /// The same error; an unsupported capability is [`Kind::Precondition`] (CSI, "Exceeds capabilities" of
+    /// `NodeStageVolume` and `NodePublishVolume`).
+    #[must_use]
+    pub fn exceeds_on_node(mut self) -> Self {
+        if self.kind == Kind::Unsupported {
+            self.kind = Kind::Precondition;
+        }
+        self
     }
 
     /// The object does not exist.

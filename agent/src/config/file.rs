@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use drumlin_core::{
     ops::{Classes, OnGroupDelete, Settings},
     types::NodeName,
@@ -37,7 +38,7 @@ struct File {
     manifests: Option<PathBuf>,
     attach: Option<bool>,
     max_volumes_per_node: Option<u32>,
-    on_group_delete: OnGroup,
+    on_group_delete: Option<OnGroup>,
     driver_name: Option<String>,
     log: Log,
     tracing: Tracing,
@@ -45,12 +46,15 @@ struct File {
 }
 
 /// What happens to the members of a group that is deleted.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, Deserialize, ValueEnum)]
 #[serde(rename_all = "camelCase")]
-enum OnGroup {
+pub(crate) enum OnGroup {
+    /// They are kept, in no group.
     #[default]
     Unlink,
+    /// A group with volumes is not deleted.
     Refuse,
+    /// They are deleted with the group.
     Cascade,
 }
 
@@ -131,14 +135,16 @@ impl Config {
             former: &former,
         };
         nodes.check(&former).context("--adopt-node")?;
-        let driver = file.driver_name.unwrap_or_else(|| DRIVER.to_owned());
+        let driver = arguments.driver_name.clone().or(file.driver_name);
+        let driver = driver.unwrap_or_else(|| DRIVER.to_owned());
         check_driver(&driver)?;
-        let max_volumes = file.max_volumes_per_node;
+        let max_volumes = arguments.max_volumes_per_node.or(file.max_volumes_per_node);
         if max_volumes == Some(0) {
             bail!("maxVolumesPerNode is 0; leave it out for no limit");
         }
         let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
-        let addons_endpoint = file.addons_endpoint.map(|text| text.parse::<Endpoint>());
+        let addons_endpoint = arguments.addons_endpoint.clone().or(file.addons_endpoint);
+        let addons_endpoint = addons_endpoint.map(|text| text.parse::<Endpoint>());
         let addons_endpoint = addons_endpoint.transpose().context("addonsEndpoint")?;
         if addons_endpoint.as_ref().map(Endpoint::path) == Some(endpoint.path()) {
             bail!(
@@ -167,7 +173,11 @@ impl Config {
                 node: node.clone(),
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
                 max_volumes,
-                on_group_delete: file.on_group_delete.into(),
+                on_group_delete: arguments
+                    .on_group_delete
+                    .or(file.on_group_delete)
+                    .unwrap_or_default()
+                    .into(),
             },
             classes: Classes::new(&node, classes(file.classes, &nodes, &state_dir)?)?,
             state_dir,

@@ -3,4 +3,4 @@
 mod classes;
 mod file;
 
-pub(crate) use file::{Config, DRIVER, ENDPOINT, STATE_DIR, check_driver, host_name};
+pub(crate) use file::{Config, DRIVER, ENDPOINT, OnGroup, STATE_DIR, check_driver, host_name};

@@ -1,13 +1,11 @@
 //! Differences of the CSI versions before 1 from `csi.v1`, shared by all of these dialects:
 //!
 //! - unpublishing or unstaging a volume that does not exist is `NOT_FOUND`, as is an unknown node;
-//! - publishing to another node a volume that is published to this node is `FAILED_PRECONDITION`, naming this node;
-//! - a single-node volume has one target at a time ([`ONE_TARGET`]): a second one is `FAILED_PRECONDITION`;
 //! - the caller creates the target, which is kept after unpublish.
 
 use drumlin_core::{
     Error, Kind, Result,
-    ops::{Operations, PublishController},
+    ops::{Operations, ValidateVolume},
     types::{Capability, Map, Reference},
 };
 use drumlin_proto::csi::v1;
@@ -15,8 +13,6 @@ use prost::Message;
 
 use super::csi_v1::convert;
 
-/// True: a single-node volume has one target at a time.
-pub(super) const ONE_TARGET: bool = true;
 /// The highest number of an access mode.
 const LAST_MODE: i32 = 5;
 
@@ -61,6 +57,24 @@ pub(super) fn capabilities(list: &[impl Message]) -> Result<Vec<Capability>> {
     some_capabilities(list)
 }
 
+/// What a caller takes a volume for.
+///
+/// # Errors
+/// `Invalid` for a malformed capability.
+pub(super) fn validation(
+    volume: Reference,
+    list: &[impl Message],
+    attributes: &Map,
+) -> Result<ValidateVolume> {
+    let context = convert::volume_context("volume_attributes", attributes);
+    Ok(ValidateVolume {
+        volume,
+        capabilities: convert::supported(context.and(capabilities(list)))?,
+        parameters: Map::new(),
+        mutable: Map::new(),
+    })
+}
+
 /// Refuses to unstage or unpublish a volume that does not exist.
 ///
 /// # Errors
@@ -71,26 +85,6 @@ pub(super) async fn must_exist(operations: &Operations, volume: &Reference) -> R
         // Other problems of the volume are reported by the call itself, where relevant.
         _ => Ok(()),
     }
-}
-
-/// Publishes a volume to a node, which must be this one.
-///
-/// # Errors
-/// Those of the operation; `Precondition` for another node while it is published to this one.
-pub(super) async fn publish_controller(
-    operations: &std::sync::Arc<Operations>,
-    request: PublishController,
-) -> Result<Map> {
-    let volume = request.volume.clone();
-    if request.node != operations.settings().node.as_str()
-        && let Some(node) = operations.get_volume(&volume).await?.published
-    {
-        return Err(Error::new(
-            Kind::Precondition,
-            format!("the volume is already published to node {node}; unpublish it there first"),
-        ));
-    }
-    operations.publish_controller(request).await
 }
 
 /// Removes the controller publication of a volume.

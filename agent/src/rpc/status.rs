@@ -16,7 +16,7 @@ const MESSAGE_CHARACTERS: usize = 1000;
 /// The gRPC code for a kind of error (CSI, "gRPC Error Codes").
 pub(super) fn code(kind: Kind) -> Code {
     match kind {
-        Kind::Invalid => Code::InvalidArgument,
+        Kind::Invalid | Kind::Unsupported => Code::InvalidArgument,
         Kind::NotFound => Code::NotFound,
         Kind::Conflict => Code::AlreadyExists,
         Kind::Busy | Kind::StaleToken => Code::Aborted,
@@ -103,6 +103,7 @@ mod tests {
     fn every_kind_has_the_code_that_tells_a_caller_what_to_do() {
         for (kind, expected) in [
             (Kind::Invalid, Code::InvalidArgument),
+            (Kind::Unsupported, Code::InvalidArgument),
             (Kind::NotFound, Code::NotFound),
             (Kind::Conflict, Code::AlreadyExists),
             (Kind::Busy, Code::Aborted),

@@ -21,11 +21,13 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, is_over_lvm},
     programs::{output, run},
-    requests::{create, delete, for_mode, from_snapshot, mounted, publish, stage},
+    requests::{
+        create, delete, delete_group_snapshot, for_mode, from_snapshot, mounted, publish, stage,
+    },
 };
 
 use crate::{
-    group_snapshots::{forget, take, with_reflinks},
+    group_snapshots::{take, with_reflinks},
     helpers::{bytes_of, mount, ok, paths, unmount, volume},
 };
 
@@ -274,7 +276,9 @@ async fn every_member_has_a_clean_log_and_needs_no_repair() {
             }
         }
         let mut groups = agent.group_controller();
-        ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+        ok(groups
+            .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+            .await);
     }
 }
 

@@ -13,13 +13,13 @@ use drumlin_proto::csi::v1::{VolumeCapability, VolumeGroupSnapshot};
 use drumlin_tests::{
     agent::{Agent, Volumes, is_over_lvm},
     programs::{output, run},
-    requests::{mounted, raw},
+    requests::{delete_group_snapshot, mounted, raw},
     sequence::{Place, RING, Writer, ring},
     storage::lvm,
 };
 
 use crate::{
-    group_snapshots::{forget, take, with_reflinks},
+    group_snapshots::{take, with_reflinks},
     helpers::{bytes_of, mount, ok, unmount, volume},
 };
 
@@ -302,7 +302,9 @@ async fn every_group_snapshot_under_load_is_one_point_in_time_of_all_its_members
             );
         }
         let mut groups = load.agent.group_controller();
-        ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+        ok(groups
+            .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+            .await);
         for writer in &load.writers {
             writer.goes_on(3);
         }

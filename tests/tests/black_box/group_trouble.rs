@@ -8,7 +8,9 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, is_over_lvm, snapshots_bind_their_volume},
     programs::run,
-    requests::{create, delete, delete_snapshot, expand, mounted, raw, snapshot},
+    requests::{
+        create, delete, delete_group_snapshot, delete_snapshot, expand, mounted, raw, snapshot,
+    },
     state::State,
     storage::lvm,
 };
@@ -17,7 +19,7 @@ use tonic::{Code, Status};
 
 use crate::{
     group_consistency::Load,
-    group_snapshots::{forget, take, together, with_reflinks},
+    group_snapshots::{take, together, with_reflinks},
     helpers::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
     thaw_watchdog::{eventually, is_stopped, load_until},
 };
@@ -94,8 +96,9 @@ async fn sets_that_do_not_overlap_are_taken_at_once() {
         assert_eq!(listed(&agent).await, 12);
         let mut clients: Vec<_> = taken.iter().map(|_| agent.group_controller()).collect();
         let requests = clients.iter_mut().zip(&taken);
-        let calls =
-            requests.map(|(groups, taken)| groups.delete_volume_group_snapshot(forget(taken)));
+        let calls = requests.map(|(groups, taken)| {
+            groups.delete_volume_group_snapshot(delete_group_snapshot(taken))
+        });
         for answer in futures::future::join_all(calls).await {
             ok(answer);
         }
@@ -156,7 +159,9 @@ async fn members_that_are_changed_at_the_same_time_are_all_there_or_all_refused(
         assert_eq!(listed(&agent).await, if taken.is_ok() { 3 } else { 0 });
         if let Ok(taken) = taken {
             let mut groups = agent.group_controller();
-            ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+            ok(groups
+                .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+                .await);
         }
         ok(agent
             .node()
@@ -310,7 +315,9 @@ async fn members_of_several_pools_and_groups_are_of_one_point_in_time() {
             .collect();
         assert_eq!(classes.len(), 4);
         let mut groups = load.agent.group_controller();
-        ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+        ok(groups
+            .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+            .await);
     }
     agent = load.end().await;
     drop(agent);
@@ -336,7 +343,9 @@ async fn a_snapshot_that_somebody_has_mounted_is_not_deleted() {
         assert_eq!(get(&place, "file"), b"looked at");
         let answer = if *snapshot == member {
             let mut groups = agent.group_controller();
-            let deleted = groups.delete_volume_group_snapshot(forget(&taken)).await;
+            let deleted = groups
+                .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+                .await;
             refused(deleted, Code::FailedPrecondition)
         } else {
             let deleted = agent.controller().delete_snapshot(delete_alone()).await;
@@ -348,7 +357,9 @@ async fn a_snapshot_that_somebody_has_mounted_is_not_deleted() {
     }
     assert_eq!(listed(&agent).await, 2, "nothing was deleted");
     let mut groups = agent.group_controller();
-    ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+        .await);
     ok(agent.controller().delete_snapshot(delete_alone()).await);
     assert_eq!(listed(&agent).await, 0);
     unmount(&agent, &id, &at).await;

@@ -110,7 +110,7 @@ pub(crate) async fn unbind(agent: &Agent, snapshot: &str) {
 /// Deletes a group snapshot where its volumes can do nothing while they have one.
 pub(crate) async fn unbind_all(agent: &Agent, taken: &VolumeGroupSnapshot) {
     if snapshots_bind_their_volume() {
-        let request = delete_group_snapshot(&taken.group_snapshot_id);
+        let request = delete_group_snapshot(taken);
         let mut groups = agent.group_controller();
         ok(groups.delete_volume_group_snapshot(request).await);
     }

@@ -3,7 +3,7 @@
 use drumlin_proto::{
     csi::v1::{
         ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
-        NodePublishVolumeRequest, VolumeCapability,
+        NodePublishVolumeRequest, VolumeCapability, volume_capability::access_mode::Mode,
     },
     drumlin::v1::{ObjectKind, SetOwnerRequest},
 };
@@ -11,7 +11,7 @@ use drumlin_tests::{
     agent::{Agent, is_over_lvm},
     requests::{
         create, create_group, create_group_snapshot, delete, delete_group, delete_group_snapshot,
-        delete_snapshot, expand, from_snapshot, from_volume, node_expand, publish, raw,
+        delete_snapshot, expand, for_mode, from_snapshot, from_volume, node_expand, publish, raw,
         set_members, snapshot, stage, unpublish, unstage,
     },
     state::State,
@@ -34,6 +34,8 @@ pub(crate) async fn life(
 ) -> Vec<Seen> {
     let (staging, target) = paths(&subject.agent, "v");
     let read_only_target = format!("{target}-ro");
+    // It has two targets for a while.
+    let capability = &for_mode(capability, Mode::SingleNodeMultiWriter);
     let mut life = Life::of(subject, capability);
     life.is_each_seen = true;
     let new = create("v", mebibytes, capability);
@@ -64,7 +66,7 @@ pub(crate) async fn life(
     // A thick volume that is used cannot grow while it has snapshots.
     life.delete_snapshot(taken).await;
     // What a raw user of an image writes nobody can hold.
-    let is_held = is_over_lvm() || *capability != raw();
+    let is_held = is_over_lvm() || capability.access_type != raw().access_type;
     let member = if is_held { &id } else { &cloned };
     life.group_snapshot([member.clone(), restored.clone()])
         .await;
@@ -287,7 +289,7 @@ impl<'a> Life<'a> {
             groups.create_volume_group_snapshot(request.clone()).await
         });
         let taken = taken.await.group_snapshot.unwrap();
-        let request = delete_group_snapshot(&taken.group_snapshot_id);
+        let request = delete_group_snapshot(&taken);
         self.call("delete the group snapshot", async |agent: &Agent| {
             let mut groups = agent.group_controller();
             groups.delete_volume_group_snapshot(request.clone()).await

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use drumlin_proto::csi::v1::{ListSnapshotsRequest, Snapshot as Listed};
+use drumlin_proto::csi::v1::{ListSnapshotsRequest, Snapshot as Listed, VolumeGroupSnapshot};
 use drumlin_tests::{
     agent::eventually,
     requests::{create_group, delete_group, delete_group_snapshot},
@@ -351,8 +351,12 @@ async fn one_that_is_lost_is_told_and_never_taken_again_by_itself() {
     let mut host = Host::with_a_group().await;
     host.write("s.yaml", &[snapshot("s")]);
     host.has_one_snapshot_of_both().await;
-    let status = &host.object("GroupSnapshot", "s")["status"];
-    let request = delete_group_snapshot(status["groupSnapshotHandle"].as_str().unwrap());
+    let snapshots = host.snapshots().await;
+    let request = delete_group_snapshot(&VolumeGroupSnapshot {
+        group_snapshot_id: snapshots[0].group_snapshot_id.clone(),
+        snapshots,
+        ..VolumeGroupSnapshot::default()
+    });
     let mut client = host.agent.group_controller();
     ok(client.delete_volume_group_snapshot(request).await);
     host.restart(None).await;

@@ -16,14 +16,14 @@ use drumlin_proto::{
 use drumlin_tests::{
     agent::{Agent, PATIENCE, is_over_lvm, snapshots_bind_their_volume},
     requests::{
-        MIB, create, delete, expand, from_snapshot, mounted, publish, raw, snapshot, stage,
-        unpublish,
+        MIB, create, delete, delete_group_snapshot, expand, from_snapshot, mounted, publish, raw,
+        snapshot, stage, unpublish,
     },
 };
 use tonic::{Code, Status};
 
 use crate::{
-    group_snapshots::{forget, take, together, with_reflinks},
+    group_snapshots::{take, together, with_reflinks},
     helpers::{bytes_of, get, mount, ok, paths, put, refused, unmount, volume},
 };
 
@@ -181,8 +181,12 @@ async fn all_volumes_get_their_bytes_back_and_what_they_held_is_kept() {
     pair.ask("again", &one).await.unwrap().unwrap();
     assert_eq!(pair.read().await, ["one", "one"]);
     let mut groups = pair.agent.group_controller();
-    ok(groups.delete_volume_group_snapshot(forget(&kept)).await);
-    ok(groups.delete_volume_group_snapshot(forget(&one)).await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&kept))
+        .await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&one))
+        .await);
     assert_eq!(pair.snapshots().await, 2);
     assert_eq!(pair.read().await, ["one", "one"]);
 }
@@ -254,14 +258,18 @@ async fn a_name_is_that_of_one_rollback() {
     let taken = groups.create_volume_group_snapshot(request).await;
     refused(taken, Code::AlreadyExists);
     // Another group snapshot under the same name has nothing to do with it.
-    ok(groups.delete_volume_group_snapshot(forget(&one)).await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&one))
+        .await);
     pair.write("two").await;
     let two = take(&pair.agent, "one", &pair.ids()).await;
     pair.write("six").await;
     let status = pair.ask("back", &two).await.unwrap_err();
     assert_eq!(status.code(), Code::AlreadyExists, "{status}");
     assert_eq!(pair.read().await, ["six", "six"]);
-    ok(groups.delete_volume_group_snapshot(forget(&kept)).await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&kept))
+        .await);
     pair.ask("back", &two).await.unwrap().unwrap();
     assert_eq!(pair.read().await, ["two", "two"]);
 }
@@ -334,7 +342,9 @@ async fn what_cannot_be_is_refused_by_name_and_nothing_is_changed() {
     assert_eq!(pair.read().await, ["two", "two"]);
     assert_eq!(pair.snapshots().await, 3);
     let mut groups = pair.agent.group_controller();
-    ok(groups.delete_volume_group_snapshot(forget(&other)).await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&other))
+        .await);
     if snapshots_bind_their_volume() {
         return;
     }

@@ -12,14 +12,14 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Options, PATIENCE, Volumes, is_over_lvm},
-    requests::{delete, mounted, snapshot, stage},
+    requests::{delete, delete_group_snapshot, mounted, snapshot, stage},
     sources,
     state::State,
 };
 use tonic::{Code, Status};
 
 use crate::{
-    group_snapshots::{forget, take},
+    group_snapshots::take,
     helpers::{bytes_of, mount, ok, paths, refused, unbind_all, unmount, volume},
     rollback::{Pair, ask, request},
 };
@@ -92,7 +92,9 @@ async fn killed_at_each_step_it_is_all_or_nothing_and_the_repeat_ends_it() {
                 assert_eq!(pair.snapshots().await, 6, "{point}");
                 let kept = pair.ask("back", &one).await.unwrap().unwrap();
                 let mut groups = pair.agent.group_controller();
-                ok(groups.delete_volume_group_snapshot(forget(&kept)).await);
+                ok(groups
+                    .delete_volume_group_snapshot(delete_group_snapshot(&kept))
+                    .await);
             } else {
                 // It ends by itself.
                 let words = patiently(async || pair.try_read().await).await;
@@ -236,7 +238,9 @@ async fn until_it_has_ended_nobody_uses_its_volumes() {
         assert!(condition.abnormal, "{condition:?}");
     }
     let mut groups = pair.agent.group_controller();
-    let deleted = groups.delete_volume_group_snapshot(forget(&one)).await;
+    let deleted = groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&one))
+        .await;
     refused(deleted, Code::Aborted);
     hindrance.go();
     patiently(async || pair.ask("back", &one).await).await;

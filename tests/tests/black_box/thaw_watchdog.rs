@@ -8,6 +8,7 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, Volumes, is_over_lvm},
     programs::programs_of,
+    requests::delete_group_snapshot,
     sequence::{Writer, disk_takes},
     state::{State, assert_pool_is_known},
 };
@@ -19,7 +20,7 @@ use tonic::{Code, Status};
 
 use crate::{
     group_consistency::Load,
-    group_snapshots::{forget, take, together},
+    group_snapshots::{take, together},
     helpers::{ok, refused},
     interruption::{seed, times},
 };
@@ -160,7 +161,9 @@ async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
         restart(&mut load).await;
         let taken = the_repeat_is_whole(&load).await;
         let mut groups = load.agent.group_controller();
-        ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+        ok(groups
+            .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+            .await);
         load.end().await;
     }
 }
@@ -273,7 +276,9 @@ async fn killed_at_random(mut load: Load, times: usize, victims: Victims) {
     let taken = take(&load.agent, "first", &load.ids()).await;
     let length = begun.elapsed();
     let mut groups = load.agent.group_controller();
-    ok(groups.delete_volume_group_snapshot(forget(&taken)).await);
+    ok(groups
+        .delete_volume_group_snapshot(delete_group_snapshot(&taken))
+        .await);
     let (mut random, mut kills) = (seed(), 0);
     for round in 0..times {
         random ^= random << 13;
@@ -312,7 +317,7 @@ async fn killed_at_random(mut load: Load, times: usize, victims: Victims) {
         load.judge_taken(&taken)
             .unwrap_or_else(|wrong| panic!("{wrong}: {why}"));
         all_go_on(&load);
-        let request = forget(&taken);
+        let request = delete_group_snapshot(&taken);
         insist(&mut load, async |agent: &Agent| {
             agent
                 .group_controller()

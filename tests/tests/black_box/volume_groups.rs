@@ -1,5 +1,7 @@
 //! `volumegroup.Controller`: every MUST of its texts, and what its two known callers send.
 
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
+
 use drumlin_proto::{
     csi::v1::{CreateVolumeRequest, volume_content_source::Type},
     volumegroup::{
@@ -11,7 +13,7 @@ use drumlin_tests::{
     agent::{Agent, Options, is_over_lvm},
     requests::{
         MIB, create, create_group, delete, delete_group, from_snapshot, from_volume, mounted, raw,
-        set_members, snapshot,
+        set_members, snapshot, unpublish, unstage,
     },
     storage::Scratch,
 };
@@ -300,7 +302,7 @@ async fn what_does_not_exist_is_not_found_and_one_in_another_group_is_refused() 
         .groups()
         .modify_volume_group_membership(modify(&second, &[b, there]))
         .await;
-    let message = refused(answer, Code::FailedPrecondition);
+    let message = refused(answer, Code::InvalidArgument);
     assert!(message.contains("node-b"), "{message}");
     assert_eq!(ids(&get(&agent, &first.volume_group_id).await), [a]);
     assert_eq!(listed(&agent).await.len(), 2);
@@ -364,6 +366,35 @@ async fn members_go_with_their_group_where_that_is_asked_for_and_all_of_them_may
     assert!(message.contains("mounted on"), "{message}");
     assert_eq!(get(&agent, &made.volume_group_id).await, made);
     unmount(&agent, &used, &places).await;
+    // A member whose device a program has open is seen before the first one is deleted, whichever comes first.
+    for id in [&a, &used] {
+        let (staging, target) = mount(&agent, "open", id, &raw()).await;
+        let device = fs::metadata(&target).unwrap().rdev();
+        let device = format!(
+            "/sys/dev/block/{}:{}",
+            nix::sys::stat::major(device),
+            nix::sys::stat::minor(device)
+        );
+        let name = fs::canonicalize(device).unwrap();
+        let device = Path::new("/dev").join(name.file_name().unwrap());
+        ok(agent
+            .node()
+            .node_unpublish_volume(unpublish(id, &target))
+            .await);
+        let open = fs::File::open(device).unwrap();
+        let answer = agent
+            .groups()
+            .delete_volume_group(delete_group(&made.volume_group_id))
+            .await;
+        let message = refused(answer, Code::FailedPrecondition);
+        assert!(message.contains("in use"), "{message}");
+        assert_eq!(get(&agent, &made.volume_group_id).await, made);
+        drop(open);
+        ok(agent
+            .node()
+            .node_unstage_volume(unstage(id, &staging))
+            .await);
+    }
     ok(agent
         .groups()
         .delete_volume_group(delete_group(&made.volume_group_id))
@@ -495,7 +526,7 @@ async fn a_group_holds_volumes_of_several_classes() {
     assert_eq!(ids(&ok(changed).volume_group.unwrap()), members);
     // A volume that somebody took away from below is told as one without a size, and the rest goes on.
     let key = members[0].rsplit('/').next().unwrap();
-    std::fs::remove_dir_all(agent.path("a/volumes").join(key)).unwrap();
+    fs::remove_dir_all(agent.path("a/volumes").join(key)).unwrap();
     let now = get(&agent, &made.volume_group_id).await;
     let lost = now
         .volumes

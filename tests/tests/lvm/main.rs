@@ -62,6 +62,8 @@ mod mirror_legs;
 mod monitoring;
 #[path = "../black_box/node.rs"]
 mod node;
+#[path = "../black_box/node_arguments.rs"]
+mod node_arguments;
 #[path = "../black_box/node_rename.rs"]
 mod node_rename;
 mod placement;

@@ -100,6 +100,12 @@ pub trait Backend: Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
     /// Sets and removes labels, in one durable step.
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>>;
 
+    /// Refuses an image that [`Backend::delete`] would refuse now; changes nothing.
+    ///
+    /// # Errors
+    /// `InUse` when its device is mounted or open, or when it is being copied.
+    async fn check_deletable(&self, id: ImageId) -> Result<()>;
+
     /// Deletes an image and its device; one that does not exist is `Already`.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! Lookup: from the id of a caller to its image.
 
-use super::{Class, Operations};
+use super::{Class, Operations, labels::Read};
 use crate::{
     Error, Kind, Result,
     backend::{Health, Image},
-    types::{Handle, ImageId, ImageKind, Reference},
+    types::{Capability, Handle, ImageId, ImageKind, Reference},
 };
 
 /// An existing image with its location.
@@ -120,6 +120,20 @@ impl LocatedImage {
             Kind::Precondition,
             format!("{kind} {} is damaged: {why}", self.handle),
         )
+    }
+
+    /// Refuses capabilities that this volume does not support.
+    ///
+    /// # Errors
+    /// [`Kind::Unsupported`] with the reason.
+    pub(crate) fn supports(&self, capabilities: &[Capability]) -> Result<()> {
+        match self.image.lacks(capabilities) {
+            None => Ok(()),
+            Some(why) => Err(Error::unsupported(format!(
+                "volume {} does not support the capability: {why}",
+                self.handle
+            ))),
+        }
     }
 
     /// The image, if its record can be read.

@@ -7,13 +7,14 @@ use std::{
 
 use super::{
     Class, Classes,
+    controller::known_images::KnownImages,
     locks::{LockMode, Locks},
     recovery::RecoveryTime,
     tasks::Tasks,
 };
 use crate::{
     host::lock,
-    types::{ClassName, ImageId, NodeName},
+    types::{ClassName, ImageId, ImageKind, NodeName},
 };
 
 /// Settings of the agent.
@@ -47,6 +48,7 @@ pub struct Operations {
     pub(crate) settings: Settings,
     pub(crate) classes: Classes,
     pub(crate) changes: Tasks,
+    pub(crate) known: KnownImages,
     /// The volumes whose stats are being read.
     pub(crate) measuring: Locks,
     pub(crate) publishing: tokio::sync::Mutex<()>,
@@ -65,6 +67,7 @@ impl Operations {
             settings,
             changes: Tasks::new(classes.iter().cloned().collect()),
             classes,
+            known: KnownImages::default(),
             measuring: Locks::default(),
             publishing: tokio::sync::Mutex::default(),
             grouping: tokio::sync::Mutex::default(),
@@ -98,6 +101,10 @@ impl Operations {
 
     async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
         class.backend.recover().await?;
+        for kind in ImageKind::ALL {
+            let images = class.backend.list(kind).await?;
+            self.known.replace(class, kind, &images);
+        }
         self.end_deletions(class).await
     }
 

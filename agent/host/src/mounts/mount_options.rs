@@ -1,5 +1,7 @@
 //! Mount flags of a request, checked against an allowlist.
 
+use std::collections::BTreeMap;
+
 use nix::mount::MsFlags;
 
 use crate::{Access, FileSystem, Mount};
@@ -173,7 +175,26 @@ impl Restrictions {
         asked.map(|(name, _, attribute)| (name, attribute))
     }
 
-    /// Returns true if a mount has all of them; additional restrictions are harmless.
+    /// The restrictions of a mount.
+    pub fn at(mount: &Mount) -> Self {
+        let has = RESTRICTIONS
+            .into_iter()
+            .filter(|(name, ..)| mount.has_option(name));
+        Self(has.fold(MsFlags::empty(), |all, (_, flag, _)| all.union(flag)))
+    }
+
+    /// These and others.
+    #[must_use]
+    pub fn and(self, others: Self) -> Self {
+        Self(self.0.union(others.0))
+    }
+
+    /// Returns true if a mount has these and no other restrictions.
+    pub fn are_those_of(self, mount: &Mount) -> bool {
+        self.attributes() == Self::at(mount).attributes()
+    }
+
+    /// Returns true if a mount has all of them, and perhaps others.
     pub fn hold_at(self, mount: &Mount) -> bool {
         self.each().all(|(name, _)| mount.has_option(name))
     }
@@ -187,6 +208,7 @@ impl Restrictions {
 /// Checked options of one mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountOptions {
+    kind: FileSystem,
     flags: MsFlags,
     data: Vec<String>,
 }
@@ -200,6 +222,7 @@ impl MountOptions {
             FileSystem::Ext4 | FileSystem::Btrfs => Vec::new(),
         };
         Self {
+            kind,
             flags: MsFlags::empty(),
             data,
         }
@@ -212,7 +235,7 @@ impl MountOptions {
     pub fn parse(kind: FileSystem, flags: &[impl AsRef<str>]) -> Result<Self> {
         let mut options = Self::new(kind);
         for option in flags.iter().flat_map(|flags| flags.as_ref().split(',')) {
-            options.add(kind, option.trim())?;
+            options.add(option.trim())?;
         }
         Ok(options)
     }
@@ -239,6 +262,33 @@ impl MountOptions {
         Restrictions(self.flags)
     }
 
+    /// Returns true if no option was requested but the access mode.
+    pub fn are_defaults(&self) -> bool {
+        self.of_mount().is_empty() && self.of_file_system().is_empty()
+    }
+
+    /// The requested options of the file system, separated by commas, in one order; of options that undo each other
+    /// the last.
+    pub fn of_file_system(&self) -> String {
+        let built_in = Self::new(self.kind).data;
+        let requested = self.data.iter().filter(|option| !built_in.contains(option));
+        let by_name: BTreeMap<&str, &str> = requested
+            .map(|option| {
+                let name = option.split('=').next().unwrap_or(option);
+                (name.strip_prefix("no").unwrap_or(name), option.as_str())
+            })
+            .collect();
+        by_name.into_values().collect::<Vec<_>>().join(",")
+    }
+
+    /// The requested flags of the mount but the access mode, separated by commas, in one order.
+    pub fn of_mount(&self) -> String {
+        let set = FLAGS.iter().filter(|(_, set, _)| {
+            !set.is_empty() && *set != MsFlags::MS_RDONLY && self.flags.contains(*set)
+        });
+        set.map(|(name, ..)| *name).collect::<Vec<_>>().join(",")
+    }
+
     /// The flags for mount(2).
     pub(crate) fn flags(&self) -> MsFlags {
         self.flags
@@ -254,7 +304,8 @@ impl MountOptions {
         self.data.clone()
     }
 
-    fn add(&mut self, kind: FileSystem, option: &str) -> Result<()> {
+    fn add(&mut self, option: &str) -> Result<()> {
+        let kind = self.kind;
         if option.is_empty() {
             return Ok(());
         }
@@ -288,9 +339,9 @@ impl MountOptions {
                 wanted.demand()
             )));
         }
-        if !self.data.iter().any(|known| known == option) {
-            self.data.push(option.to_owned());
-        }
+        // The last of several counts.
+        self.data.retain(|known| known != option);
+        self.data.push(option.to_owned());
         Ok(())
     }
 }

@@ -72,7 +72,7 @@ impl v0::controller_server::Controller for Front {
                 )?,
                 access: common::access(request.readonly),
             };
-            let publish_info = csi_pre_v1::publish_controller(&self.operations, request).await?;
+            let publish_info = self.operations.publish_controller(request).await?;
             Ok(v0::ControllerPublishVolumeResponse { publish_info })
         })
         .await
@@ -100,14 +100,15 @@ impl v0::controller_server::Controller for Front {
         let id = request.volume_id.clone();
         answer("csi.v0.Controller/ValidateVolumeCapabilities", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
-            let capabilities = csi_pre_v1::capabilities(&request.volume_capabilities)?;
+            let wanted = csi_pre_v1::validation(
+                volume,
+                &request.volume_capabilities,
+                &request.volume_attributes,
+            )?;
             let node = &self.operations.settings().node;
             let mut believed = request.accessible_topology.into_iter();
             let is_there = believed.all(|one| Topology(one.segments).includes(node));
-            let problem = self
-                .operations
-                .validate_capabilities(&volume, &capabilities)
-                .await?;
+            let problem = self.operations.validate_volume(&wanted).await?;
             let elsewhere =
                 || format!("accessible_topology: the volume is accessible on node {node} only");
             let message = problem.or_else(|| (!is_there).then(elsewhere));
@@ -189,7 +190,7 @@ impl v0::controller_server::Controller for Front {
             };
             let snapshot = self.operations.create_snapshot(request).await?;
             Ok(v0::CreateSnapshotResponse {
-                snapshot: Some(convert::snapshot(&snapshot)?),
+                snapshot: Some(convert::created_snapshot(&snapshot)?),
             })
         })
         .await

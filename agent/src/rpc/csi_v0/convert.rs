@@ -1,7 +1,7 @@
 //! Converts requests to validated values, and results to messages.
 
 use drumlin_core::{
-    Error, Result,
+    Error, Kind, Result,
     ops::{Snapshot, Source, Volume},
     types::Reference,
 };
@@ -48,6 +48,23 @@ pub(super) fn volume(volume: &Volume) -> Result<v0::Volume> {
             .map(same)
             .collect::<Result<_>>()?,
     })
+}
+
+/// Converts the snapshot that a create call asks for, which must be ready.
+///
+/// # Errors
+/// `Precondition` if it exists and is damaged.
+pub(super) fn created_snapshot(found: &Snapshot) -> Result<v0::Snapshot> {
+    match &found.damage {
+        None => snapshot(found),
+        Some(why) => Err(Error::new(
+            Kind::Precondition,
+            format!(
+                "snapshot {} exists and is damaged: {why}; delete it",
+                found.handle
+            ),
+        )),
+    }
 }
 
 /// Converts a snapshot to its message.

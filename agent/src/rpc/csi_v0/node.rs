@@ -1,6 +1,7 @@
 //! `csi.v0.Node`: stage and publish volumes on this node.
 
 use drumlin_core::{
+    Error,
     ops::{PublishVolume, StageVolume, TargetCleanup},
     types::{AbsolutePath, Reference, Topology},
 };
@@ -19,13 +20,17 @@ impl v0::node_server::Node for Front {
         let request = request.into_inner();
         let id = request.volume_id.clone();
         answer("csi.v0.Node/NodeStageVolume", id, async {
+            common::volume_context("volume_attributes", &request.volume_attributes)
+                .map_err(Error::exceeds_on_node)?;
             let request = StageVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 staging: AbsolutePath::parse("staging_target_path", &request.staging_target_path)?,
                 capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
-                )?,
+                )
+                .map_err(Error::exceeds_on_node)?,
+                publish_context: request.publish_info,
             };
             self.operations.stage_volume(request).await?;
             Ok(v0::NodeStageVolumeResponse {})
@@ -56,19 +61,22 @@ impl v0::node_server::Node for Front {
         let request = request.into_inner();
         let id = request.volume_id.clone();
         answer("csi.v0.Node/NodePublishVolume", id, async {
+            common::volume_context("volume_attributes", &request.volume_attributes)
+                .map_err(Error::exceeds_on_node)?;
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 target: AbsolutePath::parse("target_path", &request.target_path)?.into(),
                 capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
-                )?,
+                )
+                .map_err(Error::exceeds_on_node)?,
                 staging: common::optional_path(
                     "staging_target_path",
                     &request.staging_target_path,
                 )?,
                 access: common::access(request.readonly),
-                one_target: csi_pre_v1::ONE_TARGET,
+                publish_context: request.publish_info,
             };
             self.operations.publish_volume(request).await?;
             Ok(v0::NodePublishVolumeResponse {})

@@ -78,8 +78,7 @@ impl v0_1::controller_server::Controller for Front {
                 )?,
                 access: common::access(request.readonly),
             };
-            let publish_volume_info =
-                csi_pre_v1::publish_controller(&self.operations, request).await?;
+            let publish_volume_info = self.operations.publish_controller(request).await?;
             Ok(v0_1::ControllerPublishVolumeResponse {
                 publish_volume_info,
             })
@@ -111,11 +110,12 @@ impl v0_1::controller_server::Controller for Front {
         answer("csi.Controller/ValidateVolumeCapabilities", id, async {
             version::check(request.version.as_ref())?;
             let volume = Reference::parse("volume_id", id)?;
-            let capabilities = csi_pre_v1::capabilities(&request.volume_capabilities)?;
-            let problem = self
-                .operations
-                .validate_capabilities(&volume, &capabilities)
-                .await?;
+            let wanted = csi_pre_v1::validation(
+                volume,
+                &request.volume_capabilities,
+                &request.volume_attributes,
+            )?;
+            let problem = self.operations.validate_volume(&wanted).await?;
             Ok(v0_1::ValidateVolumeCapabilitiesResponse {
                 supported: problem.is_none(),
                 message: common::words(&problem.unwrap_or_default()),

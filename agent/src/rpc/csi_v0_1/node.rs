@@ -2,6 +2,7 @@
 //! unpublish undoes all of that.
 
 use drumlin_core::{
+    Error,
     ops::PublishVolume,
     types::{AbsolutePath, Reference},
 };
@@ -25,16 +26,19 @@ impl v0_1::node_server::Node for Front {
         let id = request.volume_id.clone();
         answer("csi.Node/NodePublishVolume", id, async {
             version::check(request.version.as_ref())?;
+            common::volume_context("volume_attributes", &request.volume_attributes)
+                .map_err(Error::exceeds_on_node)?;
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 target: AbsolutePath::parse("target_path", &request.target_path)?.into(),
                 capability: csi_pre_v1::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
-                )?,
+                )
+                .map_err(Error::exceeds_on_node)?,
                 staging: None,
                 access: common::access(request.readonly),
-                one_target: csi_pre_v1::ONE_TARGET,
+                publish_context: request.publish_volume_info,
             };
             self.operations.publish_directly(request).await?;
             Ok(v0_1::NodePublishVolumeResponse {})

@@ -2,7 +2,10 @@
 
 use drumlin_core::{
     Error, Result,
-    ops::{CapacityQuery, CreateSnapshot, CreateVolume, PublishController, SnapshotFilter, Volume},
+    ops::{
+        CapacityQuery, CreateSnapshot, CreateVolume, PublishController, SnapshotFilter,
+        ValidateVolume, Volume,
+    },
     types::{Name, Reference, Topology},
 };
 use drumlin_proto::csi::v1;
@@ -61,6 +64,7 @@ impl v1::controller_server::Controller for Front {
             if request.node_id.is_empty() {
                 return Err(Error::invalid("node_id is missing"));
             }
+            convert::volume_context("volume_context", &request.volume_context)?;
             let request = PublishController {
                 volume,
                 node: request.node_id,
@@ -100,21 +104,26 @@ impl v1::controller_server::Controller for Front {
         let id = request.volume_id.clone();
         answer("csi.v1.Controller/ValidateVolumeCapabilities", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
-            let capabilities = convert::capabilities(&request.volume_capabilities)?;
-            let problem = self
-                .operations
-                .validate_capabilities(&volume, &capabilities)
-                .await?;
+            let capabilities = convert::capabilities(&request.volume_capabilities);
+            let context = convert::volume_context("volume_context", &request.volume_context);
+            let wanted = ValidateVolume {
+                volume,
+                capabilities: convert::supported(context.and(capabilities))?,
+                parameters: request.parameters.clone(),
+                mutable: request.mutable_parameters.clone(),
+            };
+            let problem = self.operations.validate_volume(&wanted).await?;
             Ok(match problem {
                 Some(problem) => v1::ValidateVolumeCapabilitiesResponse {
                     confirmed: None,
                     message: convert::words(&problem),
                 },
                 None => v1::ValidateVolumeCapabilitiesResponse {
-                    // Omitted fields were not checked; their absence tells that to the caller.
                     confirmed: Some(Confirmed {
+                        volume_context: request.volume_context,
                         volume_capabilities: request.volume_capabilities,
-                        ..Confirmed::default()
+                        parameters: request.parameters,
+                        mutable_parameters: request.mutable_parameters,
                     }),
                     message: String::new(),
                 },
@@ -291,10 +300,7 @@ impl v1::controller_server::Controller for Front {
         answer("csi.v1.Controller/ControllerExpandVolume", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             let size = convert::size_range(request.capacity_range.as_ref())?;
-            let capability = match &request.volume_capability {
-                None => None,
-                given => Some(convert::capability("volume_capability", given.as_ref())?),
-            };
+            let capability = convert::optional_capability(request.volume_capability.as_ref())?;
             let (size, node_expansion_required) = self
                 .operations
                 .expand_volume(&volume, size, capability)

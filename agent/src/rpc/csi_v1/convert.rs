@@ -9,7 +9,7 @@ use drumlin_core::{
     host::Access,
     ops::{Condition, GroupSnapshot, PageRequest, Snapshot, Source, Target, Volume},
     types::{
-        AbsolutePath, AccessMode, AccessType, Capability, Reference, Requirement, RootPath,
+        AbsolutePath, AccessMode, AccessType, Capability, Map, Reference, Requirement, RootPath,
         SizeRange, Topology,
     },
 };
@@ -23,6 +23,8 @@ use drumlin_proto::{
 };
 use tonic::metadata::{Binary, MetadataValue};
 
+/// The prefix of our keys in the contexts of volumes.
+const OUR_KEYS: &str = "drumlin.dev/";
 /// Maximum number of entries of a list or map in a request; legitimate callers send fewer.
 const ENTRIES: usize = 1024;
 /// Maximum length of a flag or value, in bytes (CSI, "Size Limits": keys and values of a map together have 4 KiB).
@@ -54,14 +56,42 @@ pub(in crate::rpc) fn capability(
     })
 }
 
+/// Converts the capability received in `volume_capability`, if any.
+pub(super) fn optional_capability(
+    given: Option<&v1::VolumeCapability>,
+) -> Result<Option<Capability>> {
+    let given = given.map(|given| capability("volume_capability", Some(given)));
+    given.transpose()
+}
+
+/// Checks the context of a volume received in `field`. Ours have none, and orchestrators add keys of their own; a key
+/// of ours that no volume has is another driver's or another version's.
+pub(in crate::rpc) fn volume_context(field: &str, context: &Map) -> Result<()> {
+    let mut ours = context.keys().filter(|key| key.starts_with(OUR_KEYS));
+    match ours.find(|key| *key != MOUNT_ROOT) {
+        None => Ok(()),
+        Some(key) => Err(Error::unsupported(format!(
+            "{field}.{key} is not a key of the context of this volume"
+        ))),
+    }
+}
+
+/// Tells what is not supported from what is invalid: the reason, as text.
+pub(in crate::rpc) fn supported<T>(converted: Result<T>) -> Result<Result<T, String>> {
+    match converted {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if error.kind() == Kind::Unsupported => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
+    }
+}
+
 fn mount_type(field: &str, mount: &v1::volume_capability::MountVolume) -> Result<AccessType> {
-    let file_system =
-        match mount.fs_type.as_str() {
-            "" => None,
-            name => Some(name.parse().map_err(|error: Error| {
-                Error::invalid(format!("{field}.mount.fs_type: {error}"))
-            })?),
-        };
+    let file_system = match mount.fs_type.as_str() {
+        "" => None,
+        name => Some(name.parse().map_err(|error: Error| {
+            Error::unsupported(format!("{field}.mount.fs_type: {error}"))
+        })?),
+    };
     if mount.mount_flags.len() > ENTRIES
         || mount.mount_flags.iter().map(String::len).sum::<usize>() > TEXT_BYTES
     {
@@ -404,7 +434,13 @@ mod tests {
         ];
         for (request, message) in cases {
             let error = capability("c", request.as_ref()).unwrap_err();
-            assert_eq!(error.kind(), Kind::Invalid);
+            // An unknown file system is one that no volume supports.
+            let kind = if message.ends_with("fs_type") {
+                Kind::Unsupported
+            } else {
+                Kind::Invalid
+            };
+            assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().starts_with(message), "{error}");
         }
     }

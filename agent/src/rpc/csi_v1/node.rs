@@ -1,6 +1,7 @@
 //! `csi.v1.Node`: stage, publish, expand and measure volumes on this node.
 
 use drumlin_core::{
+    Error,
     ops::{PublishVolume, StageVolume, TargetCleanup, Usage},
     types::{AbsolutePath, Reference, Topology},
 };
@@ -22,13 +23,17 @@ impl v1::node_server::Node for Front {
         let request = request.into_inner();
         let id = request.volume_id.clone();
         answer("csi.v1.Node/NodeStageVolume", id, async {
+            convert::volume_context("volume_context", &request.volume_context)
+                .map_err(Error::exceeds_on_node)?;
             let request = StageVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 staging: AbsolutePath::parse("staging_target_path", &request.staging_target_path)?,
                 capability: convert::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
-                )?,
+                )
+                .map_err(Error::exceeds_on_node)?,
+                publish_context: request.publish_context,
             };
             self.operations.stage_volume(request).await?;
             Ok(v1::NodeStageVolumeResponse {})
@@ -58,6 +63,8 @@ impl v1::node_server::Node for Front {
         let request = request.into_inner();
         let id = request.volume_id.clone();
         answer("csi.v1.Node/NodePublishVolume", id, async {
+            convert::volume_context("volume_context", &request.volume_context)
+                .map_err(Error::exceeds_on_node)?;
             let request = PublishVolume {
                 volume: Reference::parse("volume_id", &request.volume_id)?,
                 target: convert::target(
@@ -67,13 +74,14 @@ impl v1::node_server::Node for Front {
                 capability: convert::capability(
                     "volume_capability",
                     request.volume_capability.as_ref(),
-                )?,
+                )
+                .map_err(Error::exceeds_on_node)?,
                 staging: convert::optional_path(
                     "staging_target_path",
                     &request.staging_target_path,
                 )?,
                 access: convert::access(request.readonly),
-                one_target: false,
+                publish_context: request.publish_context,
             };
             self.operations.publish_volume(request).await?;
             Ok(v1::NodePublishVolumeResponse {})
@@ -109,6 +117,7 @@ impl v1::node_server::Node for Front {
         answer("csi.v1.Node/NodeGetVolumeStats", id, async {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             given("volume_path", &request.volume_path)?;
+            convert::optional_path("staging_target_path", &request.staging_target_path)?;
             let stats = self.operations.stats(&volume, &request.volume_path).await?;
             let mut usage = vec![usage(&stats.bytes, Unit::Bytes)];
             usage.extend(
@@ -134,12 +143,11 @@ impl v1::node_server::Node for Front {
             let volume = Reference::parse("volume_id", &request.volume_id)?;
             given("volume_path", &request.volume_path)?;
             let size = convert::size_range(request.capacity_range.as_ref())?;
-            if let capability @ Some(_) = &request.volume_capability {
-                convert::capability("volume_capability", capability.as_ref())?;
-            }
+            let capability = convert::optional_capability(request.volume_capability.as_ref())?;
+            convert::optional_path("staging_target_path", &request.staging_target_path)?;
             let size = self
                 .operations
-                .expand_node(&volume, &request.volume_path, size)
+                .expand_node(&volume, &request.volume_path, size, capability)
                 .await?;
             Ok(v1::NodeExpandVolumeResponse {
                 capacity_bytes: size.to_wire(),
@@ -193,7 +201,7 @@ impl v1::node_server::Node for Front {
 /// A path that is validated only after the volume is known to exist.
 fn given(field: &str, path: &str) -> drumlin_core::Result<()> {
     if path.is_empty() {
-        return Err(drumlin_core::Error::invalid(format!("{field} is missing")));
+        return Err(Error::invalid(format!("{field} is missing")));
     }
     Ok(())
 }

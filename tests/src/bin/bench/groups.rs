@@ -80,7 +80,7 @@ async fn take(agent: &Agent, ids: &[String], number: usize) -> Duration {
     let (made, time) = timed(groups.create_volume_group_snapshot(request)).await;
     let made = made.unwrap().into_inner().group_snapshot.unwrap();
     assert_eq!(made.snapshots.len(), ids.len());
-    let request = delete_group_snapshot(&made.group_snapshot_id);
+    let request = delete_group_snapshot(&made);
     groups.delete_volume_group_snapshot(request).await.unwrap();
     time
 }

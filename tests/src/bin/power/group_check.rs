@@ -8,6 +8,7 @@ use std::{
 
 use drumlin_proto::csi::v1::{
     GetVolumeGroupSnapshotRequest, ListSnapshotsRequest, ListVolumesRequest, ProbeRequest,
+    VolumeGroupSnapshot,
 };
 use drumlin_tests::{
     agent::{Agent, eventually},
@@ -28,7 +29,7 @@ use crate::{
 /// A group snapshot that callers see: its id, and the id of each snapshot by that of its volume.
 #[derive(Debug)]
 struct Seen {
-    id: String,
+    found: VolumeGroupSnapshot,
     members: BTreeMap<String, String>,
 }
 
@@ -89,7 +90,7 @@ pub(crate) async fn run(file: &str) {
             asked.after = asked.after.or(Some([u64::MAX - 1; 2]));
             continue;
         }
-        let request = delete_group_snapshot(&seen.id);
+        let request = delete_group_snapshot(&seen.found);
         groups.delete_volume_group_snapshot(request).await.unwrap();
         record.asked.remove(&name);
     }
@@ -152,7 +153,7 @@ async fn seen(agent: &Agent) -> BTreeMap<String, Seen> {
         let found = found.into_inner().group_snapshot.unwrap();
         assert!(found.ready_to_use, "{name}");
         assert_eq!(found.snapshots.len(), MEMBERS.len(), "{name}");
-        all.insert(name.clone(), Seen { id, members });
+        all.insert(name.clone(), Seen { found, members });
     }
     all
 }

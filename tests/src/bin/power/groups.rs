@@ -167,13 +167,12 @@ pub(crate) async fn load(file: &str) {
             }
         };
         journal.note("taken", &format!("{name} {}", acknowledged()));
-        let id = taken.group_snapshot_id;
-        living.push((name, id));
+        living.push((name, taken));
         if living.len() > KEPT {
-            let (name, id) = living.remove(0);
+            let (name, taken) = living.remove(0);
             journal.note("forgetting", &name);
             groups
-                .delete_volume_group_snapshot(delete_group_snapshot(&id))
+                .delete_volume_group_snapshot(delete_group_snapshot(&taken))
                 .await
                 .unwrap();
             journal.note("forgotten", &name);

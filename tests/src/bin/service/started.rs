@@ -202,7 +202,7 @@ async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &st
         "{taken:?}"
     );
     writer.goes_on(20);
-    let request = delete_group_snapshot(&taken.group_snapshot_id);
+    let request = delete_group_snapshot(&taken);
     groups()
         .delete_volume_group_snapshot(request)
         .await

@@ -8,7 +8,7 @@ use crate::{
     backend::Change,
     fail,
     host::{
-        Access, DeviceNumber, MountTable,
+        Access, DeviceNumber, MountTable, holders,
         loop_device::{self, LoopDevice},
     },
     types::ImageId,
@@ -29,13 +29,34 @@ impl Inner {
         Ok(devices.into_iter().map(|device| device.path).collect())
     }
 
-    /// Detaches the loop devices over an image, and read-only loop devices over those.
-    pub(super) fn detach(&self, id: ImageId) -> Result<Change<()>> {
+    /// The loop devices over an image, and read-only loop devices over those, which come first.
+    fn all_devices(&self, id: ImageId) -> Result<Vec<LoopDevice>> {
         let mut devices = Vec::new();
         for device in loop_device::find(&self.layout.image(id))? {
             devices.extend(loop_device::find(&device.path)?);
             devices.push(device);
         }
+        Ok(devices)
+    }
+
+    /// Refuses an image whose devices [`Self::detach`] would refuse to detach.
+    pub(super) fn check_detachable(&self, id: ImageId) -> Result<()> {
+        let devices = self.all_devices(id)?;
+        let table = MountTable::read()?;
+        for device in &devices {
+            not_mounted(id, device, &table)?;
+            let users = holders::of_device(&device.path);
+            if !users.is_empty() {
+                let users = holders::users_of_device(&device.path);
+                return Err(holders::device_in_use(&device.path, &users));
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches the loop devices over an image, and read-only loop devices over those.
+    pub(super) fn detach(&self, id: ImageId) -> Result<Change<()>> {
+        let devices = self.all_devices(id)?;
         if devices.is_empty() {
             return Ok(Change::Already(()));
         }

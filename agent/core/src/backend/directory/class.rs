@@ -207,6 +207,10 @@ impl Backend for Directory {
         self.run(move |inner| inner.relabel(id, &change)).await
     }
 
+    async fn check_deletable(&self, id: ImageId) -> Result<()> {
+        self.run(move |inner| inner.check_detachable(id)).await
+    }
+
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.run(move |inner| {
             let deleted = inner.delete(id);

@@ -134,6 +134,17 @@ impl Backend for Lvm {
         ))
     }
 
+    async fn check_deletable(&self, id: ImageId) -> Result<()> {
+        self.ready().await?;
+        let now = self.group.now().await?;
+        let Some(found) = self.find(&now, id) else {
+            return Ok(());
+        };
+        check_no_merge(&now, found.volume)?;
+        self.check_idle(&now, found.volume).await?;
+        self.volume_type().check_removable(self, &now, &found)
+    }
+
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.ready().await?;
         if !id.kind.has_bytes() {

@@ -120,6 +120,19 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         lvm.discard(found.tags.id).await
     }
 
+    /// Refuses a volume that [`VolumeType::remove`] would refuse now.
+    ///
+    /// # Errors
+    /// `InUse` while it is being copied.
+    fn check_removable(
+        &self,
+        _lvm: &Lvm,
+        _now: &GroupMetadata,
+        _found: &OwnVolume<'_>,
+    ) -> Result<()> {
+        Ok(())
+    }
+
     /// Removes a complete volume or snapshot.
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()>;
 

@@ -37,8 +37,8 @@ impl Operations {
     /// Returns the publish context. Idempotent.
     ///
     /// # Errors
-    /// `NotFound` for the volume or node, `Conflict` if published with other arguments, `NoSpace` at the limit of the
-    /// node, `Busy`.
+    /// `NotFound` for the volume or node, `Conflict` if published with other arguments, `Unsupported`, `Precondition` if
+    /// it is published to another node or damaged, `NoSpace` at the limit of the node, `Busy`.
     pub async fn publish_controller(self: &Arc<Self>, request: PublishController) -> Result<Map> {
         crate::ops::volume::check_capabilities(
             "volume_capability",
@@ -54,27 +54,41 @@ impl Operations {
                 let found = place.find().await?;
                 let image = found.readable()?;
                 found.check_not_on_its_way()?;
+                let published = image.publication()?;
                 if request.node != this.settings.node.as_str() {
+                    if let Some(published) = published {
+                        return Err(Error::new(
+                            Kind::Precondition,
+                            format!(
+                                "volume {} is already published to node {}; unpublish it there first",
+                                found.handle, published.node
+                            ),
+                        ));
+                    }
                     return Err(Error::not_found(format!(
                         "node {:?} does not have the volume: volume {} is on node {}",
                         request.node, found.handle, this.settings.node
                     )));
                 }
                 let wanted = Publication::new(&this.settings.node, &request.capability, request.access);
-                if let Some(published) = image.publication()? {
-                    if published != wanted {
+                let lacks = image.lacks(std::slice::from_ref(&request.capability));
+                if let Some(published) = published {
+                    if published != wanted || lacks.is_some() {
                         return Err(Error::new(
                             Kind::Conflict,
                             format!(
-                                "volume {} is already published, {} and with access mode {}; unpublish it first",
+                                "volume {} is already published, {}, {} and with access mode {}; unpublish it first",
                                 found.handle,
                                 if published.read_only { "read-only" } else { "writable" },
+                                if published.block { "as a block device" } else { "mounted" },
                                 published.mode
                             ),
                         ));
                     }
-                    return Ok(context(&wanted));
+                    return Ok(wanted.context());
                 }
+                found.healthy()?;
+                found.supports(std::slice::from_ref(&request.capability))?;
                 // Two concurrent calls must not both take the last slot below the limit.
                 let _one_at_a_time = trace::waited(Wait::Lock, this.publishing.lock()).await;
                 this.check_limit().await?;
@@ -82,7 +96,7 @@ impl Operations {
                 found.class.backend.relabel(image.id, &change).await?;
                 fail::point("publish-controller.recorded");
                 tracing::info!(volume.id = %found.handle, node = %wanted.node, "volume published to node");
-                Ok(context(&wanted))
+                Ok(wanted.context())
             })
             .await
     }
@@ -141,12 +155,4 @@ impl Operations {
             })
             .await
     }
-}
-
-/// The publish context: informative only; the recorded publication is authoritative.
-fn context(publication: &Publication) -> Map {
-    Map::from([(
-        "drumlin.dev/readonly".to_owned(),
-        publication.read_only.to_string(),
-    )])
 }

@@ -53,6 +53,15 @@ impl LocatedImage {
         if but_class(&image.parameters()) != but_class(&request.parameters) {
             return differs("its parameters differ".to_owned());
         }
+        if image.mutable() != request.mutable {
+            return differs("its mutable_parameters differ".to_owned());
+        }
+        if !request.topology.is_met_by(&self.handle.node) {
+            return differs(format!(
+                "it is on node {}, which accessibility_requirements exclude",
+                self.handle.node
+            ));
+        }
         match image.lacks(&request.capabilities) {
             Some(what) => differs(what),
             None => Ok(()),

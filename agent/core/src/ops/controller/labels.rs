@@ -18,6 +18,8 @@ pub(crate) const NAME: &str = "name";
 pub(crate) const CREATED: &str = "created";
 /// The parameters of the create call, as JSON.
 pub(crate) const PARAMETERS: &str = "parameters";
+/// The mutable parameters of the create call, if there were any, as JSON: a later call may have changed the labels.
+pub(crate) const MUTABLE: &str = "mutable";
 /// The source of a copy: `volume:<handle>` or `snapshot:<handle>`.
 pub(crate) const SOURCE: &str = "source";
 /// The source volume of a snapshot.
@@ -29,6 +31,8 @@ pub(crate) const FILE_SYSTEM: &str = "fs";
 pub(crate) const FORMAT: &str = "format";
 /// `copied` on a copy whose file system still has the identity of its source.
 pub(crate) const IDENTITY: &str = "identity";
+/// How it was staged last, where the mount table does not show it; see `staging_record.rs`.
+pub(crate) const STAGED: &str = "staged";
 /// The controller publication, as JSON.
 pub(crate) const PUBLISHED: &str = "published";
 /// The volumes of a group: `<class>/<key>`, separated by `:`. Their node is that of the group.
@@ -50,6 +54,9 @@ pub(crate) const BEFORE: &str = "before";
 pub(crate) const PROTECTED: &str = "protected";
 /// Prefix of user-defined labels.
 pub(crate) const USER: &str = "label.";
+
+/// The key of the publish context for the access that the controller permits.
+const READ_ONLY: &str = "drumlin.dev/readonly";
 
 /// The labels that describe the contents of a volume; a snapshot inherits them.
 pub(crate) const OF_BYTES: [&str; 3] = [FILE_SYSTEM, FORMAT, IDENTITY];
@@ -74,6 +81,18 @@ impl Publication {
         }
     }
 
+    /// The publish context: informative, as this record is authoritative.
+    pub(crate) fn context(&self) -> Map {
+        Map::from([(READ_ONLY.to_owned(), self.read_only.to_string())])
+    }
+
+    /// Returns true unless a publish context is that of another publication.
+    pub(crate) fn is_told_by(&self, context: &Map) -> bool {
+        context
+            .get(READ_ONLY)
+            .is_none_or(|told| *told == self.read_only.to_string())
+    }
+
     /// Returns true if a node may use the volume with access mode `mode`.
     pub(crate) fn allows(&self, mode: AccessMode) -> bool {
         self.mode == mode.word()
@@ -94,6 +113,13 @@ pub(crate) trait Read {
     /// The parameters of the create call.
     fn parameters(&self) -> Map {
         self.label(PARAMETERS)
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
+    }
+
+    /// The mutable parameters of the create call.
+    fn mutable(&self) -> Map {
+        self.label(MUTABLE)
             .and_then(|text| serde_json::from_str(text).ok())
             .unwrap_or_default()
     }
@@ -217,11 +243,13 @@ mod tests {
                 NAME,
                 CREATED,
                 PARAMETERS,
+                MUTABLE,
                 SOURCE,
                 SNAPSHOT_OF,
                 FILE_SYSTEM,
                 FORMAT,
                 IDENTITY,
+                STAGED,
                 PUBLISHED,
                 MEMBERS,
                 GROUP,
@@ -237,11 +265,13 @@ mod tests {
                 "name",
                 "created",
                 "parameters",
+                "mutable",
                 "source",
                 "of",
                 "fs",
                 "format",
                 "identity",
+                "staged",
                 "published",
                 "members",
                 "group",

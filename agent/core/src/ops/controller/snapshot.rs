@@ -115,11 +115,14 @@ impl Operations {
 
     async fn make_snapshot(&self, id: ImageId, request: CreateSnapshot) -> Result<Snapshot> {
         // Idempotency: checked before the volume, which may have been deleted since the first call.
-        for class in self.classes.iter() {
-            let Ok(Some(image)) = class.backend.get(id).await else {
-                continue;
-            };
-            let found = self.found(class, image);
+        // First in the class of the volume: a class that was away may have a snapshot of the same name.
+        let own = request.of.handle().map(|handle| handle.class.clone());
+        let own = own.and_then(|own| self.classes.find(Some(&own)).ok());
+        let own = match own {
+            Some(own) => own,
+            None => self.classes.find(None)?,
+        };
+        if let Some(found) = self.named(own, id).await? {
             let of = found.readable()?.label(labels::SNAPSHOT_OF);
             let name = found.image.label(labels::NAME);
             if of != Some(&request.of.to_string()) || name != Some(request.name.as_str()) {
@@ -151,6 +154,7 @@ impl Operations {
             origin: Origin::CopyOf(image.id),
         };
         let made = volume.class.backend.create(&spec).await?.into_inner();
+        self.known.insert(&volume.class, id);
         fail::point("create-snapshot.made");
         let handle = self.handle_in(&volume.class, id);
         tracing::info!(snapshot.id = %handle, volume.id = %volume.handle, "snapshot created");
@@ -198,6 +202,7 @@ impl Operations {
                 this.check_in_no_group_snapshot(&found).await?;
                 found.check_unmounted().await?;
                 found.class.backend.delete(place.id).await?;
+                this.known.remove(&found.class, place.id);
                 tracing::info!(snapshot.id = %found.handle, "snapshot deleted");
                 Ok(())
             })

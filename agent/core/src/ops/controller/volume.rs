@@ -130,15 +130,6 @@ impl Operations {
         let class = self.class_of(&request)?;
         mutable_parameters::check(&request.mutable)?;
         check_capabilities("volume_capabilities", &request.capabilities)?;
-        if !request.topology.is_met_by(&self.settings().node) {
-            return Err(Error::new(
-                Kind::NoSpace,
-                format!(
-                    "accessibility_requirements exclude node {}",
-                    self.settings().node
-                ),
-            ));
-        }
         let id = volume_id(&request.name);
         let mut holds = vec![LockMode::Exclusive(id)];
         if let Some(source) = &request.source
@@ -180,6 +171,15 @@ impl Operations {
             found.answers(&request)?;
             return Ok(found.into());
         }
+        if !request.topology.is_met_by(&self.settings().node) {
+            return Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "accessibility_requirements exclude node {}",
+                    self.settings().node
+                ),
+            ));
+        }
         let handle = Handle {
             node: self.settings().node.clone(),
             class: class.name.clone(),
@@ -200,6 +200,7 @@ impl Operations {
             origin,
         };
         let image = class.backend.create(&spec).await?.into_inner();
+        self.known.insert(&class, id);
         fail::point("create-volume.made");
         if let Some(Source::Volume(_)) = &request.source {
             // The point in time is fixed: the source can be used again while the data is copied.
@@ -229,13 +230,21 @@ impl Operations {
         self.classes.find(name.as_ref()).cloned()
     }
 
-    /// The existing image with this key, in any class.
+    /// The existing image with this key, in any class that can be read.
     pub(crate) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<LocatedImage>> {
-        for class in self.classes.iter() {
+        // First in the class itself: a class that was away may have an image of the same name.
+        let others = self
+            .classes
+            .iter()
+            .filter(|class| class.name != wanted.name);
+        for class in std::iter::once(wanted).chain(others) {
             let image = match class.backend.get(id).await {
                 Ok(image) => image,
                 // An unavailable class must not block calls for this one.
-                Err(_) if class.name != wanted.name => None,
+                Err(error) if class.name != wanted.name => {
+                    self.known.check_unused(class, id, error)?;
+                    None
+                }
                 Err(error) => return Err(error),
             };
             if let Some(image) = image {
@@ -295,9 +304,21 @@ impl Operations {
                     Err(error) => return Err(error),
                 };
                 this.check_in_no_group(&found).await?;
-                found.delete_volume().await
+                this.delete_found_volume(&found).await
             })
             .await
+    }
+
+    /// Deletes a volume that is in no group, or whose group is deleted with it.
+    ///
+    /// # Errors
+    /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
+    pub(crate) async fn delete_found_volume(&self, found: &LocatedImage) -> Result<()> {
+        found.check_deletable()?;
+        found.class.backend.delete(found.image.id).await?;
+        self.known.remove(&found.class, found.image.id);
+        tracing::info!(volume.id = %found.handle, "volume deleted");
+        Ok(())
     }
 
     /// One volume.
@@ -324,6 +345,7 @@ impl Operations {
         let mut all = Vec::new();
         for class in self.classes.iter() {
             let images = class.backend.list(kind).await?;
+            self.known.replace(class, kind, &images);
             all.extend(images.into_iter().map(|image| LocatedImage {
                 handle: Handle {
                     node: self.settings().node.clone(),
@@ -340,7 +362,7 @@ impl Operations {
     /// Expands a volume. Returns its size, and true if the node must grow the file system.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound`, `OutOfRange`, `NoSpace`, `Busy`, `Precondition`.
+    /// `Invalid`, `Unsupported`, `NotFound`, `OutOfRange`, `NoSpace`, `Busy`, `Precondition`.
     pub async fn expand_volume(
         self: &Arc<Self>,
         reference: &Reference,
@@ -350,12 +372,16 @@ impl Operations {
         if size == SizeRange::default() {
             return Err(Error::invalid("capacity_range is missing"));
         }
+        if let Some(capability) = &capability {
+            check_capabilities("volume_capability", std::slice::from_ref(capability))?;
+        }
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
         let holds = vec![LockMode::Exclusive(place.id)];
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
                 let image = found.healthy()?;
+                found.supports(capability.as_slice())?;
                 let has_file_system = image.file_system().is_some()
                     && !capability.is_some_and(|capability| capability.is_block());
                 // A volume never shrinks: a limit below its current size is OUT_OF_RANGE.
@@ -395,23 +421,6 @@ impl Operations {
                 Ok(())
             })
             .await
-    }
-
-    /// Checks that a volume supports all these capabilities. Returns the reason if it does not.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    pub async fn validate_capabilities(
-        &self,
-        reference: &Reference,
-        capabilities: &[Capability],
-    ) -> Result<Option<String>> {
-        let found = self.find(ImageKind::Volume, reference).await;
-        let found = found.map_err(not_here)?;
-        if let Err(error) = check_capabilities("volume_capabilities", capabilities) {
-            return Ok(Some(error.to_string()));
-        }
-        Ok(found.image.lacks(capabilities))
     }
 }
 
@@ -453,17 +462,6 @@ impl LocatedImage {
             },
         }
     }
-
-    /// Deletes a volume that is in no group, or whose group is deleted with it.
-    ///
-    /// # Errors
-    /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
-    pub(crate) async fn delete_volume(&self) -> Result<()> {
-        self.check_deletable()?;
-        self.class.backend.delete(self.image.id).await?;
-        tracing::info!(volume.id = %self.handle, "volume deleted");
-        Ok(())
-    }
 }
 
 /// The image id of the volume with name `name`.
@@ -483,7 +481,7 @@ pub(crate) fn check_capabilities(field: &str, capabilities: &[Capability]) -> Re
     let mut file_system = None;
     for capability in capabilities {
         if capability.mode.is_multi_node() {
-            return Err(Error::invalid(format!(
+            return Err(Error::unsupported(format!(
                 "{field}: access mode {} needs several nodes, but a local volume is on one node only",
                 capability.mode.word()
             )));
@@ -538,6 +536,9 @@ async fn volume_labels(
         ),
     ]);
     labels.extend(mutable_parameters::change(&request.mutable).set);
+    if !request.mutable.is_empty() {
+        labels.insert(labels::MUTABLE.to_owned(), labels::json(&request.mutable)?);
+    }
     if let (Some(from), Some(image)) = (&request.source, source) {
         labels.insert(labels::SOURCE.to_owned(), from.to_label());
         inherit(&mut labels, request, image)?;

@@ -129,7 +129,7 @@ impl Operations {
         request: CreateGroupSnapshot,
     ) -> Result<GroupSnapshot> {
         parameters::check_foreign(&request.parameters)?;
-        let volumes = self.members_of(&request.of)?;
+        let volumes = self.members_of(&request.of, Kind::Precondition)?;
         let Some(first) = volumes.first() else {
             return Err(Error::invalid("source_volume_ids is missing"));
         };
@@ -246,6 +246,7 @@ impl Operations {
             origin: Origin::Blank,
         };
         let image = class.backend.create(&spec).await?.into_inner();
+        self.known.insert(&class, id);
         fail::point("create-group-snapshot.begun");
         let found = LocatedImage {
             handle: self.handle_in(&class, id),
@@ -388,6 +389,7 @@ impl Operations {
             fail::point("end-group-snapshot.member");
         }
         group.class.backend.delete(group.image.id).await?;
+        self.known.remove(&group.class, group.image.id);
         fail::point("end-group-snapshot.ended");
         Ok(())
     }
@@ -464,10 +466,14 @@ impl Operations {
 
     /// Refuses a list of members that differs from that of the group snapshot.
     fn check_members(&self, group: &LocatedImage, members: &[Reference]) -> Result<()> {
-        if members.is_empty() {
-            return Ok(());
-        }
         let mut own = self.member_handles(group);
+        if members.is_empty() && !own.is_empty() {
+            return Err(Error::invalid(format!(
+                "snapshot_ids is missing: group snapshot {} has {} members",
+                group.handle,
+                own.len()
+            )));
+        }
         own.sort_unstable();
         let mut given: Vec<Option<&Handle>> = members.iter().map(Reference::handle).collect();
         given.sort_unstable();

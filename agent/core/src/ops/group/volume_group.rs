@@ -125,14 +125,14 @@ impl Operations {
     /// Creates a group. Idempotent: an earlier group of this name is returned.
     ///
     /// # Errors
-    /// `Invalid`, `NotFound` (a member), `Conflict`, `Busy`, `NoSpace`, `Precondition` (a member is in another group or
-    /// on another node).
+    /// `Invalid` (also if a member is on another node), `NotFound` (a member), `Conflict`, `Busy`, `NoSpace`,
+    /// `Precondition` (a member is in another group).
     pub async fn create_volume_group(
         self: &Arc<Self>,
         request: CreateVolumeGroup,
     ) -> Result<VolumeGroup> {
         let named = parameters::class(&request.parameters)?;
-        let members = self.members_of(&request.members)?;
+        let members = self.members_of(&request.members, Kind::Invalid)?;
         // Without a class parameter the record is in the class of the first volume.
         let class = match (named, members.first()) {
             (None, Some(first)) => self.classes.find(Some(&first.class)),
@@ -199,6 +199,7 @@ impl Operations {
             origin: Origin::Blank,
         };
         let image = class.backend.create(&spec).await?.into_inner();
+        self.known.insert(&class, id);
         fail::point("create-group.made");
         let handle = self.handle_in(&class, id);
         tracing::info!(group.id = %handle, group.name = %request.name, members = members.len(), "group created");
@@ -213,8 +214,8 @@ impl Operations {
     /// Replaces the members of a group with these volumes.
     ///
     /// # Errors
-    /// `NotFound` (the group or a volume), `Invalid` if a volume is in another group, `NoSpace` if there are too many,
-    /// `Precondition` if one is on another node, `Busy`.
+    /// `NotFound` (the group or a volume), `Invalid` if a volume is in another group or on another node, `NoSpace` if
+    /// there are too many, `Busy`.
     pub async fn modify_group_members(
         self: &Arc<Self>,
         reference: &Reference,
@@ -224,7 +225,7 @@ impl Operations {
         parameters::class(parameters)?;
         let place = self.place(ImageKind::Group, reference).map_err(not_here)?;
         let found = place.find().await?;
-        let wanted = self.members_of(members)?;
+        let wanted = self.members_of(members, Kind::Invalid)?;
         found.readable()?;
         let before = found.members();
         if before == wanted {
@@ -301,6 +302,7 @@ impl Operations {
                 found.check_members_are(&before)?;
                 this.let_members_go(&found).await?;
                 found.class.backend.delete(found.image.id).await?;
+                this.known.remove(&found.class, found.image.id);
                 fail::point("delete-group.deleted");
                 tracing::info!(group.id = %found.handle, "group deleted");
                 Ok(())
@@ -339,15 +341,16 @@ impl Operations {
             })?;
         }
         let volumes = self.volumes_of(members.iter()).await?;
-        // All members are checked before the first one is deleted.
+        // All members are checked before the first one is deleted, under the locks of all.
         for found in volumes.0.values() {
             found.check_deletable()?;
             if found.healthy().is_ok() {
                 found.check_unmounted().await?;
+                found.class.backend.check_deletable(found.image.id).await?;
             }
         }
         for found in volumes.0.values() {
-            found.delete_volume().await?;
+            self.delete_found_volume(found).await?;
             fail::point("delete-group.member");
         }
         Ok(())
@@ -383,14 +386,19 @@ impl Operations {
         Ok(volumes.group(found))
     }
 
-    /// The members that a list of ids names, sorted and without duplicates.
-    pub(crate) fn members_of(&self, references: &[Reference]) -> Result<Vec<Member>> {
+    /// The members that a list of ids names, sorted and without duplicates. One that is on another node is an error of
+    /// kind `elsewhere`: the specifications have different codes for it.
+    pub(crate) fn members_of(
+        &self,
+        references: &[Reference],
+        elsewhere: Kind,
+    ) -> Result<Vec<Member>> {
         let mut members = Vec::with_capacity(references.len());
         for reference in references {
             let place = self.place(ImageKind::Volume, reference);
             let place = place.map_err(|error| match error.kind() {
                 Kind::WrongNode => Error::new(
-                    Kind::Precondition,
+                    elsewhere,
                     format!("{error}; all volumes of a group must be on one node"),
                 ),
                 _ => error,

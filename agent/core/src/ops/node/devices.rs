@@ -45,6 +45,12 @@ impl Devices {
         self.own.first().map(|(path, _)| path.as_path())
     }
 
+    /// Returns true if `path` leads to one of the devices.
+    pub(crate) fn includes(&self, path: &Path) -> bool {
+        DeviceNumber::of_block_device(path)
+            .is_ok_and(|number| self.own.iter().any(|(_, own)| *own == number))
+    }
+
     /// All mounts of the devices: file systems, and bind mounts of device nodes.
     pub(crate) fn mounts<'a>(&'a self, table: &'a MountTable) -> impl Iterator<Item = &'a Mount> {
         let own = self
@@ -114,18 +120,18 @@ impl Devices {
         ))
     }
 
-    /// The access of a mount: read-only if its device, the mount or the file system is.
+    /// The access for which it was mounted: read-only if its device or the mount is. A file system that became
+    /// read-only after an error is still published as requested.
     pub(crate) fn access_of(&self, mount: &Mount, table: &MountTable) -> Access {
         let by_device = self.read_only.iter().any(|(device, number)| {
             table
                 .of_block_device(&device.path, *number)
                 .any(|other| other.id == mount.id)
         });
-        if by_device || mount.read_only || mount.is_file_system_read_only() {
-            Access::ReadOnly
-        } else {
-            Access::ReadWrite
+        if by_device {
+            return Access::ReadOnly;
         }
+        mount.access()
     }
 
     /// Detaches read-only loop devices that no mount uses.

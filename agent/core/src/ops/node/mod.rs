@@ -6,5 +6,6 @@ pub(crate) mod node_publish;
 pub(crate) mod publish_unstaged;
 pub(crate) mod reclaim;
 pub(crate) mod stage;
+pub(crate) mod staging_record;
 pub(crate) mod stats;
 pub(crate) mod target_path;

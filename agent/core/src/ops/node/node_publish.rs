@@ -13,14 +13,16 @@ use crate::ops::{
     locks::LockMode,
     lookup::{LocatedImage, not_here},
     stage::gone,
+    staging_record::StagingRecord,
     target_path::{self, Target, TargetCleanup},
     volume::check_capabilities,
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::{Access, MountTable, Restrictions, loop_device},
+    host::{Access, FileSystem, MountOptions, MountTable, Restrictions, loop_device},
     types::{
-        AbsolutePath, AccessMode, AccessType, Capability, ImageKind, Reference, Size, SizeRange,
+        AbsolutePath, AccessMode, AccessType, Capability, ImageKind, Map, Reference, Size,
+        SizeRange,
     },
 };
 
@@ -37,8 +39,8 @@ pub struct PublishVolume {
     pub capability: Capability,
     /// The access at the target.
     pub access: Access,
-    /// True if a single-node volume can have only one target at a time, whatever its access mode.
-    pub one_target: bool,
+    /// What the controller returned when it published the volume, as known to the caller; may be empty.
+    pub publish_context: Map,
 }
 
 /// States whether a volume is staged before it is published.
@@ -58,6 +60,14 @@ impl PublishVolume {
                 Access::ReadOnly
             }
             _ => self.access,
+        }
+    }
+
+    /// The mount options, as those of a file system of this kind; none if they do not fit it.
+    pub(crate) fn options(&self, kind: FileSystem) -> Option<MountOptions> {
+        match &self.capability.access_type {
+            AccessType::Mount { flags, .. } => MountOptions::parse(kind, flags).ok(),
+            AccessType::Block => None,
         }
     }
 
@@ -86,6 +96,15 @@ impl Operations {
         request: PublishVolume,
         staging: Staging,
     ) -> Result<()> {
+        let published = self.publish_as_permitted(request, staging).await;
+        published.map_err(Error::exceeds_on_node)
+    }
+
+    async fn publish_as_permitted(
+        self: &Arc<Self>,
+        request: PublishVolume,
+        staging: Staging,
+    ) -> Result<()> {
         check_capabilities(
             "volume_capability",
             std::slice::from_ref(&request.capability),
@@ -99,7 +118,12 @@ impl Operations {
             .run(holds, async move {
                 let found = place.find().await?;
                 found.healthy()?;
-                let access = this.permitted(&found, &request.capability, request.wanted())?;
+                let access = this.permitted(
+                    &found,
+                    &request.capability,
+                    request.wanted(),
+                    &request.publish_context,
+                )?;
                 match staging {
                     Staging::Before => found.publish(&request, access).await,
                     Staging::Never => found.publish_directly(&request, access).await,
@@ -149,13 +173,17 @@ impl Operations {
     /// because a cluster-wide resizer does not call the controller of this node. Returns the size of the device.
     ///
     /// # Errors
-    /// `NotFound` for the volume, or if it is not at `path`; `OutOfRange`, `NoSpace`, `Busy`.
+    /// `NotFound` for the volume, or if it is not at `path`; `Unsupported`, `OutOfRange`, `NoSpace`, `Busy`.
     pub async fn expand_node(
         self: &Arc<Self>,
         volume: &Reference,
         path: &str,
         size: SizeRange,
+        capability: Option<Capability>,
     ) -> Result<Size> {
+        if let Some(capability) = &capability {
+            check_capabilities("volume_capability", std::slice::from_ref(capability))?;
+        }
         let place = self.place(ImageKind::Volume, volume).map_err(not_here)?;
         let holds = vec![LockMode::Exclusive(place.id)];
         let path = path.to_owned();
@@ -163,13 +191,15 @@ impl Operations {
             .run(holds, async move {
                 let found = place.find().await?;
                 let size_now = found.healthy()?.size;
+                found.supports(capability.as_slice())?;
                 let path = found.shown_at(&path).await?;
-                let wanted = if size.required().is_some_and(|required| required > size_now) {
-                    let rules = found.class.backend.features().await?.sizes;
-                    size.choose(&rules, Some(size_now))?
-                } else {
+                let wanted = if size == SizeRange::default() {
                     // Completes an expansion that was interrupted before the devices were resized.
                     size_now
+                } else {
+                    // A volume never shrinks: a limit below its current size is OUT_OF_RANGE.
+                    let rules = found.class.backend.features().await?.sizes;
+                    size.choose(&rules, Some(size_now))?
                 };
                 let grown = found.class.backend.grow(found.image.id, wanted).await?;
                 found.follow_device(&path).await?;
@@ -206,10 +236,12 @@ impl LocatedImage {
             ))
         };
         let path = AbsolutePath::parse("volume_path", path).map_err(|_| missing())?;
+        let is_staged_raw =
+            || devices.first().is_some() && StagingRecord::of(&self.image).is_raw_at(&path);
         match devices.at(table, &path) {
             PathState::Ours(_) => Ok(path.to_path_buf()),
-            // A raw volume has no mount at its staging path.
-            PathState::Nothing if devices.first().is_some() && self.image_is_raw() => {
+            // A raw volume has no mount at its staging path; a caller may also name its device.
+            PathState::Nothing if is_staged_raw() || devices.includes(&path) => {
                 Ok(path.to_path_buf())
             }
             _ => Err(missing()),
@@ -230,12 +262,13 @@ impl LocatedImage {
     ) -> Result<Option<(PathBuf, Option<PathBuf>)>> {
         // The target is checked first: a publication with other arguments is a conflict regardless of staging.
         let is_published = self.is_published(request, access, seen)?;
-        let (source, staging) = self.staged(request, seen)?;
         if is_published {
+            self.staged(request, seen)?;
             return Ok(None);
         }
-        let is_for_one = request.capability.mode == AccessMode::SingleNodeSingleWriter;
-        if is_for_one || request.one_target {
+        let (source, staging) = self.staged_as_wanted(request, access, seen)?;
+        // The other single-node modes permit one target (CSI, "NodePublishVolume", second table).
+        if request.capability.mode != AccessMode::SingleNodeMultiWriter {
             self.check_nowhere_else(seen, staging.as_deref())?;
         }
         Ok(Some((source, staging)))
@@ -280,18 +313,21 @@ impl LocatedImage {
         };
         let is_block = mount.fs_type == "devtmpfs";
         let wanted = request.capability.file_system();
+        // A bind mount has the restrictions of the staging mount, too.
+        let staged = request.staging.as_ref();
+        let staged = staged.and_then(|staging| match devices.at(table, staging) {
+            PathState::Ours(staged) => Some(Restrictions::at(&staged)),
+            _ => None,
+        });
+        let restrictions = request
+            .restrictions()
+            .and(staged.unwrap_or(Restrictions::NONE));
         if is_block != request.capability.is_block()
             || wanted.is_some_and(|wanted| wanted.name() != mount.fs_type)
             || devices.access_of(&mount, table) != access
-            || !request.restrictions().hold_at(&mount)
+            || !is_block && !restrictions.are_those_of(&mount)
         {
-            return Err(Error::new(
-                Kind::Conflict,
-                format!(
-                    "volume {} is already published at target_path {} with other arguments; unpublish it first",
-                    self.handle, request.target.path
-                ),
-            ));
+            return Err(published_otherwise(self, &request.target.path));
         }
         Ok(true)
     }
@@ -317,6 +353,58 @@ impl LocatedImage {
                 other.target.display()
             ),
         ))
+    }
+
+    /// The same as [`Self::staged`]; refuses a file system that does not suit the request.
+    ///
+    /// # Errors
+    /// `Precondition`, also if it is staged with another file system, read-only, or without the requested options.
+    fn staged_as_wanted(
+        &self,
+        request: &PublishVolume,
+        access: Access,
+        seen: (&Devices, &MountTable),
+    ) -> Result<(PathBuf, Option<PathBuf>)> {
+        let staged = self.staged(request, seen)?;
+        let mount = staged.1.as_deref().and_then(|staging| seen.1.at(staging));
+        let Some(mount) = mount else {
+            return Ok(staged);
+        };
+        let refused = |why: String| {
+            Err(Error::new(
+                Kind::Precondition,
+                format!("volume {} {why}", self.handle),
+            ))
+        };
+        if let Some(wanted) = request.capability.file_system()
+            && wanted.name() != mount.fs_type
+        {
+            return refused(format!(
+                "is staged with file system {}, not {wanted}",
+                mount.fs_type
+            ));
+        }
+        if access == Access::ReadWrite && mount.read_only {
+            return refused(
+                "is staged read-only and cannot be published writable; unstage it, and stage it writable"
+                    .to_owned(),
+            );
+        }
+        if access == Access::ReadWrite && mount.is_file_system_read_only() {
+            return refused(
+                "cannot be published writable: its file system became read-only; check the kernel log"
+                    .to_owned(),
+            );
+        }
+        let kind = mount.fs_type.parse::<FileSystem>().ok();
+        let options = kind.and_then(|kind| request.options(kind));
+        if options.is_some_and(|options| !StagingRecord::of(&self.image).provides(&options)) {
+            return refused(
+                "is staged without the options for its file system among volume_capability.mount.mount_flags"
+                    .to_owned(),
+            );
+        }
+        Ok(staged)
     }
 
     /// The source of the bind mount, and the staging mount point if the volume is mounted.
@@ -388,6 +476,17 @@ impl LocatedImage {
         }
         Ok(())
     }
+}
+
+/// The error for a volume that is published at a target with other arguments.
+pub(crate) fn published_otherwise(found: &LocatedImage, target: &AbsolutePath) -> Error {
+    Error::new(
+        Kind::Conflict,
+        format!(
+            "volume {} is already published at target_path {target} with other arguments; unpublish it first",
+            found.handle
+        ),
+    )
 }
 
 /// The form of a volume at its target.

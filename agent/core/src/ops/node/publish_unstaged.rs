@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use crate::ops::{
     Operations,
+    devices::Devices,
     lookup::LocatedImage,
-    node_publish::{PublishVolume, Staging, TargetContents, show},
+    node_publish::{PublishVolume, Staging, TargetContents, published_otherwise, show},
     stage::StageVolume,
+    staging_record::StagingRecord,
     target_path::{self, Target, TargetCleanup, TargetLocation},
 };
 use crate::{
     Error, Kind, Result, blocking, fail,
-    host::Access,
+    host::{Access, MountTable},
     types::{AbsolutePath, AccessType, Reference},
 };
 
@@ -50,7 +52,9 @@ impl LocatedImage {
         let wanted = request.clone();
         let looked = self.look(move |found, seen| {
             let is_published = found.is_published(&wanted, access, seen)?;
-            if !is_published {
+            if is_published {
+                found.check_options(&wanted, seen)?;
+            } else {
                 found.check_nowhere_else(seen, None)?;
             }
             Ok(is_published)
@@ -66,6 +70,22 @@ impl LocatedImage {
         Ok(())
     }
 
+    /// Refuses a file system that is mounted at the target with other options.
+    fn check_options(
+        &self,
+        request: &PublishVolume,
+        (_, table): (&Devices, &MountTable),
+    ) -> Result<()> {
+        let mount = table.at(&request.target.path);
+        let kind = mount.and_then(|mount| mount.fs_type.parse().ok());
+        let options = kind.and_then(|kind| request.options(kind));
+        let record = options.map(|options| StagingRecord::mounted(&options));
+        if record.is_none_or(|record| record == StagingRecord::of(&self.image)) {
+            return Ok(());
+        }
+        Err(published_otherwise(self, &request.target.path))
+    }
+
     async fn mount_at_target(&self, request: &PublishVolume, access: Access) -> Result<()> {
         let target = TargetLocation::of(&request.target.path);
         let made = blocking(move || target_path::make_directory(&target)).await?;
@@ -74,6 +94,7 @@ impl LocatedImage {
             volume: request.volume.clone(),
             staging: request.target.path.clone(),
             capability: request.capability.clone(),
+            publish_context: request.publish_context.clone(),
         };
         let mounted = self.stage_mount(&stage, access).await;
         if mounted.is_err() && made {

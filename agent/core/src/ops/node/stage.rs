@@ -14,6 +14,7 @@ use crate::ops::{
     labels::{self, Read},
     locks::LockMode,
     lookup::{LocatedImage, not_here},
+    staging_record::StagingRecord,
     volume::check_capabilities,
 };
 use crate::{
@@ -21,11 +22,11 @@ use crate::{
     backend::LabelChange,
     blocking, fail,
     host::{
-        Access, FileSystem, Mount, MountOptions, MountTable, Probe,
+        Access, FileSystem, MountOptions, MountTable, Probe,
         format::{self, FormatTarget},
         grow, grow_unmounted, may_grow_mounted_ext4, mount, probe,
     },
-    types::{AbsolutePath, AccessType, Capability, ImageKind, Reference},
+    types::{AbsolutePath, AccessType, Capability, ImageKind, Map, Reference},
 };
 
 /// A request to stage a volume.
@@ -37,6 +38,8 @@ pub struct StageVolume {
     pub staging: AbsolutePath,
     /// The capability of the request.
     pub capability: Capability,
+    /// What the controller returned when it published the volume, as known to the caller; may be empty.
+    pub publish_context: Map,
 }
 
 /// Checks mount flags against the allowlist of the file system; if none is named, against those of all file systems.
@@ -50,7 +53,7 @@ pub(crate) fn check_flags(field: &str, kind: Option<FileSystem>, flags: &[String
             .find(Result::is_ok)
             .unwrap_or_else(|| check(FileSystem::Ext4)),
     };
-    checked.map_err(|error| Error::invalid(format!("{field}.mount.mount_flags: {error}")))
+    checked.map_err(|error| Error::unsupported(format!("{field}.mount.mount_flags: {error}")))
 }
 
 impl Operations {
@@ -60,6 +63,11 @@ impl Operations {
     /// # Errors
     /// `Invalid`, `NotFound`, `Conflict` if staged with other arguments, `Busy`, `Precondition`, `NoSpace`.
     pub async fn stage_volume(self: &Arc<Self>, request: StageVolume) -> Result<()> {
+        let staged = self.stage(request).await;
+        staged.map_err(Error::exceeds_on_node)
+    }
+
+    async fn stage(self: &Arc<Self>, request: StageVolume) -> Result<()> {
         check_capabilities(
             "volume_capability",
             std::slice::from_ref(&request.capability),
@@ -73,7 +81,12 @@ impl Operations {
             .run(holds, async move {
                 let found = place.find().await?;
                 found.healthy()?;
-                let access = this.permitted(&found, &request.capability, Access::ReadWrite)?;
+                let access = this.permitted(
+                    &found,
+                    &request.capability,
+                    Access::ReadWrite,
+                    &request.publish_context,
+                )?;
                 let staging = request.staging.clone();
                 blocking(move || check_staging(&staging)).await?;
                 match &request.capability.access_type {
@@ -95,6 +108,7 @@ impl Operations {
         found: &LocatedImage,
         capability: &Capability,
         wanted: Access,
+        context: &Map,
     ) -> Result<Access> {
         let read_only = wanted == Access::ReadOnly || capability.mode.is_reader_only();
         let mut access = if read_only {
@@ -119,6 +133,11 @@ impl Operations {
         if !published.allows(capability.mode) || published.block != capability.is_block() {
             return refused(
                 "was published by the controller with another access mode or access type; unpublish it and publish it as needed",
+            );
+        }
+        if !published.is_told_by(context) {
+            return refused(
+                "was published by the controller with another access than publish_context says; repeat the call with that of the last publication",
             );
         }
         if published.read_only {
@@ -192,16 +211,18 @@ fn check_staging(staging: &Path) -> Result<()> {
 
 impl LocatedImage {
     pub(crate) async fn stage_block(&self, staging: &Path) -> Result<()> {
-        let staging = staging.to_owned();
+        let (staging, record) = (staging.to_owned(), StagingRecord::raw(staging));
         let at = self.look(move |_, (devices, table)| Ok(devices.at(table, &staging)));
         if let PathState::Ours(mount) = at.await? {
             return Err(staged_otherwise(self, &mount.target));
         }
         // A raw user may write any data: from now on this volume is never formatted.
-        if self.image.is_unformatted() {
-            let change = LabelChange::remove(labels::FORMAT);
-            self.class.backend.relabel(self.image.id, &change).await?;
-        }
+        let change = if self.image.is_unformatted() {
+            LabelChange::remove(labels::FORMAT)
+        } else {
+            LabelChange::default()
+        };
+        self.record_staging(&record, change).await?;
         fail::point("stage.raw.claimed");
         self.class
             .backend
@@ -233,7 +254,7 @@ impl LocatedImage {
         let has = self.image.file_system();
         let kind = match (file_system, has) {
             (Some(wanted), Some(has)) if *wanted != has => {
-                return Err(Error::invalid(format!(
+                return Err(Error::unsupported(format!(
                     "volume_capability.mount.fs_type is {wanted}, but the file system of volume {} is {has}",
                     self.handle
                 )));
@@ -243,24 +264,28 @@ impl LocatedImage {
             (None, None) => self.class.backend.features().await?.file_system,
         };
         let mut options = MountOptions::parse(kind, flags).map_err(|error| {
-            Error::invalid(format!("volume_capability.mount.mount_flags: {error}"))
+            Error::unsupported(format!("volume_capability.mount.mount_flags: {error}"))
         })?;
         if access == Access::ReadOnly {
             options = options.with_access(access);
         }
+        let record = StagingRecord::mounted(&options);
         match at {
             PathState::Foreign(mount) => {
                 return Err(PathState::foreign("staging_target_path", &mount));
             }
             PathState::Ours(mount) => {
+                // A file system that became read-only after an error is still staged as requested.
                 if mount.fs_type != kind.name()
-                    || devices_access(&mount) != options.access()
+                    || mount.access() != options.access()
                     || !options.restrictions().hold_at(&mount)
+                    || StagingRecord::of(&self.image) != record
                 {
                     return Err(staged_otherwise(self, &mount.target));
                 }
             }
             PathState::Nothing => {
+                self.record_staging(&record, LabelChange::default()).await?;
                 let mounted = self.attach_and_mount(&request.staging, kind, options).await;
                 mounted.map_err(|error| {
                     if is_used {
@@ -350,7 +375,7 @@ impl LocatedImage {
                 "was used before but its device is blank: the data is lost; it was not formatted again"
                     .to_owned(),
             ),
-            Probe::Known(found) if found.kind != kind => Err(Error::invalid(format!(
+            Probe::Known(found) if found.kind != kind => Err(Error::unsupported(format!(
                 "volume_capability.mount.fs_type is {kind}, but the file system of volume {} is {}",
                 self.handle, found.kind
             ))),
@@ -428,26 +453,25 @@ impl LocatedImage {
         }
     }
 
-    /// Returns true if the volume is staged at a path.
+    /// Where the volume is staged, seen from a path.
     ///
     /// # Errors
-    /// `Precondition` if something else is mounted there, `InUse` if the volume is also mounted elsewhere.
-    fn staged_alone(
+    /// `Precondition` if something else is mounted over it there, `InUse` if it is staged there and published elsewhere.
+    fn staged_at(
         &self,
         staging: &Path,
         (devices, table): (&Devices, &MountTable),
-    ) -> Result<bool> {
-        let ours = match devices.at(table, staging) {
-            PathState::Foreign(mount) => {
-                return Err(PathState::foreign("staging_target_path", &mount));
-            }
-            PathState::Ours(_) => true,
-            PathState::Nothing => false,
-        };
+    ) -> Result<Staged> {
         let own = mount::resolve(staging).unwrap_or_else(|_| staging.to_owned());
-        match devices.mounts(table).find(|mount| mount.target != own) {
-            None => Ok(ours),
-            Some(other) => Err(Error::new(
+        let is_mounted_here = devices.mounts(table).any(|mount| mount.target == own);
+        if is_mounted_here && let PathState::Foreign(mount) = devices.at(table, staging) {
+            return Err(PathState::foreign("staging_target_path", &mount));
+        }
+        let record = StagingRecord::of(&self.image);
+        let is_here = is_mounted_here || record.is_raw_at(staging);
+        let other = devices.mounts(table).find(|mount| mount.target != own);
+        match other {
+            Some(other) if is_here => Err(Error::new(
                 Kind::InUse,
                 format!(
                     "volume {} is still in use at {}; unpublish it first",
@@ -455,33 +479,45 @@ impl LocatedImage {
                     other.target.display()
                 ),
             )),
+            Some(_) => Ok(Staged::Elsewhere),
+            None if is_mounted_here => Ok(Staged::Here),
+            None if record.is_raw() && !is_here && devices.first().is_some() => {
+                Ok(Staged::Elsewhere)
+            }
+            None => Ok(Staged::WithoutMount),
         }
     }
 
     async fn unstage(&self, staging: AbsolutePath) -> Result<()> {
         let path = staging.clone();
-        let looked = self.look(move |found, seen| found.staged_alone(&path, seen));
-        let ours = looked.await?;
-        if ours {
-            let target = staging.clone();
-            blocking(move || mount::unmount(&target)).await?;
-            fail::point("unstage.unmounted");
+        let looked = self.look(move |found, seen| found.staged_at(&path, seen));
+        let staged = looked.await?;
+        match staged {
+            Staged::Elsewhere => return Ok(()),
+            Staged::Here => {
+                let target = staging.clone();
+                blocking(move || mount::unmount(&target)).await?;
+                fail::point("unstage.unmounted");
+            }
+            Staged::WithoutMount => {}
         }
         let detached = self.class.backend.detach(self.image.id).await?;
-        if ours || detached.is_made() {
+        if staged == Staged::Here || detached.is_made() {
             tracing::info!(volume.id = %self.handle, path = %staging, "volume unstaged");
         }
         Ok(())
     }
 }
 
-/// The access of a mount and its file system.
-fn devices_access(mount: &Mount) -> Access {
-    if mount.read_only || mount.is_file_system_read_only() {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    }
+/// Where a volume is staged, seen from the staging path of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Staged {
+    /// Mounted at this path, and nowhere else.
+    Here,
+    /// Not mounted anywhere: staged raw at this path, or left attached.
+    WithoutMount,
+    /// At another path, or published without being staged at this one.
+    Elsewhere,
 }
 
 fn staged_otherwise(found: &LocatedImage, target: &Path) -> Error {

@@ -105,6 +105,10 @@ impl VolumeType for ThickClass {
         }
     }
 
+    fn check_removable(&self, lvm: &Lvm, now: &GroupMetadata, found: &OwnVolume<'_>) -> Result<()> {
+        lvm.check_not_copied(now, found.tags.id)
+    }
+
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {
         lvm.remove_thick(self, found.tags.id).await
     }

@@ -364,24 +364,39 @@ impl Lvm {
         self.remove_found(thick, &now, &found).await
     }
 
+    /// Refuses an image of which a copy is being filled.
+    pub(crate) fn check_not_copied(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
+        let mut copies = self.incomplete_copies(now, id).into_iter();
+        copies.try_for_each(|copy| self.check_copy_not_in_flight(id, copy))
+    }
+
+    fn check_copy_not_in_flight(&self, id: ImageId, copy: ImageId) -> Result<()> {
+        if !self.group.in_flight.has(&name_of(copy)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::InUse,
+            format!(
+                "{} is being copied; wait until the copy is complete",
+                self.handle(id)
+            ),
+        ))
+    }
+
+    fn incomplete_copies(&self, now: &GroupMetadata, id: ImageId) -> Vec<ImageId> {
+        self.ours(now)
+            .filter(|ours| ours.tags.is_incomplete && ours.tags.source == Some(id))
+            // Its deletion has begun, and continues independently.
+            .filter(|ours| !ours.tags.is_deleting)
+            .map(|ours| ours.tags.id)
+            .collect()
+    }
+
     /// Removes incomplete copies of an image: no caller got a reply for them.
     async fn end_copies_of(&self, thick: &Thick, id: ImageId) -> Result<()> {
         let now = self.group.now().await?;
-        let copies = self
-            .ours(&now)
-            .filter(|ours| ours.tags.is_incomplete && ours.tags.source == Some(id))
-            // Its deletion has begun, and continues independently.
-            .filter(|ours| !ours.tags.is_deleting);
-        for copy in copies.map(|ours| ours.tags.id) {
-            if self.group.in_flight.has(&name_of(copy)) {
-                return Err(Error::new(
-                    Kind::InUse,
-                    format!(
-                        "{} is being copied; wait until the copy is complete",
-                        self.handle(id)
-                    ),
-                ));
-            }
+        for copy in self.incomplete_copies(&now, id) {
+            self.check_copy_not_in_flight(id, copy)?;
             self.discard(copy).await?;
         }
         // Then the temporary snapshot of a complete copy, if it was not removed.
