@@ -8,7 +8,7 @@ use std::{
 use crate::programs::workspace;
 
 /// Where the sources of the binaries are that tests are in.
-const ROOTS: [(&str, &str); 11] = [
+const ROOTS: [(&str, &str); 12] = [
     ("black_box", "tests/tests/black_box"),
     ("conformance", "tests/tests/conformance"),
     ("debug", "proto/tests/debug.rs"),
@@ -16,6 +16,7 @@ const ROOTS: [(&str, &str); 11] = [
     ("drumlin_core", "agent/core/src"),
     ("drumlin_host", "agent/host/src"),
     ("drumlin_lvm", "agent/lvm/src"),
+    ("kubernetes", "tests/tests/kubernetes"),
     ("lvm", "tests/tests/lvm"),
     ("power", "tests/tests/power"),
     ("sanity", "tests/tests/sanity"),

@@ -7,7 +7,14 @@ use serde::Deserialize;
 use crate::programs::workspace;
 
 /// The lists, in the order in which they are shown.
-const FILES: [&str; 5] = ["csi-0.1", "csi-0.3", "csi-1", "csi-1-calls", "volumegroup"];
+const FILES: [&str; 6] = [
+    "csi-0.1",
+    "csi-0.3",
+    "csi-1",
+    "csi-1-calls",
+    "csi-1.13",
+    "volumegroup",
+];
 
 /// The statements of one specification.
 #[derive(Debug, Deserialize)]
@@ -45,7 +52,7 @@ pub struct Statement {
     pub unmet: Option<String>,
 }
 
-/// A section or an RPC; several that say the same are a statement each.
+/// A section, an RPC or a field; several that say the same are a statement each.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub enum At {

@@ -134,3 +134,21 @@ fn the_documents_have_what_the_specifications_want_documented() {
         assert!(text.contains(part), "{page}: {what}: {part}");
     }
 }
+
+#[test]
+fn every_variable_of_the_container_image_has_a_value() {
+    let recipe = file("Dockerfile");
+    let (_, image) = recipe.rsplit_once("\nFROM ").unwrap();
+    assert!(image.contains("\nENTRYPOINT [\"drumlin\"]"), "{image}");
+    let variables = image
+        .lines()
+        .filter_map(|line| line.strip_prefix("ENV "))
+        .flat_map(str::split_whitespace);
+    for variable in variables {
+        let value = variable.split_once('=').map(|(_, value)| value);
+        assert!(value.is_some_and(|value| !value.is_empty()), "{variable}");
+    }
+    // A container that gets no variable has its arguments and the defaults of the agent.
+    let argument = image.lines().find(|line| line.starts_with("ARG "));
+    assert_eq!(argument, None, "the last stage of the image takes it");
+}
