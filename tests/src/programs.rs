@@ -85,3 +85,13 @@ pub fn programs_of(pid: i32) -> Vec<i32> {
         })
         .collect()
 }
+
+/// How many threads of a process wait in the kernel for a disk.
+pub fn waiting(pid: i32) -> usize {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
+    let states = threads.flatten().flatten().filter_map(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        stat.rsplit(") ").next()?.chars().next()
+    });
+    states.filter(|state| *state == 'D').count()
+}

@@ -48,14 +48,16 @@ pub mod trace;
 mod units;
 
 pub use access::Access;
-pub use block::{block_copy, cow_store, device_mapper, loop_device, udev, udev_cookies};
+pub use block::{
+    block_copy, cow_store, device_mapper, loop_device, read_probe, udev, udev_cookies,
+};
 use block::{direct_io, loop_table, write_watch, zeros};
 pub use blocking::{blocking, blocking_at_once};
 pub use direct_io::{DirectBuffer, open_direct};
 pub use error::{Error, Kind, Result};
 pub use filesystem::{FileSystem, is_untouched, probe};
 pub use freeze::Frozen;
-pub use fs::{copy, flush, format, freeze, statfs, trim};
+pub use fs::{copy, flush, format, freeze, fs_errors, statfs, trim};
 use fs::{filesystem, fsync, resize_fs, superblock};
 pub use fsync::{fdatasync, fsync};
 pub use loop_device::LoopDevice;

@@ -163,7 +163,10 @@ struct XfsGeometry {
     block_size: u32,
     before: [u32; 7],
     data_blocks: u64,
-    after: [u64; 27],
+    between: [u64; 9],
+    sick: u32,
+    checked: u32,
+    after: [u64; 17],
 }
 
 const _: () = assert!(size_of::<XfsGeometry>() == 256);
@@ -365,6 +368,15 @@ pub(crate) fn xfs_size(directory: impl AsFd) -> io::Result<u64> {
     // SAFETY: XFS_IOC_FSGEOMETRY writes one `struct xfs_fsop_geom`, whose size is asserted above.
     unsafe { ioctl_value(directory, XFS_IOC_FSGEOMETRY, &mut geometry) }?;
     Ok(geometry.data_blocks * u64::from(geometry.block_size))
+}
+
+/// What a mounted xfs has found to be corrupt: bits of `XFS_FSOP_GEOM_SICK_*`, of all its metadata but that of groups and
+/// inodes.
+pub(crate) fn xfs_sick(directory: impl AsFd) -> io::Result<u32> {
+    let mut geometry = XfsGeometry::default();
+    // SAFETY: XFS_IOC_FSGEOMETRY writes one `struct xfs_fsop_geom`, whose size is asserted above.
+    unsafe { ioctl_value(directory, XFS_IOC_FSGEOMETRY, &mut geometry) }?;
+    Ok(geometry.sick)
 }
 
 /// The size of a mounted btrfs on its first device, in bytes.

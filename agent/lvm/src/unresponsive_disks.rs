@@ -7,49 +7,46 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    fs,
     path::{Path, PathBuf},
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use crate::system_dir;
 use crate::{
     blocking_at_once,
-    host::{Access, DirectBuffer, exec::Program, lock, open_direct},
+    host::{
+        exec::Program,
+        lock,
+        read_probe::{self, Pending, number},
+    },
 };
 
 /// Timeout for reading one block from a working disk on a busy host.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Time for which a result is reused: hundreds of calls may ask at the same time.
 const FRESH: Duration = Duration::from_secs(10);
-/// Stack size of a thread that reads one block, in bytes.
-const STACK: usize = 128 << 10;
-
-/// The disks with a pending read, by their device number.
-static ASKED: Mutex<BTreeMap<u64, PendingRead>> = Mutex::new(BTreeMap::new());
-/// Signalled when one of them has answered.
-static ANSWERED: Condvar = Condvar::new();
+/// All names in `/dev` of the disks that are known to be unresponsive, by their device number.
+static NAMES: Mutex<BTreeMap<u64, BTreeSet<PathBuf>>> = Mutex::new(BTreeMap::new());
 /// The contents of the host's own `devices/filter`, without its brackets.
 static HOSTS_FILTER: Mutex<String> = Mutex::new(String::new());
 
-/// A disk that has not answered yet.
-#[derive(Debug)]
-struct PendingRead {
-    since: Instant,
-    /// All its names in `/dev`, once it is known to be unresponsive.
-    names: BTreeSet<PathBuf>,
+fn is_silent(since: &Instant) -> bool {
+    since.elapsed() >= PATIENCE
 }
 
-impl PendingRead {
-    fn is_silent(&self) -> bool {
-        self.since.elapsed() >= PATIENCE
-    }
-}
-
-fn asked() -> MutexGuard<'static, BTreeMap<u64, PendingRead>> {
-    lock(&ASKED)
+/// The names of the disks that are silent now.
+fn silent() -> BTreeMap<u64, BTreeSet<PathBuf>> {
+    let pending = read_probe::pending();
+    let mut names = lock(&NAMES);
+    names.retain(|number, _| pending.contains_key(number));
+    let silent = names
+        .iter()
+        .filter(|(number, _)| pending.get(number).is_some_and(is_silent));
+    silent
+        .map(|(number, names)| (*number, names.clone()))
+        .collect()
 }
 
 /// Reads a block of each disk of the host; disks that do not answer within a second are hidden from then on.
@@ -82,13 +79,9 @@ pub(crate) enum DiskFilter {
 pub(crate) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
     let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
     let hosts = lock(&HOSTS_FILTER);
-    let asked = asked();
-    let silent: BTreeMap<u64, &BTreeSet<PathBuf>> = asked
-        .iter()
-        .filter(|(number, asked)| asked.is_silent() && !numbers.contains(number))
-        .map(|(number, asked)| (*number, &asked.names))
-        .collect();
-    let setting = setting(silent.values().copied().flatten(), &hosts)?;
+    let mut silent = silent();
+    silent.retain(|number, _| !numbers.contains(number));
+    let setting = setting(silent.values().flatten(), &hosts)?;
     let Some(mut listed) = system_dir::listed_disks() else {
         return Some(DiskFilter::Setting(setting));
     };
@@ -102,9 +95,8 @@ pub(crate) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
 
 /// The names of the unresponsive disks, for messages.
 pub(crate) fn names() -> Vec<String> {
-    let asked = asked();
-    let silent = asked.values().filter(|asked| asked.is_silent());
-    let first = silent.filter_map(|asked| asked.names.first());
+    let silent = silent();
+    let first = silent.values().filter_map(BTreeSet::first);
     first.map(|name| name.display().to_string()).collect()
 }
 
@@ -134,66 +126,27 @@ fn pattern(name: &Path) -> Option<String> {
 /// Reads all disks, and returns those that are newly found to be unresponsive.
 fn ask_all() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
-    let known: BTreeSet<u64> = asked().keys().copied().collect();
+    let known = read_probe::pending();
     let disks = disks_in(&table, is_logical_volume);
     for disk in disks {
-        if let Ok(number) = number(&disk)
-            && !known.contains(&number)
-        {
-            ask(disk, number);
+        if let Ok(number) = number(&disk) {
+            read_probe::begin(disk, number);
         }
     }
-    let deadline = Instant::now() + PATIENCE;
-    let mut waiting = asked();
-    while waiting.values().any(|asked| !asked.is_silent()) && Instant::now() < deadline {
-        let (left, _) = ANSWERED
-            .wait_timeout(waiting, deadline.saturating_duration_since(Instant::now()))
-            .unwrap_or_else(PoisonError::into_inner);
-        waiting = left;
-    }
-    let silent: BTreeSet<u64> = waiting
-        .keys()
-        .copied()
-        .filter(|number| !known.contains(number))
+    let have_answered = |pending: &Pending| pending.values().all(is_silent);
+    let pending = read_probe::wait_until(Instant::now() + PATIENCE, have_answered);
+    let new: BTreeSet<u64> = pending
+        .into_keys()
+        .filter(|number| !known.contains_key(number))
         .collect();
-    drop(waiting);
-    if silent.is_empty() {
+    if new.is_empty() {
         return Vec::new();
     }
-    let mut names = names_below(Path::new("/dev"), &silent);
-    let mut found = Vec::new();
-    for (number, asked) in asked().iter_mut() {
-        if let Some(names) = names.remove(number) {
-            found.extend(names.first().cloned());
-            asked.names = names;
-        }
-    }
+    let names = names_below(Path::new("/dev"), &new);
+    let first = names.values().filter_map(|names| names.first().cloned());
+    let found = first.collect();
+    lock(&NAMES).extend(names);
     found
-}
-
-/// Starts a thread that reads a disk; it lasts as long as the disk is unresponsive, so there is at most one for each
-/// disk.
-fn ask(disk: PathBuf, number: u64) {
-    let names = BTreeSet::new();
-    let since = Instant::now();
-    asked().insert(number, PendingRead { since, names });
-    let thread = std::thread::Builder::new().name("disk probe".to_owned());
-    let started = thread.stack_size(STACK).spawn(move || {
-        // An error is an answer, too.
-        let _ = read_first_block(&disk);
-        asked().remove(&number);
-        ANSWERED.notify_all();
-    });
-    if started.is_err() {
-        asked().remove(&number);
-    }
-}
-
-fn read_first_block(disk: &Path) -> io::Result<()> {
-    use std::os::unix::fs::FileExt;
-    let file = open_direct(disk, Access::ReadOnly)?;
-    let mut buffer = DirectBuffer::new(DirectBuffer::BLOCK);
-    file.read_exact_at(buffer.bytes_mut(), 0)
 }
 
 /// The disks and partitions in the kernel's table, except logical volumes, which LVM does not scan.
@@ -212,15 +165,6 @@ fn disks_in(table: &str, is_logical_volume: impl Fn(&str) -> bool) -> Vec<PathBu
 fn is_logical_volume(name: &str) -> bool {
     let uuid = fs::read_to_string(format!("/sys/block/{name}/dm/uuid"));
     uuid.is_ok_and(|uuid| uuid.starts_with("LVM-"))
-}
-
-/// The number of the block device at a path; follows symbolic links.
-fn number(path: &Path) -> io::Result<u64> {
-    let file = fs::metadata(path)?;
-    if !file.file_type().is_block_device() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(file.rdev())
 }
 
 /// All names of these devices below a directory.

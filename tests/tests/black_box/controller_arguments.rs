@@ -1,6 +1,6 @@
 //! Calls to the controller whose arguments do not fit the volume, or what an earlier call has made of it.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use drumlin_proto::csi::v1::{
     ControllerExpandVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
@@ -195,7 +195,7 @@ async fn a_repeated_create_for_another_topology_or_other_mutable_parameters_is_a
             ..first.clone()
         },
         CreateVolumeRequest {
-            mutable_parameters: Default::default(),
+            mutable_parameters: BTreeMap::default(),
             ..first
         },
     ];

@@ -72,9 +72,9 @@ fn methods() -> Vec<String> {
     methods
 }
 
-/// What no text of ours has: the calls of CSI 1.13 that are not offered, and the streams of changed blocks.
+/// What is not offered: the streams of changed blocks.
 fn is_not_offered(method: &str) -> bool {
-    method.contains("Health") || method.contains("SnapshotMetadata")
+    method.contains("SnapshotMetadata")
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use std::{
 use drumlin_proto::csi::v1::ProbeRequest;
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, eventually},
-    programs::{output, run},
+    programs::{output, run, waiting},
     storage::{Kind, Scratch},
 };
 
@@ -38,16 +38,6 @@ impl Drop for Frozen {
     fn drop(&mut self) {
         output("fsfreeze", &["--unfreeze", &self.0]);
     }
-}
-
-/// How many threads of a process wait in the kernel for a disk.
-pub(crate) fn waiting(pid: i32) -> usize {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let states = threads.filter_map(|thread| {
-        let stat = fs::read_to_string(thread.unwrap().path().join("stat")).ok()?;
-        stat.rsplit(") ").next()?.chars().next()
-    });
-    states.filter(|state| *state == 'D').count()
 }
 
 /// The slowest of a thousand answers.

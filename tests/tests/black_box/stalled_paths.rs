@@ -10,6 +10,7 @@ use std::{
 use drumlin_proto::csi::v1::{NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, ProbeRequest};
 use drumlin_tests::{
     agent::{Agent, PATIENCE, eventually},
+    programs::waiting,
     requests::{mounted, node_expand, publish, stage, unpublish, unstage},
 };
 use nix::{
@@ -21,7 +22,7 @@ use tonic::Code;
 use crate::{
     helpers::{mount, ok, paths, refused, text, two_classes, unmount, volume},
     host::{Host, small},
-    stalled_disk::{PROMPT, slowest_probe, waiting},
+    stalled_disk::{PROMPT, slowest_probe},
 };
 
 /// So many calls about one volume stall: more than the agent has threads.

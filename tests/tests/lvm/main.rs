@@ -27,6 +27,7 @@ mod concurrent_tools;
 mod content;
 mod copies;
 mod cow_stores;
+mod device_health;
 #[path = "../black_box/dialect.rs"]
 mod dialect;
 #[path = "../black_box/dialects.rs"]
@@ -44,6 +45,8 @@ mod group_snapshots;
 #[path = "../black_box/group_trouble.rs"]
 mod group_trouble;
 mod groups;
+#[path = "../black_box/health.rs"]
+mod health;
 #[path = "../black_box/helpers.rs"]
 mod helpers;
 #[path = "../black_box/host.rs"]

@@ -13,11 +13,12 @@ use drumlin_tests::{
 };
 use serde_json::Value;
 
-/// The specs that are skipped with everything switched on: those of capabilities that are not advertised yet.
-pub(crate) const NOT_OFFERED: &str = include_str!("skipped.txt");
+/// The spec that no driver passes which answers what it asks for: it compares the topology of the response with one that
+/// it has sent, by all fields of Go's structure, also by the size that Go's library keeps in what was sent alone.
+const COMPARES_SIZES: &str = "CreateSnapshot [Controller Server] should succeed when creating a snapshot with accessibility requirements";
 
-/// With everything switched on, so many specs run: all 103 but the 7 listed and the one that upstream has pending.
-pub(crate) const ALL: usize = 95;
+/// With everything switched on, so many specs run: all 103 but the one that upstream has pending.
+pub(crate) const ALL: usize = 102;
 
 /// The tool; built from its pinned module once on a machine, and found by the lab, which reaches no registry.
 pub(crate) fn tool() -> &'static Path {
@@ -58,12 +59,13 @@ pub(crate) fn run(agent: &Agent, arguments: &[&str]) -> Outcome {
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}\n{}", agent.log());
+    let told = || format!("{text}\n{}", agent.log());
     let report: Value = serde_json::from_slice(&fs::read(report).unwrap()).unwrap();
     let mut outcome = Outcome {
         passed: 0,
         skipped: Vec::new(),
     };
+    let mut is_refused = false;
     for spec in report[0]["SpecReports"].as_array().unwrap() {
         if spec["LeafNodeType"] != "It" {
             continue;
@@ -82,11 +84,33 @@ pub(crate) fn run(agent: &Agent, arguments: &[&str]) -> Outcome {
             Some("passed") => outcome.passed += 1,
             Some("skipped") => outcome.skipped.push(name),
             Some("pending") => assert!(name.contains("pagination"), "{name} is pending"),
-            state => panic!("{name}: {state:?}"),
+            Some("failed") if name == COMPARES_SIZES => {
+                let message = spec["Failure"]["Message"].as_str().unwrap_or_default();
+                assert!(differs_by_size_alone(message), "{}", told());
+                outcome.passed += 1;
+                is_refused = true;
+            }
+            state => panic!("{name}: {state:?}\n{}", told()),
         }
     }
+    assert!(output.status.success() || is_refused, "{}", told());
     tell(&outcome, arguments);
     outcome
+}
+
+/// Whether the two structures of a failed comparison are the same but for where they are and the size in one of them.
+fn differs_by_size_alone(message: &str) -> bool {
+    let told = |line: &&str| !line.contains("0x") && !line.contains("sizeCache: ");
+    let Some((found, wanted)) = message.split_once("to equal") else {
+        return false;
+    };
+    let lines = |text: &str| -> Vec<String> {
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.filter(told).map(str::to_owned).collect()
+    };
+    let mut found = lines(found);
+    found.retain(|line| line != "Expected");
+    message.contains("Segments") && found == lines(wanted)
 }
 
 #[expect(clippy::print_stdout, reason = "who runs the tests sees what was run")]
@@ -100,14 +124,7 @@ fn tell(outcome: &Outcome, arguments: &[&str]) {
 }
 
 pub(crate) fn assert_complete(outcome: &Outcome) {
-    let mut skipped: Vec<&str> = outcome.skipped.iter().map(String::as_str).collect();
-    skipped.sort_unstable();
-    let mut expected: Vec<&str> = NOT_OFFERED
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .collect();
-    expected.sort_unstable();
-    assert_eq!(skipped, expected, "what is skipped");
+    assert_eq!(outcome.skipped, Vec::<String>::new(), "what is skipped");
     assert_eq!(outcome.passed, ALL);
 }
 

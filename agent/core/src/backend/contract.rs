@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Change, Image, ImageSpec, Jobs, LabelChange, Snapshots};
+use super::{Change, Checks, Image, ImageSpec, Jobs, LabelChange, Snapshots};
 use crate::{
     Result,
     host::{Access, FileSystem},
@@ -51,7 +51,7 @@ pub struct Capacity {
 /// Groups are images of size zero without data: they can be created blank, listed, read, relabelled and deleted, and
 /// nothing else.
 #[async_trait]
-pub trait Backend: Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
+pub trait Backend: Checks + Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
     /// The family: back ends of one family can take part in the same group snapshot.
     fn family(&self) -> Family;
 
@@ -60,9 +60,6 @@ pub trait Backend: Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// `Precondition` when they depend on its storage, and that is missing.
     async fn features(&self) -> Result<Features>;
-
-    /// Checks that it is readable and writable; the error says what is missing. Costs a few system calls.
-    async fn check(&self) -> Result<()>;
 
     /// Recovery: completes or undoes what an earlier process left incomplete, and thaws what that process froze.
     async fn recover(&self) -> Result<()>;
@@ -100,12 +97,6 @@ pub trait Backend: Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
     /// Sets and removes labels, in one durable step.
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>>;
 
-    /// Refuses an image that [`Backend::delete`] would refuse now; changes nothing.
-    ///
-    /// # Errors
-    /// `InUse` when its device is mounted or open, or when it is being copied.
-    async fn check_deletable(&self, id: ImageId) -> Result<()>;
-
     /// Deletes an image and its device; one that does not exist is `Already`.
     ///
     /// # Errors
@@ -121,12 +112,6 @@ pub trait Backend: Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
     async fn end_deletion(&self, _: ImageId) -> Result<()> {
         Ok(())
     }
-
-    /// The space that an image uses in its storage, in bytes, if known. Blocks shared with other images count.
-    ///
-    /// # Errors
-    /// `NotFound`.
-    async fn usage(&self, id: ImageId) -> Result<Option<u64>>;
 
     /// Attaches an image to a block device, or finds its existing one.
     ///

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::Health;
 use crate::{
     Error, Kind, Result,
     types::{ImageId, Size},
@@ -21,19 +22,6 @@ pub struct Image {
     pub labels: Labels,
     /// The health of its data and record.
     pub health: Health,
-}
-
-/// The health of an image.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Health {
-    /// The image is healthy.
-    Good,
-    /// It is usable, but has lost redundancy or headroom; the text says what, and what to do.
-    Degraded(String),
-    /// The record is intact, but the data does not match it; the text says how.
-    Damaged(String),
-    /// The record is unreadable, or has a newer version; nothing may be changed.
-    Unreadable(String),
 }
 
 /// The source of an image's data.

@@ -3,8 +3,10 @@
 //! The rules of volumes and snapshots are implemented once, in [`crate::ops`]; a back end stores data and labels.
 
 mod adoption;
+mod checks;
 mod contract;
 pub mod directory;
+mod health;
 mod image;
 mod jobs;
 pub mod lvm;
@@ -13,7 +15,9 @@ mod snapshots;
 mod suite;
 
 pub use adoption::Adoption;
+pub use checks::Checks;
 pub use contract::{Backend, Capacity, Family, Features};
-pub use image::{Change, Health, Image, ImageSpec, LabelChange, Labels, Origin};
+pub use health::{Fault, Health, Impact, Reason};
+pub use image::{Change, Image, ImageSpec, LabelChange, Labels, Origin};
 pub use jobs::Jobs;
 pub use snapshots::Snapshots;

@@ -3,7 +3,7 @@
 use super::{Class, Operations, labels::Read};
 use crate::{
     Error, Kind, Result,
-    backend::{Health, Image},
+    backend::{Fault, Health, Image},
     types::{Capability, Handle, ImageId, ImageKind, Reference},
 };
 
@@ -110,15 +110,15 @@ impl LocatedImage {
         self.check_not_on_its_way()?;
         match &self.image.health {
             Health::Good | Health::Degraded(_) => Ok(&self.image),
-            Health::Damaged(why) | Health::Unreadable(why) => Err(self.damaged(why)),
+            Health::Damaged(fault) | Health::Unreadable(fault) => Err(self.damaged(fault)),
         }
     }
 
-    fn damaged(&self, why: &str) -> Error {
+    fn damaged(&self, fault: &Fault) -> Error {
         let kind = self.image.id.kind.word();
         Error::new(
             Kind::Precondition,
-            format!("{kind} {} is damaged: {why}", self.handle),
+            format!("{kind} {} is damaged: {}", self.handle, fault.message),
         )
     }
 
@@ -143,7 +143,7 @@ impl LocatedImage {
     pub(crate) fn readable(&self) -> Result<&Image> {
         match &self.image.health {
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(&self.image),
-            Health::Unreadable(why) => Err(self.damaged(why)),
+            Health::Unreadable(fault) => Err(self.damaged(fault)),
         }
     }
 }

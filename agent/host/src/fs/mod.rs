@@ -5,6 +5,7 @@ pub(crate) mod filesystem;
 pub mod flush;
 pub mod format;
 pub mod freeze;
+pub mod fs_errors;
 pub(crate) mod fsync;
 pub(crate) mod resize_fs;
 pub mod statfs;

@@ -3,7 +3,7 @@
 use drumlin_core::{
     Error, Result,
     ops::{CapacityQuery, CreateSnapshot, CreateVolume, PublishController, SnapshotFilter, Volume},
-    types::{Map, Name, Reference, Topology},
+    types::{Map, Name, Reference, Requirement, Topology},
 };
 use drumlin_proto::csi::v0;
 use tonic::{Request, Response, Status};
@@ -187,6 +187,7 @@ impl v0::controller_server::Controller for Front {
                 of: Reference::parse("source_volume_id", &request.source_volume_id)?,
                 name: Name::parse("name", &request.name)?,
                 parameters: request.parameters,
+                topology: Requirement::default(),
             };
             let snapshot = self.operations.create_snapshot(request).await?;
             Ok(v0::CreateSnapshotResponse {

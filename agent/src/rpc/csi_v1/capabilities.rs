@@ -16,6 +16,7 @@ pub(super) fn plugin() -> Vec<PluginCapability> {
         Service::ControllerService,
         Service::GroupControllerService,
         Service::VolumeAccessibilityConstraints,
+        Service::SnapshotAccessibilityConstraints,
     ])
 }
 
@@ -52,6 +53,8 @@ pub(super) fn controller(settings: &Settings) -> Vec<ControllerServiceCapability
         Controller::SingleNodeMultiWriter,
         Controller::ModifyVolume,
         Controller::GetSnapshot,
+        Controller::GetVolumeHealth,
+        Controller::ListVolumeHealth,
     ];
     let publishing = [
         Controller::PublishUnpublishVolume,
@@ -95,6 +98,8 @@ pub(super) fn node() -> Vec<NodeServiceCapability> {
         Node::VolumeCondition,
         Node::SingleNodeMultiWriter,
         Node::VolumeMountGroup,
+        Node::GetVolumeHealth,
+        Node::GetStorageHealth,
     ])
 }
 

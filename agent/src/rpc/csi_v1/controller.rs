@@ -11,8 +11,8 @@ use drumlin_core::{
 use drumlin_proto::csi::v1;
 use tonic::{Request, Response, Status};
 
-use super::{Front, capabilities, convert};
-use crate::rpc::respond::{answer, unimplemented};
+use super::{Front, capabilities, convert, health};
+use crate::rpc::respond::answer;
 
 #[tonic::async_trait]
 impl v1::controller_server::Controller for Front {
@@ -223,6 +223,7 @@ impl v1::controller_server::Controller for Front {
                 of: Reference::parse("source_volume_id", &request.source_volume_id)?,
                 name: Name::parse("name", &request.name)?,
                 parameters: request.parameters,
+                topology: convert::requirement(request.accessibility_requirements),
             };
             let snapshot = self.operations.create_snapshot(request).await?;
             Ok(v1::CreateSnapshotResponse {
@@ -331,16 +332,34 @@ impl v1::controller_server::Controller for Front {
 
     async fn controller_list_volume_health(
         &self,
-        _: Request<v1::ControllerListVolumeHealthRequest>,
+        request: Request<v1::ControllerListVolumeHealthRequest>,
     ) -> Result<Response<v1::ControllerListVolumeHealthResponse>, Status> {
-        Err(unimplemented("ControllerListVolumeHealth"))
+        const METHOD: &str = "csi.v1.Controller/ControllerListVolumeHealth";
+        let request = request.into_inner();
+        answer(METHOD, "", async {
+            let page = convert::page(request.max_entries, request.starting_token)?;
+            let listing = self.operations.list_volume_health(&page).await?;
+            Ok(v1::ControllerListVolumeHealthResponse {
+                entries: listing.entries.iter().map(health::volume).collect(),
+                next_token: listing.next.unwrap_or_default(),
+            })
+        })
+        .await
     }
 
     async fn controller_get_volume_health(
         &self,
-        _: Request<v1::ControllerGetVolumeHealthRequest>,
+        request: Request<v1::ControllerGetVolumeHealthRequest>,
     ) -> Result<Response<v1::ControllerGetVolumeHealthResponse>, Status> {
-        Err(unimplemented("ControllerGetVolumeHealth"))
+        let id = request.into_inner().volume_id;
+        answer("csi.v1.Controller/ControllerGetVolumeHealth", &id, async {
+            let volume = Reference::parse("volume_id", &id)?;
+            let health = self.operations.volume_health(&volume).await?;
+            Ok(v1::ControllerGetVolumeHealthResponse {
+                volume_health: Some(health::volume(&health)),
+            })
+        })
+        .await
     }
 }
 

@@ -336,8 +336,7 @@ pub(in crate::rpc) fn snapshot(snapshot: &Snapshot) -> Result<v1::Snapshot> {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
-        // This field may only be sent with a capability that is not advertised.
-        accessible_topology: Vec::new(),
+        accessible_topology: vec![topology(&Topology::of(&snapshot.handle.node))],
     })
 }
 

@@ -5,6 +5,7 @@ mod controller;
 pub(super) mod convert;
 mod front;
 mod group_controller;
+mod health;
 pub(super) mod identity;
 mod node;
 

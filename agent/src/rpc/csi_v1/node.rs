@@ -11,8 +11,8 @@ use drumlin_proto::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Front, capabilities, convert};
-use crate::rpc::respond::{answer, unimplemented};
+use super::{Front, capabilities, convert, health};
+use crate::rpc::respond::answer;
 
 #[tonic::async_trait]
 impl v1::node_server::Node for Front {
@@ -185,16 +185,36 @@ impl v1::node_server::Node for Front {
 
     async fn node_get_volume_health(
         &self,
-        _: Request<v1::NodeGetVolumeHealthRequest>,
+        request: Request<v1::NodeGetVolumeHealthRequest>,
     ) -> Result<Response<v1::NodeGetVolumeHealthResponse>, Status> {
-        Err(unimplemented("NodeGetVolumeHealth"))
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        answer("csi.v1.Node/NodeGetVolumeHealth", id, async {
+            let volume = Reference::parse("volume_id", &request.volume_id)?;
+            let published =
+                convert::optional_path("volume_publish_path", &request.volume_publish_path);
+            let staged =
+                convert::optional_path("staging_target_path", &request.staging_target_path);
+            let paths = published?.into_iter().chain(staged?).collect();
+            let health = self.operations.node_volume_health(&volume, paths).await?;
+            Ok(v1::NodeGetVolumeHealthResponse {
+                volume_health: Some(health::volume(&health)),
+            })
+        })
+        .await
     }
 
     async fn node_get_storage_health(
         &self,
         _: Request<v1::NodeGetStorageHealthRequest>,
     ) -> Result<Response<v1::NodeGetStorageHealthResponse>, Status> {
-        Err(unimplemented("NodeGetStorageHealth"))
+        answer("csi.v1.Node/NodeGetStorageHealth", "", async {
+            let faults = self.operations.storage_health().await;
+            Ok(v1::NodeGetStorageHealthResponse {
+                backend_health: faults.iter().map(health::storage).collect(),
+            })
+        })
+        .await
     }
 }
 

@@ -9,11 +9,11 @@ use super::{layout::Layout, open_lock::Opening, watched::ListCache};
 use crate::{
     Error, Kind, Result,
     backend::{
-        Adoption, Backend, Capacity, Change, Family, Features, Image, ImageSpec, Jobs, LabelChange,
-        Snapshots,
+        Adoption, Backend, Capacity, Change, Checks, Family, Fault, Features, Image, ImageSpec,
+        Jobs, LabelChange, Reason, Snapshots,
     },
     blocking, blocking_at_once,
-    host::{Access, Disk, FileSystem, TimedMutex, quiesce::QuiescePlan},
+    host::{Access, Disk, FileSystem, MountTable, TimedMutex, fs_errors, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 
@@ -153,29 +153,6 @@ impl Backend for Directory {
         })
     }
 
-    /// One system call once the directory is open: a Probe must be cheap. One check at a time: a directory that does
-    /// not answer blocks one thread, and Probes only briefly.
-    async fn check(&self) -> Result<()> {
-        let inner = Arc::clone(&self.inner);
-        let look = blocking_at_once(move || {
-            if inner.was_opened() && inner.check().is_ok() {
-                return Ok(());
-            }
-            inner.open()?;
-            inner.check()
-        });
-        self.inner.looks.pass(look).await.unwrap_or_else(|| {
-            Err(Error::new(
-                Kind::Busy,
-                format!(
-                    "directory {} has not answered for {} s; check its disk and the kernel log",
-                    self.inner.settings.path.display(),
-                    SLOW_TO_LOOK.as_secs()
-                ),
-            ))
-        })
-    }
-
     async fn recover(&self) -> Result<()> {
         self.run(|_| Ok(())).await
     }
@@ -207,26 +184,11 @@ impl Backend for Directory {
         self.run(move |inner| inner.relabel(id, &change)).await
     }
 
-    async fn check_deletable(&self, id: ImageId) -> Result<()> {
-        self.run(move |inner| inner.check_detachable(id)).await
-    }
-
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.run(move |inner| {
             let deleted = inner.delete(id);
             inner.watched.tidy();
             deleted
-        })
-        .await
-    }
-
-    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
-        self.run(move |inner| {
-            inner.layout.usable(id)?;
-            let path = inner.layout.image(id);
-            let metadata = std::fs::metadata(&path)
-                .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
-            Ok(Some(metadata.blocks() * 512))
         })
         .await
     }
@@ -241,6 +203,58 @@ impl Backend for Directory {
 
     async fn detach(&self, id: ImageId) -> Result<Change<()>> {
         self.run(move |inner| inner.detach(id)).await
+    }
+}
+
+#[async_trait]
+impl Checks for Directory {
+    /// One system call once the directory is open: a Probe must be cheap. One check at a time: a directory that does
+    /// not answer blocks one thread, and Probes only briefly.
+    async fn check(&self) -> Result<()> {
+        let inner = Arc::clone(&self.inner);
+        let look = blocking_at_once(move || {
+            if inner.was_opened() && inner.check().is_ok() {
+                return Ok(());
+            }
+            inner.open()?;
+            inner.check()
+        });
+        self.inner.looks.pass(look).await.unwrap_or_else(|| {
+            Err(Error::new(
+                Kind::Busy,
+                format!(
+                    "directory {} has not answered for {} s; check its disk and the kernel log",
+                    self.inner.settings.path.display(),
+                    SLOW_TO_LOOK.as_secs()
+                ),
+            ))
+        })
+    }
+
+    async fn faults(&self) -> Vec<Fault> {
+        let look = self.run(|inner| {
+            let table = MountTable::read()?;
+            let mount = table.holding(&inner.settings.path);
+            Ok(mount.and_then(fs_errors::errors_of))
+        });
+        let errors = look.await.unwrap_or_else(|error| Some(error.chain()));
+        let errors = errors.map(|errors| Fault::new(Reason::FileSystemErrors, errors));
+        errors.into_iter().collect()
+    }
+
+    async fn check_deletable(&self, id: ImageId) -> Result<()> {
+        self.run(move |inner| inner.check_detachable(id)).await
+    }
+
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
+        self.run(move |inner| {
+            inner.layout.usable(id)?;
+            let path = inner.layout.image(id);
+            let metadata = std::fs::metadata(&path)
+                .map_err(|error| Error::io(format!("could not stat {}", path.display()), error))?;
+            Ok(Some(metadata.blocks() * 512))
+        })
+        .await
     }
 }
 

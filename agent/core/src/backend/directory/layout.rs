@@ -17,7 +17,7 @@ use nix::{
 use super::record::Record;
 use crate::{
     Error, Kind, Result,
-    backend::{Health, Image, Labels},
+    backend::{Health, Image, Labels, Reason},
     types::{ImageId, ImageKind, Key, Size},
 };
 
@@ -214,9 +214,9 @@ impl Layout {
             .get(id)
             .ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
         match &image.health {
-            Health::Unreadable(why) => Err(Error::new(
+            Health::Unreadable(fault) => Err(Error::new(
                 Kind::Precondition,
-                format!("{id} cannot be changed: {why}"),
+                format!("{id} cannot be changed: {}", fault.message),
             )),
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(image),
         }
@@ -229,9 +229,9 @@ impl Layout {
     pub(super) fn usable(&self, id: ImageId) -> Result<Image> {
         let image = self.changeable(id)?;
         match &image.health {
-            Health::Damaged(why) => Err(Error::new(
+            Health::Damaged(fault) => Err(Error::new(
                 Kind::Precondition,
-                format!("{id} cannot be used: {why}"),
+                format!("{id} cannot be used: {}", fault.message),
             )),
             _ => Ok(image),
         }
@@ -281,7 +281,7 @@ fn judge(
         id,
         size: length.as_ref().map(|(_, size)| *size).unwrap_or_default(),
         labels: Labels::new(),
-        health: Health::Unreadable(why),
+        health: Health::unreadable(why),
     };
     let record = match record {
         Ok(Some(Ok(record))) => record,
@@ -293,22 +293,28 @@ fn judge(
         Ok((true, size)) if size >= record.size => (size.round_down(super::UNIT), Health::Good),
         Ok((true, size)) => (
             record.size,
-            Health::Damaged(format!(
-                "its image file has {size} instead of {}; it was truncated or replaced",
-                record.size
-            )),
+            Health::damaged(
+                Reason::ImageTruncated,
+                format!(
+                    "its image file has {size} instead of {}; it was truncated or replaced",
+                    record.size
+                ),
+            ),
         ),
         Ok((false, _)) => (
             record.size,
-            Health::Damaged("its image is not a regular file".to_owned()),
+            Health::damaged(Reason::ImageReplaced, "its image is not a regular file"),
         ),
         Err(error) if error.kind() == io::ErrorKind::NotFound => (
             record.size,
-            Health::Damaged("its image file is missing".to_owned()),
+            Health::damaged(Reason::ImageMissing, "its image file is missing"),
         ),
         Err(error) => (
             record.size,
-            Health::Damaged(format!("its image file cannot be read: {error}")),
+            Health::damaged(
+                Reason::ImageUnreadable,
+                format!("its image file cannot be read: {error}"),
+            ),
         ),
     };
     Image {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::{Health, Image},
+    backend::{Health, Image, Reason},
     host::device_mapper::Mapped,
     types::{Handle, ImageId, Size, SizeRules},
 };
@@ -88,9 +88,9 @@ impl Lvm {
         let found = self.find(now, id).filter(|ours| !ours.tags.is_incomplete);
         let found = found.ok_or_else(|| Error::not_found(format!("{id} does not exist")))?;
         match self.image(now, &found)?.health {
-            Health::Unreadable(why) => Err(Error::new(
+            Health::Unreadable(fault) => Err(Error::new(
                 Kind::Precondition,
-                format!("{id} cannot be changed: {why}"),
+                format!("{id} cannot be changed: {}", fault.message),
             )),
             Health::Good | Health::Degraded(_) | Health::Damaged(_) => Ok(found),
         }
@@ -111,13 +111,14 @@ impl Lvm {
     pub(super) fn image(&self, now: &GroupMetadata, ours: &OwnVolume<'_>) -> Result<Image> {
         let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
-            Health::Unreadable(
-                "its tags were written by a newer agent; upgrade this agent".to_owned(),
-            )
+            Health::unreadable("its tags were written by a newer agent; upgrade this agent")
         } else if let Some(flag) = &ours.volume.unknown_flag {
-            Health::Unreadable(metadata::unknown_flag(flag))
+            Health::unreadable(metadata::unknown_flag(flag))
         } else if !ours.volume.is_complete {
-            Health::Damaged(format!("a disk of volume group {} is missing", now.name))
+            Health::damaged(
+                Reason::DiskMissing,
+                format!("a disk of volume group {} is missing", now.name),
+            )
         } else {
             match (&ours.volume.kind, &ours.volume.layer) {
                 (_, Some(layer)) => self.layer_health(now, ours.volume, layer)?,

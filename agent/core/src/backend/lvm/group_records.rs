@@ -49,9 +49,7 @@ fn image(tags: Tags) -> Image {
         id: tags.id,
         size: Size::default(),
         health: if tags.is_newer {
-            Health::Unreadable(
-                "its tags were written by a newer agent; upgrade this agent".to_owned(),
-            )
+            Health::unreadable("its tags were written by a newer agent; upgrade this agent")
         } else {
             Health::Good
         },

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     Error, Kind, Result,
     backend::{
-        Backend, Capacity, Change, Family, Features, Health, Image, ImageSpec, Jobs, LabelChange,
-        Labels, Snapshots,
+        Backend, Capacity, Change, Checks, Family, Fault, Features, Health, Image, ImageSpec, Jobs,
+        LabelChange, Labels, Reason, Snapshots,
     },
     host::{Access, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, Size},
@@ -37,11 +37,6 @@ impl Backend for Lvm {
         })
     }
 
-    async fn check(&self) -> Result<()> {
-        let now = self.group.now().await?;
-        self.volume_type().check(self, &now).await
-    }
-
     async fn recover(&self) -> Result<()> {
         self.ready().await
     }
@@ -60,7 +55,7 @@ impl Backend for Lvm {
         let danger = self.volume_type().danger(self, &now).await;
         self.ours(&now)
             .filter(|ours| ours.tags.id.kind == kind && !ours.tags.is_incomplete)
-            .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_deref())))
+            .map(|ours| Ok(endangered(self.image(&now, &ours)?, danger.as_ref())))
             .collect()
     }
 
@@ -74,7 +69,7 @@ impl Backend for Lvm {
         let Some(found) = found else { return Ok(None) };
         let danger = self.volume_type().danger(self, &now).await;
         let image = self.image(&now, &found)?;
-        Ok(Some(endangered(image, danger.as_deref())))
+        Ok(Some(endangered(image, danger.as_ref())))
     }
 
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
@@ -134,17 +129,6 @@ impl Backend for Lvm {
         ))
     }
 
-    async fn check_deletable(&self, id: ImageId) -> Result<()> {
-        self.ready().await?;
-        let now = self.group.now().await?;
-        let Some(found) = self.find(&now, id) else {
-            return Ok(());
-        };
-        check_no_merge(&now, found.volume)?;
-        self.check_idle(&now, found.volume).await?;
-        self.volume_type().check_removable(self, &now, &found)
-    }
-
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.ready().await?;
         if !id.kind.has_bytes() {
@@ -173,20 +157,14 @@ impl Backend for Lvm {
         self.volume_type().end_removal(self, id).await
     }
 
-    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
-        let now = self.group.now().await?;
-        let found = self.complete_volume(&now, id)?;
-        self.volume_type().usage(self, &now, &found).await
-    }
-
     async fn attach(&self, id: ImageId, _: Access) -> Result<PathBuf> {
         self.ready().await?;
         let now = self.group.now().await?;
         let found = self.complete_volume(&now, id)?;
-        if let Health::Damaged(why) = self.image(&now, &found)?.health {
+        if let Health::Damaged(fault) = self.image(&now, &found)?.health {
             return Err(Error::new(
                 Kind::Precondition,
-                format!("{id} cannot be used: {why}"),
+                format!("{id} cannot be used: {}", fault.message),
             ));
         }
         self.activate(&now, found.volume).await
@@ -209,6 +187,56 @@ impl Backend for Lvm {
             self.check_idle(&now, found.volume).await?;
         }
         Ok(Change::Already(()))
+    }
+}
+
+#[async_trait]
+impl Checks for Lvm {
+    async fn check(&self) -> Result<()> {
+        let now = self.group.now().await?;
+        self.volume_type().check(self, &now).await
+    }
+
+    async fn faults(&self) -> Vec<Fault> {
+        let now = match self.group.now().await {
+            Ok(now) => now,
+            Err(error) => return vec![Fault::new(Reason::ClassUnavailable, error.chain())],
+        };
+        let missing: Vec<&str> = now
+            .disks
+            .iter()
+            .filter(|(_, disk)| disk.is_missing)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        let missing = (!missing.is_empty()).then(|| {
+            Fault::new(
+                Reason::DiskMissing,
+                format!(
+                    "volume group {} lacks its disks {}; see pvs -o +missing",
+                    now.name,
+                    missing.join(", ")
+                ),
+            )
+        });
+        let faults = self.volume_type().faults(self, &now).await;
+        missing.into_iter().chain(faults).collect()
+    }
+
+    async fn check_deletable(&self, id: ImageId) -> Result<()> {
+        self.ready().await?;
+        let now = self.group.now().await?;
+        let Some(found) = self.find(&now, id) else {
+            return Ok(());
+        };
+        check_no_merge(&now, found.volume)?;
+        self.check_idle(&now, found.volume).await?;
+        self.volume_type().check_removable(self, &now, &found)
+    }
+
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>> {
+        let now = self.group.now().await?;
+        let found = self.complete_volume(&now, id)?;
+        self.volume_type().usage(self, &now, &found).await
     }
 }
 
@@ -248,12 +276,14 @@ impl Jobs for Lvm {
 }
 
 /// Marks a volume in a full pool as degraded: it is usable, but its writes may fail. A snapshot is not written to.
-fn endangered(image: Image, danger: Option<&str>) -> Image {
+fn endangered(image: Image, danger: Option<&Fault>) -> Image {
     match danger {
-        Some(why) if image.id.kind == ImageKind::Volume && image.health == Health::Good => Image {
-            health: Health::Degraded(why.to_owned()),
-            ..image
-        },
+        Some(fault) if image.id.kind == ImageKind::Volume && image.health == Health::Good => {
+            Image {
+                health: Health::Degraded(fault.clone()),
+                ..image
+            }
+        }
         _ => image,
     }
 }

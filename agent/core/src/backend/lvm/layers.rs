@@ -4,6 +4,7 @@
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 
 use super::{Health, Lvm, OwnVolume};
+use crate::backend::Reason;
 use crate::{Error, Kind, Result};
 
 impl Lvm {
@@ -20,10 +21,13 @@ impl Lvm {
             return Ok(trouble);
         }
         if volume.is_degraded || self.lost_mirror(now, volume)?.is_some() {
-            return Ok(Health::Degraded(format!(
-                "a leg of a mirror below its {layer} is lost; see lvs -a -o +devices {}",
-                now.name
-            )));
+            return Ok(Health::degraded(
+                Reason::MirrorLegLost,
+                format!(
+                    "a leg of a mirror below its {layer} is lost; see lvs -a -o +devices {}",
+                    now.name
+                ),
+            ));
         }
         Ok(Health::Good)
     }
@@ -101,18 +105,21 @@ fn trouble(layer: &str, status: &str, path: &str) -> Option<Health> {
     let words: Vec<&str> = status.split_whitespace().collect();
     let cure = removal(layer, path);
     match (layer, words.as_slice()) {
-        ("cache" | "writecache", ["Fail" | "Error", ..]) => {
-            Some(Health::Damaged(format!("its cache has failed; {cure}")))
-        }
-        ("cache", [.., "ro", _] | [.., "needs_check"]) => Some(Health::Degraded(format!(
-            "the metadata of its cache is damaged; {cure}"
-        ))),
-        ("writecache", [error, ..]) if *error != "0" => Some(Health::Damaged(format!(
-            "its cache has failed with error {error}; reconnect its disk, or {cure}"
-        ))),
-        ("vdo", [_, "read-only", ..]) => Some(Health::Damaged(
-            "its VDO pool is read-only after an error; see the kernel's log and lvmvdo(7)"
-                .to_owned(),
+        ("cache" | "writecache", ["Fail" | "Error", ..]) => Some(Health::damaged(
+            Reason::CacheFailed,
+            format!("its cache has failed; {cure}"),
+        )),
+        ("cache", [.., "ro", _] | [.., "needs_check"]) => Some(Health::degraded(
+            Reason::CacheMetadataDamaged,
+            format!("the metadata of its cache is damaged; {cure}"),
+        )),
+        ("writecache", [error, ..]) if *error != "0" => Some(Health::damaged(
+            Reason::CacheFailed,
+            format!("its cache has failed with error {error}; reconnect its disk, or {cure}"),
+        )),
+        ("vdo", [_, "read-only", ..]) => Some(Health::damaged(
+            Reason::VdoReadOnly,
+            "its VDO pool is read-only after an error; see the kernel's log and lvmvdo(7)",
         )),
         _ => None,
     }

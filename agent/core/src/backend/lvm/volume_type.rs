@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Result,
-    backend::{Capacity, ImageSpec},
+    backend::{Capacity, Fault, ImageSpec},
     host::{
         device_mapper::{DeviceMapper, Mapped},
         quiesce::{Check, Step},
@@ -64,9 +64,14 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         Ok(())
     }
 
-    /// The warning for all volumes of the class when writes to them may fail, though each by itself is healthy.
-    async fn danger(&self, _lvm: &Lvm, _now: &GroupMetadata) -> Option<String> {
+    /// What is wrong for all volumes of the class when writes to them may fail, though each by itself is healthy.
+    async fn danger(&self, _lvm: &Lvm, _now: &GroupMetadata) -> Option<Fault> {
         None
+    }
+
+    /// What is wrong with what all volumes of the class share, or will be soon.
+    async fn faults(&self, lvm: &Lvm, now: &GroupMetadata) -> Vec<Fault> {
+        self.danger(lvm, now).await.into_iter().collect()
     }
 
     /// Creates what volumes need before the first of them. Idempotent.

@@ -20,7 +20,7 @@ use crate::ops::{
 };
 use crate::{
     Kind, Result,
-    backend::{Health, Image, LabelChange},
+    backend::{Image, LabelChange},
     fail,
     types::{ClassName, Handle, ImageKind, Map, Reference, Size},
 };
@@ -78,12 +78,7 @@ impl From<LocatedImage> for Object {
             created: image.created(),
             volumes: shown.into_iter().chain(held).collect(),
             group_snapshot: group.and_then(|place| Handle::parse(&format!("{node}/{place}"))),
-            problem: match &image.health {
-                Health::Good => None,
-                Health::Degraded(why) | Health::Damaged(why) | Health::Unreadable(why) => {
-                    Some(why.clone())
-                }
-            },
+            problem: image.health.fault().map(|fault| fault.message.clone()),
             handle: found.handle,
         }
     }

@@ -42,15 +42,26 @@ impl KnownImages {
         }
     }
 
+    /// All known images of one kind of a class.
+    pub(crate) fn of(&self, class: &Class, kind: ImageKind) -> Vec<ImageId> {
+        let known = lock(&self.0);
+        let ids = known.get(&class.name).into_iter().flatten();
+        ids.copied().filter(|id| id.kind == kind).collect()
+    }
+
+    /// Returns true if the image was there when its class was last read.
+    pub(crate) fn has(&self, class: &Class, id: ImageId) -> bool {
+        lock(&self.0)
+            .get(&class.name)
+            .is_some_and(|ids| ids.contains(&id))
+    }
+
     /// Refuses a name that an image of a class has which cannot be read now, for `error`.
     ///
     /// # Errors
     /// As `error`, naming the class.
     pub(crate) fn check_unused(&self, class: &Class, id: ImageId, error: Error) -> Result<()> {
-        let is_used = lock(&self.0)
-            .get(&class.name)
-            .is_some_and(|ids| ids.contains(&id));
-        if !is_used {
+        if !self.has(class, id) {
             return Ok(());
         }
         Err(Error::new(

@@ -3,6 +3,7 @@
 pub(crate) mod adoption;
 pub(crate) mod capacity;
 pub(crate) mod controller_publish;
+pub(crate) mod health;
 pub(crate) mod idempotency;
 pub(crate) mod inventory;
 pub(crate) mod known_images;

@@ -65,11 +65,23 @@ impl PageRequest {
     ///
     /// # Errors
     /// [`Kind::StaleToken`].
-    pub(crate) fn cut(&self, mut all: Vec<LocatedImage>) -> Result<Listing<LocatedImage>> {
+    pub(crate) fn cut(&self, all: Vec<LocatedImage>) -> Result<Listing<LocatedImage>> {
+        self.cut_by(all, |found| &found.handle)
+    }
+
+    /// As [`Self::cut`], for anything with a handle.
+    ///
+    /// # Errors
+    /// [`Kind::StaleToken`].
+    pub(crate) fn cut_by<T>(
+        &self,
+        mut all: Vec<T>,
+        handle: impl Fn(&T) -> &Handle,
+    ) -> Result<Listing<T>> {
         let after = self.after()?;
-        all.sort_unstable_by(|a, b| place(&a.handle).cmp(&place(&b.handle)));
+        all.sort_unstable_by(|a, b| place(handle(a)).cmp(&place(handle(b))));
         if let Some((key, class)) = &after {
-            let skip = all.partition_point(|found| place(&found.handle) <= (*key, class));
+            let skip = all.partition_point(|found| place(handle(found)) <= (*key, class));
             all.drain(..skip);
         }
         let mut next = None;
@@ -77,7 +89,7 @@ impl PageRequest {
             && all.len() > most
         {
             all.truncate(most);
-            next = all.last().map(|found| token(place(&found.handle)));
+            next = all.last().map(|found| token(place(handle(found))));
         }
         Ok(Listing { entries: all, next })
     }

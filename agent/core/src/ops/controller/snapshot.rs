@@ -14,7 +14,7 @@ use crate::{
     Error, Kind, Result,
     backend::{Health, ImageSpec, Labels, Origin},
     fail,
-    types::{Handle, ImageId, ImageKind, Key, Map, Name, Reference, Size},
+    types::{Handle, ImageId, ImageKind, Key, Map, Name, Reference, Requirement, Size},
 };
 
 /// A snapshot as recorded on disk.
@@ -43,6 +43,8 @@ pub struct CreateSnapshot {
     pub of: Reference,
     /// The parameters of the call.
     pub parameters: Map,
+    /// The topology from which it must be usable.
+    pub topology: Requirement,
 }
 
 /// Filter of a list of snapshots.
@@ -65,7 +67,7 @@ impl From<LocatedImage> for Snapshot {
             created: found.image.created(),
             damage: match &found.image.health {
                 Health::Good | Health::Degraded(_) => None,
-                Health::Damaged(why) | Health::Unreadable(why) => Some(why.clone()),
+                Health::Damaged(fault) | Health::Unreadable(fault) => Some(fault.message.clone()),
             },
             handle: found.handle,
             group: None,
@@ -114,6 +116,15 @@ impl Operations {
     }
 
     async fn make_snapshot(&self, id: ImageId, request: CreateSnapshot) -> Result<Snapshot> {
+        if !request.topology.is_met_by(&self.settings().node) {
+            return Err(Error::new(
+                Kind::NoSpace,
+                format!(
+                    "accessibility_requirements exclude node {}, on which all snapshots of its volumes are",
+                    self.settings().node
+                ),
+            ));
+        }
         // Idempotency: checked before the volume, which may have been deleted since the first call.
         // First in the class of the volume: a class that was away may have a snapshot of the same name.
         let own = request.of.handle().map(|handle| handle.class.clone());

@@ -12,7 +12,7 @@ use crate::ops::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::{Features, Health, Image, ImageSpec, Labels, Origin},
+    backend::{Fault, Features, Image, ImageSpec, Labels, Origin},
     fail,
     host::{FileSystem, format},
     types::{
@@ -74,16 +74,14 @@ pub struct CreateVolume {
 }
 
 impl Condition {
-    pub(crate) fn of(health: &Health) -> Self {
-        match health {
-            Health::Good => Self {
-                abnormal: false,
-                message: "volume is healthy".to_owned(),
-            },
-            Health::Degraded(why) | Health::Damaged(why) | Health::Unreadable(why) => Self {
-                abnormal: true,
-                message: why.clone(),
-            },
+    /// The condition of a volume with this fault.
+    pub(crate) fn with(fault: Option<&Fault>) -> Self {
+        Self {
+            abnormal: fault.is_some(),
+            message: fault.map_or_else(
+                || "volume is healthy".to_owned(),
+                |fault| fault.message.clone(),
+            ),
         }
     }
 }
@@ -453,14 +451,7 @@ impl LocatedImage {
     }
 
     fn condition(&self) -> Condition {
-        let is_told = self.image.publication().map(drop);
-        match self.check_not_on_its_way().and(is_told) {
-            Ok(()) => Condition::of(&self.image.health),
-            Err(error) => Condition {
-                abnormal: true,
-                message: error.to_string(),
-            },
-        }
+        Condition::with(self.faults().first())
     }
 }
 

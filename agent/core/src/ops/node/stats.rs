@@ -1,6 +1,6 @@
 //! Usage and condition of a volume (CSI, `NodeGetVolumeStats`).
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -9,6 +9,7 @@ use crate::ops::{
     devices::Devices,
     locks::LockMode,
     lookup::{LocatedImage, not_here},
+    node::health,
     volume::Condition,
 };
 use crate::{
@@ -82,7 +83,7 @@ impl LocatedImage {
         (devices, table): (&Devices, &MountTable),
     ) -> Result<VolumeStats> {
         let path = self.shown(path, (devices, table))?;
-        let mut condition = Condition::of(&self.image.health);
+        let mut faults = self.faults();
         let mount = table.at(&path);
         let Some(mount) = mount.filter(|mount| mount.fs_type != "devtmpfs") else {
             // Only the user of a raw device knows how much of it is used.
@@ -94,30 +95,11 @@ impl LocatedImage {
             return Ok(VolumeStats {
                 bytes,
                 inodes: None,
-                condition,
+                condition: Condition::with(faults.first()),
             });
         };
-        if !condition.abnormal
-            && !mount.read_only
-            && (mount.is_file_system_read_only() || mount.has_option("emergency_ro"))
-            && devices.first().is_some()
-        {
-            condition = Condition {
-                abnormal: true,
-                message: "the file system of the volume became read-only; check the kernel log"
-                    .to_owned(),
-            };
-        }
-        // A file system that has shut down still reports its usage.
-        if let Err(error) = fs::symlink_metadata(&path)
-            && !condition.abnormal
-        {
-            condition = Condition {
-                abnormal: true,
-                message: format!(
-                    "the file system of the volume does not respond; check the kernel log: {error}"
-                ),
-            };
+        if devices.first().is_some() {
+            faults.extend(health::of_mount(mount));
         }
         let disk = Disk::of(&path)?;
         Ok(VolumeStats {
@@ -131,7 +113,7 @@ impl LocatedImage {
                 used: disk.inodes.saturating_sub(disk.free_inodes),
                 available: disk.free_inodes,
             }),
-            condition,
+            condition: Condition::with(faults.first()),
         })
     }
 }

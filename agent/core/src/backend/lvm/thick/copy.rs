@@ -80,9 +80,9 @@ impl Lvm {
             ));
         };
         match self.snapshot_health(now, snapshot)? {
-            Health::Damaged(why) => Err(Error::new(
+            Health::Damaged(fault) => Err(Error::new(
                 Kind::NoSpace,
-                format!("{} cannot be copied: {why}", found.tags.id),
+                format!("{} cannot be copied: {}", found.tags.id, fault.message),
             )),
             _ => Ok((snapshot, size)),
         }

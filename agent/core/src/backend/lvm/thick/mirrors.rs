@@ -4,7 +4,10 @@
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume, VolumeKind};
 
 use crate::Result;
-use crate::backend::lvm::{Health, Lvm};
+use crate::backend::{
+    Reason,
+    lvm::{Health, Lvm},
+};
 
 /// The suffixes that LVM adds to the UUID of the device with a volume's own extents when another device is stacked on
 /// it: for snapshots, a cache or a thin pool (`build_dm_uuid` in its `lib/misc/lvm-string.c`).
@@ -19,12 +22,17 @@ impl Lvm {
     ) -> Result<Health> {
         let path = self.group.path(&volume.name);
         if self.has_lost_leg(now, volume)? {
-            return Ok(Health::Degraded(format!(
-                "a leg of its mirror is lost; reconnect the disk and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
-            )));
+            return Ok(Health::degraded(
+                Reason::MirrorLegLost,
+                format!(
+                    "a leg of its mirror is lost; reconnect the disk and run lvchange --refresh {path}, or replace it and run lvconvert --repair {path}",
+                ),
+            ));
         }
         let shared = self.shared_leg(now, volume);
-        Ok(shared.map_or(Health::Good, Health::Degraded))
+        Ok(shared.map_or(Health::Good, |why| {
+            Health::degraded(Reason::MirrorLegsShareDisk, why)
+        }))
     }
 
     /// The warning for a pool that is on a mirror with a lost leg.

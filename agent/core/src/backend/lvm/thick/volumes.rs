@@ -11,6 +11,7 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
+    backend::Reason,
     backend::lvm::{
         Capacity, Health, ImageSpec, Layout, Lvm, OwnVolume, Thick, Wipe,
         create::exists,
@@ -280,8 +281,9 @@ impl Lvm {
         let status = self.status(now, snapshot)?;
         // "<used>/<all> <metadata>", or a word.
         Ok(match status.as_deref() {
-            Some("Invalid" | "Overflow") => Health::Damaged(
-                "its exception store overflowed, which invalidates the snapshot permanently; delete it, and set a larger snapshotSize in the class".to_owned(),
+            Some("Invalid" | "Overflow") => Health::damaged(
+                Reason::SnapshotOverflowed,
+                "its exception store overflowed, which invalidates the snapshot permanently; delete it, and set a larger snapshotSize in the class",
             ),
             _ => Health::Good,
         })

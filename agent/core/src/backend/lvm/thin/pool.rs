@@ -17,6 +17,7 @@ use crate::{
         thin::class::ThinClass,
         thin::orphan_thin_devices::{is_set_aside, thin_volumes},
     },
+    backend::{Fault, Reason},
     blocking, blocking_at_once, fail,
     host::{Sectors, quiesce::Check},
     types::{ImageKind, Size},
@@ -185,25 +186,39 @@ impl Lvm {
         }
     }
 
-    /// The warning for all volumes of the class when their pool may not accept writes, though each volume by itself
+    /// The fault of a pool that is filling up.
+    pub(crate) async fn pool_low(&self, now: &GroupMetadata, pool: &ThinClass) -> Option<Fault> {
+        let (_, state) = self.pool_state(now, pool).await.ok()?;
+        let used = percent(state?.data);
+        (used >= u64::from(pool.limits.warn_at)).then(|| {
+            Fault::new(
+                Reason::PoolSpaceLow,
+                format!(
+                    "thin pool {}/{} uses {used} % of its data; extend it with lvextend, or delete volumes or snapshots",
+                    now.name, pool.name
+                ),
+            )
+        })
+    }
+
+    /// The fault of all volumes of the class when their pool may not accept writes, though each volume by itself
     /// is healthy.
-    pub(crate) async fn pool_danger(
-        &self,
-        now: &GroupMetadata,
-        pool: &ThinClass,
-    ) -> Option<String> {
+    pub(crate) async fn pool_danger(&self, now: &GroupMetadata, pool: &ThinClass) -> Option<Fault> {
         match self.pool_state(now, pool).await {
             Ok((_, state)) => {
                 let mirrors = || {
                     let (volume, _) = now.pool(&pool.name)?;
                     let mirrors = self.mirrors_of_pool(now, volume);
-                    mirrors.unwrap_or_else(|error| Some(error.chain()))
+                    let why = mirrors.unwrap_or_else(|error| Some(error.chain()))?;
+                    Some((Reason::MirrorLegLost, why))
                 };
-                let why = state.and_then(|state| state.refusal(pool.limits));
-                let why = why.or_else(mirrors)?;
-                Some(format!("thin pool {}/{}: {why}", now.name, pool.name))
+                let full = state.and_then(|state| state.refusal(pool.limits));
+                let full = full.map(|why| (Reason::PoolFull, why));
+                let (reason, why) = full.or_else(mirrors)?;
+                let message = format!("thin pool {}/{}: {why}", now.name, pool.name);
+                Some(Fault::new(reason, message))
             }
-            Err(error) => Some(error.chain()),
+            Err(error) => Some(Fault::new(Reason::PoolFailed, error.chain())),
         }
     }
 

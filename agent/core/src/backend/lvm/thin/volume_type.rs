@@ -11,7 +11,7 @@ use crate::{
     backend::lvm::{
         Lvm, OwnVolume, extend::Activation, thin::class::ThinClass, volume_type::VolumeType,
     },
-    backend::{Capacity, ImageSpec},
+    backend::{Capacity, Fault, ImageSpec},
     blocking,
     host::{
         Sectors,
@@ -45,8 +45,14 @@ impl VolumeType for ThinClass {
         lvm.check_pool_room(now, self, more, ahead).await
     }
 
-    async fn danger(&self, lvm: &Lvm, now: &GroupMetadata) -> Option<String> {
+    async fn danger(&self, lvm: &Lvm, now: &GroupMetadata) -> Option<Fault> {
         lvm.pool_danger(now, self).await
+    }
+
+    async fn faults(&self, lvm: &Lvm, now: &GroupMetadata) -> Vec<Fault> {
+        let mut faults: Vec<Fault> = self.danger(lvm, now).await.into_iter().collect();
+        faults.extend(lvm.pool_low(now, self).await);
+        faults
     }
 
     async fn prepare(&self, lvm: &Lvm) -> Result<()> {

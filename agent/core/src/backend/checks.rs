@@ -1,0 +1,29 @@
+//! What a back end can say of its state, without changing anything.
+
+use async_trait::async_trait;
+
+use super::Fault;
+use crate::{Result, types::ImageId};
+
+/// The checks of a back end and its images.
+#[async_trait]
+pub trait Checks {
+    /// Checks that it is readable and writable; the error says what is missing. Costs a few system calls.
+    async fn check(&self) -> Result<()>;
+
+    /// What is wrong with the storage that its images share, or will be soon; for a back end that passes
+    /// [`Checks::check`].
+    async fn faults(&self) -> Vec<Fault>;
+
+    /// Refuses an image that [`super::Backend::delete`] would refuse now.
+    ///
+    /// # Errors
+    /// `InUse` when its device is mounted or open, or when it is being copied.
+    async fn check_deletable(&self, id: ImageId) -> Result<()>;
+
+    /// The space that an image uses in its storage, in bytes, if known. Blocks shared with other images count.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    async fn usage(&self, id: ImageId) -> Result<Option<u64>>;
+}
