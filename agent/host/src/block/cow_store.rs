@@ -4,7 +4,13 @@
 //! chunk of the store), little-endian, and the chunks of the store that they name. A pair that names chunk 0 of the
 //! store marks the end.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, path::Path};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
 
 use crate::{Access, DirectBuffer, Sectors, fsync, open_direct};
 use crate::{Error, Kind, Result};
@@ -21,14 +27,15 @@ const BUFFER: usize = 1 << 20;
 
 /// The exception store of one snapshot.
 #[derive(Debug)]
-struct Store {
+pub(super) struct Store {
+    path: PathBuf,
     file: File,
     /// The chunk size, in bytes.
-    chunk: u64,
+    pub(super) chunk: u64,
 }
 
 impl Store {
-    fn open(path: &Path) -> Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self> {
         let file = open_direct(path, Access::ReadOnly).map_err(|error| failed(path, error))?;
         let mut head = DirectBuffer::new(DirectBuffer::BLOCK);
         file.read_exact_at(head.bytes_mut(), 0)
@@ -50,12 +57,20 @@ impl Store {
                 ),
             ));
         }
-        Ok(Self { file, chunk })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            chunk,
+        })
     }
 
     /// Calls `hear` with the chunks of the origin that each area names, sorted.
-    fn each_area(&self, mut hear: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
-        let failed = |error| Error::io("could not read an exception store", error);
+    pub(super) fn each_area(&self, mut hear: impl FnMut(&[u64]) -> Result<()>) -> Result<()> {
+        let failed = |at, error| {
+            let path = self.path.display();
+            let message = format!("could not read the exception store {path} at byte {at}");
+            Error::io(message, error)
+        };
         let length = usize::try_from(self.chunk).unwrap_or_default();
         let pairs = self.chunk / 16;
         let mut area = DirectBuffer::new(length);
@@ -64,7 +79,7 @@ impl Store {
             match self.file.read_exact_at(area.bytes_mut(), at) {
                 // A store can be full to the last chunk.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-                other => other.map_err(failed)?,
+                other => other.map_err(|error| failed(at, error))?,
             }
             let mut chunks = Vec::new();
             for pair in area.bytes().chunks_exact(PAIR) {
@@ -172,6 +187,24 @@ fn failed(path: &Path, error: io::Error) -> Error {
     )
 }
 
+/// A store with chunks of 4 KiB that names these chunks.
+#[cfg(test)]
+pub(super) fn store_of(chunks: &[u64]) -> Vec<u8> {
+    const CHUNK: usize = 4096;
+    let areas = chunks.len() / 256 + 1;
+    let mut bytes = vec![0; (1 + areas * 257) * CHUNK];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    for (at, value) in [(0, MAGIC), (4, 1), (8, VERSION), (12, 8)] {
+        put(at, &value.to_le_bytes());
+    }
+    for (number, chunk) in chunks.iter().enumerate() {
+        let at = (1 + number / 256 * 257) * CHUNK + number % 256 * PAIR;
+        put(at, &chunk.to_le_bytes());
+        put(at + 8, &(2 + number).to_le_bytes());
+    }
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,21 +225,8 @@ mod tests {
     fn a_store_names_the_chunks_of_all_its_areas_and_a_foreign_one_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("store");
-        let chunk = 4096_u64;
-        let mut bytes = vec![0_u8; 600 * 4096];
-        bytes[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        bytes[4..8].copy_from_slice(&1_u32.to_le_bytes());
-        bytes[8..12].copy_from_slice(&1_u32.to_le_bytes());
-        bytes[12..16].copy_from_slice(&8_u32.to_le_bytes());
         // 256 pairs fill the first area, and two are in the second.
-        for number in 0..258_u64 {
-            let area = number / 256;
-            let at = (1 + area * 257) * chunk + (number % 256) * 16;
-            let at = usize::try_from(at).unwrap();
-            let old = 1000 - number;
-            bytes[at..at + 8].copy_from_slice(&old.to_le_bytes());
-            bytes[at + 8..at + 16].copy_from_slice(&(number + 2).to_le_bytes());
-        }
+        let bytes = store_of(&(743..=1000).rev().collect::<Vec<u64>>());
         std::fs::write(&path, &bytes).unwrap();
         let mut heard = Vec::new();
         let store = Store::open(&path).unwrap();

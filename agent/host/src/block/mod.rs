@@ -6,6 +6,7 @@ pub mod device_mapper;
 pub(crate) mod direct_io;
 pub mod loop_device;
 pub(crate) mod loop_table;
+pub mod overwritten;
 pub mod read_probe;
 pub mod udev;
 pub mod udev_cookies;
