@@ -33,6 +33,7 @@
 mod access;
 mod block;
 mod blocking;
+pub mod changed;
 mod error;
 pub mod fail;
 mod fs;

@@ -92,6 +92,11 @@ pub(crate) fn copy() -> Span {
     debug_span!(target: TARGET, "copy")
 }
 
+/// A search for the ranges of an image or a device that hold data, or that differ from another's.
+pub(crate) fn compare() -> Span {
+    debug_span!(target: TARGET, "compare")
+}
+
 /// A mount at `target`.
 pub(crate) fn mount(target: &Path) -> Span {
     debug_span!(target: TARGET, "mount", path = %target.display())

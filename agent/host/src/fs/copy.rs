@@ -143,7 +143,7 @@ fn unnamed_file(directory: &Path) -> io::Result<File> {
 }
 
 /// The first range of data at or after `position`, before `size`.
-fn next_data(file: &File, position: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
+pub(crate) fn next_data(file: &File, position: u64, size: u64) -> io::Result<Option<(u64, u64)>> {
     if position >= size {
         return Ok(None);
     }
