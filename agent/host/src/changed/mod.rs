@@ -7,6 +7,25 @@
 //! Bytes are the truth. What file systems know of their files only says what need not be read: holes of both
 //! (`SEEK_DATA`), and blocks that both share (`FIEMAP`), as long as nothing about them is in doubt.
 //!
+//! ```no_run
+//! use std::{ops::ControlFlow, path::Path};
+//!
+//! use drumlin_host::{changed::{Pair, differing_in}, overwritten::Overwritten};
+//!
+//! # fn example() -> drumlin_host::Result<()> {
+//! // A thick snapshot and a later one: only what the store of the first names can differ.
+//! let mut candidates = Overwritten::of(Path::new("/dev/mapper/vg-first-cow"))?;
+//! let pair = Pair {
+//!     base: Path::new("/dev/mapper/vg-first"),
+//!     target: Path::new("/dev/mapper/vg-second"),
+//! };
+//! differing_in(pair, &mut candidates, 0, &mut |range| {
+//!     println!("{range:?}");
+//!     Ok(ControlFlow::Continue(()))
+//! })
+//! # }
+//! ```
+//!
 //! **Invariant:** memory does not depend on the size of an image, nor on its number of extents: two buffers, three
 //! pages of extents and one range.
 

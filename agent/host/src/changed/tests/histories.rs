@@ -12,6 +12,8 @@ use crate::{
 };
 
 const HISTORIES: u64 = 100;
+/// Of file systems that are like another one.
+const FEW: u64 = 20;
 
 /// Compares two images from several offsets on.
 fn compare(base: &Path, target: &Path, history: &mut History) -> Result<(), String> {
@@ -35,8 +37,8 @@ fn compare_touched(base: &Path, target: &Path, mut touched: Vec<Range<u64>>) -> 
     check_differing((&before, &now), 0, &ranges)
 }
 
-fn go_through(ground: &Ground) {
-    for seed in 0..HISTORIES {
+fn go_through(ground: &Ground, histories: u64) {
+    for seed in 0..histories {
         let mut history = History::new(ground, seed);
         history.go_on();
         let first = history.snapshot("first");
@@ -57,20 +59,25 @@ fn go_through(ground: &Ground) {
 
 #[test]
 fn on_xfs_exactly_what_differs_is_found() {
-    go_through(&Ground::of(FileSystem::Xfs));
+    go_through(&Ground::of(FileSystem::Xfs), HISTORIES);
+}
+
+#[test]
+fn where_blocks_are_smaller_than_what_is_found_all_of_it_is() {
+    go_through(&Ground::of_small_blocks(), FEW);
 }
 
 #[test]
 fn on_btrfs_exactly_what_differs_is_found() {
-    go_through(&Ground::of(FileSystem::Btrfs));
+    go_through(&Ground::of(FileSystem::Btrfs), HISTORIES);
 }
 
 #[test]
 fn on_ext4_exactly_what_differs_is_found() {
-    go_through(&Ground::of(FileSystem::Ext4));
+    go_through(&Ground::of(FileSystem::Ext4), HISTORIES);
 }
 
 #[test]
 fn in_memory_exactly_what_differs_is_found() {
-    go_through(&Ground::memory());
+    go_through(&Ground::memory(), FEW);
 }

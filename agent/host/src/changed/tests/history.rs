@@ -10,8 +10,10 @@ use std::{
 use nix::fcntl::{FallocateFlags, fallocate};
 
 use crate::{
-    FileSystem,
+    Access, FileSystem, MountOptions,
     copy::{Reflink, reflink, sparse_copy},
+    loop_device::attach,
+    mount::mount_device,
     testing::{Mounted, Scratch, run},
 };
 
@@ -49,8 +51,8 @@ impl Random {
 /// A file system to write to.
 pub(super) enum Ground {
     Disk(Mounted),
-    /// A tmpfs.
-    Memory(Scratch),
+    /// Mounted at `mnt`.
+    Other(Scratch),
 }
 
 impl Ground {
@@ -58,18 +60,32 @@ impl Ground {
         Self::Disk(Mounted::new(kind, 512 * MIB))
     }
 
+    /// A tmpfs.
     pub(super) fn memory() -> Self {
         let scratch = Scratch::new();
         let target = scratch.directory("mnt");
         run("mount", &["-t", "tmpfs", "tmpfs", target.to_str().unwrap()]);
-        Self::Memory(scratch)
+        Self::Other(scratch)
+    }
+
+    /// An xfs with blocks of 1 KiB.
+    pub(super) fn of_small_blocks() -> Self {
+        let scratch = Scratch::new();
+        let image = scratch.image("image", 512 * MIB);
+        let path = image.to_str().unwrap();
+        run("mkfs.xfs", &["-q", "-b", "size=1024", path]);
+        let device = attach(&image, Access::ReadWrite).unwrap();
+        let options = MountOptions::new(FileSystem::Xfs);
+        let target = scratch.directory("mnt");
+        mount_device(&device.path, &target, FileSystem::Xfs, &options).unwrap();
+        Self::Other(scratch)
     }
 
     /// Its root.
     pub(super) fn path(&self) -> PathBuf {
         match self {
             Self::Disk(mounted) => mounted.target.clone(),
-            Self::Memory(scratch) => scratch.path().join("mnt"),
+            Self::Other(scratch) => scratch.path().join("mnt"),
         }
     }
 }

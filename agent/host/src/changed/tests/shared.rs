@@ -13,7 +13,7 @@ use super::{
 use crate::{
     FileSystem,
     changed::{
-        Pair,
+        BLOCK, Pair,
         image::Image,
         same_blocks::{Window, same_blocks},
     },
@@ -53,6 +53,32 @@ fn all_that_is_shared_is_known_on_file_systems_that_share_blocks() {
     for ground in [Ground::of(FileSystem::Ext4), Ground::memory()] {
         let (base, target) = images(&ground.path());
         assert_eq!(window(&base, &target).same, []);
+    }
+}
+
+#[test]
+fn shared_blocks_are_known_behind_the_first_page_of_extents_too() {
+    for kind in [FileSystem::Xfs, FileSystem::Btrfs] {
+        let ground = Ground::of(kind);
+        let (base, target) = images(&ground.path());
+        let file = File::options().write(true).open(&target).unwrap();
+        for block in (0..2048).step_by(3) {
+            file.write_all_at(&[2; 4096], block * BLOCK).unwrap();
+        }
+        let [base, target] = [base, target].map(|path| Image::open(&path).unwrap());
+        let (mut at, mut same, mut windows) = (0, 0, 0);
+        while at < 8 * MIB {
+            let window = same_blocks(&base, &target, at..8 * MIB).unwrap();
+            same += window
+                .same
+                .iter()
+                .map(|same| same.end - same.start)
+                .sum::<u64>();
+            (at, windows) = (window.end, windows + 1);
+        }
+        // The block at 1 MiB was written before, beside one that is now.
+        assert_eq!(same / BLOCK, 2048 - 683 - 1, "{kind}");
+        assert_eq!(windows, 6, "{kind}");
     }
 }
 
