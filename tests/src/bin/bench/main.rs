@@ -13,6 +13,7 @@
 )]
 
 mod calls;
+mod changed;
 mod driver;
 mod groups;
 mod idle;
@@ -38,6 +39,14 @@ async fn main() {
     }
     if only.iter().any(|one| one == "groups-lvm") {
         groups::thin(&mut table).await;
+        println!("\n{}", table.render());
+        return;
+    }
+    if wanted("changed") {
+        changed::shared_blocks(&mut table);
+        changed::memory(&mut table);
+    }
+    if only == ["changed"] {
         println!("\n{}", table.render());
         return;
     }
