@@ -63,5 +63,5 @@ mod volume_group;
 
 pub(crate) use drumlin_host::{self as host, blocking, blocking_at_once, fail};
 pub use drumlin_host::{Error, Kind, Result};
-pub use units::Extents;
+pub use units::{Extents, ThinBlocks};
 pub use volume_group::VolumeGroup;

@@ -6,6 +6,8 @@ use std::{
     ops::{Add, AddAssign, Sub, SubAssign},
 };
 
+use crate::host::Sectors;
+
 /// A number of extents, the unit in which LVM allocates; the size of one is the volume group's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 pub struct Extents(pub u64);
@@ -96,9 +98,47 @@ impl fmt::Display for Extents {
     }
 }
 
+/// A number of blocks of a thin pool, the unit in which it maps and shares; the size of one is the pool's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+pub struct ThinBlocks(pub u64);
+
+impl ThinBlocks {
+    /// No blocks.
+    pub const ZERO: Self = Self(0);
+
+    /// As many whole blocks of this size as fit into this number of bytes: also the block with the byte at this offset.
+    pub fn within(bytes: u64, size: Sectors) -> Self {
+        Self(bytes / size.bytes().max(1))
+    }
+
+    /// In bytes, with blocks of this size; the largest number for what exceeds it.
+    pub fn bytes(self, size: Sectors) -> u64 {
+        self.0.saturating_mul(size.bytes())
+    }
+}
+
+impl fmt::Display for ThinBlocks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_is_in_the_block_of_its_offset() {
+        let size = Sectors(128);
+        let within = |bytes| ThinBlocks::within(bytes, size);
+        assert_eq!(
+            (within(65_535), within(65_536)),
+            (ThinBlocks(0), ThinBlocks(1))
+        );
+        assert_eq!(ThinBlocks(3).bytes(size), 196_608);
+        assert_eq!(ThinBlocks(u64::MAX).bytes(size), u64::MAX);
+        assert_eq!(ThinBlocks::within(1, Sectors(0)), ThinBlocks(1));
+    }
 
     #[test]
     fn bytes_are_covered_and_what_is_too_much_is_the_most() {
