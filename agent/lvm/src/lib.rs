@@ -5,6 +5,7 @@
 //!
 //! - [`VolumeGroup`]: a volume group of this host, with its command queue.
 //! - [`metadata`]: the parsed metadata: volumes, pools, physical volumes, segments.
+//! - [`ThinMetadata`]: the metadata of a thin pool: the blocks that are mapped, and those that differ.
 //! - [`command`]: the commands that change a group: building, running, classifying their errors.
 //! - [`placement`]: the extents of volumes whose parts must be on different disks.
 //! - [`preflight`]: whether LVM of this host can be used safely.
@@ -57,11 +58,13 @@ mod stale_cookies;
 mod system_dir;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod thin_metadata;
 mod units;
 mod unresponsive_disks;
 mod volume_group;
 
 pub(crate) use drumlin_host::{self as host, blocking, blocking_at_once, fail};
 pub use drumlin_host::{Error, Kind, Result};
+pub use thin_metadata::{ThinDevice, ThinMetadata, ThinRuns, ThinView};
 pub use units::{Extents, ThinBlocks};
 pub use volume_group::VolumeGroup;
