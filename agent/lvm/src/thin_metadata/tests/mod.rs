@@ -1,9 +1,11 @@
-//! Metadata made by `thin_restore` and by a writer of these tests, compared with models and tools.
+//! Metadata made by `thin_restore`, by a writer of these tests and by the kernel, compared with models and tools.
 
 mod answers;
 mod damage;
 mod histories;
 mod image;
+#[cfg(feature = "lab")]
+mod kernel;
 mod model;
 mod sharing;
 mod tools;
