@@ -163,7 +163,12 @@ pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
             return Path::new("/dev").join(name);
         }
     }
-    let images = ["state/images/volumes", "images/volumes", "images/snapshots"];
+    let images = [
+        "state/images/volumes",
+        "state/images/snapshots",
+        "images/volumes",
+        "images/snapshots",
+    ];
     let mut images = images
         .map(|images| agent.path(images).join(key).join("image"))
         .into_iter();

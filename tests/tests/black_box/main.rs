@@ -67,6 +67,7 @@ mod rollback;
 mod rollback_command;
 mod rollback_kills;
 mod signals;
+mod snapshot_metadata;
 mod snapshot_topology;
 mod stalled_disk;
 mod stalled_paths;

@@ -9,9 +9,8 @@ use std::{
 };
 
 use drumlin_proto::csi::v1::{
-    ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetMetadataAllocatedRequest,
-    GetPluginInfoRequest, ListVolumesRequest, ProbeRequest,
-    snapshot_metadata_client::SnapshotMetadataClient,
+    ControllerGetCapabilitiesRequest, CreateVolumeRequest, GetPluginInfoRequest,
+    ListVolumesRequest, ProbeRequest,
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
@@ -22,6 +21,7 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::Code;
 
+use crate::csi_pre_v1_spec::empty;
 use crate::helpers::{ok, text, volume};
 
 /// Starts an agent that must refuse to; what it printed.
@@ -308,10 +308,9 @@ async fn an_idle_agent_says_and_writes_nothing() {
 async fn an_unknown_method_and_one_that_is_not_offered_are_unimplemented() {
     let agent = Agent::start().await;
     let channel = drumlin_proto::connect(&agent.socket()).unwrap();
-    let mut metadata = SnapshotMetadataClient::new(channel);
-    let status = metadata
-        .get_metadata_allocated(GetMetadataAllocatedRequest::default())
-        .await
-        .unwrap_err();
-    assert_eq!(status.code(), Code::Unimplemented);
+    for method in ["csi.v1.Controller/NoSuchCall", "csi.v1.NoSuchService/Call"] {
+        let status = empty(&channel, method).await.unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented, "{method}");
+        assert!(status.message().contains("no such method"), "{status}");
+    }
 }

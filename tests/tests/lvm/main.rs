@@ -83,6 +83,8 @@ mod rollback;
 mod rollback_kills;
 mod same_name;
 mod sanity;
+#[path = "../black_box/snapshot_metadata.rs"]
+mod snapshot_metadata;
 #[path = "../black_box/subject.rs"]
 mod subject;
 #[path = "../black_box/thaw_watchdog.rs"]

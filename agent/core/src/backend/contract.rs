@@ -4,7 +4,7 @@ use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Change, Checks, Image, ImageSpec, Jobs, LabelChange, Snapshots};
+use super::{Change, ChangedBlocks, Checks, Image, ImageSpec, Jobs, LabelChange, Snapshots};
 use crate::{
     Result,
     host::{Access, FileSystem},
@@ -51,7 +51,9 @@ pub struct Capacity {
 /// Groups are images of size zero without data: they can be created blank, listed, read, relabelled and deleted, and
 /// nothing else.
 #[async_trait]
-pub trait Backend: Checks + Snapshots + Jobs + fmt::Debug + Send + Sync + 'static {
+pub trait Backend:
+    ChangedBlocks + Checks + Snapshots + Jobs + fmt::Debug + Send + Sync + 'static
+{
     /// The family: back ends of one family can take part in the same group snapshot.
     fn family(&self) -> Family;
 

@@ -3,6 +3,7 @@
 //! The rules of volumes and snapshots are implemented once, in [`crate::ops`]; a back end stores data and labels.
 
 mod adoption;
+mod changed;
 mod checks;
 mod contract;
 pub mod directory;
@@ -15,6 +16,7 @@ mod snapshots;
 mod suite;
 
 pub use adoption::Adoption;
+pub use changed::{ChangedBlocks, ChangedQuery, RangeSink};
 pub use checks::Checks;
 pub use contract::{Backend, Capacity, Family, Features};
 pub use health::{Fault, Health, Impact, Reason};

@@ -14,6 +14,7 @@ mod task;
 pub use class::{Class, Classes};
 pub use controller::adoption::adoption;
 pub use controller::capacity::CapacityQuery;
+pub use controller::changed_blocks::{ChangedRanges, ChangedRequest};
 pub use controller::controller_publish::PublishController;
 pub use controller::health::VolumeHealth;
 pub use controller::inventory::{Inventory, Object};

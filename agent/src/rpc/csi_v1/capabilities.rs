@@ -17,6 +17,7 @@ pub(super) fn plugin() -> Vec<PluginCapability> {
         Service::GroupControllerService,
         Service::VolumeAccessibilityConstraints,
         Service::SnapshotAccessibilityConstraints,
+        Service::SnapshotMetadataService,
     ])
 }
 

@@ -14,11 +14,12 @@ pub(crate) struct Front {
 }
 
 /// The names of the services of the package that are served, for reflection.
-pub(crate) const SERVICES: [&str; 4] = [
+pub(crate) const SERVICES: [&str; 5] = [
     v1::identity_server::SERVICE_NAME,
     v1::controller_server::SERVICE_NAME,
     v1::group_controller_server::SERVICE_NAME,
     v1::node_server::SERVICE_NAME,
+    v1::snapshot_metadata_server::SERVICE_NAME,
 ];
 
 impl Front {
@@ -36,6 +37,9 @@ impl Front {
             .add_service(v1::identity_server::IdentityServer::new(self.clone()))
             .add_service(v1::controller_server::ControllerServer::new(self.clone()))
             .add_service(v1::group_controller_server::GroupControllerServer::new(
+                self.clone(),
+            ))
+            .add_service(v1::snapshot_metadata_server::SnapshotMetadataServer::new(
                 self.clone(),
             ))
             .add_service(v1::node_server::NodeServer::new(self))

@@ -8,5 +8,6 @@ mod group_controller;
 mod health;
 pub(super) mod identity;
 mod node;
+mod snapshot_metadata;
 
 pub(crate) use front::{Front, SERVICES};

@@ -9,11 +9,13 @@ use super::{layout::Layout, open_lock::Opening, watched::ListCache};
 use crate::{
     Error, Kind, Result,
     backend::{
-        Adoption, Backend, Capacity, Change, Checks, Family, Fault, Features, Image, ImageSpec,
-        Jobs, LabelChange, Reason, Snapshots,
+        Adoption, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault,
+        Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Snapshots,
     },
     blocking, blocking_at_once,
-    host::{Access, Disk, FileSystem, MountTable, TimedMutex, fs_errors, quiesce::QuiescePlan},
+    host::{
+        Access, Disk, FileSystem, MountTable, TimedMutex, changed, fs_errors, quiesce::QuiescePlan,
+    },
     types::{ImageId, ImageKind, NodeName, Size, SizeRules},
 };
 
@@ -203,6 +205,29 @@ impl Backend for Directory {
 
     async fn detach(&self, id: ImageId) -> Result<Change<()>> {
         self.run(move |inner| inner.detach(id)).await
+    }
+}
+
+#[async_trait]
+impl ChangedBlocks for Directory {
+    async fn changed(&self, query: ChangedQuery, mut sink: RangeSink) -> Result<()> {
+        self.run(move |inner| {
+            let image = |id: ImageId| {
+                inner.layout.usable(id)?;
+                Ok(inner.layout.image(id))
+            };
+            let target = image(query.target)?;
+            let mut found = |range| Ok(sink(range));
+            match query.base {
+                None => changed::allocated(&target, query.start, &mut found),
+                Some(base) => {
+                    let (base, target) = (&image(base)?, &target);
+                    let pair = changed::Pair { base, target };
+                    changed::differing(pair, query.start, &mut found)
+                }
+            }
+        })
+        .await
     }
 }
 

@@ -13,8 +13,8 @@ use super::{
 use crate::{
     Error, Kind, Result,
     backend::{
-        Backend, Capacity, Change, Checks, Family, Fault, Features, Health, Image, ImageSpec, Jobs,
-        LabelChange, Labels, Reason, Snapshots,
+        Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault, Features,
+        Health, Image, ImageSpec, Jobs, LabelChange, Labels, RangeSink, Reason, Snapshots,
     },
     host::{Access, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, Size},
@@ -187,6 +187,14 @@ impl Backend for Lvm {
             self.check_idle(&now, found.volume).await?;
         }
         Ok(Change::Already(()))
+    }
+}
+
+#[async_trait]
+impl ChangedBlocks for Lvm {
+    async fn changed(&self, query: ChangedQuery, sink: RangeSink) -> Result<()> {
+        self.ready().await?;
+        self.volume_type().changed(self, query, sink).await
     }
 }
 

@@ -17,6 +17,7 @@ mod images;
 mod jobs;
 mod layers;
 mod names;
+mod range_spool;
 mod recovery;
 mod rollback;
 mod settings;

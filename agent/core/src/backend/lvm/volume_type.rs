@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Result,
-    backend::{Capacity, Fault, ImageSpec},
+    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink},
     host::{
         device_mapper::{DeviceMapper, Mapped},
         quiesce::{Check, Step},
@@ -124,6 +124,9 @@ pub(super) trait VolumeType: Debug + Send + Sync {
     async fn remove_incomplete(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {
         lvm.discard(found.tags.id).await
     }
+
+    /// Finds the changed blocks of a snapshot.
+    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: RangeSink) -> Result<()>;
 
     /// Refuses a volume that [`VolumeType::remove`] would refuse now.
     ///

@@ -2,6 +2,7 @@
 
 pub(crate) mod adoption;
 pub(crate) mod capacity;
+pub(crate) mod changed_blocks;
 pub(crate) mod controller_publish;
 pub(crate) mod health;
 pub(crate) mod idempotency;

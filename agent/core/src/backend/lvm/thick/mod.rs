@@ -1,5 +1,6 @@
 //! Thick volumes: all their extents are allocated at creation, linear, striped or mirrored.
 
+mod changed;
 pub(crate) mod class;
 pub(crate) mod copy;
 mod ends;

@@ -18,7 +18,7 @@ use crate::{
         Lvm, OwnVolume, extend::Activation, name_of, thick::class::ThickClass,
         volume_type::VolumeType,
     },
-    backend::{Capacity, ImageSpec},
+    backend::{Capacity, ChangedQuery, ImageSpec, RangeSink},
     blocking,
     host::{
         cow_store,
@@ -107,6 +107,10 @@ impl VolumeType for ThickClass {
 
     fn check_removable(&self, lvm: &Lvm, now: &GroupMetadata, found: &OwnVolume<'_>) -> Result<()> {
         lvm.check_not_copied(now, found.tags.id)
+    }
+
+    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: RangeSink) -> Result<()> {
+        lvm.changed_thick(query, sink).await
     }
 
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {

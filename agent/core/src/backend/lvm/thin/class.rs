@@ -14,6 +14,8 @@ pub(crate) struct ThinClass {
     pub(crate) has_pool: OnceCell<()>,
     /// The recovery round of the group after which its pool was searched for orphan thin devices.
     pub(crate) looked_for_orphans: Mutex<u64>,
+    /// Held by who reads the metadata of the pool: it has one metadata snapshot at a time.
+    pub(crate) reading_metadata: Mutex<()>,
     /// The warning that the pool is filling up was logged.
     pub(crate) is_warned: AtomicBool,
 }
@@ -25,6 +27,7 @@ impl ThinClass {
             pool,
             has_pool: OnceCell::new(),
             looked_for_orphans: Mutex::default(),
+            reading_metadata: Mutex::default(),
             is_warned: AtomicBool::new(false),
         }
     }

@@ -1,5 +1,6 @@
 //! Thin volumes: their blocks are allocated in a pool on the first write.
 
+mod changed;
 pub(crate) mod class;
 pub(crate) mod create_pool;
 mod hidden_device;

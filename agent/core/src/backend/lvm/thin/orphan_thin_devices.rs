@@ -221,7 +221,10 @@ impl Group {
 
     /// Reserves a metadata snapshot of a pool for reading; returns the group, the UUID of the pool and the path of
     /// the metadata. None when the pool is not active, or another process is reading its metadata.
-    fn reserve(&self, pool: &str) -> Result<Option<(Arc<GroupMetadata>, String, PathBuf)>> {
+    pub(super) fn reserve(
+        &self,
+        pool: &str,
+    ) -> Result<Option<(Arc<GroupMetadata>, String, PathBuf)>> {
         let mapper = self.mapper()?;
         let Some(now) = self.read_known() else {
             return Ok(None);

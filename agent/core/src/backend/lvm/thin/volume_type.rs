@@ -11,7 +11,7 @@ use crate::{
     backend::lvm::{
         Lvm, OwnVolume, extend::Activation, thin::class::ThinClass, volume_type::VolumeType,
     },
-    backend::{Capacity, Fault, ImageSpec},
+    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink},
     blocking,
     host::{
         Sectors,
@@ -92,6 +92,10 @@ impl VolumeType for ThinClass {
         let removals = volumes.into_iter().map(|volume| lvm.removal(volume));
         let removals = removals.collect();
         lvm.group.change(removals).await
+    }
+
+    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: RangeSink) -> Result<()> {
+        lvm.changed_thin(self, query, sink).await
     }
 
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {

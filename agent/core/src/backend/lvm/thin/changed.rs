@@ -1,0 +1,168 @@
+//! Changed blocks of thin snapshots, from the metadata of their pool.
+
+use std::{path::PathBuf, sync::Arc};
+
+use drumlin_lvm::{
+    ThinBlocks, ThinMetadata, ThinView,
+    metadata::{LogicalVolume, VolumeKind},
+};
+use tracing::Instrument as _;
+
+use crate::{
+    Error, Kind, Result,
+    backend::{
+        ChangedQuery, RangeSink,
+        lvm::{Lvm, OwnVolume, group::Group, range_spool::RangeSpool, thin::class::ThinClass},
+    },
+    blocking, fail,
+    host::trace::{self, Wait},
+};
+
+/// What is read of the metadata of a pool.
+#[derive(Debug, Clone, Copy)]
+struct Walk {
+    /// The number of the base in the pool, and its size in bytes.
+    base: Option<(u64, u64)>,
+    target: u64,
+    /// The size of the target in bytes.
+    size: u64,
+    start: u64,
+}
+
+impl Lvm {
+    /// Finds the changed blocks of a thin snapshot. The metadata snapshot of the pool is held while its trees are read;
+    /// what is found is spooled meanwhile.
+    pub(crate) async fn changed_thin(
+        &self,
+        pool: &ThinClass,
+        query: ChangedQuery,
+        mut sink: RangeSink,
+    ) -> Result<()> {
+        let now = self.group.now().await?;
+        let target = self.complete_volume(&now, query.target)?;
+        let base = query.base.map(|base| self.complete_volume(&now, base));
+        let base = base.transpose()?;
+        let size = |ours: &OwnVolume<'_>| {
+            let size = ours.tags.size;
+            size.unwrap_or_else(|| now.bytes(ours.volume))
+        };
+        let walk = Walk {
+            base: match &base {
+                Some(base) => Some((number(base.volume)?, size(base))),
+                None => None,
+            },
+            target: number(target.volume)?,
+            size: size(&target),
+            start: query.start,
+        };
+        // A pool has one metadata snapshot at a time.
+        let turn = trace::waited(Wait::Lock, pool.reading_metadata.lock()).await;
+        let mut spool = self.read_pool(&pool.name, walk).await?;
+        if spool.is_none() {
+            // The metadata can be read of an active pool alone.
+            self.activate(&now, target.volume).await?;
+            spool = self.read_pool(&pool.name, walk).await?;
+        }
+        drop(turn);
+        let spool = spool.ok_or_else(|| {
+            Error::new(
+                Kind::HalfDone,
+                format!(
+                    "the metadata of thin pool {} is being read by another program; repeat the call later",
+                    self.group.path(&pool.name)
+                ),
+            )
+        })?;
+        blocking(move || spool.drain(&mut sink)).await
+    }
+
+    /// None when the pool is not active, or another program reads its metadata.
+    async fn read_pool(&self, pool: &str, walk: Walk) -> Result<Option<RangeSpool>> {
+        let (group, pool) = (Arc::clone(&self.group), pool.to_owned());
+        // It runs to completion even if the caller goes away: the metadata snapshot must be released.
+        let read = async move { group.read_held(&pool, walk).await };
+        let read = tokio::spawn(read.in_current_span()).await;
+        read.map_err(|error| Error::new(Kind::Bug, "a task ended early").because(error))?
+    }
+}
+
+impl Group {
+    async fn read_held(self: &Arc<Self>, pool: &str, walk: Walk) -> Result<Option<RangeSpool>> {
+        let reserved = {
+            let _held = self.hold_changes().await;
+            let (this, name) = (Arc::clone(self), pool.to_owned());
+            blocking(move || {
+                let _lock = this.lock()?;
+                this.reserve(&name)
+            })
+            .await?
+        };
+        let Some((_, uuid, metadata)) = reserved else {
+            return Ok(None);
+        };
+        fail::point("changed.reserved");
+        let found = blocking(move || walk.spooled(&metadata)).await;
+        let this = Arc::clone(self);
+        let released =
+            blocking(move || this.mapper()?.message(&uuid, "release_metadata_snap")).await;
+        let found = found?;
+        released?;
+        Ok(Some(found))
+    }
+}
+
+impl Walk {
+    fn spooled(&self, metadata: &PathBuf) -> Result<RangeSpool> {
+        let metadata = ThinMetadata::open(metadata, ThinView::MetadataSnapshot)?;
+        let block = metadata.block_size();
+        let from = ThinBlocks::within(self.start, block);
+        let runs = match self.base {
+            Some((base, _)) => metadata.differing(base, self.target, from)?,
+            None => metadata.mapped(self.target, from)?,
+        };
+        // What lies behind the end of the base is one range, whatever is mapped there.
+        let common = self.base.map_or(self.size, |(_, size)| size.min(self.size));
+        let mut spool = RangeSpool::default();
+        let mut last = self.start..self.start;
+        let mut push =
+            |range: std::ops::Range<u64>, last: &mut std::ops::Range<u64>| -> Result<()> {
+                if range.start <= last.end && !last.is_empty() {
+                    last.end = last.end.max(range.end);
+                    return Ok(());
+                }
+                if !last.is_empty() {
+                    spool.push(last.clone())?;
+                }
+                *last = range;
+                Ok(())
+            };
+        for run in runs {
+            let run = run?;
+            let start = run.start.bytes(block).max(self.start);
+            let end = run.end.bytes(block).min(common);
+            if start >= common {
+                break;
+            }
+            push(start..end, &mut last)?;
+        }
+        let behind = common.max(self.start)..self.size;
+        if !behind.is_empty() {
+            push(behind, &mut last)?;
+        }
+        if !last.is_empty() {
+            spool.push(last)?;
+        }
+        metadata.verify_unchanged()?;
+        Ok(spool)
+    }
+}
+
+fn number(volume: &LogicalVolume) -> Result<u64> {
+    match &volume.kind {
+        VolumeKind::Thin { device, .. } => Ok(*device),
+        _ => Err(Error::new(
+            Kind::Precondition,
+            format!("volume {} is not a thin volume any more", volume.name),
+        )),
+    }
+}
