@@ -3,7 +3,8 @@
 use drumlin_proto::{
     csi::v1::{
         ControllerModifyVolumeRequest, ControllerPublishVolumeRequest, CreateVolumeRequest,
-        NodePublishVolumeRequest, VolumeCapability, volume_capability::access_mode::Mode,
+        GetMetadataAllocatedRequest, NodePublishVolumeRequest, VolumeCapability,
+        snapshot_metadata_client::SnapshotMetadataClient, volume_capability::access_mode::Mode,
     },
     drumlin::v1::{ObjectKind, SetOwnerRequest},
 };
@@ -50,6 +51,7 @@ pub(crate) async fn life(
     };
     life.publish("publish read-only", &read_only).await;
     let taken = life.snapshot(&id).await;
+    life.read_changed_blocks(&taken).await;
     life.set_owner(ObjectKind::Volume, &id).await;
     life.set_owner(ObjectKind::Snapshot, &taken).await;
     let restored = life.restore("restored", mebibytes * 2, &taken).await;
@@ -151,6 +153,20 @@ impl<'a> Life<'a> {
             agent.controller().create_volume(request.clone()).await
         });
         made.await.volume.unwrap().volume_id
+    }
+
+    async fn read_changed_blocks(&mut self, snapshot_id: &str) {
+        let request = GetMetadataAllocatedRequest {
+            snapshot_id: snapshot_id.to_owned(),
+            ..GetMetadataAllocatedRequest::default()
+        };
+        self.call("read the changed blocks", async |agent: &Agent| {
+            let mut client = SnapshotMetadataClient::new(agent.channel());
+            let mut stream = client.get_metadata_allocated(request.clone()).await?;
+            while stream.get_mut().message().await?.is_some() {}
+            Ok(Response::new(()))
+        })
+        .await;
     }
 
     async fn restore(&mut self, name: &str, mebibytes: i64, snapshot_id: &str) -> String {

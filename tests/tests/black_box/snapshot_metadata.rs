@@ -52,13 +52,13 @@ struct Told {
 
 impl Told {
     /// Takes a message; style and capacity are the same in all.
-    fn hear(&mut self, style: BlockMetadataType, capacity: i64, ranges: Vec<BlockMetadata>) {
+    fn hear(&mut self, style: BlockMetadataType, capacity: i64, ranges: &[BlockMetadata]) {
         assert_eq!(
             (style, capacity),
             (BlockMetadataType::VariableLength, SIZE * MIB)
         );
         self.messages.push(ranges.len());
-        for range in &ranges {
+        for range in ranges {
             let before = self
                 .ranges
                 .last()
@@ -88,7 +88,11 @@ async fn all(agent: &Agent, request: GetMetadataAllocatedRequest) -> Result<Told
     let mut told = Told::default();
     while let Some(message) = stream.message().await? {
         let style = message.block_metadata_type();
-        told.hear(style, message.volume_capacity_bytes, message.block_metadata);
+        told.hear(
+            style,
+            message.volume_capacity_bytes,
+            &message.block_metadata,
+        );
     }
     Ok(told)
 }
@@ -101,7 +105,11 @@ async fn changes(agent: &Agent, request: GetMetadataDeltaRequest) -> Result<Told
     let mut told = Told::default();
     while let Some(message) = stream.message().await? {
         let style = message.block_metadata_type();
-        told.hear(style, message.volume_capacity_bytes, message.block_metadata);
+        told.hear(
+            style,
+            message.volume_capacity_bytes,
+            &message.block_metadata,
+        );
     }
     Ok(told)
 }

@@ -106,17 +106,15 @@ impl Operations {
             this.changes.run(holds, search).await
         };
         let search = tokio::spawn(search.in_current_span());
-        match size.await {
-            Ok(size) => Ok(ChangedRanges {
+        if let Ok(size) = size.await {
+            return Ok(ChangedRanges {
                 size,
                 ranges,
                 search: Some(search),
-            }),
-            Err(_) => {
-                ended(search.await)?;
-                Err(Error::new(Kind::Bug, "a search ended without a result"))
-            }
+            });
         }
+        ended(search.await)?;
+        Err(Error::new(Kind::Bug, "a search ended without a result"))
     }
 
     async fn query(&self, request: &ChangedRequest) -> Result<(LocatedImage, ChangedQuery)> {

@@ -27,7 +27,9 @@ impl Lvm {
         let now = self.group.now().await?;
         let target = self.complete_volume(&now, query.target)?;
         let Some(base) = query.base else {
-            let all = query.start..now.bytes(target.volume);
+            // LVM's size of a snapshot is that of its store.
+            let size = self.image(&now, &target)?.size;
+            let all = query.start..size.bytes();
             if !all.is_empty() {
                 let _ = blocking(move || Ok(sink(all))).await?;
             }

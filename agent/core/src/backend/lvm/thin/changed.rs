@@ -1,6 +1,6 @@
 //! Changed blocks of thin snapshots, from the metadata of their pool.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
 use drumlin_lvm::{
     ThinBlocks, ThinMetadata, ThinView,
@@ -100,7 +100,7 @@ impl Group {
         let Some((_, uuid, metadata)) = reserved else {
             return Ok(None);
         };
-        fail::point("changed.reserved");
+        fail::point("thin.changed.reserved");
         let found = blocking(move || walk.spooled(&metadata)).await;
         let this = Arc::clone(self);
         let released =
@@ -112,7 +112,7 @@ impl Group {
 }
 
 impl Walk {
-    fn spooled(&self, metadata: &PathBuf) -> Result<RangeSpool> {
+    fn spooled(&self, metadata: &Path) -> Result<RangeSpool> {
         let metadata = ThinMetadata::open(metadata, ThinView::MetadataSnapshot)?;
         let block = metadata.block_size();
         let from = ThinBlocks::within(self.start, block);
@@ -122,38 +122,52 @@ impl Walk {
         };
         // What lies behind the end of the base is one range, whatever is mapped there.
         let common = self.base.map_or(self.size, |(_, size)| size.min(self.size));
-        let mut spool = RangeSpool::default();
-        let mut last = self.start..self.start;
-        let mut push =
-            |range: std::ops::Range<u64>, last: &mut std::ops::Range<u64>| -> Result<()> {
-                if range.start <= last.end && !last.is_empty() {
-                    last.end = last.end.max(range.end);
-                    return Ok(());
-                }
-                if !last.is_empty() {
-                    spool.push(last.clone())?;
-                }
-                *last = range;
-                Ok(())
-            };
+        let mut found = Merged::default();
         for run in runs {
             let run = run?;
             let start = run.start.bytes(block).max(self.start);
-            let end = run.end.bytes(block).min(common);
             if start >= common {
                 break;
             }
-            push(start..end, &mut last)?;
+            found.push(start..run.end.bytes(block).min(common))?;
         }
-        let behind = common.max(self.start)..self.size;
-        if !behind.is_empty() {
-            push(behind, &mut last)?;
-        }
-        if !last.is_empty() {
-            spool.push(last)?;
-        }
+        found.push(common.max(self.start)..self.size)?;
         metadata.verify_unchanged()?;
-        Ok(spool)
+        found.end()
+    }
+}
+
+/// Merges ranges that touch on their way to a spool.
+#[derive(Default)]
+struct Merged {
+    spool: RangeSpool,
+    last: Range<u64>,
+}
+
+impl Merged {
+    fn push(&mut self, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        if !self.last.is_empty() && range.start <= self.last.end {
+            self.last.end = range.end;
+            return Ok(());
+        }
+        let last = std::mem::replace(&mut self.last, range);
+        self.keep(last)
+    }
+
+    fn keep(&mut self, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        self.spool.push(range)
+    }
+
+    fn end(mut self) -> Result<RangeSpool> {
+        let last = std::mem::take(&mut self.last);
+        self.keep(last)?;
+        Ok(self.spool)
     }
 }
 
