@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 
 use async_trait::async_trait;
 
-use crate::{Result, types::ImageId};
+use crate::{Result, host::changed, types::ImageId};
 
 /// Which parts of a snapshot are asked for.
 #[derive(Debug, Clone, Copy)]
@@ -17,8 +17,27 @@ pub struct ChangedQuery {
     pub start: u64,
 }
 
-/// Receives the parts, as ranges in bytes, on a thread that may be blocked; it may stop the search.
-pub type RangeSink = Box<dyn FnMut(Range<u64>) -> ControlFlow<()> + Send>;
+/// Receives the parts, on a thread that may be blocked.
+pub trait RangeSink: Send {
+    /// Takes the next range, in bytes. It may stop the search, which then succeeds.
+    fn found(&mut self, range: Range<u64>) -> ControlFlow<()>;
+
+    /// Returns true if nobody wants the rest: a search can take long without finding anything.
+    fn is_gone(&self) -> bool;
+}
+
+impl changed::Sink for Box<dyn RangeSink> {
+    fn found(&mut self, range: Range<u64>) -> Result<ControlFlow<()>> {
+        Ok(self.as_mut().found(range))
+    }
+
+    fn reached(&mut self, _offset: u64) -> ControlFlow<()> {
+        if self.is_gone() {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
 
 /// Finds changed blocks.
 #[async_trait]
@@ -29,5 +48,5 @@ pub trait ChangedBlocks {
     /// # Errors
     /// `Precondition` when one of the snapshots is damaged, `HalfDone` when its storage is busy; after any error not all
     /// ranges were found.
-    async fn changed(&self, query: ChangedQuery, sink: RangeSink) -> Result<()>;
+    async fn changed(&self, query: ChangedQuery, sink: Box<dyn RangeSink>) -> Result<()>;
 }

@@ -210,20 +210,19 @@ impl Backend for Directory {
 
 #[async_trait]
 impl ChangedBlocks for Directory {
-    async fn changed(&self, query: ChangedQuery, mut sink: RangeSink) -> Result<()> {
+    async fn changed(&self, query: ChangedQuery, mut sink: Box<dyn RangeSink>) -> Result<()> {
         self.run(move |inner| {
             let image = |id: ImageId| {
                 inner.layout.usable(id)?;
                 Ok(inner.layout.image(id))
             };
             let target = image(query.target)?;
-            let mut found = |range| Ok(sink(range));
             match query.base {
-                None => changed::allocated(&target, query.start, &mut found),
+                None => changed::allocated(&target, query.start, &mut sink),
                 Some(base) => {
                     let (base, target) = (&image(base)?, &target);
                     let pair = changed::Pair { base, target };
-                    changed::differing(pair, query.start, &mut found)
+                    changed::differing(pair, query.start, &mut sink)
                 }
             }
         })

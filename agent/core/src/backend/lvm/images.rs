@@ -192,7 +192,7 @@ impl Backend for Lvm {
 
 #[async_trait]
 impl ChangedBlocks for Lvm {
-    async fn changed(&self, query: ChangedQuery, sink: RangeSink) -> Result<()> {
+    async fn changed(&self, query: ChangedQuery, sink: Box<dyn RangeSink>) -> Result<()> {
         self.ready().await?;
         self.volume_type().changed(self, query, sink).await
     }

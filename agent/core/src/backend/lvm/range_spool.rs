@@ -4,7 +4,7 @@
 use std::{
     fs::File,
     io::{self, BufReader, BufWriter, Read, Seek, Write},
-    ops::{ControlFlow, Range},
+    ops::Range,
     os::unix::fs::OpenOptionsExt,
 };
 
@@ -43,9 +43,9 @@ impl RangeSpool {
     ///
     /// # Errors
     /// `Io` for the file.
-    pub(super) fn drain(self, sink: &mut RangeSink) -> Result<()> {
+    pub(super) fn drain(self, sink: &mut dyn RangeSink) -> Result<()> {
         for range in self.ranges {
-            if sink(range).is_break() {
+            if sink.found(range).is_break() {
                 return Ok(());
             }
         }
@@ -65,7 +65,7 @@ impl RangeSpool {
             }
             rest.read_exact(&mut end).map_err(failed)?;
             let range = u64::from_ne_bytes(start)..u64::from_ne_bytes(end);
-            if sink(range) == ControlFlow::Break(()) {
+            if sink.found(range).is_break() {
                 return Ok(());
             }
         }
@@ -93,9 +93,30 @@ fn failed(error: io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::ops::ControlFlow;
 
     use super::*;
+
+    /// Takes so many ranges, each ten bytes behind the one before.
+    struct Counting {
+        seen: u64,
+        wanted: u64,
+    }
+
+    impl RangeSink for Counting {
+        fn found(&mut self, range: Range<u64>) -> ControlFlow<()> {
+            assert_eq!(range, self.seen * 10..self.seen * 10 + 5);
+            self.seen += 1;
+            if self.is_gone() {
+                return ControlFlow::Break(());
+            }
+            ControlFlow::Continue(())
+        }
+
+        fn is_gone(&self) -> bool {
+            self.seen == self.wanted
+        }
+    }
 
     #[test]
     fn ranges_come_back_in_their_order_from_memory_and_file() {
@@ -105,19 +126,9 @@ mod tests {
             for number in 0..count {
                 spool.push(number * 10..number * 10 + 5).unwrap();
             }
-            let seen = Arc::new(Mutex::new(0));
-            let counted = Arc::clone(&seen);
-            let mut sink: RangeSink = Box::new(move |range| {
-                let mut seen = counted.lock().unwrap();
-                assert_eq!(range, *seen * 10..*seen * 10 + 5);
-                *seen += 1;
-                if *seen == wanted {
-                    return ControlFlow::Break(());
-                }
-                ControlFlow::Continue(())
-            });
+            let mut sink = Counting { seen: 0, wanted };
             spool.drain(&mut sink).unwrap();
-            assert_eq!(*seen.lock().unwrap(), wanted);
+            assert_eq!(sink.seen, wanted);
         }
     }
 }

@@ -126,7 +126,8 @@ pub(super) trait VolumeType: Debug + Send + Sync {
     }
 
     /// Finds the changed blocks of a snapshot.
-    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: RangeSink) -> Result<()>;
+    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: Box<dyn RangeSink>)
+    -> Result<()>;
 
     /// Refuses a volume that [`VolumeType::remove`] would refuse now.
     ///

@@ -64,6 +64,22 @@ impl ChangedRanges {
     }
 }
 
+/// Sends ranges to whoever asked.
+struct Sending(mpsc::Sender<Range<u64>>);
+
+impl RangeSink for Sending {
+    fn found(&mut self, range: Range<u64>) -> ControlFlow<()> {
+        match self.0.blocking_send(range) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
 fn ended<T>(joined: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     joined.map_err(|error| Error::new(Kind::Bug, "a search ended early").because(error))?
 }
@@ -97,11 +113,11 @@ impl Operations {
                 let (target, query) = operations.query(&request).await?;
                 // Nobody may be there any more.
                 let _ = checked.send(target.image.size);
-                let sink: RangeSink = Box::new(move |range| match sender.blocking_send(range) {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(_) => ControlFlow::Break(()),
-                });
-                target.class.backend.changed(query, sink).await
+                target
+                    .class
+                    .backend
+                    .changed(query, Box::new(Sending(sender)))
+                    .await
             };
             this.changes.run(holds, search).await
         };

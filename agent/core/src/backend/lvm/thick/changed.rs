@@ -22,7 +22,7 @@ impl Lvm {
     pub(crate) async fn changed_thick(
         &self,
         query: ChangedQuery,
-        mut sink: RangeSink,
+        mut sink: Box<dyn RangeSink>,
     ) -> Result<()> {
         let now = self.group.now().await?;
         let target = self.complete_volume(&now, query.target)?;
@@ -31,7 +31,7 @@ impl Lvm {
             let size = self.image(&now, &target)?.size;
             let all = query.start..size.bytes();
             if !all.is_empty() {
-                let _ = blocking(move || Ok(sink(all))).await?;
+                let _ = blocking(move || Ok(sink.found(all))).await?;
             }
             return Ok(());
         };
@@ -58,11 +58,11 @@ fn compare(
     [first, second]: &[PathBuf; 2],
     [base, target]: &[PathBuf; 2],
     start: u64,
-    sink: &mut RangeSink,
+    sink: &mut Box<dyn RangeSink>,
 ) -> Result<()> {
     let mut candidates = Merged::of(first, second)?;
     let pair = Pair { base, target };
-    differing_in(pair, &mut candidates, start, &mut |range| Ok(sink(range)))
+    differing_in(pair, &mut candidates, start, sink)
 }
 
 /// What two stores name, by the beginnings of the ranges.

@@ -109,7 +109,12 @@ impl VolumeType for ThickClass {
         lvm.check_not_copied(now, found.tags.id)
     }
 
-    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: RangeSink) -> Result<()> {
+    async fn changed(
+        &self,
+        lvm: &Lvm,
+        query: ChangedQuery,
+        sink: Box<dyn RangeSink>,
+    ) -> Result<()> {
         lvm.changed_thick(query, sink).await
     }
 

@@ -36,7 +36,7 @@ impl Lvm {
         &self,
         pool: &ThinClass,
         query: ChangedQuery,
-        mut sink: RangeSink,
+        mut sink: Box<dyn RangeSink>,
     ) -> Result<()> {
         let now = self.group.now().await?;
         let target = self.complete_volume(&now, query.target)?;
@@ -73,7 +73,7 @@ impl Lvm {
                 ),
             )
         })?;
-        blocking(move || spool.drain(&mut sink)).await
+        blocking(move || spool.drain(sink.as_mut())).await
     }
 
     /// None when the pool is not active, or another program reads its metadata.

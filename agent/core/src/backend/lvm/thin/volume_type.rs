@@ -94,7 +94,12 @@ impl VolumeType for ThinClass {
         lvm.group.change(removals).await
     }
 
-    async fn changed(&self, lvm: &Lvm, query: ChangedQuery, sink: RangeSink) -> Result<()> {
+    async fn changed(
+        &self,
+        lvm: &Lvm,
+        query: ChangedQuery,
+        sink: Box<dyn RangeSink>,
+    ) -> Result<()> {
         lvm.changed_thin(self, query, sink).await
     }
 
