@@ -184,6 +184,10 @@ async fn a_thick_change_costs_one_program_and_wiping_one_or_two_more() {
         let id = made.volume.unwrap().volume_id;
         costs("CreateVolume", 1 + extra);
         let at = mount(&agent, "v", &id, &raw()).await;
+        // Where a raw volume is staged is in its record: nothing else shows it.
+        costs("NodeStageVolume and NodePublishVolume, the first time", 1);
+        unmount(&agent, &id, &at).await;
+        let at = mount(&agent, "v", &id, &raw()).await;
         costs("NodeStageVolume and NodePublishVolume", 0);
         ok(controller.controller_expand_volume(expand(&id, 32)).await);
         costs("ControllerExpandVolume of a staged volume", 1 + 2 * extra);
