@@ -13,7 +13,7 @@ use drumlin_tests::{
     agent::{Agent, is_over_lvm},
     requests::{MIB, delete_snapshot, expand, raw, snapshot},
 };
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, Status, Streaming, transport::Channel};
 
 use crate::{
     group_snapshots::with_reflinks,
@@ -80,38 +80,43 @@ impl Told {
     }
 }
 
-async fn all(agent: &Agent, request: GetMetadataAllocatedRequest) -> Result<Told, Status> {
-    let mut stream = client(agent)
-        .get_metadata_allocated(request)
-        .await?
-        .into_inner();
+/// Hears a stream to its end; `parts` are the style, the capacity and the ranges of a message.
+async fn heard<T>(
+    mut stream: Streaming<T>,
+    parts: impl Fn(&T) -> (BlockMetadataType, i64, &[BlockMetadata]),
+) -> Result<Told, Status> {
     let mut told = Told::default();
     while let Some(message) = stream.message().await? {
-        let style = message.block_metadata_type();
-        told.hear(
-            style,
-            message.volume_capacity_bytes,
-            &message.block_metadata,
-        );
+        let (style, capacity, ranges) = parts(&message);
+        told.hear(style, capacity, ranges);
     }
     Ok(told)
 }
 
-async fn changes(agent: &Agent, request: GetMetadataDeltaRequest) -> Result<Told, Status> {
-    let mut stream = client(agent)
-        .get_metadata_delta(request)
-        .await?
-        .into_inner();
-    let mut told = Told::default();
-    while let Some(message) = stream.message().await? {
+async fn all(agent: &Agent, request: GetMetadataAllocatedRequest) -> Result<Told, Status> {
+    let answer = client(agent).get_metadata_allocated(request).await?;
+    heard(answer.into_inner(), |message| {
         let style = message.block_metadata_type();
-        told.hear(
+        (
             style,
             message.volume_capacity_bytes,
             &message.block_metadata,
-        );
-    }
-    Ok(told)
+        )
+    })
+    .await
+}
+
+async fn changes(agent: &Agent, request: GetMetadataDeltaRequest) -> Result<Told, Status> {
+    let answer = client(agent).get_metadata_delta(request).await?;
+    heard(answer.into_inner(), |message| {
+        let style = message.block_metadata_type();
+        (
+            style,
+            message.volume_capacity_bytes,
+            &message.block_metadata,
+        )
+    })
+    .await
 }
 
 /// Writes to a raw volume, each block with a byte of its own, and takes a snapshot.
@@ -294,10 +299,7 @@ async fn wrong_arguments_of_both_calls_have_the_codes_of_their_tables() {
         (&other, &two, Code::InvalidArgument),
     ] {
         let answer = service.get_metadata_delta(delta(base, target)).await;
-        refused(
-            answer.map(|answer| tonic::Response::new(format!("{answer:?}"))),
-            code,
-        );
+        refused(answer, code);
     }
     for (start, max_results, code) in [
         (-1, 0, Code::OutOfRange),
@@ -310,27 +312,18 @@ async fn wrong_arguments_of_both_calls_have_the_codes_of_their_tables() {
             ..delta(&one, &two)
         };
         let answer = service.get_metadata_delta(request).await;
-        refused(
-            answer.map(|answer| tonic::Response::new(format!("{answer:?}"))),
-            code,
-        );
+        refused(answer, code);
         let request = GetMetadataAllocatedRequest {
             starting_offset: start,
             max_results,
             ..allocated(&two)
         };
         let answer = service.get_metadata_allocated(request).await;
-        refused(
-            answer.map(|answer| tonic::Response::new(format!("{answer:?}"))),
-            code,
-        );
+        refused(answer, code);
     }
     for (id, code) in [("", Code::InvalidArgument), (UNKNOWN, Code::NotFound)] {
         let answer = service.get_metadata_allocated(allocated(id)).await;
-        refused(
-            answer.map(|answer| tonic::Response::new(format!("{answer:?}"))),
-            code,
-        );
+        refused(answer, code);
     }
 }
 
@@ -357,7 +350,6 @@ async fn a_stream_ends_without_an_error_only_after_all_ranges() {
         let file = File::options().write(true).open(&image).unwrap();
         file.set_len(1 << 20).unwrap();
         let answer = client(&agent).get_metadata_delta(delta(&one, &two)).await;
-        let answer = answer.map(|answer| tonic::Response::new(format!("{answer:?}")));
         refused(answer, Code::FailedPrecondition);
         fs::remove_file(&image).unwrap();
     }
@@ -377,7 +369,6 @@ async fn a_delta_that_the_storage_cannot_tell_is_refused() {
     let [one, two] = two_snapshots(&agent).await;
     fs::remove_file(bytes_of(&agent, &one)).unwrap();
     let answer = client(&agent).get_metadata_delta(delta(&one, &two)).await;
-    let answer = answer.map(|answer| tonic::Response::new(format!("{answer:?}")));
     let message = refused(answer, Code::FailedPrecondition);
     assert!(message.contains(&one), "{message}");
 }

@@ -22,7 +22,9 @@ pub use controller::pagination::{Listing, PageRequest};
 pub use controller::snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use controller::validate::ValidateVolume;
 pub use controller::volume::{Condition, CreateVolume, Source, Volume};
-use controller::{capacity, health, labels, mutable_parameters, parameters, snapshot, volume};
+use controller::{
+    all_classes, capacity, health, labels, mutable_parameters, parameters, snapshot, volume,
+};
 pub use group::group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use group::rollback::RollBack;
 pub use group::volume_group::{CreateVolumeGroup, VolumeGroup};

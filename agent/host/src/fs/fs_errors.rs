@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{FileSystem, Mount, read_probe, system};
+use crate::{DeviceNumber, FileSystem, Mount, system};
 
 /// The counters of a btrfs that mean an error (`devinfo/1/error_stats`).
 const BTRFS_COUNTERS: [&str; 5] = [
@@ -36,9 +36,8 @@ pub fn errors_of(mount: &Mount) -> Option<String> {
 
 /// The kernel's name of the block device of a mount, such as `dm-3`.
 fn kernel_name(mount: &Mount) -> Option<String> {
-    let number = read_probe::number(Path::new(&mount.source)).ok()?;
-    let (major, minor) = (libc::major(number), libc::minor(number));
-    let device = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let number = DeviceNumber::of_block_device(Path::new(&mount.source)).ok()?;
+    let device = fs::canonicalize(format!("/sys/dev/block/{number}")).ok()?;
     Some(device.file_name()?.to_str()?.to_owned())
 }
 

@@ -1,15 +1,6 @@
 //! Inventory: all objects of all classes with their owners, for callers whose state was lost.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
-
-use tokio::{
-    task::JoinHandle,
-    time::{Instant, timeout_at},
-};
-use tracing::Instrument;
+use std::{sync::Arc, time::SystemTime};
 
 use crate::ops::{
     Class, Listing, Operations, PageRequest,
@@ -24,9 +15,6 @@ use crate::{
     fail,
     types::{ClassName, Handle, ImageKind, Map, Reference, Size},
 };
-
-/// Timeout for reading a class: a slow class does not block the listing of the others.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An object of the inventory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,19 +80,10 @@ impl Operations {
     pub async fn list_objects(&self, page: &PageRequest) -> Result<Inventory> {
         let mut all = Vec::new();
         let mut unreadable = Vec::new();
-        let reading: Vec<_> = self.classes.iter().map(read).collect();
-        let deadline = Instant::now() + PATIENCE;
-        for (class, reading) in self.classes.iter().zip(reading) {
-            match timeout_at(deadline, reading).await {
-                Ok(Ok(Ok(images))) => {
-                    all.extend(images.into_iter().map(|image| self.found(class, image)));
-                }
-                Ok(Ok(Err(error))) => unreadable.push((class.name.clone(), error.chain())),
-                Ok(Err(error)) => unreadable.push((class.name.clone(), error.to_string())),
-                Err(_) => {
-                    let why = format!("no answer within {} s", PATIENCE.as_secs());
-                    unreadable.push((class.name.clone(), why));
-                }
+        for (class, images) in self.of_each_class(read).await {
+            match images {
+                Ok(images) => all.extend(images.into_iter().map(|image| self.found(class, image))),
+                Err(error) => unreadable.push((class.name.clone(), error.chain())),
             }
         }
         // Incomplete or deleting group snapshots and their members are not listed.
@@ -166,17 +145,13 @@ impl Operations {
     }
 }
 
-/// Reads all images of a class in its own task, which is not cancelled: a command may be running.
-fn read(class: &Class) -> JoinHandle<Result<Vec<Image>>> {
-    let backend = Arc::clone(&class.backend);
-    let read = async move {
-        let mut images = Vec::new();
-        for kind in ImageKind::ALL {
-            images.extend(backend.list(kind).await?);
-        }
-        Ok(images)
-    };
-    tokio::spawn(read.in_current_span())
+/// All images of a class.
+async fn read(class: Class) -> Result<Vec<Image>> {
+    let mut images = Vec::new();
+    for kind in ImageKind::ALL {
+        images.extend(class.backend.list(kind).await?);
+    }
+    Ok(images)
 }
 
 impl LocatedImage {

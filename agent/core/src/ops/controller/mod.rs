@@ -1,6 +1,7 @@
 //! The controller: volumes, snapshots, capacity, and what they are asked for by.
 
 pub(crate) mod adoption;
+pub(crate) mod all_classes;
 pub(crate) mod capacity;
 pub(crate) mod changed_blocks;
 pub(crate) mod controller_publish;

@@ -121,8 +121,7 @@ fn of_device(device: &Path) -> Option<Fault> {
 
 /// The state of a device-mapper device that has failed.
 fn failed_mapping(device: &Path) -> Option<String> {
-    let number = read_probe::number(device).ok()?;
-    let number = DeviceNumber::from_dev(number);
+    let number = DeviceNumber::of_block_device(device).ok()?;
     let uuid = fs::read_to_string(format!("/sys/dev/block/{number}/dm/uuid")).ok()?;
     let (uuid, mapper) = (uuid.trim(), DeviceMapper::open().ok()?);
     let lines = mapper.table(uuid).ok()?;
