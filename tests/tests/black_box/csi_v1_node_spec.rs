@@ -24,7 +24,9 @@ use drumlin_tests::{
 };
 use tonic::{Code, Response, Status};
 
-use crate::helpers::{get, mount, ok, paths, put, refused, text, unmount, volume};
+use crate::helpers::{
+    get, mount, ok, paths, put, refused, text, trigger_ext4_error, unmount, volume,
+};
 
 /// An id of this node that no volume has.
 const UNKNOWN: &str = "node-a/default/00000000-0000-5000-8000-00000000000a";
@@ -237,10 +239,8 @@ async fn what_only_the_node_sees_is_in_the_condition_of_the_node_alone() {
     let id = volume(&agent, "v", 32, &plain).await;
     let at = mount(&agent, "v", &id, &plain).await;
     // The kernel makes a file system read-only after an error. Its image is as good as before.
-    let device = run("findmnt", &["--noheadings", "--output", "SOURCE", &at.0]);
-    let name = device.trim().trim_start_matches("/dev/");
     run("mount", &["-o", "remount,errors=remount-ro", &at.0]);
-    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
+    trigger_ext4_error(&at.0);
     let of_node = ok(agent.node().node_get_volume_stats(stats(&id, &at.1)).await);
     assert!(of_node.volume_condition.unwrap().abnormal);
     let request = ControllerGetVolumeRequest {

@@ -17,7 +17,10 @@ use tonic::{Code, Status};
 use crate::{
     attach::{attach, attaching},
     group_snapshots::together,
-    helpers::{detach, get, home, mount, ok, paths, put, refused, text, unmount, volume},
+    helpers::{
+        detach, get, home, mount, ok, paths, put, refused, text, trigger_ext4_error, unmount,
+        volume,
+    },
 };
 
 /// An agent whose one class is at `images` in its scratch directory.
@@ -424,10 +427,8 @@ async fn a_file_system_that_went_read_only_is_abnormal() {
     let id = volume(&agent, "v", 32, &plain).await;
     let at = mount(&agent, "v", &id, &plain).await;
     // What the kernel does on an error with errors=remount-ro: the file system, not the mount, becomes read-only.
-    let device = run("findmnt", &["--noheadings", "--output", "SOURCE", &at.0]);
-    let name = device.trim().trim_start_matches("/dev/");
     run("mount", &["-o", "remount,errors=remount-ro", &at.0]);
-    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
+    trigger_ext4_error(&at.0);
     assert!(fs::write(format!("{}/file", at.1), "x").is_err());
     is_abnormal_and_goes(&agent, (&id, at), "read-only").await;
 }

@@ -16,7 +16,9 @@ use drumlin_tests::{
 };
 use tonic::{Code, Response, Status};
 
-use crate::helpers::{home, mount, ok, paths, refused, two_classes, unmount, volume};
+use crate::helpers::{
+    home, mount, ok, paths, refused, trigger_ext4_error, two_classes, unmount, volume,
+};
 
 const UNKNOWN: &str = "node-a/default/00000000-0000-5000-8000-00000000000a";
 
@@ -336,16 +338,7 @@ async fn a_file_system_that_became_read_only_or_counts_errors_says_so_on_its_nod
     let how = mounted("ext4");
     let id = volume(&agent, "v", 32, &how).await;
     let at = mount(&agent, "v", &id, &how).await;
-    let device = run("findmnt", &["--noheadings", "--output", "SOURCE", &at.0]);
-    let name = device.trim().rsplit('/').next().unwrap();
-    let name = fs::canonicalize(device.trim())
-        .ok()
-        .and_then(|path| {
-            path.file_name()
-                .map(|name| name.to_string_lossy().into_owned())
-        })
-        .unwrap_or_else(|| name.to_owned());
-    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "a test").unwrap();
+    trigger_ext4_error(&at.0);
     let found = ok(node_get(&agent, of_node(&id, &at)).await);
     let degraded = |reason: &str| (VolumeHealthErrorType::Degraded, reason.to_owned());
     assert!(

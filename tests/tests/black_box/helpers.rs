@@ -11,7 +11,7 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, snapshots_bind_their_volume},
-    programs::output,
+    programs::{output, run},
     requests::{
         create, delete_group_snapshot, delete_snapshot, publish, stage, unpublish, unstage,
     },
@@ -130,6 +130,17 @@ pub(crate) fn put(target: &(impl AsRef<Path> + ?Sized), name: &str, bytes: &[u8]
     let mut file = fs::File::create(target.as_ref().join(name)).unwrap();
     file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
+}
+
+/// Has the kernel find an error in the ext4 that is mounted at a path.
+pub(crate) fn trigger_ext4_error(mounted_at: &str) {
+    let device = run(
+        "findmnt",
+        &["--noheadings", "--output", "SOURCE", mounted_at],
+    );
+    let device = fs::canonicalize(device.trim()).unwrap();
+    let name = device.file_name().unwrap().to_string_lossy();
+    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
 }
 
 /// Reads a file in a published volume.
