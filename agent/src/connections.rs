@@ -9,7 +9,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -35,8 +35,11 @@ const SILENT: Duration = Duration::from_secs(10);
 const UNREAD: Duration = Duration::from_secs(30);
 /// Pause after a failed accept: the process or the host is out of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Time for the first request within which a connection is not displaced by a new one.
-const FIRST_REQUEST: Duration = Duration::from_millis(100);
+/// Time for the first request within which a connection is not displaced by a new one; it begins when all that its client
+/// has sent is read, so that an agent that gets little processor time does not count its own delay.
+const FIRST_REQUEST: Duration = Duration::from_millis(250);
+/// Timeout for a free slot at the limit; after it, the oldest connection without a request is displaced.
+const FREE_SLOT: Duration = Duration::from_secs(1);
 /// Interval of the checks for a free slot, after the first few.
 const LOOK: Duration = Duration::from_millis(5);
 /// Number of times to yield to other tasks before an idle connection is closed for a new one.
@@ -60,9 +63,18 @@ struct ConnectionTable {
 /// State of a connection until its first request.
 #[derive(Debug)]
 struct SilentSlot {
-    since: Instant,
+    /// Set at the first read that found nothing more.
+    idle_since: OnceLock<Instant>,
     is_taken: AtomicBool,
     waker: AtomicWaker,
+}
+
+impl SilentSlot {
+    fn has_had_its_time(&self) -> bool {
+        self.idle_since
+            .get()
+            .is_some_and(|since| since.elapsed() >= FIRST_REQUEST)
+    }
 }
 
 impl Connections {
@@ -90,9 +102,9 @@ impl Connections {
     }
 
     /// At the limit, waits until a connection has ended, or the oldest one without a request has had its time; at most
-    /// that long. The next clients wait in the socket's backlog meanwhile.
+    /// [`FREE_SLOT`]. The next clients wait in the socket's backlog meanwhile.
     async fn make_room(&self) {
-        let deadline = Instant::now() + FIRST_REQUEST;
+        let deadline = Instant::now() + FREE_SLOT;
         for look in 0.. {
             if self.lock().has_room() || Instant::now() >= deadline {
                 return;
@@ -126,7 +138,7 @@ impl Connections {
         inside.next += 1;
         inside.count += 1;
         let place = Arc::new(SilentSlot {
-            since: Instant::now(),
+            idle_since: OnceLock::new(),
             is_taken: AtomicBool::new(false),
             waker: AtomicWaker::new(),
         });
@@ -151,7 +163,7 @@ impl ConnectionTable {
     /// Returns true if a new connection displaces nobody who may be about to send a request.
     fn has_room(&self) -> bool {
         let oldest = self.silent.values().next();
-        self.count < MOST || oldest.is_some_and(|slot| slot.since.elapsed() >= FIRST_REQUEST)
+        self.count < MOST || oldest.is_some_and(|slot| slot.has_had_its_time())
     }
 
     /// Returns true if nothing was logged for a while.
@@ -247,6 +259,11 @@ impl AsyncRead for Connection {
         self.may_stay(context)?;
         let read = Pin::new(&mut self.stream).poll_read(context, out);
         self.has_asked();
+        if read.is_pending()
+            && let Some((place, _)) = &self.silent
+        {
+            place.idle_since.get_or_init(Instant::now);
+        }
         read
     }
 }
@@ -363,7 +380,7 @@ mod tests {
         }
         asks(&mut newest, clients.last_mut().unwrap()).await;
         let mut refused = UnixStream::connect(&path).await.unwrap();
-        let nobody = tokio::time::timeout(2 * FIRST_REQUEST, all.next()).await;
+        let nobody = tokio::time::timeout(2 * FREE_SLOT, all.next()).await;
         assert!(nobody.is_err());
         assert_eq!(refused.read(&mut [0]).await.unwrap(), 0);
         // One that goes makes room.
@@ -372,6 +389,28 @@ mod tests {
         all.next().await.unwrap().unwrap();
         drop(inside);
         assert_eq!(connections.lock().count, 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_nobody_has_read_from_yet_has_not_had_its_time() {
+        let (_directory, path, mut all) = socket();
+        let mut clients = Vec::new();
+        let mut inside = Vec::new();
+        for _ in 0..MOST {
+            clients.push(UnixStream::connect(&path).await.unwrap());
+            inside.push(all.next().await.unwrap().unwrap());
+        }
+        sleep(2 * FIRST_REQUEST).await;
+        clients.push(UnixStream::connect(&path).await.unwrap());
+        let nobody = tokio::time::timeout(FIRST_REQUEST, all.next()).await;
+        assert!(nobody.is_err());
+        // From here on it has.
+        let nothing = tokio::time::timeout(FIRST_REQUEST, inside[0].read_u8()).await;
+        assert!(nothing.is_err());
+        let begun = Instant::now();
+        all.next().await.unwrap().unwrap();
+        assert!(begun.elapsed() < FREE_SLOT / 2);
+        inside[0].read_u8().await.unwrap_err();
     }
 
     #[tokio::test(start_paused = true)]
