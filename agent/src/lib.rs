@@ -29,6 +29,8 @@ mod connections;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lock;
+#[cfg(debug_assertions)]
+mod mutation;
 mod quiet;
 mod rpc;
 mod server;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use drumlin_core::ops::Operations;
 use tokio::net::UnixListener;
 use tonic::{body::Body, service::Routes, transport::Server};
-use tower::util::{MapRequestLayer, MapResponseLayer};
+use tower::util::{MapRequestLayer, MapResponseLayer, option_layer};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::{
@@ -61,6 +61,7 @@ pub(crate) async fn serve(
             response
         }))
         .layer(MapResponseLayer::new(crate::rpc::with_words::<Body>))
+        .layer(option_layer(mutation()?))
         .add_routes(routes)
         .serve_with_incoming_shutdown(connections, stop);
     let served = tokio::select! {
@@ -68,6 +69,16 @@ pub(crate) async fn serve(
         never = calls.trim_when_quiet() => match never {},
     };
     served.context("the server failed")
+}
+
+/// The mutation of a test build that the environment asks for.
+#[cfg(debug_assertions)]
+use crate::mutation::layer as mutation;
+
+/// There are no mutations in a release build.
+#[cfg(not(debug_assertions))]
+fn mutation() -> anyhow::Result<Option<tower::layer::util::Identity>> {
+    Ok(None)
 }
 
 /// All services of an agent; reflection lists exactly these.

@@ -12,4 +12,6 @@ mod respond;
 mod status;
 pub(crate) mod volumegroup;
 
+#[cfg(debug_assertions)]
+pub(crate) use status::mutated;
 pub(crate) use status::{internal, late, with_words};

@@ -73,6 +73,12 @@ pub(crate) fn with_words<B>(mut answer: http::Response<B>) -> http::Response<B> 
     answer
 }
 
+/// The response that a mutation sends instead of another one.
+#[cfg(debug_assertions)]
+pub(crate) fn mutated(code: Code, message: &str) -> http::Response<tonic::body::Body> {
+    Status::new(code, message).into_http()
+}
+
 /// The status for a call that failed because of a bug.
 pub(crate) fn internal(message: &str) -> Status {
     Status::new(Code::Internal, message)

@@ -4,7 +4,9 @@
 //! - [`Totals`], [`unmet`]: the table that people read.
 //! - [`sources`]: whether the tests that are named exist.
 //! - [`Ran`]: whether they ran, by what the runner printed.
+//! - [`mutate`]: whether they would notice a violation.
 
+pub mod mutate;
 mod ran;
 pub mod sources;
 mod statement;

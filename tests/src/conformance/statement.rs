@@ -1,6 +1,6 @@
 //! A normative statement of a specification, and what shows that it holds.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use serde::Deserialize;
 
@@ -47,6 +47,9 @@ pub struct Statement {
     /// Those that show it on every back end.
     #[serde(default)]
     pub everywhere: Vec<String>,
+    /// Mutations of the agent that violate it, each with the test that must fail then.
+    #[serde(default)]
+    pub mutations: BTreeMap<String, String>,
     /// What of it does not hold, and why.
     #[serde(default)]
     pub unmet: Option<String>,
@@ -129,8 +132,15 @@ impl Statement {
             Binds::Plugin if !has_tests && self.unmet.is_none() => {
                 Some("it has neither a test nor a reason why it is not met")
             }
-            Binds::Plugin => None,
-            _ if has_tests || self.unmet.is_some() => Some("it is not ours, and needs no test"),
+            Binds::Plugin => {
+                let mut noticing = self.mutations.values();
+                noticing
+                    .any(|test| !self.named().any(|named| named == test))
+                    .then_some("a test of a mutation is not among its tests")
+            }
+            _ if has_tests || self.unmet.is_some() || !self.mutations.is_empty() => {
+                Some("it is not ours, and needs no test")
+            }
             _ => None,
         }
     }

@@ -18,8 +18,11 @@ use crate::{
     measure::{Table, median},
 };
 
-/// Builds the release binary and has the harness use it.
+/// Builds the release binary and has the harness use it, unless another one is named by `DRUMLIN_BIN`.
 pub(crate) fn build() {
+    if std::env::var_os("DRUMLIN_BIN").is_some() {
+        return;
+    }
     run(
         "cargo",
         &[
