@@ -112,7 +112,9 @@ mod tests {
     #[test]
     fn every_code_has_its_name() {
         for (number, name) in CODES.iter().enumerate() {
-            assert_eq!(code(name).unwrap() as usize, number, "{name}");
+            let number = i32::try_from(number).unwrap();
+            assert_eq!(code(name).unwrap(), Code::from(number), "{name}");
+            assert_eq!(i32::from(Code::from(number)), number, "{name}");
         }
     }
 
