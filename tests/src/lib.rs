@@ -1,6 +1,7 @@
 //! The harness of the black-box tests: it starts the binary, and speaks gRPC and files only.
 //!
 //! - [`agent`]: an agent in a scratch directory, its clients, its log and its end.
+//! - [`applies`]: how a test says that it has nothing to do where it runs.
 //! - [`cluster`]: a Kubernetes API server, by `kubectl`.
 //! - [`collector`]: where an agent exports its traces to.
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
@@ -23,6 +24,7 @@
 )]
 
 pub mod agent;
+pub mod applies;
 pub mod cluster;
 pub mod collector;
 pub mod conformance;

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use crate::applies::MARK;
+
 /// The kinds of logical volumes that the same tests run over.
 const KINDS: [&str; 3] = ["thin", "linear", "raid1"];
 
@@ -11,9 +13,16 @@ const ON_MIRRORS: [&str; 4] = ["group_snapshots", "interruption", "node", "volum
 /// And what of that it leaves out: the calls take the steps of linear volumes, and each more slowly.
 const AS_LINEAR: &str = "killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_ends";
 
-/// The tests that passed: over which kind of logical volumes, in which binary, by which name.
+/// A test: over which kind of logical volumes, in which binary, by which name.
+type Test = (Option<String>, String, String);
+
+/// The tests that passed.
 #[derive(Debug, Default)]
-pub struct Ran(BTreeSet<(Option<String>, String, String)>);
+pub struct Ran {
+    passed: BTreeSet<Test>,
+    /// Those that said that they do not apply where they ran.
+    idle: BTreeSet<Test>,
+}
 
 impl Ran {
     /// Reads the output of `tests/run`.
@@ -23,7 +32,9 @@ impl Ran {
         // A test that runs alone has its name on the line before what it prints itself.
         let mut begun: Option<&str> = None;
         for line in output.lines().map(str::trim) {
-            if let Some(rest) = line.strip_prefix("tests/run: over ") {
+            if let Some(rest) = line.strip_prefix(MARK) {
+                ran.does_not_apply(kind, rest);
+            } else if let Some(rest) = line.strip_prefix("tests/run: over ") {
                 kind = rest.split_whitespace().next();
             } else if let Some(found) = binary_of(line) {
                 binary = found;
@@ -39,12 +50,27 @@ impl Ran {
                 ran.passed(kind, binary, name);
             }
         }
+        for test in &ran.idle {
+            ran.passed.remove(test);
+        }
         ran
     }
 
     fn passed(&mut self, kind: Option<&str>, binary: &str, name: &str) {
-        let kind = kind.filter(|_| binary == "lvm").map(str::to_owned);
-        self.0.insert((kind, binary.to_owned(), name.to_owned()));
+        self.passed.insert(test(kind, binary, name));
+    }
+
+    /// Takes `binary::module::function: why`.
+    fn does_not_apply(&mut self, kind: Option<&str>, line: &str) {
+        let named = line.split_once(": ").map_or(line, |(named, _)| named);
+        if let Some((binary, name)) = named.split_once("::") {
+            self.idle.insert(test(kind, binary, name));
+        }
+    }
+
+    /// How many tests said that they do not apply where they ran.
+    pub fn idle(&self) -> usize {
+        self.idle.len()
     }
 
     /// Whether a test that is named `binary::module::function` passed, over whatever.
@@ -52,8 +78,8 @@ impl Ran {
         let Some((binary, name)) = named.split_once("::") else {
             return false;
         };
-        let mut ran = self.0.iter();
-        ran.any(|(_, in_binary, passed)| in_binary == binary && passed == name)
+        let mut passed = self.passed.iter();
+        passed.any(|(_, in_binary, passed)| in_binary == binary && passed == name)
     }
 
     /// The back ends over which a test did not pass.
@@ -63,8 +89,7 @@ impl Ran {
             if *kind == "raid1" && !on_mirrors(name) {
                 return false;
             }
-            let key = (Some((*kind).to_owned()), "lvm".to_owned(), name.to_owned());
-            !self.0.contains(&key)
+            !self.passed.contains(&test(Some(kind), "lvm", name))
         };
         let mut lacks: Vec<&str> = KINDS.into_iter().filter(over).collect();
         if !self.has(named) {
@@ -72,6 +97,12 @@ impl Ran {
         }
         lacks
     }
+}
+
+/// Kinds matter to the tests over logical volumes alone.
+fn test(kind: Option<&str>, binary: &str, name: &str) -> Test {
+    let kind = kind.filter(|_| binary == "lvm").map(str::to_owned);
+    (kind, binary.to_owned(), name.to_owned())
 }
 
 /// Whether a test of the name `module::function` is run over mirrored volumes on each change.
@@ -112,7 +143,10 @@ ok\r
 tests/run: over linear volumes: volumes::
      Running tests/lvm/main.rs (target/debug/deps/lvm-3f)
 test volumes::a ... ok
-test result: ok. 1 passed; 0 failed
+test volumes::d ...
+tests/run: does not apply: lvm::volumes::d: it has no pool
+ok
+test result: ok. 2 passed; 0 failed
 ";
 
     #[test]
@@ -120,7 +154,13 @@ test result: ok. 1 passed; 0 failed
         let ran = Ran::read(OUTPUT);
         assert!(ran.has("drumlin_core::types::size::tests::a"));
         assert!(ran.has("black_box::volumes::a") && ran.has("lvm::volumes::a"));
-        for not in ["black_box::volumes::b", "black_box::volumes::c", "lvm::a"] {
+        assert_eq!(ran.idle(), 1);
+        for not in [
+            "black_box::volumes::b",
+            "black_box::volumes::c",
+            "lvm::a",
+            "lvm::volumes::d",
+        ] {
             assert!(!ran.has(not), "{not}");
         }
         assert_eq!(ran.lacks("black_box::volumes::a"), ["raid1"]);

@@ -28,6 +28,30 @@ const ROOTS: [(&str, &str); 12] = [
 /// # Errors
 /// Says what is missing.
 pub fn find(name: &str) -> Result<(), String> {
+    let (source, path, function) = source_of(name)?;
+    if is_test(&source, function) {
+        return Ok(());
+    }
+    Err(format!("{name}: {} has no such test", path.display()))
+}
+
+/// Whether a named test may say that it does not apply where it runs.
+///
+/// # Errors
+/// Says what keeps the test from being found.
+pub fn may_not_apply(name: &str) -> Result<bool, String> {
+    let (source, _, function) = source_of(name)?;
+    Ok(body_of(&source, function).is_some_and(|body| body.contains("does_not_apply!")))
+}
+
+/// What is within a function that begins at the margin.
+fn body_of<'a>(source: &'a str, function: &str) -> Option<&'a str> {
+    let (_, rest) = source.split_once(&format!("fn {function}("))?;
+    rest.split("\n}\n").next()
+}
+
+/// The source that a named test is in, its path, and the name of the function.
+fn source_of(name: &str) -> Result<(String, PathBuf, &str), String> {
     let words: Vec<&str> = name.split("::").collect();
     let [binary, modules @ .., function] = words.as_slice() else {
         return Err(format!("{name} is not binary::module::function"));
@@ -43,10 +67,7 @@ pub fn find(name: &str) -> Result<(), String> {
     if let Some(module) = lost {
         return Err(format!("{name}: {} has no module {module}", path.display()));
     }
-    if is_test(&source, function) {
-        return Ok(());
-    }
-    Err(format!("{name}: {} has no such test", path.display()))
+    Ok((source, path, function))
 }
 
 /// The file of a module, and the modules within that.
@@ -95,6 +116,14 @@ fn is_test(source: &str, function: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_within_a_test_ends_with_it() {
+        let source = "fn one() {\n    two();\n}\n\nfn two() {\n    three();\n}\n";
+        assert_eq!(body_of(source, "one"), Some(") {\n    two();"));
+        assert_eq!(body_of(source, "two"), Some(") {\n    three();"));
+        assert_eq!(body_of(source, "three"), None);
+    }
 
     #[test]
     fn a_test_is_told_from_a_function_and_from_nothing() {

@@ -12,6 +12,7 @@ use std::{
 use drumlin_proto::csi::v1::{VolumeCapability, VolumeGroupSnapshot};
 use drumlin_tests::{
     agent::{Agent, Volumes, is_over_lvm},
+    does_not_apply,
     programs::{output, run},
     requests::{delete_group_snapshot, mounted, raw},
     sequence::{Place, RING, Writer, ring},
@@ -393,8 +394,7 @@ async fn negative_control_copies_frozen_one_by_one_are_found_out() {
 #[tokio::test(flavor = "multi_thread")]
 async fn negative_control_copies_without_quiesce_are_found_out() {
     if !is_over_lvm() || Volumes::asked() != Volumes::Thin {
-        // Elsewhere it is the way above.
-        return;
+        return does_not_apply!("over other volumes the control is copies one after the other");
     }
     found_out(|load, number| {
         let group = load.agent.scratch.group().unwrap();

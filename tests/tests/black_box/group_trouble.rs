@@ -7,6 +7,7 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, Volumes, is_over_lvm, snapshots_bind_their_volume},
+    does_not_apply,
     programs::run,
     requests::{
         create, delete, delete_group_snapshot, delete_snapshot, expand, mounted, raw, snapshot,
@@ -174,8 +175,7 @@ async fn members_that_are_changed_at_the_same_time_are_all_there_or_all_refused(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_somebody_else_has_frozen_is_named_and_nothing_is_left() {
     if is_over_lvm() {
-        // There a device is held, frozen or not.
-        return;
+        return does_not_apply!("There a device is held, frozen or not");
     }
     let load = Load::new().await;
     let frozen = load.used(1);
@@ -204,7 +204,7 @@ async fn a_member_that_somebody_else_has_frozen_is_named_and_nothing_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_fails_in_the_window_is_named_and_nothing_is_left() {
     if !is_over_lvm() || Volumes::asked() != Volumes::Thin {
-        return;
+        return does_not_apply!("it is about copies in a thin pool");
     }
     let load = load_until("quiesce.armed", "stop").await;
     let group = load.agent.scratch.group().unwrap();
@@ -251,7 +251,7 @@ async fn a_copy_that_fails_in_the_window_is_named_and_nothing_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_copy_that_somebody_removes_is_told_and_nothing_is_left() {
     if !is_over_lvm() {
-        return;
+        return does_not_apply!("it removes a logical volume");
     }
     let load = load_until("create-group-snapshot.prepared", "stop").await;
     let group = load.agent.scratch.group().unwrap();
@@ -276,7 +276,7 @@ async fn a_copy_that_somebody_removes_is_told_and_nothing_is_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn members_of_several_pools_and_groups_are_of_one_point_in_time() {
     if !is_over_lvm() {
-        return;
+        return does_not_apply!("a directory has no pools");
     }
     let scratch = drumlin_tests::storage::Scratch::new();
     let first = scratch.volume_group(512);

@@ -47,6 +47,50 @@ fn what_is_shown_everywhere_is_in_the_tests_over_logical_volumes() {
 }
 
 #[test]
+fn what_is_shown_everywhere_applies_everywhere() {
+    let mut idle = BTreeSet::new();
+    for text in texts() {
+        for name in text.statements.iter().flat_map(|one| &one.everywhere) {
+            if sources::may_not_apply(name).unwrap() {
+                idle.insert(name.clone());
+            }
+        }
+    }
+    assert!(idle.is_empty(), "{idle:#?}");
+}
+
+/// A test that returns before its end would count as passed where it did nothing.
+#[test]
+fn a_test_that_has_nothing_to_do_says_so() {
+    for directory in [
+        "black_box",
+        "lvm",
+        "power",
+        "systemd",
+        "sanity",
+        "kubernetes",
+    ] {
+        let directory = workspace().join("tests/tests").join(directory);
+        for file in fs::read_dir(directory).unwrap() {
+            let path = file.unwrap().path();
+            let Ok(source) = fs::read_to_string(&path) else {
+                continue;
+            };
+            let tests = source.split("#[tokio::test").chain(source.split("#[test]"));
+            for test in tests.skip(1) {
+                let body = test.split("\n}\n").next().unwrap_or_default();
+                let begin: Vec<&str> = body.lines().skip(1).take(8).map(str::trim).collect();
+                assert!(
+                    !begin.contains(&"return;"),
+                    "{}: {begin:#?}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn what_is_shown_everywhere_is_not_left_out_over_linear_volumes() {
     let run = file("tests/run");
     let (_, skipped) = run.split_once("\nsame=(").unwrap();

@@ -5,6 +5,7 @@ use std::{fs::File, os::unix::fs::FileExt};
 use drumlin_proto::drumlin::v1::RollbackVolumeGroupSnapshotRequest;
 use drumlin_tests::{
     agent::{Agent, Volumes},
+    does_not_apply,
     requests::{delete_snapshot, raw, snapshot},
 };
 use tonic::Code;
@@ -41,8 +42,7 @@ async fn read(agent: &Agent, id: &str, at: u64) -> u8 {
 #[tokio::test]
 async fn a_rollback_that_would_fill_the_store_of_another_snapshot_is_refused() {
     if Volumes::asked() != Volumes::Thin {
-        // It is about thick volumes, and asks for them itself.
-        return;
+        return does_not_apply!("it asks for its volumes itself");
     }
     let agent = thick(1 << 10, "snapshotSize: 25%").await;
     let id = volume(&agent, "v", 64, &raw()).await;

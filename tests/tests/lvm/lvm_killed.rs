@@ -12,6 +12,7 @@ use std::{
 use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
     agent::{Agent, Options as AgentOptions, Volumes, eventually},
+    does_not_apply,
     programs::run,
     requests::{create, delete_snapshot, from_snapshot, raw, snapshot},
     state::assert_devices_work,
@@ -114,8 +115,7 @@ fn record(group: &str) -> String {
 #[tokio::test]
 async fn a_second_snapshot_without_its_devices_is_not_there() {
     if Volumes::asked() != Volumes::Thin {
-        // It is about thick volumes, and asks for them itself.
-        return;
+        return does_not_apply!("it asks for its volumes itself");
     }
     let mut agent = thick(256, "snapshotSize: 100%").await;
     let id = volume(&agent, "v", 16, &raw()).await;
@@ -166,8 +166,7 @@ async fn a_second_snapshot_without_its_devices_is_not_there() {
 #[tokio::test]
 async fn a_volume_that_lvm_did_not_come_to_wipe_is_made_anew() {
     if Volumes::asked() != Volumes::Thin {
-        // It is about thick volumes, and asks for them itself.
-        return;
+        return does_not_apply!("it asks for its volumes itself");
     }
     for wipe in ["none", "discard", "zero"] {
         let mut agent = thick(256, &format!("wipe: {wipe}")).await;
@@ -212,8 +211,7 @@ async fn a_volume_that_lvm_did_not_come_to_wipe_is_made_anew() {
 #[tokio::test]
 async fn a_snapshot_that_is_split_off_to_be_wiped_goes_all_the_same() {
     if Volumes::asked() != Volumes::Thin {
-        // It is about thick volumes, and asks for them itself.
-        return;
+        return does_not_apply!("it asks for its volumes itself");
     }
     for others in [0, 1] {
         let mut agent = thick(96, "snapshotSize: 100%").await;
@@ -256,7 +254,7 @@ async fn the_udev_cookie_of_a_killed_lvm_is_removed_and_that_of_a_living_one_sta
     /// The agent looks every 50 ms.
     const MANY_LOOKS: Duration = Duration::from_secs(1);
     if !has_udevd() {
-        return;
+        return does_not_apply!("there is no udevd");
     }
     let mut agent = thick(256, "layout: linear").await;
     let looks = ("DRUMLIN_TIME_LAPSE".to_owned(), "12000".to_owned());

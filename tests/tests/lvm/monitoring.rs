@@ -4,6 +4,7 @@ use std::{fs::File, os::unix::fs::FileExt, time::Duration};
 
 use drumlin_tests::{
     agent::{Agent, Volumes},
+    does_not_apply,
     requests::{raw, snapshot},
     storage::lvm,
 };
@@ -45,8 +46,7 @@ fn stores(agent: &Agent) -> Vec<(String, u64, bool)> {
 #[tokio::test]
 async fn the_store_of_a_member_of_a_group_snapshot_grows_as_that_of_a_single_one() {
     if Volumes::asked() != Volumes::Thin {
-        // It is about thick volumes, and asks for them itself.
-        return;
+        return does_not_apply!("it asks for its pool itself");
     }
     let _settings = Settings::say(
         "/etc/lvm/lvm.conf",

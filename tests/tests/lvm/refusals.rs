@@ -5,6 +5,7 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, thread, time::Duration};
 use drumlin_proto::csi::v1::{ListVolumesRequest, ProbeRequest};
 use drumlin_tests::{
     agent::{Agent, Options, Volumes},
+    does_not_apply,
     programs::run,
     requests::{create, delete, raw},
     storage::{Scratch, lvm},
@@ -119,8 +120,9 @@ async fn a_group_that_is_given_to_another_host_meanwhile_is_refused_until_it_is_
 async fn a_host_is_not_told_to_give_away_its_group_to_a_container_with_another_name() {
     const SETTINGS: &str = "/etc/lvm/lvmlocal.conf";
     if std::env::var_os("DRUMLIN_LAB").is_none_or(|lab| lab != "vm") {
-        // The name and the settings of a machine that people use are not changed.
-        return;
+        return does_not_apply!(
+            "the name and the settings of a machine that people use are not changed"
+        );
     }
     let (mut agent, group) = start().await;
     agent.kill();
@@ -280,7 +282,7 @@ async fn a_udevd_whose_answers_are_not_heard_is_refused() {
 #[tokio::test]
 async fn a_udevd_that_is_busy_is_waited_for() {
     if !has_udevd() {
-        return;
+        return does_not_apply!("there is no udevd");
     }
     let (mut agent, _) = start().await;
     agent.kill();

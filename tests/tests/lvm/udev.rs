@@ -3,6 +3,7 @@
 use std::{fs, fs::File, os::unix::fs::FileExt, path::Path};
 
 use drumlin_tests::{
+    does_not_apply,
     programs::{output, run},
     requests::{publish, raw, stage},
     storage::lvm,
@@ -55,7 +56,7 @@ fn md_superblock() -> Vec<u8> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_former_tenants_left_is_not_looked_at_before_it_is_wiped() {
     if !has_udevd() {
-        return;
+        return does_not_apply!("there is no udevd");
     }
     for is_active in [true, false] {
         let mut agent = thick(512, "layout: linear").await;
@@ -92,7 +93,7 @@ async fn what_former_tenants_left_is_not_looked_at_before_it_is_wiped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn members_of_a_group_snapshot_keep_their_links() {
     if !has_udevd() {
-        return;
+        return does_not_apply!("there is no udevd");
     }
     let agent = thick(512, "layout: linear").await;
     let mut ids = Vec::new();
@@ -131,7 +132,7 @@ async fn members_of_a_group_snapshot_keep_their_links() {
 #[tokio::test]
 async fn nodes_are_left_to_udevd() {
     if !has_udevd() {
-        return;
+        return does_not_apply!("there is no udevd");
     }
     let agent = thick(512, "layout: linear").await;
     let id = volume(&agent, "v", 32, &raw()).await;
