@@ -111,6 +111,11 @@ impl Statement {
         }
     }
 
+    /// For how many of its sentences there is a mutation: one sentence may have several, a line of many calls only some.
+    pub fn mutated(&self) -> usize {
+        self.mutations.len().min(self.sentences())
+    }
+
     /// Where it says so, in words.
     pub fn place(&self) -> String {
         match &self.at {

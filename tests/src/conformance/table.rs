@@ -15,13 +15,15 @@ pub struct Totals {
     pub ours: usize,
     /// Of ours, those that a test shows in full.
     pub tested: usize,
+    /// Of ours, those for which a mutation shows that a test would notice a violation.
+    pub mutated: usize,
     /// Of ours, those that do not hold, or not in full.
     pub unmet: usize,
 }
 
 impl Totals {
     /// The head of the table.
-    pub const HEAD: &str = "| text | statements | ours | tested | not met |\n|---|---|---|---|---|";
+    pub const HEAD: &str = "| text | statements | ours | tested | with a mutation | not met |\n|---|---|---|---|---|---|";
 
     /// Counts the statements of a text.
     pub fn of(text: &Text) -> Self {
@@ -35,6 +37,7 @@ impl Totals {
             statements: count(&|_| true),
             ours: count(&ours),
             tested: count(&|one| ours(one) && one.unmet.is_none()),
+            mutated: text.statements.iter().map(Statement::mutated).sum(),
             unmet: count(&|one| ours(one) && one.unmet.is_some()),
         }
     }
@@ -47,9 +50,13 @@ impl fmt::Display for Totals {
             statements,
             ours,
             tested,
+            mutated,
             unmet,
         } = self;
-        write!(f, "| {text} | {statements} | {ours} | {tested} | {unmet} |")
+        write!(
+            f,
+            "| {text} | {statements} | {ours} | {tested} | {mutated} | {unmet} |"
+        )
     }
 }
 

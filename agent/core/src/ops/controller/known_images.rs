@@ -21,10 +21,15 @@ use crate::{
 pub(crate) struct KnownImages(Mutex<BTreeMap<ClassName, BTreeSet<ImageId>>>);
 
 impl KnownImages {
-    /// All images of one kind of a class.
+    /// All images of one kind of a class, in the order of their ids.
     pub(crate) fn replace(&self, class: &Class, kind: ImageKind, images: &[Image]) {
         let mut known = lock(&self.0);
         let ids = known.entry(class.name.clone()).or_default();
+        // Most lists are the same as the one before.
+        let of_kind = ids.iter().filter(|id| id.kind == kind);
+        if of_kind.copied().eq(images.iter().map(|image| image.id)) {
+            return;
+        }
         ids.retain(|id| id.kind != kind);
         ids.extend(images.iter().map(|image| image.id));
     }
