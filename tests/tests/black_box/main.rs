@@ -69,6 +69,7 @@ mod rollback_kills;
 mod signals;
 mod snapshot_metadata;
 mod snapshot_topology;
+mod snapshot_uuid;
 mod stalled_disk;
 mod stalled_paths;
 mod subject;
