@@ -2,6 +2,7 @@
 
 pub(crate) mod adopt;
 pub(crate) mod agent;
+mod agent_status;
 pub(crate) mod completions;
 pub(crate) mod controller;
 pub(crate) mod crds;
@@ -12,6 +13,7 @@ pub(crate) mod handover;
 mod hooks;
 pub(crate) mod kept;
 pub(crate) mod manual;
+mod object_handle;
 pub(crate) mod ping;
 mod print;
 pub(crate) mod reconcile;
