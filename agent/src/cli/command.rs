@@ -6,9 +6,9 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::{
-    AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DriverInfoArguments,
-    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments, RestoreArguments,
-    RollbackArguments, StatusArguments, ValidateArguments,
+    AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
+    DriverInfoArguments, HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
+    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -68,6 +68,11 @@ pub(crate) enum Command {
     /// Roll the volumes of a group snapshot back to its point in time, in place: all of them or none.
     #[command(after_help = "Example:\n  drumlin rollback dgsnap db/before-upgrade")]
     Rollback(RollbackArguments),
+    /// Show the ranges in which two snapshots of a volume differ, from the agent. Exits with 1 if it cannot show all of them.
+    #[command(
+        after_help = "Example:\n  drumlin diff dsnap db/monday db/tuesday -o json > changes.json"
+    )]
+    Diff(DiffArguments),
     /// Print the custom resource definitions of all kinds.
     #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
     Crds,

@@ -10,7 +10,10 @@ pub(crate) use daemons::{
     AgentArguments, ControllerArguments, DriverInfoArguments, PingArguments, ReconcileArguments,
 };
 pub(crate) use objects::{
-    AdoptArguments, DeleteArguments, HandoverArguments, KeptArguments, Output, StatusArguments,
-    ValidateArguments,
+    AdoptArguments, DeleteArguments, HandoverArguments, HostArguments, KeptArguments, Output,
+    StatusArguments, ValidateArguments,
 };
-pub(crate) use snapshots::{GroupSnapshotKind, RestoreArguments, RollbackArguments, SnapshotKind};
+pub(crate) use snapshots::{
+    ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,
+    RollbackArguments, SnapshotKind,
+};

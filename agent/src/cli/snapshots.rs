@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::HostArguments;
+
 /// Kinds that can be restored, by short name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SnapshotKind {
@@ -65,6 +67,39 @@ pub(crate) struct RollbackArguments {
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
+}
+
+/// Kinds that can be compared, by short name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ComparedKind {
+    /// A snapshot.
+    #[value(name = "dsnap", alias = "snapshot")]
+    Snapshot,
+}
+
+/// Output format of differences.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffOutput {
+    /// One object as JSON, for programs.
+    Json,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DiffArguments {
+    /// Kind of the objects.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: ComparedKind,
+    /// The earlier snapshot: `NAMESPACE/NAME`, `NAME` in the namespace `default`, or its handle (`NODE/CLASS/KEY`).
+    #[arg(value_name = "BASE")]
+    pub(crate) base: String,
+    /// The later snapshot of the same volume, named in the same way.
+    #[arg(value_name = "TARGET")]
+    pub(crate) target: String,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DiffOutput>,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
 }
 
 #[cfg(test)]

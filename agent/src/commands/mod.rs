@@ -7,6 +7,7 @@ pub(crate) mod completions;
 pub(crate) mod controller;
 pub(crate) mod crds;
 pub(crate) mod delete;
+pub(crate) mod diff;
 pub(crate) mod driver_info;
 pub(crate) mod explain;
 pub(crate) mod handover;

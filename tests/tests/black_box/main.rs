@@ -29,6 +29,8 @@ mod csi_v1_spec;
 mod dialect;
 mod dialect_requests;
 mod dialects;
+mod diff_breaks;
+mod diff_command;
 mod examples;
 mod external_damage;
 mod group_consistency;
