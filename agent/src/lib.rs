@@ -81,6 +81,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Handover(arguments) => commands::handover::run(&arguments)?,
         Command::Delete(arguments) => commands::delete::run(&arguments).await?,
         Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
+        Command::Diff(arguments) => commands::diff::run(arguments).await?,
         Command::Restore(arguments) => commands::restore::run(&arguments)?,
         Command::Crds => commands::crds::run(),
         Command::ThawWatchdog => anyhow::bail!("the thaw watchdog is run without a runtime"),

@@ -1,4 +1,4 @@
-//! A socket between a caller and an agent: it counts calls, and can hold some back or refuse them.
+//! A socket between a caller and an agent: it counts calls, and can hold some back, refuse them or break their answers.
 
 use std::{
     path::{Path, PathBuf},
@@ -7,8 +7,9 @@ use std::{
 
 use axum::{Router, body::to_bytes, extract::Request, response::Response};
 use bytes::Bytes;
-use futures::{future::poll_fn, stream};
-use tokio::{net::UnixListener, task::JoinHandle};
+use futures::{StreamExt as _, TryStreamExt as _, future::poll_fn, stream};
+use prost::Message;
+use tokio::{net::UnixListener, sync::watch, task::JoinHandle};
 use tonic::{
     Code, Status,
     body::Body,
@@ -27,6 +28,8 @@ pub enum Fault {
     Hold,
     /// It is answered with this code.
     Refuse(Code),
+    /// The first bytes of its answer are passed on; the rest never comes, and [`Relay::break_off`] ends it.
+    Stop,
 }
 
 /// The calls of a method whose requests have a word in them.
@@ -40,7 +43,7 @@ struct Rule {
 #[derive(Debug, Default)]
 struct Seen {
     rules: Vec<Rule>,
-    calls: Vec<String>,
+    calls: Vec<(String, Bytes)>,
 }
 
 /// A socket through which an agent is reached.
@@ -48,6 +51,8 @@ struct Seen {
 pub struct Relay {
     socket: PathBuf,
     seen: Arc<Mutex<Seen>>,
+    /// Ends the answers that were stopped.
+    broken: watch::Sender<()>,
     serving: JoinHandle<()>,
 }
 
@@ -61,9 +66,11 @@ impl Relay {
         let listener = UnixListener::bind(&socket).expect("a socket can be made");
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let known = Arc::clone(&seen);
+        let (broken, is_broken) = watch::channel(());
         let router = Router::new().fallback(move |request: Request| {
             let (channel, seen) = (channel.clone(), Arc::clone(&known));
-            async move { pass(request, channel, &seen).await }
+            let is_broken = is_broken.clone();
+            async move { pass(request, channel, &seen, is_broken).await }
         });
         let connections = stream::unfold(listener, async |listener| {
             let connection = listener.accept().await.map(|(stream, _)| stream);
@@ -76,6 +83,7 @@ impl Relay {
         Self {
             socket,
             seen,
+            broken,
             serving,
         }
     }
@@ -104,7 +112,25 @@ impl Relay {
     pub fn calls(&self, method: &str) -> usize {
         let seen = lock(&self.seen);
         let calls = seen.calls.iter();
-        calls.filter(|called| *called == method).count()
+        calls.filter(|(called, _)| called == method).count()
+    }
+
+    /// The requests of a method, as they came.
+    ///
+    /// # Panics
+    /// When one is no request of this type.
+    pub fn requests<T: Message + Default>(&self, method: &str) -> Vec<T> {
+        let seen = lock(&self.seen);
+        let calls = seen.calls.iter().filter(|(called, _)| called == method);
+        // The message is behind a flag and its length.
+        calls
+            .map(|(_, bytes)| T::decode(bytes.slice(5..)).expect("a request"))
+            .collect()
+    }
+
+    /// Ends the answers that were stopped, as a connection does that breaks.
+    pub fn break_off(&self) {
+        self.broken.send_replace(());
     }
 }
 
@@ -118,14 +144,20 @@ impl Drop for Relay {
     clippy::disallowed_methods,
     reason = "it stands for an agent that answers so"
 )]
-async fn pass(request: Request, mut channel: Channel, seen: &Mutex<Seen>) -> Response {
+async fn pass(
+    request: Request,
+    mut channel: Channel,
+    seen: &Mutex<Seen>,
+    mut is_broken: watch::Receiver<()>,
+) -> Response {
+    is_broken.mark_unchanged();
     let (head, body) = request.into_parts();
     let bytes = to_bytes(body, LARGEST).await.unwrap_or_default();
     let path = head.uri.path();
     let method = path.rsplit('/').next().unwrap_or_default().to_owned();
     let fault = {
         let mut seen = lock(seen);
-        seen.calls.push(method.clone());
+        seen.calls.push((method.clone(), bytes.clone()));
         let mut rules = seen.rules.iter();
         let rule = rules.find(|rule| rule.method == method && has(&bytes, &rule.word));
         rule.map(|rule| rule.fault)
@@ -133,16 +165,33 @@ async fn pass(request: Request, mut channel: Channel, seen: &Mutex<Seen>) -> Res
     match fault {
         Some(Fault::Hold) => std::future::pending().await,
         Some(Fault::Refuse(code)) => answer(Status::new(code, "refused on the way").into_http()),
-        None => {
+        Some(Fault::Stop) | None => {
             let body = Body::new(axum::body::Body::from(bytes));
             let passed = poll_fn(|context| channel.poll_ready(context)).await;
             let passed = match passed {
                 Ok(()) => channel.call(http::Request::from_parts(head, body)).await,
                 Err(error) => Err(error),
             };
-            answer(passed.unwrap_or_else(|error| Status::from_error(error.into()).into_http()))
+            let passed =
+                passed.unwrap_or_else(|error| Status::from_error(error.into()).into_http());
+            match fault {
+                Some(_) => answer(passed.map(|body| stopped(body, is_broken))),
+                None => answer(passed),
+            }
         }
     }
+}
+
+/// The first part of a body, which has bytes; then nothing, until it breaks.
+fn stopped(body: Body, is_broken: watch::Receiver<()>) -> Body {
+    let parts = axum::body::Body::new(body).into_data_stream();
+    let first = parts.take(1).map_err(|error| error.to_string());
+    let broken = stream::once(async move {
+        let mut is_broken = is_broken;
+        let _ = is_broken.changed().await;
+        Err("broken off on the way".to_owned())
+    });
+    Body::new(axum::body::Body::from_stream(first.chain(broken)))
 }
 
 fn answer(response: http::Response<Body>) -> Response {
@@ -150,9 +199,8 @@ fn answer(response: http::Response<Body>) -> Response {
 }
 
 fn has(bytes: &Bytes, word: &str) -> bool {
-    bytes
-        .windows(word.len().max(1))
-        .any(|part| part == word.as_bytes())
+    let mut parts = bytes.windows(word.len().max(1));
+    word.is_empty() || parts.any(|part| part == word.as_bytes())
 }
 
 fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {

@@ -40,6 +40,9 @@ pub struct Row {
     pub state: String,
     /// The time of its creation, or of a snapshot its point in time.
     pub created: String,
+    /// The UUID of a snapshot.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uuid: String,
     /// The problem that the agent reports, if any.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
@@ -200,6 +203,7 @@ fn row(object: &InventoryObject, state: &str, inventory: &Inventory) -> Row {
         owner: whose(object),
         state: state.to_owned(),
         created: created.unwrap_or_default(),
+        uuid: object.uuid.clone(),
         problem: object.problem.clone(),
     }
 }

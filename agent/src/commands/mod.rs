@@ -2,16 +2,19 @@
 
 pub(crate) mod adopt;
 pub(crate) mod agent;
+mod agent_status;
 pub(crate) mod completions;
 pub(crate) mod controller;
 pub(crate) mod crds;
 pub(crate) mod delete;
+pub(crate) mod diff;
 pub(crate) mod driver_info;
 pub(crate) mod explain;
 pub(crate) mod handover;
 mod hooks;
 pub(crate) mod kept;
 pub(crate) mod manual;
+mod object_handle;
 pub(crate) mod ping;
 mod print;
 pub(crate) mod reconcile;

@@ -10,10 +10,13 @@ use drumlin_proto::{
         group_controller_client::GroupControllerClient,
     },
 };
-use drumlin_reconciler::status;
-use tonic::{Code, Status, transport::Channel};
+use tonic::{Code, transport::Channel};
 
-use super::print::{note, print};
+use super::{
+    agent_status::{is_answer, is_temporary},
+    object_handle::handle,
+    print::{note, print},
+};
 use crate::cli::{GroupSnapshotKind, RollbackArguments};
 
 /// Pause between attempts.
@@ -25,7 +28,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
     let GroupSnapshotKind::Group = arguments.kind;
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
-    let group_snapshot_id = id(&arguments)?;
+    let group_snapshot_id = handle(&arguments.state_dir, "GroupSnapshot", &arguments.which)?;
     let name = match &arguments.name {
         Some(name) => name.clone(),
         None => format!("rollback-{}", now()),
@@ -60,32 +63,6 @@ fn now() -> u64 {
     now.unwrap_or_default().as_secs()
 }
 
-/// The handle of the group snapshot: given as such, or looked up by the name of the object.
-fn id(arguments: &RollbackArguments) -> anyhow::Result<String> {
-    let which = &arguments.which;
-    if which.matches('/').count() == 2 {
-        return Ok(which.clone());
-    }
-    let (namespace, name) = which.split_once('/').unwrap_or(("default", which.as_str()));
-    let table = status::load(&arguments.state_dir)?;
-    let mut rows = table.objects.iter();
-    let row = rows.find(|row| {
-        (row.kind.as_str(), row.namespace.as_str(), row.name.as_str())
-            == ("GroupSnapshot", namespace, name)
-    });
-    match row {
-        None => bail!(
-            "GroupSnapshot/{namespace}/{name} does not exist; `drumlin status` lists all objects"
-        ),
-        Some(row) if row.handle.is_empty() => bail!(
-            "GroupSnapshot/{namespace}/{name} is not ready: {}: {}",
-            row.reason,
-            row.message
-        ),
-        Some(row) => Ok(row.handle.clone()),
-    }
-}
-
 /// Repeats the call while the rollback is in progress, because it must not be abandoned half-way.
 async fn ask(
     client: &mut GroupControllerClient<Channel>,
@@ -95,7 +72,7 @@ async fn ask(
     loop {
         match client.rollback_volume_group_snapshot(request.clone()).await {
             Ok(answer) => return Ok(answer.into_inner()),
-            Err(status) if goes_on(&status) => {
+            Err(status) if is_temporary(&status) => {
                 if told != status.message() {
                     note(status.message());
                     status.message().clone_into(&mut told);
@@ -116,16 +93,6 @@ async fn ask(
             Err(status) => bail!("{}{}", status.message(), hint(status.code())),
         }
     }
-}
-
-/// Returns true if the status was sent by the agent, and is not a local transport error.
-fn is_answer(status: &Status) -> bool {
-    std::error::Error::source(status).is_none()
-}
-
-/// Returns true if the call should be repeated: another operation is in flight, or the rollback has started.
-fn goes_on(status: &Status) -> bool {
-    is_answer(status) && matches!(status.code(), Code::Aborted | Code::Unavailable)
 }
 
 fn hint(code: Code) -> &'static str {

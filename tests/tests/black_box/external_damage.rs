@@ -2,9 +2,12 @@
 
 use std::{fs, path::Path};
 
-use drumlin_proto::csi::v1::{
-    ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest, ProbeRequest,
-    controller_client::ControllerClient, node_client::NodeClient,
+use drumlin_proto::{
+    csi::v1::{
+        ControllerGetVolumeRequest, ListVolumesRequest, NodeGetVolumeStatsRequest, ProbeRequest,
+        controller_client::ControllerClient, node_client::NodeClient,
+    },
+    drumlin::v1::ObjectKind,
 };
 use drumlin_tests::{
     agent::{Agent, Options, eventually},
@@ -18,9 +21,10 @@ use crate::{
     attach::{attach, attaching},
     group_snapshots::together,
     helpers::{
-        detach, get, home, mount, ok, paths, put, refused, text, trigger_ext4_error, unmount,
-        volume,
+        bytes_of, detach, get, home, mount, ok, paths, put, refused, text, trigger_ext4_error,
+        unmount, volume,
     },
+    snapshot_uuid,
 };
 
 /// An agent whose one class is at `images` in its scratch directory.
@@ -491,4 +495,22 @@ async fn a_publication_that_cannot_be_read_does_not_count_as_none() {
         .controller_unpublish_volume(detach(&id))
         .await);
     ok(agent.controller().delete_volume(delete(&id)).await);
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_record_is_lost_has_no_uuid_until_the_record_is_back() {
+    let agent = Agent::start().await;
+    let id = volume(&agent, "v", 4, &raw()).await;
+    let taken = agent.controller().create_snapshot(snapshot("s", &id)).await;
+    let handle = ok(taken).snapshot.unwrap().snapshot_id;
+    let uuid = snapshot_uuid::object(&agent, &handle).await.uuid;
+    let image = bytes_of(&agent, &handle);
+    let record = image.with_file_name("record.json");
+    let text = fs::read(&record).unwrap();
+    fs::write(&record, "not JSON").unwrap();
+    let lost = snapshot_uuid::object(&agent, &handle).await;
+    assert_eq!((lost.kind(), &*lost.uuid), (ObjectKind::Snapshot, ""));
+    assert!(!lost.problem.is_empty());
+    fs::write(&record, text).unwrap();
+    assert_eq!(snapshot_uuid::object(&agent, &handle).await.uuid, uuid);
 }

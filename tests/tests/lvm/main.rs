@@ -85,6 +85,8 @@ mod same_name;
 mod sanity;
 #[path = "../black_box/snapshot_metadata.rs"]
 mod snapshot_metadata;
+#[path = "../black_box/snapshot_uuid.rs"]
+mod snapshot_uuid;
 #[path = "../black_box/subject.rs"]
 mod subject;
 #[path = "../black_box/thaw_watchdog.rs"]

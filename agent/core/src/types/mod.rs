@@ -5,6 +5,7 @@ mod id;
 mod name;
 mod path;
 mod size;
+mod snapshot_uuid;
 mod topology;
 
 pub use access::{AccessMode, AccessType, Capability};
@@ -13,6 +14,7 @@ pub use id::{Handle, ImageId, ImageKind, Key, Reference};
 pub use name::{ClassName, Name, NodeName};
 pub use path::{AbsolutePath, RootPath};
 pub use size::{Size, SizeRange, SizeRules};
+pub use snapshot_uuid::SnapshotUuid;
 pub use topology::{Requirement, TOPOLOGY_KEY, Topology};
 
 use std::collections::BTreeMap;

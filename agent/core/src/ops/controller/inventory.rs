@@ -13,7 +13,7 @@ use crate::{
     Kind, Result,
     backend::{Image, LabelChange},
     fail,
-    types::{ClassName, Handle, ImageKind, Map, Reference, Size},
+    types::{ClassName, Handle, ImageKind, Map, Reference, Size, SnapshotUuid},
 };
 
 /// An object of the inventory.
@@ -37,6 +37,8 @@ pub struct Object {
     pub group_snapshot: Option<Handle>,
     /// A description of what is wrong with it.
     pub problem: Option<String>,
+    /// The UUID of a snapshot, unless its record cannot be read.
+    pub uuid: Option<SnapshotUuid>,
 }
 
 /// A page of the inventory, and the classes that could not be read.
@@ -58,6 +60,9 @@ impl From<LocatedImage> for Object {
             key: member.key,
         });
         let group = image.label(labels::GROUP);
+        let created = image
+            .recorded_time()
+            .filter(|_| image.id.kind == ImageKind::Snapshot);
         Self {
             kind: image.id.kind,
             name: image.label(labels::NAME).unwrap_or_default().to_owned(),
@@ -67,6 +72,7 @@ impl From<LocatedImage> for Object {
             volumes: shown.into_iter().chain(held).collect(),
             group_snapshot: group.and_then(|place| Handle::parse(&format!("{node}/{place}"))),
             problem: image.health.fault().map(|fault| fault.message.clone()),
+            uuid: created.map(|created| SnapshotUuid::of(&found.handle, created)),
             handle: found.handle,
         }
     }

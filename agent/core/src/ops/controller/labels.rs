@@ -106,8 +106,12 @@ pub(crate) trait Read {
 
     /// Creation time.
     fn created(&self) -> SystemTime {
-        let nanoseconds = self.label(CREATED).and_then(|text| text.parse().ok());
-        SystemTime::UNIX_EPOCH + Duration::from_nanos(nanoseconds.unwrap_or(0))
+        SystemTime::UNIX_EPOCH + Duration::from_nanos(self.recorded_time().unwrap_or(0))
+    }
+
+    /// Creation time in nanoseconds since 1970, unless its record is lost.
+    fn recorded_time(&self) -> Option<u64> {
+        self.label(CREATED)?.parse().ok()
     }
 
     /// The parameters of the create call.

@@ -1,0 +1,122 @@
+//! The commands, each with its help and an example.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use clap_complete::Shell;
+
+use super::{
+    AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
+    DriverInfoArguments, HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
+    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
+};
+
+/// Provisions local volumes from declarative manifests and serves them over CSI.
+#[derive(Debug, Parser)]
+#[command(version = crate::VERSION, about, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve CSI on a unix socket, and reconcile a directory of manifests or the objects of a Kubernetes API server.
+    #[command(after_help = "Example:\n  drumlin agent --manifests /etc/drumlin/manifests.d")]
+    Agent(AgentArguments),
+    /// Reconcile a directory of manifests through the CSI socket of a separately running agent.
+    #[command(
+        after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
+    )]
+    Reconcile(ReconcileArguments),
+    /// Run the cluster-wide controller: resolves persistent volume claims of groups and reports lost nodes. One per cluster.
+    #[command(after_help = "Example:\n  drumlin controller --kubeconfig ~/.kube/config")]
+    Controller(ControllerArguments),
+    /// Serve only driver name and capabilities on a socket, for the external-resizer sidecar. One per cluster.
+    #[command(after_help = "Example:\n  drumlin driver-info --endpoint unix:///csi/csi.sock")]
+    DriverInfo(DriverInfoArguments),
+    /// Check that an agent responds, and print its name and version. Exits with 1 if it does not respond.
+    #[command(after_help = "Example:\n  drumlin ping")]
+    Ping(PingArguments),
+    /// Validate manifests without an agent. Exits with 4 if one is invalid.
+    #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]
+    Validate(ValidateArguments),
+    /// Show the status of all objects, from the state files. Exits with 3 if any object is not ready.
+    #[command(after_help = "Example:\n  drumlin status -o wide")]
+    Status(StatusArguments),
+    /// Print the manifests that restore a snapshot, from the state files. Does not apply them.
+    #[command(
+        after_help = "Example:\n  drumlin restore dgsnap db/before-upgrade --suffix -restored > restored.yaml"
+    )]
+    Restore(RestoreArguments),
+    /// List resources of the agent that no object refers to: released ones, and those whose namespace or manifest was removed.
+    #[command(after_help = "Example:\n  drumlin kept")]
+    Kept(KeptArguments),
+    /// Adopt a retained resource: the object gets it with its data instead of a new one.
+    #[command(
+        after_help = "Example:\n  drumlin adopt host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4 db/data"
+    )]
+    Adopt(AdoptArguments),
+    /// Hand a retained resource over between manifest files and the API server, after its manifest was removed from one side.
+    #[command(after_help = "Example:\n  drumlin handover Volume db/data")]
+    Handover(HandoverArguments),
+    /// Permanently delete a retained resource that no object refers to; shows it and asks for confirmation first.
+    #[command(
+        after_help = "Example:\n  drumlin delete host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4"
+    )]
+    Delete(DeleteArguments),
+    /// Roll the volumes of a group snapshot back to its point in time, in place: all of them or none.
+    #[command(after_help = "Example:\n  drumlin rollback dgsnap db/before-upgrade")]
+    Rollback(RollbackArguments),
+    /// Show the ranges in which two snapshots of a volume differ, from the agent. Exits with 1 if it cannot show all of them.
+    #[command(
+        after_help = "Example:\n  drumlin diff dsnap db/monday db/tuesday -o json > changes.json"
+    )]
+    Diff(DiffArguments),
+    /// Print the custom resource definitions of all kinds.
+    #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
+    Crds,
+    /// Thaw watchdog: thaws and resumes quiesced volumes if the agent dies. The agent starts this itself.
+    #[command(hide = true)]
+    ThawWatchdog,
+    /// Print the completion script for a shell.
+    #[command(after_help = "Example:\n  drumlin completions bash > /etc/bash_completion.d/drumlin")]
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
+    /// Explain a reason of a condition, a gRPC code or an error message: what it means and what to do.
+    #[command(after_help = "Example:\n  drumlin explain MembersPending")]
+    Explain {
+        /// A reason (`MembersPending`), a gRPC code (`FAILED_PRECONDITION`), or a message or a part of one.
+        what: String,
+    },
+    /// Write the man pages of all commands into a directory.
+    #[command(after_help = "Example:\n  drumlin man /usr/local/share/man/man1")]
+    Man {
+        /// The directory, which must exist.
+        directory: PathBuf,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_makes_sense_and_every_command_has_an_example() {
+        Cli::command().debug_assert();
+        let command = Cli::command();
+        // What nobody types is not shown.
+        let shown = command.get_subcommands().filter(|one| !one.is_hide_set());
+        for command in shown {
+            let help = command.get_after_help().map(ToString::to_string);
+            assert!(
+                help.is_some_and(|help| help.contains("Example")),
+                "{}",
+                command.get_name()
+            );
+        }
+    }
+}

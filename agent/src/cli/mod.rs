@@ -1,0 +1,19 @@
+//! The command line.
+
+mod command;
+mod daemons;
+mod objects;
+mod snapshots;
+
+pub(crate) use command::{Cli, Command};
+pub(crate) use daemons::{
+    AgentArguments, ControllerArguments, DriverInfoArguments, PingArguments, ReconcileArguments,
+};
+pub(crate) use objects::{
+    AdoptArguments, DeleteArguments, HandoverArguments, HostArguments, KeptArguments, Output,
+    StatusArguments, ValidateArguments,
+};
+pub(crate) use snapshots::{
+    ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,
+    RollbackArguments, SnapshotKind,
+};

@@ -1,0 +1,117 @@
+//! Arguments of the commands about objects: their manifests, their status, and what is kept for them.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use drumlin_proto::Endpoint;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ValidateArguments {
+    /// Manifest files, or directories of them.
+    #[arg(required = true, value_name = "FILE|DIR")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Output format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// A table with more columns.
+    Wide,
+    /// All fields as JSON, for programs.
+    Json,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct StatusArguments {
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<Output>,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+/// The agent and the state directory of the reconciler.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HostArguments {
+    /// CSI socket of the agent.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: Endpoint,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct KeptArguments {
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<Output>,
+    /// Also list resources created by other callers of the agent, such as kubelet.
+    #[arg(long)]
+    pub(crate) all: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct AdoptArguments {
+    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`.
+    #[arg(value_name = "HANDLE")]
+    pub(crate) handle: String,
+    /// Object that adopts it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+/// Kinds of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ObjectKind {
+    #[value(name = "Volume", aliases = ["volume", "dv"])]
+    Volume,
+    #[value(name = "VolumeGroup", aliases = ["volumegroup", "dvg"])]
+    VolumeGroup,
+    #[value(name = "Snapshot", aliases = ["snapshot", "dsnap"])]
+    Snapshot,
+    #[value(name = "GroupSnapshot", aliases = ["groupsnapshot", "dgsnap"])]
+    GroupSnapshot,
+}
+
+impl ObjectKind {
+    /// The kind as spelled in manifests.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Volume => "Volume",
+            Self::VolumeGroup => "VolumeGroup",
+            Self::Snapshot => "Snapshot",
+            Self::GroupSnapshot => "GroupSnapshot",
+        }
+    }
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct HandoverArguments {
+    /// Kind of the object.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: ObjectKind,
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: String,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DeleteArguments {
+    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`.
+    #[arg(value_name = "HANDLE")]
+    pub(crate) handle: String,
+    /// Delete without asking for confirmation.
+    #[arg(long)]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
