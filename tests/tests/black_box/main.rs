@@ -29,6 +29,7 @@ mod csi_v1_spec;
 mod dialect;
 mod dialect_requests;
 mod dialects;
+mod empty_requests;
 mod examples;
 mod external_damage;
 mod group_consistency;
