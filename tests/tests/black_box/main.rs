@@ -31,6 +31,7 @@ mod dialect_requests;
 mod dialects;
 mod diff_breaks;
 mod diff_command;
+mod empty_requests;
 mod examples;
 mod external_damage;
 mod group_consistency;

@@ -21,7 +21,7 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-use crate::csi_pre_v1_spec::empty;
+use crate::empty_requests::empty;
 use crate::helpers::{ok, text, volume};
 
 /// Starts an agent that must refuse to; what it printed.
