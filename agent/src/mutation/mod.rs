@@ -185,7 +185,9 @@ impl Mutating {
         }
         let mut answer = collected.to_bytes();
         match &self.mutation.change {
-            Change::Fail(code) => return Ok(mutated(*code, "")),
+            Change::Fail { containing, to } if contains(&bytes, containing) => {
+                return Ok(mutated(*to, ""));
+            }
             Change::Response(edit) => answer = wire::each_frame(&answer, edit),
             Change::Repeat(_) => {
                 let answered = self.answered.lock();
@@ -215,6 +217,12 @@ impl Mutating {
             _ => None,
         }
     }
+}
+
+/// Whether a text is in an encoded message: texts are as they are there.
+fn contains(message: &[u8], text: &str) -> bool {
+    let text = text.as_bytes();
+    text.is_empty() || message.windows(text.len()).any(|part| part == text)
 }
 
 /// The trailers of a call that succeeded.

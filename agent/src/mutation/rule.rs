@@ -3,7 +3,7 @@
 //! | change | meaning |
 //! |---|---|
 //! | `code FROM TO [TEXT]` | errors of a code, whose message contains a text, have another code; `OK` is an empty message |
-//! | `fail TO` | what succeeds fails, after it was done |
+//! | `fail TO [TEXT]` | what succeeds fails, after it was done, if the request contains a text |
 //! | `repeat TO` | the same request again fails, while no call of the inverse method succeeded |
 //! | `skip` | nothing is done; the response is an empty message |
 //! | `mute` | errors have no message |
@@ -54,7 +54,10 @@ pub(super) enum Change {
         containing: String,
         to: Code,
     },
-    Fail(Code),
+    Fail {
+        containing: String,
+        to: Code,
+    },
     Repeat(Code),
     Skip,
     Mute,
@@ -78,7 +81,10 @@ impl Mutation {
                 containing: text.join(" "),
                 to: code(to)?,
             },
-            ["fail", to] => Change::Fail(failure(to)?),
+            ["fail", to, ref text @ ..] => Change::Fail {
+                containing: text.join(" "),
+                to: failure(to)?,
+            },
             ["repeat", to] => Change::Repeat(failure(to)?),
             ["skip"] => Change::Skip,
             ["mute"] => Change::Mute,

@@ -238,11 +238,19 @@ async fn ranges_ascend_without_overlap_in_messages_of_the_size_that_was_asked_fo
                 max_results,
                 ..delta(&one, &two)
             };
-            let told = changes(&agent, request).await.unwrap();
-            assert_eq!(told.ranges.len(), 30, "{:?}", told.ranges);
+            let changed = changes(&agent, request).await.unwrap();
+            assert_eq!(changed.ranges.len(), 30, "{:?}", changed.ranges);
+            let request = GetMetadataAllocatedRequest {
+                max_results,
+                ..allocated(&two)
+            };
+            let taken = all(&agent, request).await.unwrap();
+            assert!(!taken.ranges.is_empty());
             let most = usize::try_from(max_results).unwrap();
             let is_small = |count: &usize| most == 0 || *count <= most;
-            assert!(told.messages.iter().all(is_small), "{:?}", told.messages);
+            for told in [changed, taken] {
+                assert!(told.messages.iter().all(is_small), "{:?}", told.messages);
+            }
         }
     }
 }

@@ -299,6 +299,15 @@ async fn another_nodes_volume_is_told_by_name_and_a_malformed_id_is_unknown() {
             controller.controller_expand_volume(expand(id, 9)).await,
             Code::NotFound,
         );
+        let request = ControllerModifyVolumeRequest {
+            volume_id: id.into(),
+            mutable_parameters: [("label.a".to_owned(), "b".to_owned())].into(),
+            ..Default::default()
+        };
+        refused(
+            controller.controller_modify_volume(request).await,
+            Code::NotFound,
+        );
         refused(
             controller.create_snapshot(snapshot("s", id)).await,
             Code::NotFound,
