@@ -60,6 +60,12 @@ bench-lvm:
     cargo build --release --package drumlin --package drumlin-tests --bins
     DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" lvm
 
+# Changed blocks of snapshots, over image files and in the lab.
+bench-changed:
+    cargo run --release --package drumlin-tests --bin bench -- changed
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" changed-lvm
+
 # How long the writers of a group of volumes wait, over image files and in the lab.
 bench-groups:
     cargo run --release --package drumlin-tests --bin bench -- groups

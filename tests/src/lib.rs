@@ -11,6 +11,7 @@
 //! - [`throttle`]: devices that are read slowly.
 //! - [`programs`]: programs of the host.
 //! - [`proxy`]: what stands before an API server, counts, and does what a server cannot be made to do.
+//! - [`random`]: numbers that a seed gives.
 //! - [`relay`]: what stands before an agent's socket, counts, and holds calls back or refuses them.
 //! - [`sequence`]: a writer whose order can be told from copies of its volumes.
 //! - [`sources`]: what tests read from the sources, such as the names of fail points.
@@ -31,6 +32,7 @@ pub mod conformance;
 pub mod daemon;
 pub mod programs;
 pub mod proxy;
+pub mod random;
 pub mod relay;
 pub mod requests;
 pub mod sequence;

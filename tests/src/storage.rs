@@ -24,6 +24,8 @@ pub enum Kind {
     Ext4,
     /// xfs, with reflinks.
     Xfs,
+    /// btrfs, with reflinks.
+    Btrfs,
 }
 
 impl Default for Scratch {
@@ -120,6 +122,7 @@ impl Scratch {
         match kind {
             Kind::Ext4 => run("mkfs.ext4", &["-q", "-F", &image]),
             Kind::Xfs => run("mkfs.xfs", &["-q", "-f", "-m", "reflink=1", &image]),
+            Kind::Btrfs => run("mkfs.btrfs", &["-q", "-f", &image]),
         };
         let target = self.directory(name);
         run("mount", &["-o", "loop", &image, &target.to_string_lossy()]);

@@ -16,6 +16,7 @@ mod attach;
 mod bad_input;
 mod btrfs_thaw;
 mod capacity;
+mod changed_block_histories;
 mod clean_copies;
 mod concurrency;
 mod content;

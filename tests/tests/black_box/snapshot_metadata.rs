@@ -29,14 +29,14 @@ fn client(agent: &Agent) -> SnapshotMetadataClient<Channel> {
     SnapshotMetadataClient::new(agent.channel())
 }
 
-fn allocated(id: &str) -> GetMetadataAllocatedRequest {
+pub(crate) fn allocated(id: &str) -> GetMetadataAllocatedRequest {
     GetMetadataAllocatedRequest {
         snapshot_id: id.to_owned(),
         ..GetMetadataAllocatedRequest::default()
     }
 }
 
-fn delta(base: &str, target: &str) -> GetMetadataDeltaRequest {
+pub(crate) fn delta(base: &str, target: &str) -> GetMetadataDeltaRequest {
     GetMetadataDeltaRequest {
         base_snapshot_id: base.to_owned(),
         target_snapshot_id: target.to_owned(),
@@ -44,20 +44,21 @@ fn delta(base: &str, target: &str) -> GetMetadataDeltaRequest {
     }
 }
 
-/// What a stream told: the numbers of ranges of its messages, and all ranges.
+/// What a stream told: the numbers of ranges of its messages, the capacity in bytes, and all ranges.
 #[derive(Debug, Default)]
-struct Told {
-    messages: Vec<usize>,
-    ranges: Vec<BlockMetadata>,
+pub(crate) struct Told {
+    pub(crate) messages: Vec<usize>,
+    pub(crate) capacity: i64,
+    pub(crate) ranges: Vec<BlockMetadata>,
 }
 
 impl Told {
     /// Takes a message; style and capacity are the same in all.
     fn hear(&mut self, style: BlockMetadataType, capacity: i64, ranges: &[BlockMetadata]) {
-        assert_eq!(
-            (style, capacity),
-            (BlockMetadataType::VariableLength, SIZE * MIB)
-        );
+        assert_eq!(style, BlockMetadataType::VariableLength);
+        let is_first = self.messages.is_empty();
+        assert!(is_first || self.capacity == capacity, "{capacity}");
+        self.capacity = capacity;
         self.messages.push(ranges.len());
         for range in ranges {
             let before = self
@@ -94,7 +95,10 @@ async fn heard<T>(
     Ok(told)
 }
 
-async fn all(agent: &Agent, request: GetMetadataAllocatedRequest) -> Result<Told, Status> {
+pub(crate) async fn all(
+    agent: &Agent,
+    request: GetMetadataAllocatedRequest,
+) -> Result<Told, Status> {
     let answer = client(agent).get_metadata_allocated(request).await?;
     heard(answer.into_inner(), |message| {
         let style = message.block_metadata_type();
@@ -107,7 +111,10 @@ async fn all(agent: &Agent, request: GetMetadataAllocatedRequest) -> Result<Told
     .await
 }
 
-async fn changes(agent: &Agent, request: GetMetadataDeltaRequest) -> Result<Told, Status> {
+pub(crate) async fn changes(
+    agent: &Agent,
+    request: GetMetadataDeltaRequest,
+) -> Result<Told, Status> {
     let answer = client(agent).get_metadata_delta(request).await?;
     heard(answer.into_inner(), |message| {
         let style = message.block_metadata_type();
@@ -178,6 +185,7 @@ async fn the_allocated_ranges_of_a_snapshot_hold_all_that_was_written() {
         let [one, two] = two_snapshots(&agent).await;
         for id in [&one, &two] {
             let told = all(&agent, allocated(id)).await.unwrap();
+            assert_eq!(told.capacity, SIZE * MIB);
             let bytes = contents(&agent, id);
             let blank = vec![0; bytes.len()];
             assert!(applied(&blank, &bytes, &told) == bytes, "{:?}", told.ranges);
@@ -191,6 +199,7 @@ async fn the_delta_of_two_snapshots_holds_all_that_was_written_between_them() {
         let [one, two] = two_snapshots(&agent).await;
         for (base, target) in [(&one, &two), (&two, &one), (&one, &one)] {
             let told = changes(&agent, delta(base, target)).await.unwrap();
+            assert_eq!(told.capacity, SIZE * MIB);
             let (from, to) = (contents(&agent, base), contents(&agent, target));
             assert!(applied(&from, &to, &told) == to, "{:?}", told.ranges);
             // A chunk for each write, at most, is too much.
@@ -239,6 +248,7 @@ async fn ranges_ascend_without_overlap_in_messages_of_the_size_that_was_asked_fo
                 ..delta(&one, &two)
             };
             let changed = changes(&agent, request).await.unwrap();
+            assert_eq!(changed.capacity, SIZE * MIB);
             assert_eq!(changed.ranges.len(), 30, "{:?}", changed.ranges);
             let request = GetMetadataAllocatedRequest {
                 max_results,

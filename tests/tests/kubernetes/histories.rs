@@ -14,17 +14,13 @@ use std::{
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE, write},
     cluster::{Cluster, Namespace, is_ready},
+    random::{Random, number},
     sources,
     storage::Scratch,
 };
 use serde_json::Value;
 
-use crate::{
-    helpers::bytes_of,
-    node::Node,
-    owners::make_again,
-    random::{Random, number},
-};
+use crate::{helpers::bytes_of, node::Node, owners::make_again};
 
 /// The seed of the first history in CI.
 const SEED: u64 = 0x0d12_0a12;

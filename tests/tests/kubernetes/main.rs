@@ -33,8 +33,6 @@ mod node;
 mod object_lifecycle;
 mod owners;
 mod policies;
-#[path = "../black_box/histories/random.rs"]
-mod random;
 mod rbac;
 mod sidecars;
 mod sources;

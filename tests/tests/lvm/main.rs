@@ -18,6 +18,8 @@ mod access_modes;
 mod adoption;
 #[path = "../black_box/attach.rs"]
 mod attach;
+#[path = "../black_box/changed_block_histories/mod.rs"]
+mod changed_block_histories;
 #[path = "../black_box/clean_copies.rs"]
 mod clean_copies;
 #[path = "../black_box/concurrency.rs"]

@@ -1,7 +1,7 @@
 //! Which ranges of images changed: the time beside a program that reads both, and the memory.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     ops::{ControlFlow, Range},
     os::unix::fs::FileExt,
     path::Path,
@@ -17,7 +17,10 @@ use drumlin_tests::{
     storage::{Kind, Scratch},
 };
 
-use crate::measure::{Table, median};
+use crate::{
+    measure::{Table, median},
+    process::Growth,
+};
 
 const GIB: u64 = 1 << 30;
 /// Blocks that are written, one of a hundred, and how many of them lie together.
@@ -97,22 +100,9 @@ pub(crate) fn shared_blocks(table: &mut Table) {
 
 /// How much more resident memory this process has meanwhile than before, at most, in MiB.
 fn growth(work: impl FnOnce()) -> f64 {
-    let field = |name: &str| {
-        let status = fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(name));
-        let kibibytes: f64 = line
-            .unwrap()
-            .trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .unwrap();
-        kibibytes / 1024.0
-    };
-    // Forgets the highest value so far.
-    fs::write("/proc/self/clear_refs", "5").unwrap();
-    let before = field("VmRSS:");
+    let growth = Growth::begin("self");
     work();
-    field("VmHWM:") - before
+    growth.end()
 }
 
 /// A sparse image of 100 GiB.

@@ -23,6 +23,7 @@ mod measure;
 mod metadata;
 mod peer;
 mod process;
+mod snapshot_metadata;
 mod traces;
 
 use measure::Table;
@@ -33,19 +34,21 @@ async fn main() {
     let wanted = |name: &str| only.is_empty() || only.iter().any(|one| one == name);
     let mut table = Table::default();
     // In the lab, where nothing can be built: the binary is told.
-    if only.iter().any(|one| one == "lvm") {
-        lvm::thin(&mut table).await;
-        println!("\n{}", table.render());
-        return;
-    }
-    if only.iter().any(|one| one == "groups-lvm") {
-        groups::thin(&mut table).await;
+    let mut names = only.iter().map(String::as_str);
+    if let Some(section) = names.find(|name| name.ends_with("lvm")) {
+        match section {
+            "lvm" => lvm::thin(&mut table).await,
+            "groups-lvm" => groups::thin(&mut table).await,
+            "changed-lvm" => snapshot_metadata::thin(&mut table).await,
+            other => panic!("there is no section {other}"),
+        }
         println!("\n{}", table.render());
         return;
     }
     if wanted("changed") {
         changed::shared_blocks(&mut table);
         changed::memory(&mut table);
+        snapshot_metadata::directory(&mut table).await;
     }
     if only == ["changed"] {
         println!("\n{}", table.render());

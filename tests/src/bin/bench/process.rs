@@ -62,13 +62,36 @@ pub(crate) async fn agent_with(storage: Kind, mebibytes: u64, arguments: &[&str]
 
 /// Resident memory of a process in MiB.
 pub(crate) fn resident(pid: i32) -> f64 {
+    memory(&pid.to_string(), "VmRSS:")
+}
+
+/// A field of the status of a process, in MiB.
+fn memory(pid: &str, field: &str) -> f64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .unwrap();
-    let kibibytes: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();
-    kibibytes / 1024.0
+    let line = status.lines().find_map(|line| line.strip_prefix(field));
+    let kibibytes = line.unwrap().trim().trim_end_matches(" kB");
+    kibibytes.parse::<f64>().unwrap() / 1024.0
+}
+
+/// Resident memory of a process that may grow.
+pub(crate) struct Growth<'a> {
+    pid: &'a str,
+    before: f64,
+}
+
+impl<'a> Growth<'a> {
+    /// Looks at a process, `self` for this one.
+    pub(crate) fn begin(pid: &'a str) -> Self {
+        // Forgets the highest value so far.
+        fs::write(format!("/proc/{pid}/clear_refs"), "5").unwrap();
+        let before = memory(pid, "VmRSS:");
+        Self { pid, before }
+    }
+
+    /// How much more it had since, at most, in MiB.
+    pub(crate) fn end(self) -> f64 {
+        memory(self.pid, "VmHWM:") - self.before
+    }
 }
 
 /// From the start of the process to the first answered Probe, in milliseconds: the median of several starts.

@@ -9,7 +9,6 @@
 
 mod apart;
 mod model;
-mod random;
 mod stage;
 mod time;
 
@@ -18,7 +17,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use random::{Random, number};
+use drumlin_tests::random::{Random, number};
 use stage::Stage;
 
 /// The seed of the first history in CI.

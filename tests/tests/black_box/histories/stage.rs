@@ -10,6 +10,7 @@ use std::{
 
 use drumlin_tests::{
     agent::{Options, PATIENCE},
+    random::Random,
     sources,
     storage::{Scratch, mounts_below},
 };
@@ -18,7 +19,6 @@ use serde_json::Value;
 use super::{
     apart::Reconciler,
     model::{File, Holds, Key, Kind, MOUNTED, Manifest, Model, OBJECTS},
-    random::Random,
     time::FACTOR,
 };
 use crate::{helpers::text, host::Host};

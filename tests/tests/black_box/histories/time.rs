@@ -4,9 +4,10 @@
 
 use std::{fs, time::Duration};
 
+use drumlin_tests::random::Random;
 use nix::mount::{MntFlags, umount2};
 
-use super::{random::Random, stage::Stage};
+use super::stage::Stage;
 
 /// So many times faster than the clock: the drift check of ten minutes comes each half second.
 pub(super) const FACTOR: u32 = 1200;

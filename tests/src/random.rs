@@ -1,9 +1,12 @@
 //! Numbers that a seed gives, the same each time (`SplitMix64`).
 
-pub(crate) struct Random(u64);
+/// A source of numbers.
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// The source that a seed gives.
+    pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
@@ -16,24 +19,31 @@ impl Random {
     }
 
     /// A number below this one.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// Yes, so many times of a hundred.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+    pub fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
     /// One of these.
-    pub(crate) fn one<T: Clone>(&mut self, of: &[T]) -> T {
-        let count = u64::try_from(of.len()).unwrap();
-        of[usize::try_from(self.below(count)).unwrap()].clone()
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn one<T: Clone>(&mut self, of: &[T]) -> T {
+        let count = u64::try_from(of.len()).unwrap_or(u64::MAX);
+        let at = usize::try_from(self.below(count)).unwrap_or(usize::MAX);
+        of.get(at).cloned().expect("it is below their number")
     }
 }
 
 /// The number that a variable of the environment has, if it is set.
-pub(crate) fn number(name: &str) -> Option<u64> {
+///
+/// # Panics
+/// When it is no number.
+pub fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}")))
 }
