@@ -266,6 +266,12 @@ async fn malformed_requests_name_the_field() {
         let message = refused(new.create_volume(request).await, Code::InvalidArgument);
         assert!(message.contains(field), "{field}: {message}");
     }
+    let request = v0::ListVolumesRequest {
+        max_entries: -1,
+        ..v0::ListVolumesRequest::default()
+    };
+    let message = refused(new.list_volumes(request).await, Code::InvalidArgument);
+    assert!(message.contains("max_entries"), "{message}");
     ranges_of_0_1_are_refused(&agent).await;
     assert_eq!(Dialect::V1.list(&agent).await, vec![]);
     let (id, _) = Dialect::V0
