@@ -86,7 +86,7 @@ async fn each_change_is_what_a_caller_sees() {
         ("fail INTERNAL", 1, Err(Code::Internal)),
         ("fail INTERNAL", 10, Err(Code::OutOfRange)),
         ("fail INTERNAL v", 1, Err(Code::Internal)),
-        ("fail INTERNAL w", 1, made("v", 1)),
+        ("fail INTERNAL w", 1, Ok(Some(made("v", 1)))),
         ("skip", 10, Ok(None)),
         ("request clear name", 1, Ok(Some(made("", 1)))),
         (
