@@ -1,7 +1,7 @@
 //! The conformance table: what the specifications ask for, what is tested, what is not met and why.
 //!
 //!   conformance table      prints it, as Markdown
-//!   conformance --mutate N [SEED]
+//!   conformance --mutate N|all SEED?
 //!                          runs N tests of the table, each beside an agent that violates what it shows, and fails when
 //!                          one does not notice; all with N = all
 //!   conformance ran LOG…   reads what tests/run printed, and fails when a test that the table names did not pass
