@@ -42,7 +42,7 @@ const CODES: [&str; 17] = [
 /// A change of one RPC.
 #[derive(Debug)]
 pub(super) struct Mutation {
-    /// `<package>.<service>/<method>`.
+    /// `<package>.<service>/<method>`; only an edit needs one that exists.
     pub(super) method: String,
     pub(super) change: Change,
 }
@@ -73,7 +73,6 @@ impl Mutation {
             .split_once(' ')
             .context("a mutation is a method and a change")?;
         let schema = Schema::load()?;
-        let (request, response) = schema.messages_of(method)?;
         let words: Vec<&str> = rest.split(' ').collect();
         let change = match *words.as_slice() {
             ["code", from, to, ref text @ ..] => Change::Code {
@@ -88,8 +87,14 @@ impl Mutation {
             ["repeat", to] => Change::Repeat(failure(to)?),
             ["skip"] => Change::Skip,
             ["mute"] => Change::Mute,
-            ["request", ref edit @ ..] => Change::Request(schema.edit(&request, edit)?),
-            ["response", ref edit @ ..] => Change::Response(schema.edit(&response, edit)?),
+            ["request", ref edit @ ..] => {
+                let (request, _) = schema.messages_of(method)?;
+                Change::Request(schema.edit(&request, edit)?)
+            }
+            ["response", ref edit @ ..] => {
+                let (_, response) = schema.messages_of(method)?;
+                Change::Response(schema.edit(&response, edit)?)
+            }
             _ => bail!("there is no change {rest:?}"),
         };
         Ok(Self {
@@ -128,7 +133,10 @@ mod tests {
     fn what_is_not_understood_is_named() {
         for (text, expected) in [
             ("csi.v1.Controller/CreateVolume", "a method and a change"),
-            ("csi.v1.Controller/MakeVolume fail ABORTED", "MakeVolume"),
+            (
+                "csi.v1.Controller/MakeVolume request clear name",
+                "MakeVolume",
+            ),
             ("csi.v1.Controller/CreateVolume explode", "explode"),
             ("csi.v1.Controller/CreateVolume fail GONE", "GONE"),
             ("csi.v1.Controller/CreateVolume repeat OK", "OK"),
