@@ -18,6 +18,7 @@ mod object_handle;
 pub(crate) mod ping;
 mod print;
 pub(crate) mod reconcile;
+mod repetition;
 pub(crate) mod restore;
 pub(crate) mod rollback;
 mod signals;

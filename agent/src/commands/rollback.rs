@@ -1,8 +1,8 @@
 //! `drumlin rollback`: rolls the volumes of a group snapshot back to it.
 
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use drumlin_proto::{
     Endpoint,
     drumlin::v1::{
@@ -15,14 +15,10 @@ use tonic::{Code, transport::Channel};
 use super::{
     agent_status::{is_answer, is_temporary},
     object_handle::handle,
-    print::{note, print},
+    print::print,
+    repetition::Repetition,
 };
 use crate::cli::{GroupSnapshotKind, RollbackArguments};
-
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Timeout without progress: the command gives up when the message of the agent has not changed for this long.
-const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Repeats the call until the rollback is complete.
 pub(crate) async fn run(arguments: RollbackArguments) -> anyhow::Result<()> {
@@ -68,23 +64,16 @@ async fn ask(
     client: &mut GroupControllerClient<Channel>,
     request: &RollbackVolumeGroupSnapshotRequest,
 ) -> anyhow::Result<RollbackVolumeGroupSnapshotResponse> {
-    let (mut told, mut since) = (String::new(), Instant::now());
+    let mut repetition = Repetition::begin();
     loop {
         match client.rollback_volume_group_snapshot(request.clone()).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) if is_temporary(&status) => {
-                if told != status.message() {
-                    note(status.message());
-                    status.message().clone_into(&mut told);
-                    since = Instant::now();
-                }
-                if since.elapsed() >= PATIENCE {
-                    bail!(
-                        "{told}; to continue the rollback, repeat it with --name {}",
-                        request.name
-                    );
-                }
-                tokio::time::sleep(PAUSE).await;
+                let waited = repetition.wait(status.message()).await;
+                waited.map_err(|why| {
+                    let name = &request.name;
+                    anyhow!("{why}; to continue the rollback, repeat it with --name {name}")
+                })?;
             }
             Err(status) if !is_answer(&status) => bail!(
                 "the agent cannot be reached; a rollback that has started continues: repeat it with --name {}",

@@ -1,6 +1,11 @@
 //! `drumlin rollback`: the volumes of a manifest's group snapshot get its bytes back.
 
-use drumlin_tests::agent::eventually;
+use drumlin_tests::{
+    agent::eventually,
+    programs::{drumlin, program},
+    relay::{Fault, Relay},
+};
+use tonic::Code;
 
 use crate::{
     helpers::{get, put, text},
@@ -115,4 +120,25 @@ async fn what_is_not_there_or_not_ready_is_named() {
         .unwrap_err();
     assert!(refused.contains("cannot be reached"), "{refused}");
     assert!(refused.contains("--name n"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_rollback_that_makes_no_progress_is_given_up_and_says_how_it_goes_on() {
+    const ROLLBACK: &str = "RollbackVolumeGroupSnapshot";
+    let host = Host::start().await;
+    let relay = Relay::start(host.agent.path("relay.sock"), &host.agent.socket());
+    relay.on(ROLLBACK, "", Fault::Refuse(Code::Aborted));
+    let mut command = program(drumlin());
+    // Minutes last a second.
+    command
+        .env("DRUMLIN_TIME_LAPSE", "60")
+        .args(["rollback", "dgsnap", "a/b/c", "--name", "n", "--endpoint"])
+        .arg(relay.socket());
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await;
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(relay.calls(ROLLBACK) > 2);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with("refused on the way\n"), "{told}");
+    assert!(told.contains("repeat it with --name n"), "{told}");
 }

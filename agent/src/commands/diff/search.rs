@@ -3,11 +3,9 @@
 use std::{
     io::{self, Write},
     ops::Range,
-    time::{Duration, Instant},
 };
 
 use anyhow::{Context, anyhow, bail};
-use drumlin_core::fail::time_lapse;
 use drumlin_proto::{
     csi::v1::{
         BlockMetadata, GetMetadataDeltaRequest, snapshot_metadata_client::SnapshotMetadataClient,
@@ -21,14 +19,8 @@ use tonic::{Code, Status, transport::Channel};
 use super::report::Report;
 use crate::commands::{
     agent_status::{is_answer, is_temporary},
-    print::note,
+    repetition::Repetition,
 };
-
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_secs(1);
-/// Timeout without progress: the command gives up when nothing has arrived, and the message of the agent has not changed,
-/// for this long.
-const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Why an attempt ended before the last range.
 enum Stop {
@@ -75,7 +67,7 @@ impl<W: Write> Search<W> {
     /// # Errors
     /// If not all ranges were printed.
     pub(super) async fn run(mut self) -> anyhow::Result<()> {
-        let (mut told, mut since) = (String::new(), Instant::now());
+        let mut repetition = Repetition::begin();
         loop {
             let before = (self.report.has_begun(), self.report.position());
             let status = match self.attempt().await {
@@ -92,17 +84,10 @@ impl<W: Write> Search<W> {
             };
             let why = self.reason_to_wait(&status)?;
             if before != (self.report.has_begun(), self.report.position()) {
-                since = Instant::now();
+                repetition.progress();
             }
-            if told != why {
-                note(&why);
-                told = why;
-                since = Instant::now();
-            }
-            if since.elapsed() >= time_lapse(PATIENCE) {
-                bail!("{told}; the output is incomplete: repeat the command");
-            }
-            tokio::time::sleep(time_lapse(PAUSE)).await;
+            let waited = repetition.wait(&why).await;
+            waited.map_err(|why| anyhow!("{why}; the output is incomplete: repeat the command"))?;
         }
     }
 
