@@ -326,6 +326,19 @@ mod tests {
         (directory, path, Box::pin(Connections::of(listener)))
     }
 
+    /// As many clients as there may be, and their connections.
+    async fn filled(
+        path: &std::path::Path,
+        all: &mut (impl Stream<Item = io::Result<Connection>> + Unpin),
+    ) -> (Vec<UnixStream>, Vec<Connection>) {
+        let (mut clients, mut inside) = (Vec::new(), Vec::new());
+        for _ in 0..MOST {
+            clients.push(UnixStream::connect(path).await.unwrap());
+            inside.push(all.next().await.unwrap().unwrap());
+        }
+        (clients, inside)
+    }
+
     /// What a client sends that asks something.
     fn request() -> Vec<u8> {
         let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
@@ -358,12 +371,7 @@ mod tests {
     #[tokio::test]
     async fn a_new_one_has_the_place_of_the_oldest_that_asked_nothing_and_of_no_other() {
         let (_directory, path, mut all) = socket();
-        let mut clients = Vec::new();
-        let mut inside = Vec::new();
-        for _ in 0..MOST {
-            clients.push(UnixStream::connect(&path).await.unwrap());
-            inside.push(all.next().await.unwrap().unwrap());
-        }
+        let (mut clients, mut inside) = filled(&path, &mut all).await;
         asks(&mut inside[0], &mut clients[0]).await;
         let connections = inside[0].connections.clone();
         let more = UnixStream::connect(&path).await.unwrap();
@@ -394,12 +402,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_that_nobody_has_read_from_yet_has_not_had_its_time() {
         let (_directory, path, mut all) = socket();
-        let mut clients = Vec::new();
-        let mut inside = Vec::new();
-        for _ in 0..MOST {
-            clients.push(UnixStream::connect(&path).await.unwrap());
-            inside.push(all.next().await.unwrap().unwrap());
-        }
+        let (mut clients, mut inside) = filled(&path, &mut all).await;
         sleep(2 * FIRST_REQUEST).await;
         clients.push(UnixStream::connect(&path).await.unwrap());
         let nobody = tokio::time::timeout(FIRST_REQUEST, all.next()).await;

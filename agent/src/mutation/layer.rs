@@ -4,12 +4,13 @@ use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     task::{Context, Poll},
 };
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use drumlin_core::host::lock;
 use futures::stream;
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
@@ -131,16 +132,12 @@ fn refusal(headers: &HeaderMap) -> Option<Status> {
 
 impl Mutating {
     fn forget(&self) {
-        self.answered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        lock(&self.answered).clear();
     }
 
     /// Returns true if the same request has succeeded, and was not undone since.
     fn is_repeat(&self, request: &Bytes) -> bool {
-        let answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.contains(request)
+        lock(&self.answered).contains(request)
     }
 
     async fn mutated<F>(
@@ -185,10 +182,7 @@ impl Mutating {
                 return Ok(mutated(*to, ""));
             }
             Change::Response(edit) => answer = wire::each_frame(&answer, edit),
-            Change::Repeat(_) => {
-                let answered = self.answered.lock();
-                answered.unwrap_or_else(PoisonError::into_inner).push(bytes);
-            }
+            Change::Repeat(_) => lock(&self.answered).push(bytes),
             _ => {}
         }
         let body = messages(answer, trailers).into_body();

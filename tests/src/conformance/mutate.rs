@@ -15,7 +15,10 @@ use nix::{
 };
 
 use super::{Statement, Text};
-use crate::programs::{program, run, workspace};
+use crate::{
+    programs::{program, run, workspace},
+    random::Random,
+};
 
 /// How long a test may take beside a mutated agent: what waits in vain has failed.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -72,14 +75,12 @@ pub fn trials(texts: &[Text]) -> Vec<Trial<'_>> {
 }
 
 /// As many of them, chosen by a seed; all if there are not more.
-pub fn drawn(mut trials: Vec<Trial<'_>>, count: usize, mut seed: u64) -> Vec<Trial<'_>> {
-    // Fisher-Yates, by a linear congruential generator.
+pub fn drawn(mut trials: Vec<Trial<'_>>, count: usize, seed: u64) -> Vec<Trial<'_>> {
+    let mut random = Random::new(seed);
+    // Fisher-Yates.
     for index in (1..trials.len()).rev() {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let bound = u64::try_from(index + 1).unwrap_or(u64::MAX);
-        let other = usize::try_from((seed >> 33) % bound).unwrap_or_default();
+        let end = u64::try_from(index + 1).unwrap_or(u64::MAX);
+        let other = usize::try_from(random.below(end)).unwrap_or_default();
         trials.swap(index, other);
     }
     trials.truncate(count);
