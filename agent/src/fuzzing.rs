@@ -1,6 +1,6 @@
 //! Entry points for fuzzers: the handlers of untrusted input. Not part of the API.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::Context;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -27,6 +27,8 @@ use crate::server::{self, Offer};
 pub struct Server {
     routes: Routes,
     methods: Vec<String>,
+    /// The methods whose responses are streams; such a stream need not end.
+    streams: BTreeSet<String>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -37,12 +39,17 @@ impl Server {
     /// If the services cannot be described.
     pub fn new() -> anyhow::Result<Self> {
         let described = FileDescriptorSet::decode(drumlin_proto::FILE_DESCRIPTOR_SET)?;
-        let mut methods = Vec::new();
+        let (mut methods, mut streams) = (Vec::new(), BTreeSet::new());
         for file in &described.file {
             for service in &file.service {
                 let (package, name) = (file.package(), service.name());
-                let paths = service.method.iter();
-                methods.extend(paths.map(|method| format!("/{package}.{name}/{}", method.name())));
+                for method in &service.method {
+                    let path = format!("/{package}.{name}/{}", method.name());
+                    if method.server_streaming() {
+                        streams.insert(path.clone());
+                    }
+                    methods.push(path);
+                }
             }
         }
         methods.sort();
@@ -56,6 +63,7 @@ impl Server {
         Ok(Self {
             routes,
             methods,
+            streams,
             runtime,
         })
     }
@@ -65,7 +73,7 @@ impl Server {
         &self.methods
     }
 
-    /// Sends a message to the method with this index and returns the response.
+    /// Sends a message to the method with this index and returns the response; of a stream, its first message is enough.
     ///
     /// # Errors
     /// If the method does not exist, or the response has no gRPC status.
@@ -90,6 +98,9 @@ impl Server {
                     http_body::Body::poll_frame(std::pin::Pin::new(&mut *body), context)
                 });
                 let frame = next.await.context("the response has no status")??;
+                if frame.is_data() && self.streams.contains(path) {
+                    return Ok(tonic::Code::Ok);
+                }
                 let trailers = frame.trailers_ref().and_then(Status::from_header_map);
                 if let Some(status) = trailers {
                     return Ok(status.code());

@@ -15,6 +15,7 @@ pub use class::{Class, Classes};
 pub use controller::adoption::adoption;
 pub use controller::capacity::CapacityQuery;
 pub use controller::changed_blocks::{ChangedRanges, ChangedRequest};
+pub use controller::classes::ClassState;
 pub use controller::controller_publish::PublishController;
 pub use controller::health::VolumeHealth;
 pub use controller::inventory::{Inventory, Object};

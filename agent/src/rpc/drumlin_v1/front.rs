@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use drumlin_core::ops::Operations;
 use drumlin_proto::drumlin::v1::{
+    classes_server::{self, ClassesServer},
     group_controller_server::{self, GroupControllerServer},
     inventory_server::{self, InventoryServer},
 };
@@ -16,9 +17,10 @@ pub(crate) struct Front {
 }
 
 /// The names of the services of the package that are served, for reflection.
-pub(crate) const SERVICES: [&str; 2] = [
+pub(crate) const SERVICES: [&str; 3] = [
     group_controller_server::SERVICE_NAME,
     inventory_server::SERVICE_NAME,
+    classes_server::SERVICE_NAME,
 ];
 
 impl Front {
@@ -31,6 +33,7 @@ impl Front {
     pub(crate) fn register(self, routes: Routes) -> Routes {
         routes
             .add_service(GroupControllerServer::new(self.clone()))
-            .add_service(InventoryServer::new(self))
+            .add_service(InventoryServer::new(self.clone()))
+            .add_service(ClassesServer::new(self))
     }
 }

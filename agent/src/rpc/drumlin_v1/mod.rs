@@ -1,5 +1,6 @@
 //! Package `drumlin.v1`: extensions beyond the Container Storage Interface.
 
+mod classes;
 mod front;
 mod group_controller;
 mod inventory;
