@@ -30,8 +30,7 @@ pub fn to_yaml(crd: &Value) -> String {
 
 /// Changes to the derived definitions.
 fn finish(crd: &CustomResourceDefinition) -> Value {
-    let mut crd = serde_json::to_value(crd).unwrap_or_default();
-    tidy(&mut crd);
+    let mut crd = tidied(crd);
     let versions = crd
         .pointer_mut("/spec/versions")
         .and_then(Value::as_array_mut);
@@ -41,6 +40,13 @@ fn finish(crd: &CustomResourceDefinition) -> Value {
             set(status, "default", json!({"observedGeneration": -1}));
         }
     }
+    crd
+}
+
+/// A derived definition without what a structural schema cannot express, or need not.
+pub fn tidied(crd: &CustomResourceDefinition) -> Value {
+    let mut crd = serde_json::to_value(crd).unwrap_or_default();
+    tidy(&mut crd);
     crd
 }
 

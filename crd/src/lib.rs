@@ -24,7 +24,7 @@ pub mod validate;
 pub mod volume;
 pub mod yaml;
 
-pub use crds::{crds, to_yaml};
+pub use crds::{crds, tidied, to_yaml};
 pub use deletion_policy::DeletionPolicy;
 pub use group::{
     Candidate, GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec,

@@ -7,6 +7,7 @@
 //! - [`engine`], [`queue`], [`backoff`]: which object is reconciled when, and how a failure is retried.
 //! - [`kinds`]: a file per kind: the calls that make the observed state match the manifest.
 //! - [`controller`]: work for the whole cluster that no single node can do.
+//! - [`api_server`]: the connection to an API server, and watches of it, for others, too.
 //! - [`inventory`]: the resources of the agent, by owner.
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
@@ -29,6 +30,7 @@
 )]
 
 mod api_object;
+pub mod api_server;
 mod backoff;
 mod blocking;
 mod client;

@@ -61,6 +61,14 @@ pub(crate) struct AgentArguments {
     pub(crate) owners: OwnerArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
+    /// With --kubernetes or --kubeconfig: the namespace of the controller, whose calls to this node the agent runs.
+    #[arg(
+        long,
+        env = "DRUMLIN_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "drumlin-system"
+    )]
+    pub(crate) namespace: String,
     /// Require `ControllerPublishVolume` before a volume can be staged or published.
     #[arg(
         long,
@@ -208,13 +216,16 @@ enum Claimant {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ControllerArguments {
+    /// Socket on which to serve CSI for the whole cluster, to the sidecars beside this controller. Without it none is served.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
+    pub(crate) endpoint: Option<String>,
     /// Kubeconfig file of the API server [default: the configuration of the pod or the environment]
     #[arg(long, env = "DRUMLIN_KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// The name of the CSI driver, as in the configuration of the agents.
     #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME", default_value = crate::config::DRIVER)]
     pub(crate) driver_name: String,
-    /// Namespace of the leader election lease.
+    /// Namespace of the leader election lease, and of the calls to the agents.
     #[arg(
         long,
         env = "DRUMLIN_NAMESPACE",

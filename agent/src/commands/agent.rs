@@ -8,7 +8,7 @@ use futures::future::try_join_all;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{hooks::HOOKS, signals::Signals};
+use super::{cluster_member::ClusterMember, hooks::HOOKS, signals::Signals};
 use crate::{
     cli::AgentArguments,
     config::Config,
@@ -50,6 +50,14 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let operations = Operations::new(config.settings, config.classes);
     operations.recover().await;
     let cluster = arguments.cluster.cluster();
+    let member = match &cluster {
+        None => None,
+        Some(cluster) => {
+            let node = operations.settings().node.as_str();
+            let socket = config.endpoint.path();
+            Some(ClusterMember::new(cluster, socket, node, &arguments.namespace).await?)
+        }
+    };
     let reconciler = if config.manifests.is_some() || cluster.is_some() {
         let reconciler = Reconciler::new(Settings {
             socket: config.endpoint.path().to_owned(),
@@ -72,6 +80,9 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
+    if let Some(member) = member {
+        tokio::spawn(member.run(stop.clone()));
+    }
     let reconciling = reconciler.map(|reconciler| {
         // If the reconciler stops, the agent exits too, so that the service manager restarts it.
         let ending = stop.clone().drop_guard();

@@ -1,12 +1,20 @@
 //! `drumlin controller`: the cluster-wide controller.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use drumlin_reconciler::controller::{Controller, ControllerSettings};
+use anyhow::Context;
+use drumlin_cluster::{Front, FrontSettings, Leader};
+use drumlin_proto::Endpoint;
+use drumlin_reconciler::{
+    api_server,
+    controller::{Controller, ControllerSettings},
+};
+use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
 
 use super::signals::Signals;
-use crate::{cli::ControllerArguments, config};
+use crate::{cli::ControllerArguments, config, rpc::cluster, server, socket::Socket};
 
 /// Runs the controller until it is stopped.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
@@ -17,9 +25,22 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         Some(identity) => identity,
         None => format!("{}-{}", config::host_name()?, std::process::id()),
     };
+    let endpoint = arguments.endpoint.as_deref().map(str::parse::<Endpoint>);
+    let endpoint = endpoint.transpose().context("endpoint")?;
+    let client = api_server::client(arguments.kubeconfig.as_deref()).await?;
+    let settings = FrontSettings {
+        namespace: arguments.namespace.clone(),
+    };
+    let front = Front::new(client, &settings);
+    let leader = Leader::new(
+        Arc::clone(&front),
+        &arguments.driver_name,
+        &arguments.namespace,
+    );
+    let leader = Arc::new(leader);
     let controller = Controller::new(ControllerSettings {
         kubeconfig: arguments.kubeconfig,
-        driver: arguments.driver_name,
+        driver: arguments.driver_name.clone(),
         namespace: arguments.namespace,
         identity,
         claims_all: arguments.claims.are_the_controllers(),
@@ -28,8 +49,24 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     .await?;
     let stop = CancellationToken::new();
     tokio::spawn(signals.watch(stop.clone(), None));
+    let controller = controller.with(Box::new(move || {
+        let leader = Arc::clone(&leader);
+        async move { leader.run().await }.boxed()
+    }));
+    let serving = async {
+        let Some(endpoint) = &endpoint else {
+            return Ok(());
+        };
+        let (_socket, listener) = Socket::bind(endpoint.path())?;
+        let routes = cluster::Front::new(Arc::clone(&front), &arguments.driver_name);
+        let routes = routes.register(Routes::default());
+        // What ends the server ends the controller.
+        let _ending = stop.clone().drop_guard();
+        server::serve(routes, listener, stop.clone().cancelled_owned()).await
+    };
+    let following = stop.run_until_cancelled(front.follow());
     tracing::info!(version = crate::VERSION, "controller started");
-    controller.run(stop).await;
+    let (served, _, ()) = tokio::join!(serving, following, controller.run(stop.clone()));
     tracing::info!("controller stopped");
-    Ok(())
+    served
 }

@@ -6,6 +6,7 @@ use super::print::print;
 pub(crate) fn run() {
     let documents: Vec<String> = drumlin_crd::crds()
         .iter()
+        .chain(&drumlin_cluster::crds())
         .map(|(_, crd)| drumlin_crd::to_yaml(crd))
         .collect();
     print(&documents.join("---\n"));

@@ -3,6 +3,7 @@
 pub(crate) mod adopt;
 pub(crate) mod agent;
 mod agent_status;
+mod cluster_member;
 pub(crate) mod completions;
 pub(crate) mod controller;
 pub(crate) mod crds;

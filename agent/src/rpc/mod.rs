@@ -1,5 +1,6 @@
 //! The gRPC services: a folder per package, a file per service, a method per RPC.
 
+pub(crate) mod cluster;
 mod csi_pre_v1;
 pub(crate) mod csi_v0;
 pub(crate) mod csi_v0_1;

@@ -9,6 +9,7 @@ use std::{
     time::Instant,
 };
 
+use drumlin_cluster::Refusal;
 use drumlin_core::{Error, Kind, Result, host::trace};
 use futures::future::Either;
 use tonic::{Code, Response, Status};
@@ -103,6 +104,31 @@ pub(super) async fn answer_quietly<T>(
         .map_or_else(|error| code(error.kind()), |_| Code::Ok);
     log_quietly(&call, code);
     answer.map(Response::new).map_err(|error| status(&error))
+}
+
+/// Like [`answer`], for a call that is answered by a node of the cluster.
+pub(super) async fn forward<T>(
+    method: &'static str,
+    object: impl fmt::Display,
+    work: impl Future<Output = Result<T, Refusal>>,
+) -> Result<Response<T>, Status> {
+    let call = Call::begin(method, &object);
+    let answer = call.run(Box::pin(work)).await;
+    let code = answer
+        .as_ref()
+        .map_or_else(|refusal| refusal.code, |_| Code::Ok);
+    call.end(code);
+    let elapsed_ms = call.milliseconds();
+    match answer {
+        Ok(answer) => {
+            tracing::debug!(request.id = call.request, rpc.method = method, object = %Quoted(&object), rpc.code = "Ok", elapsed_ms, "rpc");
+            Ok(Response::new(answer))
+        }
+        Err(refusal) => {
+            tracing::info!(request.id = call.request, rpc.method = method, object = %Quoted(&object), rpc.code = ?code, elapsed_ms, error = %Quoted(&refusal), "call failed");
+            Err(status::refused(&refusal))
+        }
+    }
 }
 
 /// Responds to an RPC that is neither implemented nor advertised.

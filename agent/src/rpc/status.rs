@@ -4,6 +4,7 @@
     reason = "codes are named here and nowhere else"
 )]
 
+use drumlin_cluster::Refusal;
 use drumlin_core::{Error, Kind};
 use tonic::{
     Code, Status,
@@ -33,6 +34,11 @@ pub(super) fn code(kind: Kind) -> Code {
 /// The status for the caller: the error with all its causes.
 pub(super) fn status(error: &Error) -> Status {
     Status::new(code(error.kind()), shortened(error.chain()))
+}
+
+/// The status of a call that a node, or the front of the cluster, has refused.
+pub(super) fn refused(refusal: &Refusal) -> Status {
+    Status::new(refusal.code, shortened(refusal.message.clone()))
 }
 
 /// Truncates a message. It is sent in a header, and clients refuse headers above 16 KiB: a long caller-supplied text

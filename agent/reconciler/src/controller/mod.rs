@@ -24,4 +24,4 @@ mod tests;
 mod view;
 mod work;
 
-pub use run::{Controller, ControllerSettings};
+pub use run::{Controller, ControllerSettings, Led};

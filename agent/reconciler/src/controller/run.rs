@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::{lease::Lease, policies, view::View};
@@ -24,10 +25,14 @@ pub struct ControllerSettings {
     pub node_grace: Duration,
 }
 
+/// Work that only one controller of a cluster does; it is begun anew when the lease is acquired, and ends with it.
+pub type Led = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
+
 /// The controller of the cluster.
 pub struct Controller {
     server: Server,
     settings: Arc<ControllerSettings>,
+    led: Option<Led>,
 }
 
 impl std::fmt::Debug for Controller {
@@ -47,12 +52,24 @@ impl Controller {
         Ok(Self {
             server: Server::new(settings.kubeconfig.as_deref()).await?,
             settings: Arc::new(settings),
+            led: None,
         })
+    }
+
+    /// The same with more work to do while it leads.
+    #[must_use]
+    pub fn with(mut self, led: Led) -> Self {
+        self.led = Some(led);
+        self
     }
 
     /// Runs until `stop`, and is active while it holds the lease.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { server, settings } = self;
+        let Self {
+            server,
+            settings,
+            led,
+        } = self;
         let mut lease = Lease::new(server.client(), &settings.namespace, &settings.identity);
         let leading = async {
             loop {
@@ -61,6 +78,12 @@ impl Controller {
                     identity = settings.identity,
                     "lease acquired; controller leads"
                 );
+                let more = async {
+                    if let Some(led) = &led {
+                        led().await;
+                    }
+                    std::future::pending::<()>().await;
+                };
                 let mut view = View::new(server.clone(), Arc::clone(&settings));
                 tokio::select! {
                     () = lease.keep() => {
@@ -68,6 +91,7 @@ impl Controller {
                     }
                     () = Box::pin(view.follow()) => {}
                     () = Box::pin(policies::watch(&server, &settings)) => {}
+                    () = more => {}
                 }
             }
         };

@@ -63,9 +63,15 @@ pub(super) fn controller(settings: &Settings) -> Vec<ControllerServiceCapability
         Controller::ListVolumesPublishedNodes,
     ];
     let publishing = publishing.into_iter().filter(|_| settings.attach);
-    always
-        .into_iter()
-        .chain(publishing)
+    controller_with(always.into_iter().chain(publishing))
+}
+
+/// These capabilities of a controller.
+pub(in crate::rpc) fn controller_with(
+    capabilities: impl IntoIterator<Item = Controller>,
+) -> Vec<ControllerServiceCapability> {
+    let capabilities = capabilities.into_iter();
+    capabilities
         .map(|capability| ControllerServiceCapability {
             r#type: Some(controller_service_capability::Type::Rpc(
                 controller_service_capability::Rpc {
@@ -77,7 +83,7 @@ pub(super) fn controller(settings: &Settings) -> Vec<ControllerServiceCapability
 }
 
 /// Capabilities of the group controller.
-pub(super) fn group_controller() -> Vec<GroupControllerServiceCapability> {
+pub(in crate::rpc) fn group_controller() -> Vec<GroupControllerServiceCapability> {
     let all = [Group::CreateDeleteGetVolumeGroupSnapshot];
     all.into_iter()
         .map(|capability| GroupControllerServiceCapability {

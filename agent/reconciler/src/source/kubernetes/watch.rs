@@ -26,10 +26,11 @@ pub(super) const LASTS: Duration = Duration::from_secs(230);
 /// Maximum random addition to the duration, so that watches that started together do not all end together.
 const LONGER: Duration = Duration::from_mins(1);
 
+/// Events of a watch, without end.
 type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 /// The objects and their changes. A failed watch returns an error, and is restarted after a pause.
-pub(crate) fn watch<K>(objects: Api<K>, mut config: Config) -> Events<K>
+pub fn watch<K>(objects: Api<K>, mut config: Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {

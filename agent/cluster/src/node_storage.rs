@@ -1,0 +1,149 @@
+//! Kind `NodeStorage`: the device classes of a node, as its agent reports them.
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "every column of a table has its own path and type"
+)]
+
+use kube::{CustomResource, CustomResourceExt};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The storage of a node; its name is that of the node.
+#[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "drumlin.dev",
+    version = "v1alpha1",
+    kind = "NodeStorage",
+    plural = "nodestorages",
+    shortname = "dns",
+    category = "drumlin",
+    derive = "PartialEq",
+    status = "NodeStorageStatus",
+    doc = "The device classes of a node, as its agent reports them. Made by drumlin-controller; outlives its node.",
+    printcolumn(
+        name = "Class",
+        type_ = "string",
+        json_path = ".status.classes[*].name"
+    ),
+    printcolumn(
+        name = "Size",
+        type_ = "string",
+        json_path = ".status.classes[*].size"
+    ),
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = ".status.classes[*].available"
+    ),
+    printcolumn(
+        name = "Fill",
+        type_ = "string",
+        json_path = ".status.classes[*].dataPercent"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.classes[*].ready"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Message",
+        type_ = "string",
+        json_path = ".status.classes[*].message",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStorageSpec {}
+
+/// State of the storage of a node.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeStorageStatus {
+    /// UID of the Node object; another one is another machine.
+    #[serde(default, rename = "nodeUID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 64))]
+    pub node_uid: String,
+    /// Version of the agent.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 128))]
+    pub agent_version: String,
+    /// The device classes, the default one first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub classes: Vec<StorageClassState>,
+    /// Volumes without a PersistentVolume; written only by the controller.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub unclaimed: Vec<UnclaimedVolume>,
+}
+
+/// State of a device class.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StorageClassState {
+    /// Its name.
+    #[schemars(length(max = 63))]
+    pub name: String,
+    /// `directory`, `thin` or `thick`.
+    #[schemars(length(max = 16))]
+    pub kind: String,
+    /// Size, in bytes.
+    pub size: i64,
+    /// Sum of the sizes promised to volumes, in bytes.
+    pub promised: i64,
+    /// Capacity available to new volumes, in bytes.
+    pub available: i64,
+    /// Size of the largest volume that can be created, in bytes.
+    pub maximum_volume: i64,
+    /// Fill of the data, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_percent: Option<i32>,
+    /// Fill of the metadata of a thin pool, in percent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_percent: Option<i32>,
+    /// Number of volumes.
+    pub volumes: i64,
+    /// True if volumes can be created and used.
+    pub ready: bool,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// A volume without a PersistentVolume.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UnclaimedVolume {
+    /// Its handle.
+    #[schemars(length(max = 128))]
+    pub volume_handle: String,
+    /// Size, in bytes.
+    pub capacity: i64,
+    /// Namespace and name of the claim that it was created for.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(max = 512))]
+    pub claim: String,
+}
+
+impl NodeStorage {
+    /// The class `name`, or the default one when no name is given; none if the node does not have it.
+    pub(crate) fn class(&self, name: Option<&str>) -> Option<&StorageClassState> {
+        let mut classes = self.status.as_ref()?.classes.iter();
+        match name {
+            Some(name) => classes.find(|class| class.name == name),
+            None => classes.next(),
+        }
+    }
+}
+
+/// The definition of the kind.
+pub(crate) fn definition() -> Value {
+    drumlin_crd::tidied(&NodeStorage::crd())
+}

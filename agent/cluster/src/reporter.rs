@@ -1,0 +1,166 @@
+//! The agent's side of [`NodeStorage`]: reports the device classes of its node.
+
+use std::{fmt, time::Duration};
+
+use drumlin_proto::{
+    csi::v1::{GetPluginInfoRequest, identity_client::IdentityClient},
+    drumlin::v1::{self, classes_client::ClassesClient},
+};
+use drumlin_reconciler::api_server::watch;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Client, ResourceExt,
+    api::{Api, Patch, PatchParams},
+    runtime::watcher::{Config, Event},
+};
+use serde_json::json;
+use tokio::time::sleep;
+use tonic::transport::Channel;
+
+use crate::{
+    node_call::AGENT,
+    node_storage::{NodeStorage, StorageClassState},
+};
+
+/// Pause after the API server or the agent did not answer.
+const PAUSE: Duration = Duration::from_secs(5);
+/// Maximum number of characters of a message.
+const MESSAGE: usize = 1000;
+
+/// Reports the device classes of a node.
+pub struct Reporter {
+    storages: Api<NodeStorage>,
+    nodes: Api<Node>,
+    node: String,
+    channel: Channel,
+}
+
+impl fmt::Debug for Reporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reporter")
+            .field("node", &self.node)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Reporter {
+    /// Reports the classes of the agent behind `channel` as those of `node`.
+    pub fn new(client: Client, node: &str, channel: Channel) -> Self {
+        Self {
+            storages: Api::all(client.clone()),
+            nodes: Api::all(client),
+            node: node.to_owned(),
+            channel,
+        }
+    }
+
+    /// Reports, forever: when the object of the node appears, and whenever the classes change.
+    pub async fn run(self) {
+        let own = Config::default().fields(&format!("metadata.name={}", self.node));
+        let mut objects = watch(self.storages.clone(), own);
+        let (tell, mut told) = tokio::sync::watch::channel(None::<Vec<StorageClassState>>);
+        let following = self.follow_classes(tell);
+        let reporting = async {
+            // The classes that the object has, as far as known; none while it does not exist.
+            let mut written: Option<Vec<StorageClassState>> = None;
+            let mut exists = false;
+            loop {
+                tokio::select! {
+                    Some(event) = objects.next() => match event {
+                        Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                            exists = true;
+                            written = object.status.map(|status| status.classes);
+                        }
+                        Ok(Event::Delete(_)) => exists = false,
+                        Ok(_) => {}
+                        Err(error) => {
+                            tracing::warn!(kind = "NodeStorage", error = %error, "watch of the API server failed");
+                        }
+                    },
+                    changed = told.changed() => if changed.is_err() { return },
+                }
+                let now = told.borrow_and_update().clone();
+                let Some(now) = now.filter(|now| exists && written.as_ref() != Some(now)) else {
+                    continue;
+                };
+                if self.write(&now).await {
+                    written = Some(now);
+                } else {
+                    sleep(PAUSE).await;
+                    told.mark_changed();
+                }
+            }
+        };
+        futures::join!(following, reporting);
+    }
+
+    /// Follows the classes of the agent, forever.
+    async fn follow_classes(
+        &self,
+        tell: tokio::sync::watch::Sender<Option<Vec<StorageClassState>>>,
+    ) {
+        loop {
+            let mut client = ClassesClient::new(self.channel.clone());
+            let request = v1::WatchClassesRequest::default();
+            if let Ok(stream) = client.watch_classes(request).await {
+                let mut stream = stream.into_inner();
+                while let Ok(Some(classes)) = stream.message().await {
+                    let classes = classes.classes.into_iter().map(state).collect();
+                    tell.send_replace(Some(classes));
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Writes the status; returns false if the server did not take it.
+    async fn write(&self, classes: &[StorageClassState]) -> bool {
+        let uid = self.nodes.get_metadata_opt(&self.node).await;
+        let uid = uid.ok().flatten().and_then(|node| node.uid());
+        let body = json!({"status": {
+            "nodeUID": uid.unwrap_or_default(),
+            "agentVersion": self.version().await,
+            "classes": classes,
+        }});
+        let how = PatchParams {
+            field_manager: Some(AGENT.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(&body);
+        match self.storages.patch_status(&self.node, &how, &patch).await {
+            Ok(_) => true,
+            // The watch tells when it is there.
+            Err(kube::Error::Api(status)) if status.code == 404 => true,
+            Err(error) => {
+                tracing::warn!(node = self.node, error = %error, "storage of the node could not be reported");
+                false
+            }
+        }
+    }
+
+    async fn version(&self) -> String {
+        let mut client = IdentityClient::new(self.channel.clone());
+        let info = client.get_plugin_info(GetPluginInfoRequest {}).await;
+        info.map(|info| info.into_inner().vendor_version)
+            .unwrap_or_default()
+    }
+}
+
+/// A class as an object has it: percentages in steps of five, for each step is a write.
+fn state(class: v1::DeviceClass) -> StorageClassState {
+    let percent = |exact: i32| (exact >= 0).then_some(exact / 5 * 5);
+    StorageClassState {
+        name: class.name,
+        kind: class.kind,
+        size: class.size_bytes,
+        promised: class.promised_bytes,
+        available: class.available_bytes,
+        maximum_volume: class.maximum_volume_bytes,
+        data_percent: percent(class.data_percent),
+        metadata_percent: percent(class.metadata_percent),
+        volumes: class.volumes,
+        ready: class.ready,
+        message: class.message.chars().take(MESSAGE).collect(),
+    }
+}
