@@ -4,7 +4,10 @@ use std::{fmt, path::PathBuf};
 
 use async_trait::async_trait;
 
-use super::{Change, ChangedBlocks, Checks, Image, ImageSpec, Jobs, LabelChange, Snapshots};
+use super::{
+    Change, ChangedBlocks, Checks, Image, ImageSpec, Jobs, LabelChange, Snapshots, StorageKind,
+    Utilization,
+};
 use crate::{
     Result,
     host::{Access, FileSystem},
@@ -57,6 +60,9 @@ pub trait Backend:
     /// The family: back ends of one family can take part in the same group snapshot.
     fn family(&self) -> Family;
 
+    /// The type of its storage.
+    fn kind(&self) -> StorageKind;
+
     /// Its features.
     ///
     /// # Errors
@@ -68,6 +74,10 @@ pub trait Backend:
 
     /// Its capacity.
     async fn capacity(&self) -> Result<Capacity>;
+
+    /// What it uses of its storage: its capacity, and what that is the rest of. Starts no program unless the disks
+    /// changed.
+    async fn utilization(&self) -> Result<Utilization>;
 
     /// All its images of one kind, by key, in one pass.
     async fn list(&self, kind: crate::types::ImageKind) -> Result<Vec<Image>>;

@@ -14,6 +14,7 @@ pub mod lvm;
 mod snapshots;
 #[cfg(test)]
 mod suite;
+pub(crate) mod utilization;
 
 pub use adoption::Adoption;
 pub use changed::{ChangedBlocks, ChangedQuery, RangeSink};
@@ -23,3 +24,4 @@ pub use health::{Fault, Health, Impact, Reason};
 pub use image::{Change, Image, ImageSpec, LabelChange, Labels, Origin};
 pub use jobs::Jobs;
 pub use snapshots::Snapshots;
+pub use utilization::{Space, StorageKind, Utilization};

@@ -7,7 +7,8 @@ use std::{
 
 use super::{
     Class, Classes,
-    controller::known_images::KnownImages,
+    changes::ChangeCount,
+    controller::{class_watch::ClassReadings, known_images::KnownImages},
     locks::{LockMode, Locks},
     recovery::RecoveryTime,
     tasks::Tasks,
@@ -49,6 +50,7 @@ pub struct Operations {
     pub(crate) classes: Classes,
     pub(crate) changes: Tasks,
     pub(crate) known: KnownImages,
+    pub(crate) readings: ClassReadings,
     /// The volumes whose stats are being read.
     pub(crate) measuring: Locks,
     pub(crate) publishing: tokio::sync::Mutex<()>,
@@ -63,9 +65,11 @@ pub struct Operations {
 impl Operations {
     /// Operations over `classes`. Call [`Operations::recover`] before the first change.
     pub fn new(settings: Settings, classes: Classes) -> Arc<Self> {
+        let ended = ChangeCount::default();
         Arc::new(Self {
             settings,
-            changes: Tasks::new(classes.iter().cloned().collect()),
+            changes: Tasks::new(classes.iter().cloned().collect(), ended.clone()),
+            readings: ClassReadings::after(ended),
             classes,
             known: KnownImages::default(),
             measuring: Locks::default(),
@@ -133,6 +137,7 @@ impl Operations {
         }
         let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
+            let _counted = this.readings.count_when_ended();
             if let Err(error) = this.recover_class(&class).await {
                 return this.recover_later(&class, &error);
             }
@@ -186,6 +191,7 @@ impl Operations {
             }
         }
         self.tell_trouble(&problems);
+        self.readings.note_call();
         if problems.is_empty() {
             return Ok(());
         }
@@ -204,11 +210,15 @@ impl Operations {
         if problems.is_empty() && !told.is_empty() {
             tracing::info!("all classes available again");
         }
+        if *told != problems {
+            self.readings.note_change();
+        }
         problems.clone_into(&mut told);
     }
 
-    /// Refuses new operations and waits for the in-flight ones to end.
+    /// Refuses new operations, ends the watches of the classes, and waits for the in-flight operations to end.
     pub async fn shut_down(&self) {
+        self.readings.end();
         self.changes.shut_down().await;
     }
 }

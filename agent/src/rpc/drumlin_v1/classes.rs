@@ -1,55 +1,73 @@
 //! `drumlin.v1.Classes`: the state of the device classes.
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
-use drumlin_core::{Error, ops::ClassState};
+use drumlin_core::{Error, Result, ops::ClassState};
 use drumlin_proto::drumlin::v1;
-use futures::{Stream, StreamExt, stream};
+use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
 
 use super::Front;
 use crate::rpc::{csi_v1::convert, respond::answer};
 
+/// The minimum time between two responses, if the caller does not say it.
+const USUAL: Duration = Duration::from_secs(5);
+
+type Answers = Pin<Box<dyn Stream<Item = Result<v1::WatchClassesResponse, Status>> + Send>>;
+
 #[tonic::async_trait]
 impl v1::classes_server::Classes for Front {
-    type WatchClassesStream =
-        Pin<Box<dyn Stream<Item = Result<v1::WatchClassesResponse, Status>> + Send>>;
+    type WatchClassesStream = Answers;
 
     async fn watch_classes(
         &self,
         request: Request<v1::WatchClassesRequest>,
-    ) -> Result<Response<Self::WatchClassesStream>, Status> {
+    ) -> Result<Response<Answers>, Status> {
         const METHOD: &str = "drumlin.v1.Classes/WatchClasses";
         let seconds = request.into_inner().interval_seconds;
         answer(METHOD, "", async {
-            if seconds < 0 {
-                return Err(Error::invalid(format!(
-                    "interval_seconds is negative: {seconds}"
-                )));
-            }
-            let states = self.operations.class_states().await;
-            let first = v1::WatchClassesResponse {
-                classes: states.into_iter().map(message).collect(),
-            };
-            let answers = stream::once(async { Ok(first) }).chain(stream::pending());
-            Ok(Box::pin(answers) as Self::WatchClassesStream)
+            let watch = self.operations.watch_classes(interval(seconds)?);
+            // Polled only when the client has read what there was: a client that does not read costs nothing.
+            let answers = stream::unfold(watch, |mut watch| async {
+                let states = watch.next().await?;
+                let classes = states.iter().map(message).collect();
+                Some((Ok(v1::WatchClassesResponse { classes }), watch))
+            });
+            Ok(Box::pin(answers) as Answers)
         })
         .await
     }
 }
 
-fn message(state: ClassState) -> v1::DeviceClass {
+fn interval(seconds: i32) -> Result<Duration> {
+    match u64::try_from(seconds) {
+        Err(_) => Err(Error::invalid(format!(
+            "interval_seconds is negative: {seconds}"
+        ))),
+        Ok(0) => Ok(USUAL),
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+fn message(state: &ClassState) -> v1::DeviceClass {
+    let (space, capacity) = (state.utilization.space, state.utilization.capacity);
     v1::DeviceClass {
         name: state.name.to_string(),
+        kind: state.kind.to_string(),
         default: state.is_default,
-        promised_bytes: state.promised.to_wire(),
-        available_bytes: state.capacity.available.to_wire(),
-        maximum_volume_bytes: state.capacity.largest.to_wire(),
-        data_percent: -1,
-        metadata_percent: -1,
-        volumes: convert::number(state.volumes),
+        size_bytes: space.size.to_wire(),
+        promised_bytes: space.promised.to_wire(),
+        available_bytes: capacity.available.to_wire(),
+        maximum_volume_bytes: capacity.largest.to_wire(),
+        data_percent: percent(space.data_percent),
+        metadata_percent: percent(space.metadata_percent),
+        volumes: convert::number(state.utilization.volumes),
         ready: state.problem.is_none(),
-        message: state.problem.unwrap_or_default(),
-        ..v1::DeviceClass::default()
+        message: state.problem.clone().unwrap_or_default(),
     }
+}
+
+/// A percentage on the wire, where -1 is an unknown one.
+fn percent(percent: Option<u32>) -> i32 {
+    percent.map_or(-1, |percent| i32::try_from(percent).unwrap_or(i32::MAX))
 }

@@ -10,7 +10,9 @@ use crate::{
     Error, Kind, Result,
     backend::{
         Adoption, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault,
-        Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Snapshots,
+        Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Snapshots, Space,
+        StorageKind, Utilization,
+        utilization::{percent, sum},
     },
     blocking, blocking_at_once,
     host::{
@@ -119,7 +121,10 @@ impl Directory {
 
 impl Inner {
     pub(super) fn capacity(&self) -> Result<Capacity> {
-        let disk = Disk::of(&self.settings.path)?;
+        self.capacity_of(&Disk::of(&self.settings.path)?)
+    }
+
+    fn capacity_of(&self, disk: &Disk) -> Result<Capacity> {
         let available = Size::try_from(disk.available)?;
         let largest = match self.settings.allocation {
             Allocation::Thin => available,
@@ -134,12 +139,33 @@ impl Inner {
             largest: largest.round_down(UNIT),
         })
     }
+
+    fn utilization(&self) -> Result<Utilization> {
+        let volumes = self.watched.list(&self.layout, ImageKind::Volume)?;
+        let disk = Disk::of(&self.settings.path)?;
+        // As df says it: what is reserved for root is neither used nor available.
+        let usable = disk.used.saturating_add(disk.available);
+        Ok(Utilization {
+            space: Space {
+                size: sum([disk.total]),
+                promised: sum(volumes.iter().map(|volume| volume.size.bytes())),
+                data_percent: Some(percent(disk.used, usable)),
+                metadata_percent: None,
+            },
+            capacity: self.capacity_of(&disk)?,
+            volumes: u64::try_from(volumes.len()).unwrap_or(u64::MAX),
+        })
+    }
 }
 
 #[async_trait]
 impl Backend for Directory {
     fn family(&self) -> Family {
         Family::Directory
+    }
+
+    fn kind(&self) -> StorageKind {
+        StorageKind::Directory
     }
 
     async fn features(&self) -> Result<Features> {
@@ -161,6 +187,10 @@ impl Backend for Directory {
 
     async fn capacity(&self) -> Result<Capacity> {
         self.run(Inner::capacity).await
+    }
+
+    async fn utilization(&self) -> Result<Utilization> {
+        self.run(Inner::utilization).await
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {

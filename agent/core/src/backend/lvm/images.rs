@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use drumlin_lvm::{command::Command, merges::check_no_merge};
 
 use super::{
-    Lvm,
+    Lvm, OwnVolume,
     devices::node,
     tags::{self, Tags},
 };
@@ -15,6 +15,7 @@ use crate::{
     backend::{
         Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault, Features,
         Health, Image, ImageSpec, Jobs, LabelChange, Labels, RangeSink, Reason, Snapshots,
+        StorageKind, Utilization,
     },
     host::{Access, quiesce::QuiescePlan},
     types::{ImageId, ImageKind, Size},
@@ -24,6 +25,10 @@ use crate::{
 impl Backend for Lvm {
     fn family(&self) -> Family {
         Family::Lvm
+    }
+
+    fn kind(&self) -> StorageKind {
+        self.volume_type().kind()
     }
 
     async fn features(&self) -> Result<Features> {
@@ -44,6 +49,19 @@ impl Backend for Lvm {
     async fn capacity(&self) -> Result<Capacity> {
         let now = self.group.now().await?;
         self.volume_type().capacity(self, &now).await
+    }
+
+    async fn utilization(&self) -> Result<Utilization> {
+        let now = self.group.now().await?;
+        let is_listed = |ours: &OwnVolume<'_>| {
+            ours.tags.id.kind == ImageKind::Volume && !ours.tags.is_incomplete
+        };
+        let volumes = self.ours(&now).filter(is_listed).count();
+        Ok(Utilization {
+            space: self.volume_type().space(self, &now).await?,
+            capacity: self.volume_type().capacity(self, &now).await?,
+            volumes: u64::try_from(volumes).unwrap_or(u64::MAX),
+        })
     }
 
     async fn list(&self, kind: ImageKind) -> Result<Vec<Image>> {

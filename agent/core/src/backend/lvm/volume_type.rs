@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Result,
-    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink},
+    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink, Space, StorageKind},
     host::{
         device_mapper::{DeviceMapper, Mapped},
         quiesce::{Check, Step},
@@ -32,6 +32,9 @@ use crate::{
 /// A type of logical volumes. `lvm` is the class, `now` the metadata of its group.
 #[async_trait]
 pub(super) trait VolumeType: Debug + Send + Sync {
+    /// The type of the storage of such a class.
+    fn kind(&self) -> StorageKind;
+
     /// The number of extents that the length of a volume is a multiple of.
     fn extents_per_unit(&self) -> Extents {
         Extents(1)
@@ -51,6 +54,9 @@ pub(super) trait VolumeType: Debug + Send + Sync {
 
     /// The remaining capacity.
     async fn capacity(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Capacity>;
+
+    /// How much of the storage is used and promised.
+    async fn space(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Space>;
 
     /// Refuses what exceeds the capacity: this number of bytes more, behind those that others have reserved.
     async fn check_room(

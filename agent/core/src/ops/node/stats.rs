@@ -72,7 +72,9 @@ impl Operations {
             let _turn = turn;
             found.measure(&path, seen)
         });
-        measured.await
+        let measured = measured.await;
+        self.readings.note_call();
+        measured
     }
 }
 

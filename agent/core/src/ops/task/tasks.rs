@@ -7,6 +7,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{Instrument, Span};
 
 use crate::ops::{
+    changes::ChangeCount,
     class::Class,
     locks::{LockGuard, LockMode, Locks},
 };
@@ -26,15 +27,17 @@ pub(crate) struct Tasks {
     classes: Vec<Class>,
     locks: Locks,
     tracker: TaskTracker,
+    ended: ChangeCount,
 }
 
 impl Tasks {
-    /// Operations on these classes.
-    pub(crate) fn new(classes: Vec<Class>) -> Self {
+    /// Operations on these classes. Each that has ended is counted, whatever became of it.
+    pub(crate) fn new(classes: Vec<Class>, ended: ChangeCount) -> Self {
         Self {
             classes,
             locks: Locks::default(),
             tracker: TaskTracker::new(),
+            ended,
         }
     }
 
@@ -119,6 +122,11 @@ impl Tasks {
                 "the agent is shutting down; repeat the call once it runs again",
             ));
         }
+        let counted = self.ended.add_when_dropped();
+        let change = async move {
+            let _counted = counted;
+            change.await
+        };
         match self.tracker.spawn(change.instrument(span)).await {
             Ok(result) => result,
             Err(error) => match error.try_into_panic() {

@@ -9,6 +9,7 @@ mod legs;
 mod mirrors;
 pub(crate) mod remove;
 mod rollback;
+mod space;
 mod volume_type;
 pub(crate) mod volumes;
 pub(crate) mod wipe;

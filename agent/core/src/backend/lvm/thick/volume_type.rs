@@ -18,7 +18,7 @@ use crate::{
         Lvm, OwnVolume, extend::Activation, name_of, thick::class::ThickClass,
         volume_type::VolumeType,
     },
-    backend::{Capacity, ChangedQuery, ImageSpec, RangeSink},
+    backend::{Capacity, ChangedQuery, ImageSpec, RangeSink, Space, StorageKind},
     blocking,
     host::{
         cow_store,
@@ -30,6 +30,10 @@ use crate::{
 
 #[async_trait]
 impl VolumeType for ThickClass {
+    fn kind(&self) -> StorageKind {
+        StorageKind::Thick
+    }
+
     fn extents_per_unit(&self) -> Extents {
         Extents(self.layout.unit().into())
     }
@@ -44,6 +48,10 @@ impl VolumeType for ThickClass {
 
     async fn capacity(&self, _lvm: &Lvm, now: &GroupMetadata) -> Result<Capacity> {
         capacity(now, self)
+    }
+
+    async fn space(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Space> {
+        Ok(lvm.group_space(now))
     }
 
     async fn create_blank(

@@ -7,4 +7,5 @@ mod hidden_device;
 pub(crate) mod orphan_thin_devices;
 pub(crate) mod pool;
 mod rollback;
+mod space;
 mod volume_type;

@@ -17,7 +17,7 @@ use crate::{
         thin::class::ThinClass,
         thin::orphan_thin_devices::{is_set_aside, thin_volumes},
     },
-    backend::{Fault, Reason},
+    backend::{Fault, Reason, utilization::percent},
     blocking, blocking_at_once, fail,
     host::{Sectors, quiesce::Check},
     types::{ImageKind, Size},
@@ -98,20 +98,26 @@ impl PoolState {
         })
     }
 
+    /// The used part of its data and of its metadata, in percent.
+    pub(crate) fn percents(&self) -> (u32, u32) {
+        let of = |(used, total)| percent(used, total);
+        (of(self.data), of(self.metadata))
+    }
+
     /// The reason why the pool accepts no new volumes and existing ones may fail, if any.
     fn refusal(&self, limits: PoolLimits) -> Option<String> {
-        let (data, metadata) = (percent(self.data), percent(self.metadata));
+        let (data, metadata) = self.percents();
         if self.is_out_of_space {
             return Some(
                 "is out of data space, so writes to its volumes wait or fail; extend it with lvextend, or delete volumes or snapshots and run fstrim".to_owned(),
             );
         }
-        if data >= u64::from(limits.data_limit) {
+        if data >= limits.data_limit {
             return Some(format!(
                 "{data} % of its data space is used; extend it with lvextend, or delete volumes or snapshots"
             ));
         }
-        if metadata >= u64::from(limits.metadata_limit) {
+        if metadata >= limits.metadata_limit {
             return Some(format!(
                 "{metadata} % of its metadata space is used; extend it with lvextend --poolmetadatasize"
             ));
@@ -127,11 +133,6 @@ pub(crate) enum CheckedThrough {
     OwnDevice,
     /// A hidden one: it stays inactive.
     HiddenDevice,
-}
-
-/// In percent.
-fn percent((used, total): (u64, u64)) -> u64 {
-    used.saturating_mul(100) / total.max(1)
 }
 
 impl Lvm {
@@ -171,8 +172,8 @@ impl Lvm {
 
     /// Logs a warning when the pool is filling up; once, and again only after it had room in between.
     fn warn(&self, wanted: &ThinClass, state: &PoolState) {
-        let data = percent(state.data);
-        let is_high = data >= u64::from(wanted.limits.warn_at);
+        let (data, _) = state.percents();
+        let is_high = data >= wanted.limits.warn_at;
         if is_high && !wanted.is_warned.swap(is_high, Ordering::Relaxed) {
             tracing::warn!(
                 class = %self.settings.class,
@@ -189,8 +190,8 @@ impl Lvm {
     /// The fault of a pool that is filling up.
     pub(crate) async fn pool_low(&self, now: &GroupMetadata, pool: &ThinClass) -> Option<Fault> {
         let (_, state) = self.pool_state(now, pool).await.ok()?;
-        let used = percent(state?.data);
-        (used >= u64::from(pool.limits.warn_at)).then(|| {
+        let (used, _) = state?.percents();
+        (used >= pool.limits.warn_at).then(|| {
             Fault::new(
                 Reason::PoolSpaceLow,
                 format!(
@@ -531,7 +532,7 @@ fn promisable(bytes: u64, wanted: &ThinPool, promised: u64) -> u64 {
 }
 
 /// The total virtual size of all volumes in the pool, including foreign ones. Snapshots are not written to.
-fn promised(now: &GroupMetadata, wanted: &ThinPool) -> u64 {
+pub(crate) fn promised(now: &GroupMetadata, wanted: &ThinPool) -> u64 {
     let in_pool = thin_volumes(now, &wanted.name).map(|(volume, _)| volume);
     let counts = |volume: &&LogicalVolume| {
         let is_snapshot =

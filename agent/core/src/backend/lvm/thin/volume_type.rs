@@ -11,7 +11,7 @@ use crate::{
     backend::lvm::{
         Lvm, OwnVolume, extend::Activation, thin::class::ThinClass, volume_type::VolumeType,
     },
-    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink},
+    backend::{Capacity, ChangedQuery, Fault, ImageSpec, RangeSink, Space, StorageKind},
     blocking,
     host::{
         Sectors,
@@ -23,6 +23,10 @@ use crate::{
 
 #[async_trait]
 impl VolumeType for ThinClass {
+    fn kind(&self) -> StorageKind {
+        StorageKind::Thin
+    }
+
     fn pool(&self) -> Option<&str> {
         Some(&self.name)
     }
@@ -33,6 +37,10 @@ impl VolumeType for ThinClass {
 
     async fn capacity(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Capacity> {
         lvm.thin_capacity(now, self).await
+    }
+
+    async fn space(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<Space> {
+        lvm.pool_space(now, self).await
     }
 
     async fn check_room(
