@@ -20,11 +20,7 @@ pub(crate) struct KubeletArguments {
     )]
     pub(crate) kubelet_register: Option<bool>,
     /// Directory in which kubelet looks for registration sockets [default: /var/lib/kubelet/plugins_registry]
-    #[arg(
-        long,
-        env = "DRUMLIN_KUBELET_REGISTRATION_DIR",
-        value_name = "DIR"
-    )]
+    #[arg(long, env = "DRUMLIN_KUBELET_REGISTRATION_DIR", value_name = "DIR")]
     pub(crate) kubelet_registration_dir: Option<PathBuf>,
     /// The CSI socket as kubelet sees it, where that is another path than the agent's [default: the CSI socket]
     #[arg(long, env = "DRUMLIN_KUBELET_ENDPOINT", value_name = "ENDPOINT")]
