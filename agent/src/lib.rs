@@ -4,6 +4,7 @@
 //! - [`commands`]: a file per command.
 //! - [`server`], [`socket`]: gRPC on a unix socket.
 //! - [`quiet`]: work that is done while no call is in flight.
+//! - [`registration`]: registration with kubelet.
 //! - [`rpc`]: a folder per package, a file per service, a method per RPC.
 #![cfg_attr(doc, doc = "", doc = include_str!("../../docs/src/architecture.md"))]
 #![cfg_attr(
@@ -32,6 +33,7 @@ mod lock;
 #[cfg(debug_assertions)]
 mod mutation;
 mod quiet;
+mod registration;
 mod rpc;
 mod server;
 mod socket;

@@ -36,7 +36,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  drumlin driver-info --endpoint unix:///csi/csi.sock")]
     DriverInfo(DriverInfoArguments),
     /// Check that an agent responds, and print its name and version. Exits with 1 if it does not respond.
-    #[command(after_help = "Example:\n  drumlin ping")]
+    #[command(after_help = "Examples:\n  drumlin ping\n  drumlin ping --ready")]
     Ping(PingArguments),
     /// Validate manifests without an agent. Exits with 4 if one is invalid.
     #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]

@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use drumlin_reconciler::Cluster;
 
+use super::KubeletArguments;
 use crate::{
     config::OnGroup,
     telemetry::{self, LogFormat},
@@ -93,6 +94,8 @@ pub(crate) struct AgentArguments {
     /// Second socket, which serves only the services beyond CSI [default: none]
     #[arg(long, env = "DRUMLIN_ADDONS_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) addons_endpoint: Option<String>,
+    #[command(flatten)]
+    pub(crate) kubelet: KubeletArguments,
     /// Export the traces of calls to this OpenTelemetry collector: OTLP over gRPC, such as `http://127.0.0.1:4317`
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
@@ -105,6 +108,9 @@ pub(crate) struct PingArguments {
     /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,
+    /// Check that every class of the agent can be used, too. Exits with 1 and names the classes that cannot.
+    #[arg(long)]
+    pub(crate) ready: bool,
 }
 
 #[derive(Debug, Clone, Args)]

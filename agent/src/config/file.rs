@@ -14,7 +14,10 @@ use drumlin_core::{
 use drumlin_proto::Endpoint;
 use serde::Deserialize;
 
-use super::classes::{FileClass, Nodes, classes};
+use super::{
+    classes::{FileClass, Nodes, classes},
+    kubelet::{FileKubelet, Kubelet},
+};
 use crate::{
     cli::AgentArguments,
     telemetry::{LogFormat, OtlpEndpoint},
@@ -40,6 +43,7 @@ struct File {
     max_volumes_per_node: Option<u32>,
     on_group_delete: Option<OnGroup>,
     driver_name: Option<String>,
+    kubelet: FileKubelet,
     log: Log,
     tracing: Tracing,
     classes: Vec<FileClass>,
@@ -90,6 +94,7 @@ pub(crate) struct Config {
     pub(crate) state_dir: PathBuf,
     pub(crate) manifests: Option<PathBuf>,
     pub(crate) driver: String,
+    pub(crate) kubelet: Kubelet,
     pub(crate) log_format: LogFormat,
     pub(crate) log_filter: String,
     /// The collector to which traces are exported.
@@ -152,11 +157,13 @@ impl Config {
             );
         }
         let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
+        let kubelet = Kubelet::load(&arguments.kubelet, file.kubelet, &driver, endpoint.path())?;
         Ok(Self {
             endpoint,
             addons_endpoint,
             manifests: arguments.manifests.clone().or(file.manifests),
             driver,
+            kubelet,
             log_format: arguments
                 .log
                 .log_format

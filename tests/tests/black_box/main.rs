@@ -65,6 +65,7 @@ mod power_cut;
 mod process;
 mod raw_copies;
 mod reclaim;
+mod registration;
 mod required_fields;
 mod restore_command;
 mod rollback;
