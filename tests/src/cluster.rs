@@ -82,7 +82,7 @@ impl Cluster {
             listed.lines().count()
         };
         let begun = Instant::now();
-        while kinds() < 4 {
+        while kinds() < 6 {
             assert!(begun.elapsed() < PATIENCE, "the kinds are not served");
             std::thread::sleep(Duration::from_millis(100));
         }

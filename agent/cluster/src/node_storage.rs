@@ -65,10 +65,6 @@ pub struct NodeStorageSpec {}
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStorageStatus {
-    /// UID of the Node object; another one is another machine.
-    #[serde(default, rename = "nodeUID", skip_serializing_if = "String::is_empty")]
-    #[schemars(length(max = 64))]
-    pub node_uid: String,
     /// Version of the agent.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 128))]

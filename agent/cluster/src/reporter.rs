@@ -8,9 +8,8 @@ use drumlin_proto::{
 };
 use drumlin_reconciler::api_server::watch;
 use futures::StreamExt;
-use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Client, ResourceExt,
+    Client,
     api::{Api, Patch, PatchParams},
     runtime::watcher::{Config, Event},
 };
@@ -31,7 +30,6 @@ const MESSAGE: usize = 1000;
 /// Reports the device classes of a node.
 pub struct Reporter {
     storages: Api<NodeStorage>,
-    nodes: Api<Node>,
     node: String,
     channel: Channel,
 }
@@ -48,8 +46,7 @@ impl Reporter {
     /// Reports the classes of the agent behind `channel` as those of `node`.
     pub fn new(client: Client, node: &str, channel: Channel) -> Self {
         Self {
-            storages: Api::all(client.clone()),
-            nodes: Api::all(client),
+            storages: Api::all(client),
             node: node.to_owned(),
             channel,
         }
@@ -116,10 +113,7 @@ impl Reporter {
 
     /// Writes the status; returns false if the server did not take it.
     async fn write(&self, classes: &[StorageClassState]) -> bool {
-        let uid = self.nodes.get_metadata_opt(&self.node).await;
-        let uid = uid.ok().flatten().and_then(|node| node.uid());
         let body = json!({"status": {
-            "nodeUID": uid.unwrap_or_default(),
             "agentVersion": self.version().await,
             "classes": classes,
         }});

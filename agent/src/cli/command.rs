@@ -7,7 +7,7 @@ use clap_complete::Shell;
 
 use super::{
     AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
-    DriverInfoArguments, HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
+    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
     RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
 };
 
@@ -29,12 +29,10 @@ pub(crate) enum Command {
         after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
     )]
     Reconcile(ReconcileArguments),
-    /// Run the cluster-wide controller: resolves persistent volume claims of groups and reports lost nodes. One per cluster.
+    /// Run the cluster-wide controller: serves CSI for all nodes to the sidecars beside it, resolves persistent volume claims of groups,
+    /// and reports lost nodes.
     #[command(after_help = "Example:\n  drumlin controller --kubeconfig ~/.kube/config")]
     Controller(ControllerArguments),
-    /// Serve only driver name and capabilities on a socket, for the external-resizer sidecar. One per cluster.
-    #[command(after_help = "Example:\n  drumlin driver-info --endpoint unix:///csi/csi.sock")]
-    DriverInfo(DriverInfoArguments),
     /// Check that an agent responds, and print its name and version. Exits with 1 if it does not respond.
     #[command(after_help = "Examples:\n  drumlin ping\n  drumlin ping --ready")]
     Ping(PingArguments),

@@ -113,18 +113,6 @@ pub(crate) struct PingArguments {
     pub(crate) ready: bool,
 }
 
-#[derive(Debug, Clone, Args)]
-pub(crate) struct DriverInfoArguments {
-    /// Socket to serve on.
-    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT")]
-    pub(crate) endpoint: String,
-    /// The name of the CSI driver, as in the configuration of the agents.
-    #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME", default_value = crate::config::DRIVER)]
-    pub(crate) driver_name: String,
-    #[command(flatten)]
-    pub(crate) log: LogArguments,
-}
-
 /// The API server whose objects are reconciled.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClusterArguments {

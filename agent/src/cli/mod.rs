@@ -8,7 +8,7 @@ mod snapshots;
 
 pub(crate) use command::{Cli, Command};
 pub(crate) use daemons::{
-    AgentArguments, ControllerArguments, DriverInfoArguments, PingArguments, ReconcileArguments,
+    AgentArguments, ControllerArguments, PingArguments, ReconcileArguments,
 };
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{

@@ -9,7 +9,6 @@ pub(crate) mod controller;
 pub(crate) mod crds;
 pub(crate) mod delete;
 pub(crate) mod diff;
-pub(crate) mod driver_info;
 pub(crate) mod explain;
 pub(crate) mod handover;
 mod hooks;

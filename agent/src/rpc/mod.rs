@@ -5,7 +5,6 @@ mod csi_pre_v1;
 pub(crate) mod csi_v0;
 pub(crate) mod csi_v0_1;
 pub(crate) mod csi_v1;
-pub(crate) mod driver_info;
 pub(crate) mod drumlin_v1;
 pub(crate) mod identity;
 pub(crate) mod pluginregistration;

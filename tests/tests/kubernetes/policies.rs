@@ -17,7 +17,7 @@ async fn a_controller_says_when_a_policy_is_not_in_force() {
     let arguments = ["controller", "--namespace", SYSTEM, "--identity", "one"];
     let arguments = arguments.iter().map(|word| (*word).to_owned());
     let arguments: Vec<String> = arguments.chain(account.arguments()).collect();
-    let policies = ["drumlin-agent-own-node", "drumlin-provisioner-own-volumes"];
+    let policies = ["drumlin-agent-own-node", "drumlin-controller-own-volumes"];
     let try_probe = |policy: &str| {
         let text = if policy == policies[0] {
             volume("drumlin-policy-probe", "capacity: 1Gi")

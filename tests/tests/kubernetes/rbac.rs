@@ -7,7 +7,7 @@ use drumlin_tests::{
     cluster::{Cluster, Namespace},
     storage::Scratch,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::{
     installed::define_snapshots,
@@ -22,7 +22,18 @@ const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete"];
 const KINDS: [&str; 4] = ["volumes", "volumegroups", "snapshots", "groupsnapshots"];
 /// What is none of ours, each with its group: everything that could do harm.
-const OTHERS: [(&str, &str); 27] = [
+const OTHERS: [(&str, &str); 35] = [
+    ("drumlin.dev", "nodecalls"),
+    ("drumlin.dev", "nodecalls/status"),
+    ("drumlin.dev", "nodestorages"),
+    ("drumlin.dev", "nodestorages/status"),
+    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshots"),
+    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses"),
+    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents"),
+    (
+        "groupsnapshot.storage.k8s.io",
+        "volumegroupsnapshotcontents/status",
+    ),
     ("", "secrets"),
     ("", "configmaps"),
     ("", "events"),
@@ -59,7 +70,11 @@ pub(crate) const SYSTEM: &str = "drumlin-system";
 /// A namespace of somebody else.
 const ANY: &str = "default";
 /// What our accounts may do in their own namespace alone is about some of these.
-const NEAR: [(&str, &str); 9] = [
+const NEAR: [(&str, &str); 13] = [
+    ("drumlin.dev", "nodecalls"),
+    ("drumlin.dev", "nodecalls/status"),
+    ("apps", "replicasets"),
+    ("apps", "deployments"),
     ("", "secrets"),
     ("", "configmaps"),
     ("", "pods"),
@@ -74,17 +89,19 @@ const NEAR: [(&str, &str); 9] = [
 /// Whether a role may do something in a namespace.
 fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool {
     if space == SYSTEM {
-        let leases = ("coordination.k8s.io", "leases");
         match (role, (group, resource)) {
-            ("controller", asked) if asked == leases => {
-                return ["get", "create", "update"].contains(&verb);
-            }
+            (
+                "controller",
+                ("coordination.k8s.io", "leases") | ("storage.k8s.io", "csistoragecapacities"),
+            ) => return true,
+            ("controller", ("", "pods")) => return READ.contains(&verb),
+            ("controller", ("apps", "replicasets")) => return verb == "get",
             ("controller", ("events.k8s.io", "events")) => {
                 return ["create", "patch"].contains(&verb);
             }
-            ("resizer", asked) if asked == leases => return verb != "patch",
-            ("provisioner", ("storage.k8s.io", "csistoragecapacities")) => return true,
-            ("provisioner", ("", "pods")) => return verb == "get",
+            ("controller", ("drumlin.dev", "nodecalls")) => return verb != "update",
+            ("agent", ("drumlin.dev", "nodecalls")) => return READ.contains(&verb),
+            ("agent", ("drumlin.dev", "nodecalls/status")) => return verb == "patch",
             _ => {}
         }
     }
@@ -95,47 +112,42 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
     };
     let is_kind = is_ours && KINDS.contains(&kind);
     match role {
+        // With the sidecars, which have its account.
         "controller" => match (group, resource) {
-            ("", "nodes" | "persistentvolumes" | "persistentvolumeclaims") => READ.contains(&verb),
+            ("drumlin.dev", "nodestorages") => READ.contains(&verb) || verb == "create",
+            ("", "persistentvolumes") => {
+                READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
+            }
+            ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
+            ("", "persistentvolumeclaims/status") => verb == "patch",
+            ("", "events") => !["get", "delete"].contains(&verb),
+            ("", "nodes")
+            | ("storage.k8s.io", "storageclasses" | "csinodes" | "volumeattributesclasses")
+            | ("snapshot.storage.k8s.io", "volumesnapshotclasses")
+            | ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses") => {
+                READ.contains(&verb)
+            }
+            ("snapshot.storage.k8s.io", "volumesnapshots") => {
+                READ.contains(&verb) || verb == "update"
+            }
+            ("snapshot.storage.k8s.io", "volumesnapshotcontents")
+            | ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents") => {
+                READ.contains(&verb) || ["update", "patch"].contains(&verb)
+            }
+            ("snapshot.storage.k8s.io", "volumesnapshotcontents/status")
+            | ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents/status") => {
+                ["update", "patch"].contains(&verb)
+            }
             _ if is_kind && is_status => verb == "patch",
             _ => is_kind && (READ.contains(&verb) || verb == "patch"),
         },
         "agent" => match (group, resource) {
             ("events.k8s.io", "events") => ["create", "patch"].contains(&verb),
             ("", "namespaces") => verb == "get",
+            ("drumlin.dev", "nodestorages") => ["list", "watch"].contains(&verb),
+            ("drumlin.dev", "nodestorages/status") => verb == "patch",
             _ if is_kind && is_status => verb == "patch",
             _ => is_kind && (READ.contains(&verb) || verb == "patch"),
-        },
-        "provisioner" => match (group, resource) {
-            ("", "persistentvolumes") => {
-                READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
-            }
-            ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
-            ("", "events") => !["get", "delete"].contains(&verb),
-            ("", "nodes")
-            | ("storage.k8s.io", "storageclasses" | "csinodes" | "volumeattributesclasses") => {
-                READ.contains(&verb)
-            }
-            // This account is the snapshotter's, too.
-            ("snapshot.storage.k8s.io", "volumesnapshots") => {
-                READ.contains(&verb) || verb == "update"
-            }
-            ("snapshot.storage.k8s.io", "volumesnapshotclasses") => READ.contains(&verb),
-            ("snapshot.storage.k8s.io", "volumesnapshotcontents") => {
-                READ.contains(&verb) || ["update", "patch"].contains(&verb)
-            }
-            ("snapshot.storage.k8s.io", "volumesnapshotcontents/status") => {
-                ["update", "patch"].contains(&verb)
-            }
-            _ => false,
-        },
-        "resizer" => match (group, resource) {
-            ("", "persistentvolumes") => READ.contains(&verb) || verb == "patch",
-            ("", "persistentvolumeclaims" | "pods")
-            | ("storage.k8s.io", "volumeattributesclasses") => READ.contains(&verb),
-            ("", "persistentvolumeclaims/status") => verb == "patch",
-            ("", "events") => !["get", "delete"].contains(&verb),
-            _ => false,
         },
         "viewer" => is_kind && !is_status && READ.contains(&verb),
         "editor" => {
@@ -148,16 +160,12 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
 }
 
 /// Who has a role, and which of our cluster roles it is made of.
-fn subjects() -> [(&'static str, &'static str, &'static [&'static str]); 7] {
+fn subjects() -> [(&'static str, &'static str, &'static [&'static str]); 5] {
     let agent = "system:serviceaccount:drumlin-system:drumlin-agent";
     let controller = "system:serviceaccount:drumlin-system:drumlin-controller";
-    let provisioner = "system:serviceaccount:drumlin-system:drumlin-provisioner";
-    let resizer = "system:serviceaccount:drumlin-system:drumlin-resizer";
     [
         ("agent", agent, &[]),
         ("controller", controller, &[]),
-        ("provisioner", provisioner, &[]),
-        ("resizer", resizer, &[]),
         ("viewer", "viewer", &["drumlin-view"]),
         ("editor", "editor", &["drumlin-view", "drumlin-edit"]),
         ("owner", "owner", &["drumlin-volumes"]),
@@ -399,10 +407,9 @@ async fn an_agent_needs_no_more(account: &Cluster, space: &Namespace<'_>, node: 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_controller_claims_an_agent_cannot() {
-    // Of its own: others install the policy as it is without that.
-    let (cluster, scratch) = (Cluster::own(), Scratch::new());
-    Rendered::of(&cluster, "overlays/large", &[]).apply(&cluster);
+async fn an_agent_gives_no_object_a_node() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    cluster.install();
     let (one, _) = two_nodes(&cluster);
     let agent = cluster.as_account(&scratch, "drumlin-agent", Some(&one));
     let space = cluster.namespace();
@@ -427,7 +434,7 @@ async fn where_the_controller_claims_an_agent_cannot() {
     .await;
     let refused = patch("dv/free", &claim);
     assert!(
-        said(&refused).contains("an agent claims nothing"),
+        said(&refused).contains("an agent gives no object a node"),
         "{refused:?}"
     );
     let own = patch("dv/own", label);
@@ -449,152 +456,4 @@ pub(crate) fn persistent(name: &str, driver: &str, handle: &str) -> String {
         },
     });
     format!("---\n{volume}\n")
-}
-
-const OURS: &str = "csi.drumlin.dev";
-
-fn is_foreign(output: &Output) -> bool {
-    said(output).contains("of its own node, which is")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_provisioner_writes_volumes_of_its_own_node_only() {
-    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
-    install(&cluster);
-    let (one, two) = two_nodes(&cluster);
-    let provisioner = cluster.as_account(&scratch, "drumlin-provisioner", Some(&one));
-    let nobody = cluster.as_account(&scratch, "drumlin-provisioner", None);
-    let name = |kind: &str| cluster.name(kind);
-    let create = |who: &Cluster, volume: &str| who.try_with_input(&["create", "-f", "-"], volume);
-    let foreign = name("pv");
-    let volume = persistent(&foreign, OURS, &format!("{two}/default/v"));
-    assert!(create(&cluster, &volume).status.success());
-    let strange = name("pv");
-    let volume = persistent(&strange, "csi.example.com", &format!("{one}/default/v"));
-    assert!(create(&cluster, &volume).status.success());
-    let local = name("pv");
-    let volume = format!(
-        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {local}}}\nspec: {{capacity: {{storage: 1Gi}}, accessModes: [ReadWriteOnce], hostPath: {{path: /x}}}}\n"
-    );
-    assert!(create(&cluster, &volume).status.success());
-
-    let note = r#"{"metadata": {"annotations": {"a": "b"}}}"#;
-    let patch = |who: &Cluster, name: &str| {
-        who.try_kubectl(&["patch", "pv", name, "--type=merge", "-p", note])
-    };
-    let delete = |who: &Cluster, name: &str| {
-        // Nobody here lets go of what is to be protected while it is used.
-        who.try_kubectl(&["delete", "pv", name, "--wait=false"])
-    };
-    // A policy holds a moment after it was made.
-    eventually(|| patch(&provisioner, &foreign), is_foreign).await;
-    for name in [&foreign, &strange, &local] {
-        for refused in [patch(&provisioner, name), delete(&provisioner, name)] {
-            assert!(is_foreign(&refused), "{name}: {refused:?}");
-        }
-    }
-    for (driver, handle) in [
-        (OURS, format!("{two}/default/w")),
-        // The name of one may begin as that of another does.
-        (OURS, format!("{one}0/default/w")),
-        (OURS, one.clone()),
-        ("csi.example.com", format!("{one}/default/w")),
-    ] {
-        let refused = create(&provisioner, &persistent(&name("pv"), driver, &handle));
-        assert!(is_foreign(&refused), "{handle}: {refused:?}");
-    }
-    let own = name("pv");
-    let volume = persistent(&own, OURS, &format!("{one}/default/v"));
-    let unbound = create(&nobody, &volume);
-    let is_unbound = said(&unbound).contains("must be bound to its node");
-    assert!(is_unbound, "{unbound:?}");
-    for done in [
-        create(&provisioner, &volume),
-        patch(&provisioner, &own),
-        delete(&provisioner, &own),
-    ] {
-        assert!(done.status.success(), "{done:?}");
-    }
-}
-
-/// A `VolumeSnapshotContent` that the controller of the cluster has said the node of.
-fn content(name: &str, node: &str, source: &Value) -> String {
-    let content = json!({
-        "apiVersion": "snapshot.storage.k8s.io/v1",
-        "kind": "VolumeSnapshotContent",
-        "metadata": {
-            "name": name,
-            "labels": {"snapshot.storage.kubernetes.io/managed-by": node},
-        },
-        "spec": {
-            "deletionPolicy": "Delete",
-            "driver": OURS,
-            "source": source,
-            "volumeSnapshotRef": {"name": "s", "namespace": "default"},
-        },
-    });
-    format!("---\n{content}\n")
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_snapshotter_writes_contents_of_its_own_node_only() {
-    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
-    install(&cluster);
-    let (one, two) = two_nodes(&cluster);
-    let snapshotter = cluster.as_account(&scratch, "drumlin-provisioner", Some(&one));
-    let nobody = cluster.as_account(&scratch, "drumlin-provisioner", None);
-    let handle = |node: &str| json!({"volumeHandle": format!("{node}/default/v")});
-    let taken = |node: &str| json!({"snapshotHandle": format!("{node}/default/s")});
-    let make = |node: &str, source: &Value| {
-        let name = cluster.name("content");
-        let made = cluster.try_with_input(&["create", "-f", "-"], &content(&name, node, source));
-        assert!(made.status.success(), "{made:?}");
-        name
-    };
-    let patch = |who: &Cluster, name: &str, patch: &str| {
-        let kind = "volumesnapshotcontent";
-        who.try_kubectl(&["patch", kind, name, "--type=merge", "-p", patch])
-    };
-    let note = r#"{"metadata": {"annotations": {"a": "b"}}}"#;
-    let foreign = make(&two, &handle(&two));
-    // A policy holds a moment after it was made.
-    eventually(|| patch(&snapshotter, &foreign, note), is_foreign).await;
-    let own = make(&one, &handle(&one));
-    let tell = |name: &str, node: &str| {
-        let told = json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshotContent",
-            "metadata": {"name": name},
-            "status": taken(node),
-        });
-        let apply = ["apply", "--server-side", "--subresource=status", "-f", "-"];
-        snapshotter.try_with_input(&apply, &told.to_string())
-    };
-    for refused in [
-        // What names the node is not what says whose bytes they are.
-        patch(&snapshotter, &make(&one, &handle(&two)), note),
-        patch(&snapshotter, &make(&one, &taken(&two)), note),
-        tell(&foreign, &two),
-        tell(&foreign, &one),
-        tell(&own, &two),
-        patch(
-            &snapshotter,
-            &own,
-            &format!(
-                r#"{{"metadata": {{"labels": {{"snapshot.storage.kubernetes.io/managed-by": "{two}"}}}}}}"#
-            ),
-        ),
-    ] {
-        assert!(is_foreign(&refused), "{refused:?}");
-    }
-    let unbound = patch(&nobody, &own, note);
-    let is_unbound = said(&unbound).contains("must be bound to its node");
-    assert!(is_unbound, "{unbound:?}");
-    for done in [
-        patch(&snapshotter, &own, note),
-        tell(&own, &one),
-        patch(&snapshotter, &make(&one, &taken(&one)), note),
-    ] {
-        assert!(done.status.success(), "{done:?}");
-    }
 }

@@ -1,4 +1,5 @@
-//! A node with the stock sidecars, started as the manifests say, each with the rights that they give it.
+//! Nodes, the front of the cluster and the stock sidecars, started as the manifests say, each with the rights that they give
+//! it.
 
 use std::{
     collections::BTreeMap,
@@ -19,20 +20,24 @@ use drumlin_tests::{
     requests::{mounted, publish, stage, unpublish, unstage},
     storage::{Kind, Scratch},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use tonic::{Code, Response, Status, transport::Channel};
 
 use crate::{
     installed::{define_snapshots, sidecars},
     kustomize::Rendered,
+    rbac::SYSTEM,
 };
 
 /// The name of the node.
 pub(crate) const NODE: &str = "node-a";
 
-/// All that a cluster of one node has of ours, and what of Kubernetes it takes to use it.
+/// All that a cluster has of ours, and what of Kubernetes it takes to use it.
 pub(crate) struct Stack {
+    /// That of the first node.
     pub(crate) agent: Agent,
+    /// Those of the other nodes.
+    pub(crate) others: Vec<Agent>,
     /// By the names of their containers, and those of Kubernetes itself.
     pub(crate) daemons: BTreeMap<String, Daemon>,
     pub(crate) cluster: Cluster,
@@ -40,61 +45,73 @@ pub(crate) struct Stack {
 }
 
 impl Stack {
+    /// A cluster of one node.
     pub(crate) async fn start() -> Self {
+        Self::of_nodes(&[NODE]).await
+    }
+
+    /// A cluster of these nodes.
+    pub(crate) async fn of_nodes(nodes: &[&str]) -> Self {
         let (cluster, scratch) = (Cluster::own(), Scratch::new());
         define_snapshots(&cluster);
         let rendered = Rendered::of(&cluster, "base", &["upstream-snapshots"]);
         rendered.apply(&cluster);
-        register(&cluster, &rendered);
-
-        let of_node = cluster.as_account(&scratch, "drumlin-agent", Some(NODE));
-        // Mounted volumes have one moment where their images can share blocks.
-        let disk = Scratch::new();
-        disk.file_system("state", Kind::Xfs, 4 << 10);
-        let agent = Agent::with(disk, options(&of_node, &rendered)).await;
+        for node in nodes {
+            register(&cluster, &rendered, node);
+        }
+        let pod = pod_of_the_controller(&cluster, &rendered);
+        let mut agents = Vec::new();
+        for node in nodes {
+            let of_node = cluster.as_account(&scratch, "drumlin-agent", Some(node));
+            // Mounted volumes have one moment where their images can share blocks.
+            let disk = Scratch::new();
+            disk.file_system("state", Kind::Xfs, 4 << 10);
+            agents.push(Agent::with(disk, options(&of_node, &rendered, node)).await);
+        }
         let mut stack = Self {
-            agent,
+            agent: agents.remove(0),
+            others: agents,
             daemons: BTreeMap::new(),
             cluster,
             scratch,
         };
         stack.start_of_kubernetes();
-        let account = "drumlin-provisioner";
-        let socket = stack.agent.socket();
-        let environment = [
-            ("NODE_NAME", NODE),
-            ("NAMESPACE", "drumlin-system"),
-            ("POD_NAME", "drumlin-provisioner-of-node-a"),
-        ];
-        for name in ["provisioner", "snapshotter"] {
-            // Their pod is on the node.
-            let own = stack
-                .cluster
-                .as_account(&stack.scratch, account, Some(NODE));
-            stack.start_sidecar(&rendered, name, (&own, &socket), &environment);
-        }
-        let info = stack.scratch.path().join("info.sock");
-        let container = rendered.container("driver-info");
-        let told = format!("--endpoint=unix://{}", info.display());
-        let arguments = ["driver-info".to_owned(), told];
-        stack.run(&container.name, drumlin(), &arguments, &[]);
-        eventually(|| info.exists(), |there| *there).await;
-        let own = stack
-            .cluster
-            .as_account(&stack.scratch, "drumlin-resizer", None);
-        // In a pod it reads that from a file.
-        let environment = [("POD_NAMESPACE", "drumlin-system")];
-        stack.start_sidecar(&rendered, "resizer", (&own, &info), &environment);
-        let controller = stack
-            .cluster
-            .as_account(&stack.scratch, "drumlin-controller", None);
+        stack.start_controller(&rendered, &pod).await;
+        stack
+    }
+
+    /// The pod of the controller: the front, and the sidecars that call it.
+    async fn start_controller(&mut self, rendered: &Rendered, pod: &str) {
+        let account = "drumlin-controller";
+        let own = self.cluster.as_account(&self.scratch, account, None);
+        let socket = self.front();
         let container = rendered.container("controller");
         let mut arguments = vec!["controller".to_owned()];
         arguments.extend(container.arguments.clone());
-        arguments.extend(controller.arguments());
-        let environment = [("DRUMLIN_IDENTITY", "one")];
-        stack.run("controller", drumlin(), &arguments, &environment);
-        stack
+        arguments.extend(own.arguments());
+        let endpoint = format!("unix://{}", socket.display());
+        let environment = [
+            ("DRUMLIN_IDENTITY", pod),
+            ("DRUMLIN_NAMESPACE", SYSTEM),
+            ("CSI_ENDPOINT", &endpoint),
+            ("DRUMLIN_LOG", "info,drumlin_cluster=debug"),
+        ];
+        self.run("controller", drumlin(), &arguments, &environment);
+        eventually(|| socket.exists(), |there| *there).await;
+        let environment = [
+            ("NAMESPACE", SYSTEM),
+            ("POD_NAME", pod),
+            // In a pod they read that from a file.
+            ("POD_NAMESPACE", SYSTEM),
+        ];
+        for name in ["provisioner", "resizer", "snapshotter"] {
+            self.start_sidecar(rendered, name, (&own, &socket), &environment);
+        }
+    }
+
+    /// The socket of the front.
+    pub(crate) fn front(&self) -> PathBuf {
+        self.scratch.path().join("front.sock")
     }
 
     /// What binds claims to volumes, keeps those that are used, and makes contents of snapshots: with all rights, for it
@@ -111,8 +128,7 @@ impl Stack {
         ];
         self.run("manager", "kube-controller-manager", &manager, &[]);
         let snapshots = [
-            "--enable-distributed-snapshotting".to_owned(),
-            "--feature-gates=CSIVolumeGroupSnapshot=false".to_owned(),
+            "--feature-gates=CSIVolumeGroupSnapshot=true".to_owned(),
             "--retry-interval-max=10s".to_owned(),
             format!("--kubeconfig={kubeconfig}"),
         ];
@@ -152,7 +168,9 @@ impl Stack {
     pub(crate) fn needed_no_more_rights(&self) {
         let daemons = self.daemons.iter();
         let daemons = daemons.map(|(name, daemon)| (name.as_str(), daemon.log()));
-        for (name, log) in daemons.chain([("agent", self.agent.log())]) {
+        let agents = [&self.agent].into_iter().chain(&self.others);
+        let agents = agents.map(|agent| ("agent", agent.log()));
+        for (name, log) in daemons.chain(agents) {
             let refused = log.lines().find(|line| line.contains("forbidden"));
             assert_eq!(refused, None, "{name}");
         }
@@ -323,35 +341,85 @@ pub(crate) fn text(value: &Value) -> String {
 }
 
 /// How the agent is started: as its container is, but for the paths.
-fn options(cluster: &Cluster, rendered: &Rendered) -> Options {
+fn options(cluster: &Cluster, rendered: &Rendered, node: &str) -> Options {
     let config = workspace().join("manifests/base/agent-config.yaml");
     let command = rendered.container("agent").command;
     let within = command.into_iter().take_while(|word| word != "drumlin");
     Options {
         config: Some(std::fs::read_to_string(config).unwrap()),
-        node: Some(NODE.to_owned()),
+        node: Some(node.to_owned()),
         arguments: cluster.arguments(),
         within: within.collect(),
         ..Options::default()
     }
 }
 
-/// What kubelet writes of its node, and of the driver that has introduced itself; and the pod that makes volumes.
-fn register(cluster: &Cluster, rendered: &Rendered) {
-    let mut workloads = rendered.workloads();
-    let provisioner =
-        workloads.find(|(workload, _)| workload["metadata"]["name"] == "drumlin-provisioner");
-    let mut pod = provisioner.unwrap().1.clone();
-    pod["apiVersion"] = "v1".into();
-    pod["kind"] = "Pod".into();
-    pod["metadata"]["namespace"] = "drumlin-system".into();
-    pod["metadata"]["name"] = "drumlin-provisioner-of-node-a".into();
-    pod["spec"]["nodeName"] = NODE.into();
-    let node = format!(
-        "apiVersion: v1\nkind: Node\nmetadata: {{name: {NODE}, labels: {{topology.drumlin.dev/node: {NODE}}}}}\n---\napiVersion: storage.k8s.io/v1\nkind: CSINode\nmetadata: {{name: {NODE}}}\nspec: {{drivers: [{{name: csi.drumlin.dev, nodeID: {NODE}, topologyKeys: [topology.drumlin.dev/node]}}]}}\n---\n{pod}\n"
+/// What kubelet writes of a node, and of the driver that has introduced itself; and the pod of the agent, which is ready.
+fn register(cluster: &Cluster, rendered: &Rendered, node: &str) {
+    let objects = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: {node}, labels: {{topology.drumlin.dev/node: {node}}}}}\n---\napiVersion: storage.k8s.io/v1\nkind: CSINode\nmetadata: {{name: {node}}}\nspec: {{drivers: [{{name: csi.drumlin.dev, nodeID: {node}, topologyKeys: [topology.drumlin.dev/node]}}]}}\n"
     );
-    let made = cluster.try_with_input(&["create", "-f", "-"], &node);
+    let made = cluster.try_with_input(&["create", "-f", "-"], &objects);
     assert!(made.status.success(), "{made:?}");
+    let name = format!("drumlin-agent-of-{node}");
+    let mut pod = pod_of(rendered, "drumlin-agent", &name);
+    pod["spec"]["nodeName"] = node.into();
+    create(cluster, &pod);
+    agent_is_ready(cluster, node, true);
     // The agent's programs are those of the host here.
     assert!(output("setpriv", &["--version"]).status.success());
+}
+
+/// What kubelet says of the pod of a node's agent.
+pub(crate) fn agent_is_ready(cluster: &Cluster, node: &str, is_ready: bool) {
+    let status = if is_ready { "True" } else { "False" };
+    let status = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+    let (name, status) = (format!("drumlin-agent-of-{node}"), status.to_string());
+    let patch = ["-n", SYSTEM, "patch", "pod", &name, "--subresource=status"];
+    cluster.kubectl(&[&patch[..], &["--type=merge", "-p", &status]].concat());
+}
+
+/// A pod of the controller, with what owns it; says how it is called.
+fn pod_of_the_controller(cluster: &Cluster, rendered: &Rendered) -> String {
+    let owned = |pod: &mut Value, kind: &str, owner: &str| {
+        let found = ["-n", SYSTEM, "get", kind, owner, "-o", "jsonpath={.metadata.uid}"];
+        let uid = cluster.kubectl(&found);
+        pod["metadata"]["ownerReferences"] = json!([
+            {"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": uid, "controller": true}
+        ]);
+    };
+    let name = "drumlin-controller-1";
+    let template = pod_of(rendered, "drumlin-controller", name);
+    let mut set = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet",
+        "metadata": {"name": name, "namespace": SYSTEM},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": template["metadata"]["labels"]},
+            "template": {"metadata": {"labels": template["metadata"]["labels"]}, "spec": template["spec"]},
+        },
+    });
+    owned(&mut set, "Deployment", "drumlin-controller");
+    create(cluster, &set);
+    let mut pod = template;
+    owned(&mut pod, "ReplicaSet", name);
+    create(cluster, &pod);
+    name.to_owned()
+}
+
+/// A pod of a workload.
+fn pod_of(rendered: &Rendered, workload: &str, name: &str) -> Value {
+    let mut workloads = rendered.workloads();
+    let found = workloads.find(|(found, _)| found["metadata"]["name"] == workload);
+    let mut pod = found.unwrap().1.clone();
+    pod["apiVersion"] = "v1".into();
+    pod["kind"] = "Pod".into();
+    pod["metadata"]["namespace"] = SYSTEM.into();
+    pod["metadata"]["name"] = name.into();
+    pod
+}
+
+fn create(cluster: &Cluster, object: &Value) {
+    let made = cluster.try_with_input(&["create", "-f", "-"], &object.to_string());
+    assert!(made.status.success(), "{made:?}");
 }

@@ -1,4 +1,4 @@
-//! Checks that the policies are in force that restrict agents and provisioners to their own nodes.
+//! Checks that the policies are in force that restrict agents to their own nodes, and the controller to volumes of ours.
 //!
 //! Without them, a stolen token of one node's agent can destroy the data of all nodes: the agents of those nodes carry
 //! out its changes, because they cannot see who made them. An applied manifest is no proof: a binding may be missing,
@@ -107,8 +107,8 @@ fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
             }),
         },
         Policy {
-            name: "drumlin-provisioner-own-volumes",
-            risk: "a stolen token of one node's provisioner can delete the volumes of all claims",
+            name: "drumlin-controller-own-volumes",
+            risk: "a stolen token of the controller can read Secrets of the cluster by way of a volume",
             objects: Api::all_with(server.client(), &volumes),
             probe: json!({
                 "apiVersion": "v1",
