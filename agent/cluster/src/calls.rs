@@ -240,12 +240,8 @@ impl Calls {
     /// Deletes a call that the agent has not begun: it cannot begin any more. Returns false if it has begun, or if that is
     /// not known.
     pub(crate) async fn withdraw(&self, call: &NodeCall) -> bool {
-        let how = DeleteParams::default().preconditions(Preconditions {
-            uid: call.uid(),
-            resource_version: call.resource_version(),
-        });
-        let is_withdrawn =
-            call.progress() == Progress::Fresh && self.api.delete(&call.name_any(), &how).await.is_ok();
+        let is_withdrawn = call.progress() == Progress::Fresh
+            && self.api.delete(&call.name_any(), &own(call)).await.is_ok();
         if is_withdrawn {
             tracing::warn!(
                 call = call.name_any(),
@@ -280,11 +276,11 @@ impl Calls {
     }
 }
 
-/// Deletes an object only if it is this one.
+/// Deletes a call only if it is this one and nobody has asked for it once more.
 fn own(call: &NodeCall) -> DeleteParams {
     DeleteParams::default().preconditions(Preconditions {
         uid: call.uid(),
-        resource_version: None,
+        resource_version: call.resource_version(),
     })
 }
 
