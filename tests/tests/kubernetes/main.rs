@@ -11,6 +11,7 @@
 )]
 
 mod adopt;
+mod attacks;
 mod certificate_rotation;
 mod chaos;
 mod controller;
