@@ -23,6 +23,7 @@
     )
 )]
 
+mod answers;
 mod call_watch;
 mod calls;
 mod code;
