@@ -33,6 +33,7 @@ mod kustomize;
 mod node;
 mod object_lifecycle;
 mod owners;
+mod pod_security;
 mod policies;
 mod rbac;
 mod sidecars;
