@@ -145,7 +145,10 @@ impl Front {
             });
         }
         // A create whose outcome is unknown goes on where it is.
-        let open = self.calls.find(&CREATE_VOLUME.call_name(&request.name)).await;
+        let open = self
+            .calls
+            .find(&CREATE_VOLUME.call_name(&request.name))
+            .await;
         let open = open.map_err(|failure| self.refusal("", failure))?;
         let open = open.filter(|open| !open.is_settled());
         let open = open.map(|open| open.spec.node_name);
@@ -333,9 +336,11 @@ fn source(request: &v1::CreateVolumeRequest) -> Result<Option<&str>, Refusal> {
         return Ok(None);
     };
     match &source.r#type {
-        Some(Type::Snapshot(snapshot)) => {
-            present("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id).map(Some)
-        }
+        Some(Type::Snapshot(snapshot)) => present(
+            "volume_content_source.snapshot.snapshot_id",
+            &snapshot.snapshot_id,
+        )
+        .map(Some),
         Some(Type::Volume(volume)) => {
             present("volume_content_source.volume.volume_id", &volume.volume_id).map(Some)
         }
@@ -348,7 +353,10 @@ fn checked(
     node: &str,
     response: v1::CreateVolumeResponse,
 ) -> Result<v1::CreateVolumeResponse, Refusal> {
-    let id = response.volume.as_ref().map(|volume| volume.volume_id.as_str());
+    let id = response
+        .volume
+        .as_ref()
+        .map(|volume| volume.volume_id.as_str());
     let is_own = id.is_some_and(|id| node_of(id) == Some(node) && class_of(id).is_some());
     if is_own {
         return Ok(response);

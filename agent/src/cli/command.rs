@@ -7,8 +7,8 @@ use clap_complete::Shell;
 
 use super::{
     AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
-    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
-    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
+    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments, RestoreArguments,
+    RollbackArguments, StatusArguments, ValidateArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.

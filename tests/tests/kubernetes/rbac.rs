@@ -29,7 +29,10 @@ const OTHERS: [(&str, &str); 35] = [
     ("drumlin.dev", "nodestorages/status"),
     ("groupsnapshot.storage.k8s.io", "volumegroupsnapshots"),
     ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotclasses"),
-    ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents"),
+    (
+        "groupsnapshot.storage.k8s.io",
+        "volumegroupsnapshotcontents",
+    ),
     (
         "groupsnapshot.storage.k8s.io",
         "volumegroupsnapshotcontents/status",
