@@ -73,6 +73,7 @@ async fn a_pool_is_full_as_lvm_says_and_that_is_told_in_steps() {
     let file = File::create(format!("{}/file", at.1)).unwrap();
     file.write_all_at(&vec![1; 64 << 20], 0).unwrap();
     file.sync_all().unwrap();
+    drop(file);
     // Kubelet asks for the stats of each volume in use once a minute.
     let request = NodeGetVolumeStatsRequest {
         volume_id: id.clone(),

@@ -2,7 +2,10 @@
 
 use std::{pin::Pin, time::Duration};
 
-use drumlin_core::{Error, Result, ops::ClassState};
+use drumlin_core::{
+    Error, Result,
+    ops::{ClassState, ClassWatch},
+};
 use drumlin_proto::drumlin::v1;
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
@@ -27,16 +30,19 @@ impl v1::classes_server::Classes for Front {
         let seconds = request.into_inner().interval_seconds;
         answer(METHOD, "", async {
             let watch = self.operations.watch_classes(interval(seconds)?);
-            // Polled only when the client has read what there was: a client that does not read costs nothing.
-            let answers = stream::unfold(watch, |mut watch| async {
-                let states = watch.next().await?;
-                let classes = states.iter().map(message).collect();
-                Some((Ok(v1::WatchClassesResponse { classes }), watch))
-            });
-            Ok(Box::pin(answers) as Answers)
+            Ok(answers(watch))
         })
         .await
     }
+}
+
+/// The responses, polled only when the client has read what there was: a client that does not read costs nothing.
+fn answers(watch: ClassWatch) -> Answers {
+    Box::pin(stream::unfold(watch, |mut watch| async {
+        let states = watch.next().await?;
+        let classes = states.iter().map(message).collect();
+        Some((Ok(v1::WatchClassesResponse { classes }), watch))
+    }))
 }
 
 fn interval(seconds: i32) -> Result<Duration> {
