@@ -13,7 +13,7 @@ use drumlin_tests::{
 };
 
 use crate::{
-    classes::Watch,
+    classes::{Watch, until_read},
     helpers::{mount, ok, unmount, volume},
     processes::started,
 };
@@ -80,9 +80,13 @@ async fn a_pool_is_full_as_lvm_says_and_that_is_told_in_steps() {
         volume_path: at.1.clone(),
         ..NodeGetVolumeStatsRequest::default()
     };
-    tokio::time::sleep(std::time::Duration::from_millis(1100)).await;
     let programs = started(&agent);
-    ok(agent.node().node_get_volume_stats(request).await);
+    let stats = || async {
+        ok(agent.node().node_get_volume_stats(request.clone()).await);
+    };
+    // The first reading may be that of the publication, begun before the file was written.
+    until_read(&agent, stats).await;
+    until_read(&agent, stats).await;
     let told = |class: &DeviceClass| {
         let data = reported("lvs", "data_percent", &pool);
         let metadata = reported("lvs", "metadata_percent", &pool);
