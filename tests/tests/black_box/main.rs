@@ -17,6 +17,8 @@ mod bad_input;
 mod btrfs_thaw;
 mod capacity;
 mod changed_block_histories;
+mod class_trouble;
+mod classes;
 mod clean_copies;
 mod concurrency;
 mod content;
