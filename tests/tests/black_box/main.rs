@@ -54,6 +54,7 @@ mod manifest_group_snapshots;
 mod manifest_groups;
 mod manifests;
 mod manifests_in_trouble;
+mod mount_group;
 mod mount_roots;
 mod node;
 mod node_arguments;
