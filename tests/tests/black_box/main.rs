@@ -82,6 +82,7 @@ mod subject;
 mod thaw_watchdog;
 mod traces;
 mod unstaged_kills;
+mod unused_growth;
 mod volume_groups;
 mod volumes;
 mod wire;
