@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Agent(arguments) => commands::agent::run(arguments).await?,
+        Command::Agent(arguments) => commands::agent::run(*arguments).await?,
         Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,
         Command::Controller(arguments) => commands::controller::run(arguments).await?,
         Command::Ping(arguments) => commands::ping::run(arguments).await?,

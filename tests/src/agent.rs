@@ -295,6 +295,11 @@ impl Agent {
         drumlin::v1::group_controller_client::GroupControllerClient::new(self.channel())
     }
 
+    /// A client of the state of its classes.
+    pub fn classes(&self) -> drumlin::v1::classes_client::ClassesClient<Channel> {
+        drumlin::v1::classes_client::ClassesClient::new(self.channel())
+    }
+
     /// Its process id.
     pub fn pid(&self) -> i32 {
         let id = self.child.as_ref().map_or(0, Child::id);

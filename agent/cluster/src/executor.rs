@@ -149,8 +149,11 @@ impl Executor {
         };
         loop {
             let Some((method, request)) = call.request() else {
-                let message = "this call is unknown to the agent, which may be older than the controller";
-                return self.finish(&call, answer(Code::Unimplemented, message)).await;
+                let message =
+                    "this call is unknown to the agent, which may be older than the controller";
+                return self
+                    .finish(&call, answer(Code::Unimplemented, message))
+                    .await;
             };
             let taken = match method.effect {
                 Effect::Changes => self.take(&call).await,
@@ -170,7 +173,10 @@ impl Executor {
                 }
                 Take::Over => return,
                 Take::Expired => {
-                    tracing::warn!(call = call.name_any(), "expired call of the cluster not run");
+                    tracing::warn!(
+                        call = call.name_any(),
+                        "expired call of the cluster not run"
+                    );
                     let message = "the call was not run in time; repeat it";
                     return self.finish(&call, answer(Code::Aborted, message)).await;
                 }
@@ -215,8 +221,9 @@ impl Executor {
         loop {
             match self.calls.get_opt(&call.name_any()).await {
                 Ok(found) => {
-                    let is_same =
-                        |now: &NodeCall| now.uid() == call.uid() && now.progress() != Progress::Done;
+                    let is_same = |now: &NodeCall| {
+                        now.uid() == call.uid() && now.progress() != Progress::Done
+                    };
                     return found.filter(is_same);
                 }
                 Err(error) => {

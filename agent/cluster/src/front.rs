@@ -81,7 +81,9 @@ impl Front {
                 self.view.note_list();
             }
         });
-        let viewing = self.view.follow(|node| self.watch.reservations().reported(node));
+        let viewing = self
+            .view
+            .follow(|node| self.watch.reservations().reported(node));
         futures::join!(watching, viewing);
     }
 
@@ -147,7 +149,9 @@ impl Front {
             ),
             Failure::Conflict(other) => Refusal::new(
                 Code::Aborted,
-                format!("another call about the same object is in progress on node {other}; repeat it later"),
+                format!(
+                    "another call about the same object is in progress on node {other}; repeat it later"
+                ),
             ),
             Failure::Server(error) => {
                 Refusal::unavailable(format!("the API server does not do as asked: {error}"))
@@ -176,5 +180,7 @@ impl Front {
 
 /// The node that the scheduler has selected for a claim.
 pub(crate) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&String> {
-    claim.annotations().get("volume.kubernetes.io/selected-node")
+    claim
+        .annotations()
+        .get("volume.kubernetes.io/selected-node")
 }

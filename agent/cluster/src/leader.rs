@@ -138,12 +138,19 @@ impl Leader {
     async fn is_over(&self, call: &NodeCall, rounds: u32) -> bool {
         match call.progress() {
             Progress::Done => u64::from(rounds) * ROUND.as_secs() >= VALID.as_secs(),
-            Progress::Running | Progress::Waiting => self.front.view.is_gone(&call.spec.node_name).await == Ok(true),
+            Progress::Running | Progress::Waiting => {
+                self.front.view.is_gone(&call.spec.node_name).await == Ok(true)
+            }
             // By this clock: one that is wrong withdraws a call early, or late, and that is all.
-            Progress::Fresh => call.metadata.creation_timestamp.as_ref().is_some_and(|Time(created)| {
-                let age = jiff::Timestamp::now().duration_since(*created);
-                age.is_positive() && age.unsigned_abs() > VALID
-            }),
+            Progress::Fresh => {
+                call.metadata
+                    .creation_timestamp
+                    .as_ref()
+                    .is_some_and(|Time(created)| {
+                        let age = jiff::Timestamp::now().duration_since(*created);
+                        age.is_positive() && age.unsigned_abs() > VALID
+                    })
+            }
         }
     }
 }

@@ -192,7 +192,8 @@ impl NodeCall {
     pub(crate) fn was_taken_late(&self) -> Option<bool> {
         let entries = || self.managed_fields().iter();
         let is_ours = |entry: &&ManagedFieldsEntry| {
-            entry.manager.as_deref() == Some(AGENT) && entry.subresource.as_deref() == Some("status")
+            entry.manager.as_deref() == Some(AGENT)
+                && entry.subresource.as_deref() == Some("status")
         };
         let taken = entries().find(is_ours)?.time.as_ref()?.0;
         let asked = entries()
@@ -316,12 +317,27 @@ mod tests {
             (call.progress(), call.is_settled())
         };
         assert_eq!(after(1, None, 0, ""), (Progress::Fresh, false));
-        assert_eq!(after(1, Some(Phase::Taken), 1, ""), (Progress::Running, false));
-        assert_eq!(after(2, Some(Phase::Taken), 1, ""), (Progress::Waiting, false));
-        assert_eq!(after(2, Some(Phase::Done), 1, "OK"), (Progress::Waiting, false));
+        assert_eq!(
+            after(1, Some(Phase::Taken), 1, ""),
+            (Progress::Running, false)
+        );
+        assert_eq!(
+            after(2, Some(Phase::Taken), 1, ""),
+            (Progress::Waiting, false)
+        );
+        assert_eq!(
+            after(2, Some(Phase::Done), 1, "OK"),
+            (Progress::Waiting, false)
+        );
         assert_eq!(after(2, Some(Phase::Done), 2, "OK"), (Progress::Done, true));
-        assert_eq!(after(2, Some(Phase::Done), 2, "ABORTED"), (Progress::Done, false));
-        assert_eq!(after(2, Some(Phase::Done), 2, "NOT_FOUND"), (Progress::Done, true));
+        assert_eq!(
+            after(2, Some(Phase::Done), 2, "ABORTED"),
+            (Progress::Done, false)
+        );
+        assert_eq!(
+            after(2, Some(Phase::Done), 2, "NOT_FOUND"),
+            (Progress::Done, true)
+        );
     }
 
     #[test]

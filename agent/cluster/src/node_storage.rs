@@ -26,11 +26,7 @@ use serde_json::Value;
         type_ = "string",
         json_path = ".status.classes[*].name"
     ),
-    printcolumn(
-        name = "Size",
-        type_ = "string",
-        json_path = ".status.classes[*].size"
-    ),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.classes[*].size"),
     printcolumn(
         name = "Available",
         type_ = "string",

@@ -77,8 +77,7 @@ mod tests {
     use serde_json::json;
 
     fn create(uid: &str, class: &str) -> NodeCall {
-        let request =
-            json!({"name": uid, "capacityRange": {"requiredBytes": 10}, "parameters": {"class": class}});
+        let request = json!({"name": uid, "capacityRange": {"requiredBytes": 10}, "parameters": {"class": class}});
         let mut call = NodeCall::of("node-a", &CREATE_VOLUME, uid, request);
         call.metadata.uid = Some(uid.to_owned());
         call
@@ -94,7 +93,10 @@ mod tests {
         reservations.begin(&create("1", "fast"));
         reservations.begin(&create("2", "fast"));
         reservations.begin(&create("3", "slow"));
-        assert_eq!((of(&reservations, "fast"), of(&reservations, "slow")), (20, 10));
+        assert_eq!(
+            (of(&reservations, "fast"), of(&reservations, "slow")),
+            (20, 10)
+        );
         assert_eq!(reservations.of("node-b", |_| true), 0);
         reservations.reported("node-a");
         assert_eq!(of(&reservations, "fast"), 20);
@@ -106,6 +108,9 @@ mod tests {
         assert_eq!(of(&reservations, "fast"), 10);
         reservations.retain(&["3".to_owned()]);
         reservations.reported("node-a");
-        assert_eq!((of(&reservations, "fast"), of(&reservations, "slow")), (0, 10));
+        assert_eq!(
+            (of(&reservations, "fast"), of(&reservations, "slow")),
+            (0, 10)
+        );
     }
 }

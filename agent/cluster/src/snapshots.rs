@@ -114,12 +114,19 @@ impl Front {
                 ));
             }
         };
-        let mut nodes = nodes.into_iter().filter(|node| node.as_str() >= from).peekable();
+        let mut nodes = nodes
+            .into_iter()
+            .filter(|node| node.as_str() >= from)
+            .peekable();
         let Some(node) = nodes.next() else {
             return Ok(v1::ListSnapshotsResponse::default());
         };
         let own = v1::ListSnapshotsRequest {
-            starting_token: if node == from { token.to_owned() } else { String::new() },
+            starting_token: if node == from {
+                token.to_owned()
+            } else {
+                String::new()
+            },
             ..request
         };
         let page = self.list_on(&node, &own, patience).await;

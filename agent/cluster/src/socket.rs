@@ -24,8 +24,7 @@ pub(crate) async fn send(
     request: Vec<u8>,
 ) -> Result<Bytes, Status> {
     let path = format!("/{}/{}", method.service, method.rpc);
-    let path =
-        PathAndQuery::try_from(path).map_err(|error| Status::from_error(Box::new(error)))?;
+    let path = PathAndQuery::try_from(path).map_err(|error| Status::from_error(Box::new(error)))?;
     let mut client = Grpc::new(channel).max_decoding_message_size(RESPONSE);
     client
         .ready()

@@ -89,12 +89,16 @@ impl ClusterView {
         let agents = self.follow_kind(pods, all().labels(AGENTS), |event| {
             locked(&self.agents).follow(event, agent);
         });
-        let storages = self.follow_kind(Api::all(self.client.clone()), all(), |event: Event<NodeStorage>| {
-            if let Event::Apply(storage) | Event::InitApply(storage) = &event {
-                reported(&storage.name_any());
-            }
-            locked(&self.storages).follow(event, |storage| Some(Arc::new(storage)));
-        });
+        let storages = self.follow_kind(
+            Api::all(self.client.clone()),
+            all(),
+            |event: Event<NodeStorage>| {
+                if let Event::Apply(storage) | Event::InitApply(storage) = &event {
+                    reported(&storage.name_any());
+                }
+                locked(&self.storages).follow(event, |storage| Some(Arc::new(storage)));
+            },
+        );
         futures::join!(nodes, agents, storages);
     }
 

@@ -146,7 +146,10 @@ impl Front {
             });
         }
         // A create whose outcome is unknown goes on where it is.
-        let open = self.calls.find(&CREATE_VOLUME.call_name(&request.name)).await;
+        let open = self
+            .calls
+            .find(&CREATE_VOLUME.call_name(&request.name))
+            .await;
         let open = open.map_err(|failure| self.refusal("", failure))?;
         let open = open.filter(|open| !open.is_settled());
         let open = open.map(|open| open.spec.node_name);
@@ -335,9 +338,11 @@ fn source(request: &v1::CreateVolumeRequest) -> Result<Option<&str>, Refusal> {
         return Ok(None);
     };
     match &source.r#type {
-        Some(Type::Snapshot(snapshot)) => {
-            present("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id).map(Some)
-        }
+        Some(Type::Snapshot(snapshot)) => present(
+            "volume_content_source.snapshot.snapshot_id",
+            &snapshot.snapshot_id,
+        )
+        .map(Some),
         Some(Type::Volume(volume)) => {
             present("volume_content_source.volume.volume_id", &volume.volume_id).map(Some)
         }

@@ -7,8 +7,8 @@ use clap_complete::Shell;
 
 use super::{
     AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
-    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
-    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
+    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments, RestoreArguments,
+    RollbackArguments, StatusArguments, ValidateArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -23,7 +23,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve CSI on a unix socket, and reconcile a directory of manifests or the objects of a Kubernetes API server.
     #[command(after_help = "Example:\n  drumlin agent --manifests /etc/drumlin/manifests.d")]
-    Agent(AgentArguments),
+    Agent(Box<AgentArguments>),
     /// Reconcile a directory of manifests through the CSI socket of a separately running agent.
     #[command(
         after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"

@@ -81,6 +81,18 @@ pub(crate) struct AgentArguments {
         value_name = "BOOL"
     )]
     pub(crate) attach: Option<bool>,
+    /// Advertise that the agent gives the files of a volume to the group that a caller names (`VOLUME_MOUNT_GROUP`); with
+    /// `false`, kubelet does that itself for pods with an `fsGroup` [default: true]
+    #[arg(
+        long,
+        env = "DRUMLIN_VOLUME_MOUNT_GROUP",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        value_parser = clap::builder::BoolishValueParser::new(),
+        value_name = "BOOL"
+    )]
+    pub(crate) volume_mount_group: Option<bool>,
     /// The name of the driver [default: csi.drumlin.dev]
     #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME")]
     pub(crate) driver_name: Option<String>,

@@ -101,8 +101,11 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     served
 }
 
+/// What is served at each socket.
+type Listeners = Vec<(UnixListener, Offer)>;
+
 /// Binds the sockets of the agent; their files are removed when the first value is dropped.
-fn bind(config: &Config) -> anyhow::Result<(Vec<Socket>, Vec<(UnixListener, Offer)>)> {
+fn bind(config: &Config) -> anyhow::Result<(Vec<Socket>, Listeners)> {
     let (socket, listener) = Socket::bind(config.endpoint.path())?;
     let (mut sockets, mut listeners) = (vec![socket], vec![(listener, Offer::All)]);
     if let Some(endpoint) = &config.addons_endpoint {
@@ -138,7 +141,7 @@ async fn register(kubelet: Kubelet, stop: CancellationToken) {
 async fn serve_until_stopped(
     operations: &Arc<Operations>,
     driver: &str,
-    listeners: Vec<(UnixListener, Offer)>,
+    listeners: Listeners,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let ended = CancellationToken::new();

@@ -72,3 +72,65 @@ impl Kubelet {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(file: &str) -> anyhow::Result<Kubelet> {
+        let file = drumlin_crd::yaml::from_str(file)?;
+        let arguments = KubeletArguments::default();
+        let csi = Path::new("/run/csi.sock");
+        Kubelet::load(&arguments, file, "org.example.test", csi)
+    }
+
+    #[test]
+    fn nothing_is_done_unless_it_is_asked_for() {
+        assert_eq!(load("{}").unwrap(), Kubelet::Untouched);
+        let elsewhere = load("{registrationDir: /registry, endpoint: /csi.sock}");
+        assert_eq!(elsewhere.unwrap(), Kubelet::Untouched);
+    }
+
+    #[test]
+    fn a_registration_has_the_paths_of_kubelet_and_its_own() {
+        let socket = PathBuf::from("/var/lib/kubelet/plugins_registry/org.example.test-reg.sock");
+        let withdrawn = load("{register: false}").unwrap();
+        assert_eq!(withdrawn, Kubelet::Withdrawn(socket.clone()));
+        let target = |registration, endpoint: &str| {
+            Kubelet::Registered(Target {
+                driver: "org.example.test".to_owned(),
+                registration,
+                endpoint: endpoint.into(),
+                csi: "/run/csi.sock".into(),
+            })
+        };
+        let registered = load("{register: true}").unwrap();
+        assert_eq!(registered, target(socket, "/run/csi.sock"));
+        let elsewhere = "{register: true, registrationDir: /r, endpoint: 'unix:///host/csi.sock'}";
+        let elsewhere = load(elsewhere).unwrap();
+        let socket = PathBuf::from("/r/org.example.test-reg.sock");
+        assert_eq!(elsewhere, target(socket, "/host/csi.sock"));
+    }
+
+    #[test]
+    fn what_cannot_be_a_socket_is_named_with_its_field() {
+        let long = "x".repeat(100);
+        for (file, field) in [
+            ("{registrationDir: registry}", "kubelet.registrationDir"),
+            (
+                &*format!("{{registrationDir: /{long}}}"),
+                "kubelet.registrationDir",
+            ),
+            ("{endpoint: 'tcp://a'}", "kubelet.endpoint"),
+            ("{endpoint: csi.sock}", "kubelet.endpoint"),
+            (
+                "{registrationDir: /r, endpoint: /r/org.example.test-reg.sock}",
+                "kubelet.endpoint",
+            ),
+            ("{registrationdir: /r}", "registrationdir"),
+        ] {
+            let error = format!("{:#}", load(file).unwrap_err());
+            assert!(error.contains(field), "{file}: {error}");
+        }
+    }
+}

@@ -31,13 +31,13 @@ const CALLS: usize = 1_000;
 const STREAMS: usize = 100;
 
 /// A file system whose server never answers: whoever looks up a name in it waits in the kernel until this is dropped.
-struct Silent {
+pub(crate) struct Silent {
     path: PathBuf,
     server: Option<File>,
 }
 
 impl Silent {
-    fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         let server = File::options().read(true).write(true).open("/dev/fuse");
         let server = server.unwrap();
         let options = format!(

@@ -199,3 +199,128 @@ async fn a_group_of_claims_is_restored_as_the_example_says() {
     }
     stack.needed_no_more_rights();
 }
+
+fn group_snapshot_of(label: &str, name: &str) -> String {
+    format!(
+        "---\napiVersion: groupsnapshot.storage.k8s.io/v1\nkind: VolumeGroupSnapshot\nmetadata: {{name: {name}}}\nspec:\n  volumeGroupSnapshotClassName: drumlin\n  source: {{selector: {{matchLabels: {{app: {label}}}}}}}\n"
+    )
+}
+
+/// The stock group snapshot: several claims at one point in time, each restored; and claims of two nodes, which have none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stock_group_snapshot_is_a_point_in_time_of_the_claims_of_one_node() {
+    let stack = Stack::of_nodes(&[NODE, "node-b"]).await;
+    let (space, kubelet) = (stack.cluster.namespace(), stack.kubelet());
+    space.apply(&[claim("data", "320Mi", ""), claim("log", "320Mi", "")].concat());
+    let (data, log) = (
+        stack.volume_of(&space, "data"),
+        stack.volume_of(&space, "log"),
+    );
+    let (at_data, at_log) = (kubelet.mount(&data).await, kubelet.mount(&log).await);
+    put(&at_data, "file", b"of data");
+    put(&at_log, "file", b"of log");
+    space.apply(&group_snapshot_of("pg", "both"));
+    let taken = stack.until(&space, "volumegroupsnapshot/both", |now| {
+        now["status"]["readyToUse"] == true
+    });
+    put(&at_data, "file", b"written over");
+    put(&at_log, "file", b"written over");
+    let content = text(&taken["status"]["boundVolumeGroupSnapshotContentName"]);
+    let content = space.get(&format!("volumegroupsnapshotcontent/{content}"));
+    let members = content["status"]["volumeSnapshotInfoList"]
+        .as_array()
+        .unwrap();
+    assert_eq!(members.len(), 2, "{content}");
+    assert!(text(&content["status"]["volumeGroupSnapshotHandle"]).starts_with(NODE));
+    // Each member is a snapshot of its own, by which its claim is restored.
+    let snapshots = || {
+        let listed = space.kubectl(&["get", "volumesnapshot", "-o", "json"]);
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let items = listed["items"].as_array().unwrap().iter();
+        let ready = items.filter(|one| one["status"]["readyToUse"] == true);
+        let named = ready.map(|one| text(&one["metadata"]["name"]));
+        named.collect::<Vec<_>>()
+    };
+    let snapshots = stack.eventually(snapshots, |found| found.len() == 2);
+    let mut restored = Vec::new();
+    for (index, snapshot) in snapshots.iter().enumerate() {
+        let name = format!("restored-{index}");
+        space.apply(&claim(&name, "320Mi", &from_snapshot(snapshot)));
+        let volume = stack.volume_of(&space, &name);
+        let at = kubelet.mount(&volume).await;
+        restored.push(get(&at, "file"));
+        kubelet.unmount(&volume).await;
+    }
+    restored.sort();
+    assert_eq!(restored, [b"of data".to_vec(), b"of log".to_vec()]);
+
+    // Of two nodes there is no point in time, and nothing is made.
+    let other = claim("far", "320Mi", "")
+        .replace(&format!("selected-node: {NODE}"), "selected-node: node-b");
+    space.apply(&other.replace("app: pg", "app: far"));
+    stack.volume_of(&space, "far");
+    space.kubectl(&["label", "--overwrite", "pvc/log", "app=far"]);
+    space.apply(&group_snapshot_of("far", "apart"));
+    let apart = stack.until(&space, "volumegroupsnapshot/apart", |now| {
+        now["status"]["error"]["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("several nodes"))
+    });
+    assert_ne!(apart["status"]["readyToUse"], true);
+    for agent in [&stack.agent].into_iter().chain(&stack.others) {
+        let images = agent.path("state/images/snapshots");
+        let found = fs::read_dir(images).map_or(0, Iterator::count);
+        assert!(found <= 2, "{found} snapshots");
+    }
+    kubelet.unmount(&data).await;
+    kubelet.unmount(&log).await;
+    space.kubectl(&["delete", "volumegroupsnapshot", "--all", "--timeout=60s"]);
+    space.kubectl(&["delete", "volumesnapshot,pvc", "--all", "--timeout=60s"]);
+    nothing_is_left(&stack);
+    stack.needed_no_more_rights();
+}
+
+/// What no node can give is refused before the claim is told otherwise; and the attributes of a volume change on every node.
+#[tokio::test(flavor = "multi_thread")]
+async fn growth_that_no_node_has_room_for_is_refused_and_a_claim_may_be_lowered() {
+    let stack = Stack::start().await;
+    let space = stack.cluster.namespace();
+    space.apply(&claim("data", "320Mi", ""));
+    let data = stack.volume_of(&space, "data");
+    let ask = |size: &str| {
+        let wider =
+            format!(r#"{{"spec": {{"resources": {{"requests": {{"storage": "{size}"}}}}}}}}"#);
+        space.kubectl(&["patch", "pvc/data", "--type=merge", "-p", &wider]);
+    };
+    ask("900Gi");
+    let refused = stack.until(&space, "pvc/data", |now| {
+        let status = &now["status"]["allocatedResourceStatuses"]["storage"];
+        status == "ControllerResizeInfeasible"
+    });
+    assert_eq!(refused["status"]["capacity"]["storage"], "320Mi");
+    let volume = format!("pv/{}", text(&data["metadata"]["name"]));
+    assert_eq!(space.get(&volume)["spec"]["capacity"]["storage"], "320Mi");
+    ask("640Mi");
+    // The device has grown, though no pod uses the claim.
+    stack.until(&space, &volume, |now| {
+        now["spec"]["capacity"]["storage"] == "640Mi"
+    });
+    let image = home(&stack.agent, &handle(&data)).join("image");
+    assert_eq!(fs::metadata(image).unwrap().len(), 640 << 20);
+
+    // Attributes.
+    let attributes = |class: &str| {
+        let change = format!(r#"{{"spec": {{"volumeAttributesClassName": "{class}"}}}}"#);
+        space.kubectl(&["patch", "pvc/data", "--type=merge", "-p", &change]);
+        stack.until(&space, "pvc/data", |now| {
+            now["status"]["currentVolumeAttributesClassName"] == class
+        });
+    };
+    attributes("drumlin-protected");
+    space.kubectl(&["delete", "pvc/data", "--timeout=60s"]);
+    stack.until(&space, &volume, |now| {
+        now["status"]["phase"] == "Failed" || now["status"]["phase"] == "Released"
+    });
+    assert!(home(&stack.agent, &handle(&data)).exists());
+    stack.needed_no_more_rights();
+}

@@ -19,6 +19,7 @@ mod definitions;
 mod end_to_end;
 mod example;
 mod faults;
+mod front;
 mod gitops;
 #[path = "../black_box/helpers.rs"]
 mod helpers;

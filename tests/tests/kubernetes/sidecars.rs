@@ -343,12 +343,17 @@ pub(crate) fn text(value: &Value) -> String {
 /// How the agent is started: as its container is, but for the paths.
 fn options(cluster: &Cluster, rendered: &Rendered, node: &str) -> Options {
     let config = workspace().join("manifests/base/agent-config.yaml");
-    let command = rendered.container("agent").command;
-    let within = command.into_iter().take_while(|word| word != "drumlin");
+    let container = rendered.container("agent");
+    let within = container.command.into_iter();
+    let within = within.take_while(|word| word != "drumlin");
+    // Paths are the test's, and nobody waits for others.
+    let others = ["--config=", "--kubernetes", "--start-jitter="];
+    let arguments = container.arguments.into_iter();
+    let arguments = arguments.filter(|one| !others.iter().any(|other| one.starts_with(other)));
     Options {
         config: Some(std::fs::read_to_string(config).unwrap()),
         node: Some(node.to_owned()),
-        arguments: cluster.arguments(),
+        arguments: arguments.chain(cluster.arguments()).collect(),
         within: within.collect(),
         ..Options::default()
     }
@@ -382,7 +387,15 @@ pub(crate) fn agent_is_ready(cluster: &Cluster, node: &str, is_ready: bool) {
 /// A pod of the controller, with what owns it; says how it is called.
 fn pod_of_the_controller(cluster: &Cluster, rendered: &Rendered) -> String {
     let owned = |pod: &mut Value, kind: &str, owner: &str| {
-        let found = ["-n", SYSTEM, "get", kind, owner, "-o", "jsonpath={.metadata.uid}"];
+        let found = [
+            "-n",
+            SYSTEM,
+            "get",
+            kind,
+            owner,
+            "-o",
+            "jsonpath={.metadata.uid}",
+        ];
         let uid = cluster.kubectl(&found);
         pod["metadata"]["ownerReferences"] = json!([
             {"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": uid, "controller": true}

@@ -20,6 +20,9 @@ mod adoption;
 mod attach;
 #[path = "../black_box/changed_block_histories/mod.rs"]
 mod changed_block_histories;
+mod class_states;
+#[path = "../black_box/classes.rs"]
+mod classes;
 #[path = "../black_box/clean_copies.rs"]
 mod clean_copies;
 #[path = "../black_box/concurrency.rs"]

@@ -54,7 +54,7 @@ impl Turns {
 }
 
 /// How many programs of LVM's were started.
-fn started(agent: &Agent) -> usize {
+pub(crate) fn started(agent: &Agent) -> usize {
     let lines = lines(agent, |line| {
         let is_lvms = line.contains("command=\"lvm");
         line.contains("program ended") && is_lvms || line.contains("interactive program started")

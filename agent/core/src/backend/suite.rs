@@ -427,6 +427,25 @@ async fn the_largest_volume_that_is_offered_can_be_made(subject: Subject) {
     );
 }
 
+async fn what_is_used_and_promised_is_told_with_the_capacity(subject: Subject) {
+    let backend = &*subject.backend;
+    let before = backend.utilization().await.unwrap();
+    assert_eq!((before.volumes, before.space.promised.bytes()), (0, 0));
+    let volumes = [blank("one", 16), blank("two", 32)];
+    for volume in &volumes {
+        create(backend, volume).await.unwrap();
+    }
+    let taken = copy(ImageKind::Snapshot, "snapshot", &volumes[0], 16);
+    create(backend, &taken).await.unwrap();
+    let now = backend.utilization().await.unwrap();
+    assert_eq!(now.volumes, 2);
+    assert!(now.space.promised >= Size::from_mebibytes(48), "{now:?}");
+    assert_eq!(now.capacity, backend.capacity().await.unwrap());
+    assert_eq!(now.space.size, before.space.size);
+    assert!(now.space.size >= now.capacity.available, "{now:?}");
+    assert!(now.space.data_percent >= before.space.data_percent);
+}
+
 async fn a_rolled_back_volume_has_the_bytes_of_its_snapshot(subject: Subject) {
     let backend = &*subject.backend;
     let volume = blank("volume", 16);
@@ -538,6 +557,7 @@ suite!(
     an_open_device_keeps_its_image,
     without_room_nothing_is_left_behind,
     the_largest_volume_that_is_offered_can_be_made,
+    what_is_used_and_promised_is_told_with_the_capacity,
     a_rolled_back_volume_has_the_bytes_of_its_snapshot,
     a_volume_in_use_is_not_rolled_back,
 );

@@ -63,7 +63,12 @@ mod tests {
 
     #[test]
     fn the_time_of_a_caller_is_read_as_grpc_writes_it() {
-        for (text, seconds) in [("10S", 10.0), ("59999m", 59.999), ("1M", 60.0), ("1H", 3600.0)] {
+        for (text, seconds) in [
+            ("10S", 10.0),
+            ("59999m", 59.999),
+            ("1M", 60.0),
+            ("1H", 3600.0),
+        ] {
             assert_eq!(parsed(text).map(|time| time.as_secs_f64()), Some(seconds));
         }
         for bad in ["", "S", "10", "-1S", "10X", "123456789S", "1ä"] {

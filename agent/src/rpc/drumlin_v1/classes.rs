@@ -2,7 +2,10 @@
 
 use std::{pin::Pin, time::Duration};
 
-use drumlin_core::{Error, Result, ops::ClassState};
+use drumlin_core::{
+    Error, Result,
+    ops::{ClassState, ClassWatch},
+};
 use drumlin_proto::drumlin::v1;
 use futures::{Stream, stream};
 use tonic::{Request, Response, Status};
@@ -27,16 +30,19 @@ impl v1::classes_server::Classes for Front {
         let seconds = request.into_inner().interval_seconds;
         answer(METHOD, "", async {
             let watch = self.operations.watch_classes(interval(seconds)?);
-            // Polled only when the client has read what there was: a client that does not read costs nothing.
-            let answers = stream::unfold(watch, |mut watch| async {
-                let states = watch.next().await?;
-                let classes = states.iter().map(message).collect();
-                Some((Ok(v1::WatchClassesResponse { classes }), watch))
-            });
-            Ok(Box::pin(answers) as Answers)
+            Ok(answers(watch))
         })
         .await
     }
+}
+
+/// The responses, polled only when the client has read what there was: a client that does not read costs nothing.
+fn answers(watch: ClassWatch) -> Answers {
+    Box::pin(stream::unfold(watch, |mut watch| async {
+        let states = watch.next().await?;
+        let classes = states.iter().map(message).collect();
+        Some((Ok(v1::WatchClassesResponse { classes }), watch))
+    }))
 }
 
 fn interval(seconds: i32) -> Result<Duration> {
@@ -70,4 +76,44 @@ fn message(state: &ClassState) -> v1::DeviceClass {
 /// A percentage on the wire, where -1 is an unknown one.
 fn percent(percent: Option<u32>) -> i32 {
     percent.map_or(-1, |percent| i32::try_from(percent).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use drumlin_proto::drumlin::v1::classes_server::Classes;
+    use futures::StreamExt;
+
+    use super::*;
+    use crate::fuzzing::operations;
+
+    #[tokio::test]
+    async fn a_stream_that_is_dropped_leaves_nothing_and_a_stop_ends_the_others() {
+        let operations = operations().unwrap();
+        let front = Front::new(Arc::clone(&operations));
+        let before = Arc::strong_count(&operations);
+        let mut streams = Vec::new();
+        for _ in 0..3 {
+            let request = Request::new(v1::WatchClassesRequest::default());
+            let mut stream = front.watch_classes(request).await.unwrap().into_inner();
+            let first = stream.next().await.unwrap().unwrap();
+            assert!(!first.classes[0].ready, "{first:?}");
+            streams.push(stream);
+        }
+        assert!(Arc::strong_count(&operations) >= before + 3);
+        let mut last = streams.pop().unwrap();
+        drop(streams);
+        let (next, ()) = tokio::join!(last.next(), operations.shut_down());
+        assert!(next.is_none(), "{next:?}");
+        drop(last);
+        assert_eq!(Arc::strong_count(&operations), before);
+    }
+
+    #[test]
+    fn an_interval_is_five_seconds_or_what_is_asked_for() {
+        assert_eq!(interval(0).unwrap(), USUAL);
+        assert_eq!(interval(1).unwrap(), Duration::from_secs(1));
+        assert!(interval(i32::MIN).is_err());
+    }
 }

@@ -135,6 +135,10 @@ impl Operations {
             begun: Instant::now(),
             states: self.class_states().await,
         };
+        tracing::debug!(
+            elapsed_ms = reading.begun.elapsed().as_millis(),
+            "classes read"
+        );
         *last = Some(reading.clone());
         reading
     }

@@ -1,0 +1,319 @@
+//! The CSI front of the cluster, asked as its sidecars ask it: where volumes are made, and what becomes of calls whose agent
+//! or node is away.
+
+use std::time::{Duration, Instant};
+
+use drumlin_proto::csi::v1::{
+    CreateVolumeRequest, GetCapacityRequest, ListSnapshotsRequest, Topology, TopologyRequirement,
+    controller_client::ControllerClient, group_controller_client::GroupControllerClient,
+};
+use drumlin_tests::{
+    agent::eventually,
+    requests::{
+        MIB, create, create_group_snapshot, delete, delete_snapshot, expand, from_volume, raw,
+        snapshot,
+    },
+};
+use tonic::{Code, Request, Status, transport::Channel};
+
+use crate::{
+    helpers::ok,
+    rbac::SYSTEM,
+    sidecars::{Stack, agent_is_ready},
+};
+
+const KEY: &str = "topology.drumlin.dev/node";
+
+fn on(node: &str) -> Topology {
+    Topology {
+        segments: [(KEY.to_owned(), node.to_owned())].into(),
+    }
+}
+
+/// As the provisioner asks for a volume that shall be on one of these, preferably the first.
+fn create_on(name: &str, mebibytes: i64, nodes: &[&str]) -> CreateVolumeRequest {
+    let nodes: Vec<Topology> = nodes.iter().map(|node| on(node)).collect();
+    CreateVolumeRequest {
+        accessibility_requirements: (!nodes.is_empty()).then(|| TopologyRequirement {
+            requisite: nodes.clone(),
+            preferred: nodes,
+        }),
+        ..create(name, mebibytes, &raw())
+    }
+}
+
+struct Asking {
+    channel: Channel,
+}
+
+impl Asking {
+    fn new(stack: &Stack) -> Self {
+        Self {
+            channel: drumlin_proto::connect(&stack.front()).unwrap(),
+        }
+    }
+
+    fn controller(&self) -> ControllerClient<Channel> {
+        ControllerClient::new(self.channel.clone())
+    }
+
+    fn groups(&self) -> GroupControllerClient<Channel> {
+        GroupControllerClient::new(self.channel.clone())
+    }
+
+    /// The id of a volume that is made.
+    async fn create(&self, request: CreateVolumeRequest) -> Result<String, Status> {
+        let mut request = Request::new(request);
+        request.set_timeout(Duration::from_mins(1));
+        let made = self.controller().create_volume(request).await?;
+        let volume = made.into_inner().volume.unwrap();
+        let node = volume.volume_id.split('/').next().unwrap().to_owned();
+        assert_eq!(volume.accessible_topology, vec![on(&node)]);
+        Ok(volume.volume_id)
+    }
+
+    async fn delete(&self, id: &str) -> Result<(), Status> {
+        let mut request = Request::new(delete(id));
+        request.set_timeout(Duration::from_mins(1));
+        self.controller().delete_volume(request).await.map(drop)
+    }
+
+    async fn capacity(&self, node: &str, class: Option<&str>) -> i64 {
+        let class = class.map(|class| ("class".to_owned(), class.to_owned()));
+        let request = GetCapacityRequest {
+            accessible_topology: Some(on(node)),
+            parameters: class.into_iter().collect(),
+            ..GetCapacityRequest::default()
+        };
+        ok(self.controller().get_capacity(request).await).available_capacity
+    }
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, part: &str) {
+    let status = answer.unwrap_err();
+    assert_eq!(status.code(), code, "{status:?}");
+    assert!(status.message().contains(part), "{status:?}");
+}
+
+/// Waits until no call is left.
+async fn no_call_is_left(stack: &Stack) {
+    let left = || {
+        let words = ["-n", SYSTEM, "get", "nodecalls", "-o", "name"];
+        stack.cluster.kubectl(&words)
+    };
+    eventually(left, String::is_empty).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_made_where_it_belongs_and_everything_about_it_goes_there() {
+    let stack = Stack::of_nodes(&["node-a", "node-b"]).await;
+    let asking = Asking::new(&stack);
+    let both = ["node-b", "node-a"];
+    for node in both {
+        let known = async || asking.capacity(node, None).await;
+        let begun = Instant::now();
+        while known().await == 0 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{}",
+                stack.logs()
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(asking.capacity(node, Some("other")).await, 0);
+    }
+    assert_eq!(asking.capacity("node-c", None).await, 0);
+
+    // The preferred node is that of the scheduler.
+    let one = ok_id(asking.create(create_on("one", 64, &both)).await);
+    assert!(one.starts_with("node-b/"), "{one}");
+    let two = ok_id(asking.create(create_on("two", 64, &["node-a"])).await);
+    assert!(two.starts_with("node-a/"), "{two}");
+    // Asked again, it is the same.
+    assert_eq!(ok_id(asking.create(create_on("one", 64, &both)).await), one);
+    refused(
+        asking
+            .create(create_on("one", 128, &["node-b"]))
+            .await
+            .map(|id| (id, "larger")),
+        Code::AlreadyExists,
+        "one",
+    );
+    // A copy is where its source is, whatever was selected.
+    let copy = CreateVolumeRequest {
+        volume_content_source: from_volume(&one),
+        ..create_on("copy", 64, &["node-a", "node-b"])
+    };
+    let copy_id = ok_id(asking.create(copy.clone()).await);
+    assert!(copy_id.starts_with("node-b/"), "{copy_id}");
+    let elsewhere = CreateVolumeRequest {
+        name: "elsewhere".to_owned(),
+        accessibility_requirements: create_on("", 1, &["node-a"]).accessibility_requirements,
+        ..copy
+    };
+    refused(
+        asking.create(elsewhere).await,
+        Code::InvalidArgument,
+        "node-b",
+    );
+    // Nothing required: somewhere with room.
+    let free = ok_id(asking.create(create_on("free", 64, &[])).await);
+    // No node has room.
+    refused(
+        asking.create(create_on("huge", 1 << 20, &both)).await,
+        Code::ResourceExhausted,
+        "",
+    );
+
+    nothing_grows_beyond_its_node(&asking, &two).await;
+    snapshots_are_on_their_node(&asking, (&one, &two)).await;
+
+    for id in [&one, &two, &copy_id, &free] {
+        asking.delete(id).await.unwrap();
+        asking.delete(id).await.unwrap();
+    }
+    // What cannot be is gone already.
+    asking.delete("no-handle").await.unwrap();
+    refused(asking.delete("").await, Code::InvalidArgument, "volume_id");
+    no_call_is_left(&stack).await;
+    for agent in [&stack.agent].into_iter().chain(&stack.others) {
+        let images = agent.path("state/images/volumes");
+        let left = std::fs::read_dir(images).map_or(0, Iterator::count);
+        assert_eq!(left, 0);
+    }
+    let storages = stack.cluster.kubectl(&["get", "nodestorage"]);
+    assert!(
+        storages.contains("node-a") && storages.contains("true"),
+        "{storages}"
+    );
+    stack.needed_no_more_rights();
+}
+
+fn ok_id(answer: Result<String, Status>) -> String {
+    answer.unwrap()
+}
+
+async fn nothing_grows_beyond_its_node(asking: &Asking, id: &str) {
+    let grow = |mebibytes: i64| expand(id, mebibytes);
+    // The resizer would repeat RESOURCE_EXHAUSTED for ever.
+    let mut controller = asking.controller();
+    let huge = controller.controller_expand_volume(grow(1 << 20)).await;
+    refused(huge, Code::OutOfRange, "");
+    let grown = ok(controller.controller_expand_volume(grow(96)).await);
+    assert_eq!(grown.capacity_bytes, 96 * MIB);
+}
+
+async fn snapshots_are_on_their_node(asking: &Asking, (one, two): (&str, &str)) {
+    let mut controller = asking.controller();
+    let taken = ok(controller.create_snapshot(snapshot("s", one)).await);
+    let taken = taken.snapshot.unwrap();
+    assert!(taken.snapshot_id.starts_with("node-b/"), "{taken:?}");
+    let list = |snapshot: &str| ListSnapshotsRequest {
+        snapshot_id: snapshot.to_owned(),
+        ..ListSnapshotsRequest::default()
+    };
+    let found = ok(controller.list_snapshots(list(&taken.snapshot_id)).await);
+    assert_eq!(found.entries.len(), 1);
+    let none = ok(controller.list_snapshots(list("no-handle")).await);
+    assert!(none.entries.is_empty());
+    // Of all nodes, node by node.
+    let other = ok(controller.create_snapshot(snapshot("t", two)).await);
+    let other = other.snapshot.unwrap();
+    let mut ids = Vec::new();
+    let mut request = list("");
+    loop {
+        let page = ok(controller.list_snapshots(request.clone()).await);
+        let found = page.entries.into_iter().filter_map(|entry| entry.snapshot);
+        ids.extend(found.map(|snapshot| snapshot.snapshot_id));
+        if page.next_token.is_empty() {
+            break;
+        }
+        request.starting_token = page.next_token;
+    }
+    ids.sort();
+    let mut wanted = vec![taken.snapshot_id.clone(), other.snapshot_id.clone()];
+    wanted.sort();
+    assert_eq!(ids, wanted);
+
+    // A group snapshot is of one node.
+    let mut groups = asking.groups();
+    let apart = create_group_snapshot("g", vec![one.to_owned(), two.to_owned()]);
+    let apart = groups.create_volume_group_snapshot(apart).await;
+    refused(apart, Code::FailedPrecondition, "several nodes");
+    for id in [&taken.snapshot_id, &other.snapshot_id] {
+        ok(controller.delete_snapshot(delete_snapshot(id)).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_to_a_node_that_is_away_or_gone_ends_as_its_sidecar_needs_it() {
+    let mut stack = Stack::of_nodes(&["node-a", "node-b"]).await;
+    let asking = Asking::new(&stack);
+    let there = ok_id(asking.create(create_on("there", 64, &["node-b"])).await);
+
+    // Away: another node will do for a fresh volume, and nothing is left that could be made later.
+    stack.others[0].kill();
+    agent_is_ready(&stack.cluster, "node-b", false);
+    let begun = Instant::now();
+    let fresh = asking.create(create_on("fresh", 64, &["node-b"])).await;
+    refused(fresh, Code::ResourceExhausted, "node-b");
+    assert!(
+        begun.elapsed() > Duration::from_secs(14),
+        "{:?}",
+        begun.elapsed()
+    );
+    no_call_is_left(&stack).await;
+    let copy = CreateVolumeRequest {
+        volume_content_source: from_volume(&there),
+        ..create_on("copy", 64, &["node-b"])
+    };
+    refused(
+        asking.create(copy.clone()).await,
+        Code::Unavailable,
+        "node-b",
+    );
+    refused(asking.delete(&there).await, Code::Unavailable, "node-b");
+    assert_eq!(asking.capacity("node-b", None).await, 0);
+
+    // Back again.
+    stack.others[0].restart().await;
+    agent_is_ready(&stack.cluster, "node-b", true);
+    let copied = ok_id(asking.create(copy).await);
+    assert!(copied.starts_with("node-b/"), "{copied}");
+
+    // Gone: what there was is given up by an administrator alone.
+    stack.others[0].kill();
+    stack.cluster.kubectl(&["delete", "node", "node-b"]);
+    let fresh = asking.create(create_on("fresh", 64, &["node-b"])).await;
+    refused(fresh, Code::ResourceExhausted, "node-b");
+    refused(
+        asking.delete(&there).await,
+        Code::FailedPrecondition,
+        "kubectl annotate nodestorage node-b drumlin.dev/abandon=node-b",
+    );
+    let wrong = [
+        "annotate",
+        "nodestorage",
+        "node-b",
+        "drumlin.dev/abandon=node-a",
+    ];
+    stack.cluster.kubectl(&wrong);
+    refused(
+        asking.delete(&there).await,
+        Code::FailedPrecondition,
+        "abandon",
+    );
+    let right = [
+        "annotate",
+        "--overwrite",
+        "nodestorage",
+        "node-b",
+        "drumlin.dev/abandon=node-b",
+    ];
+    stack.cluster.kubectl(&right);
+    let begun = Instant::now();
+    while let Err(status) = asking.delete(&there).await {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{status:?}");
+    }
+    no_call_is_left(&stack).await;
+}
