@@ -253,6 +253,37 @@ mod tests {
         }
     }
 
+    /// What no volume of the request is, and the reason.
+    const UNTRUE_VOLUMES: [(&str, fn(&mut v1::Volume)); 11] = [
+        ("not of that node", |volume| {
+            volume.volume_id = "b/fast/volume".to_owned();
+        }),
+        ("not of that node", |volume| {
+            volume.volume_id = "aa/fast/volume".to_owned();
+        }),
+        ("not of that node", |volume| {
+            volume.volume_id = "volume".to_owned();
+        }),
+        ("another class", |volume| {
+            volume.volume_id = "a/slow/volume".to_owned();
+        }),
+        ("not that node alone", |volume| {
+            volume.accessible_topology = at("b");
+        }),
+        ("not that node alone", |volume| {
+            volume.accessible_topology.extend(at("b"));
+        }),
+        ("not that node alone", |volume| {
+            volume.accessible_topology.clear();
+        }),
+        ("not asked for", |volume| volume.capacity_bytes = 9),
+        ("not asked for", |volume| volume.capacity_bytes = 21),
+        ("content_source", |volume| {
+            volume.content_source = Some(content("b/fast/snapshot"));
+        }),
+        ("content_source", |volume| volume.content_source = None),
+    ];
+
     #[test]
     fn a_volume_is_that_of_the_request_on_the_node_that_was_asked() {
         let asked = asked_volume();
@@ -261,37 +292,7 @@ mod tests {
             AGENT.created_volume(&asked, answer.clone()).unwrap(),
             answer
         );
-        type Change = fn(&mut v1::Volume);
-        let changes: [(&str, Change); 11] = [
-            ("not of that node", |volume| {
-                volume.volume_id = "b/fast/volume".to_owned()
-            }),
-            ("not of that node", |volume| {
-                volume.volume_id = "aa/fast/volume".to_owned()
-            }),
-            ("not of that node", |volume| {
-                volume.volume_id = "volume".to_owned()
-            }),
-            ("another class", |volume| {
-                volume.volume_id = "a/slow/volume".to_owned()
-            }),
-            ("not that node alone", |volume| {
-                volume.accessible_topology = at("b")
-            }),
-            ("not that node alone", |volume| {
-                volume.accessible_topology.extend(at("b"))
-            }),
-            ("not that node alone", |volume| {
-                volume.accessible_topology.clear()
-            }),
-            ("not asked for", |volume| volume.capacity_bytes = 9),
-            ("not asked for", |volume| volume.capacity_bytes = 21),
-            ("content_source", |volume| {
-                volume.content_source = Some(content("b/fast/snapshot"))
-            }),
-            ("content_source", |volume| volume.content_source = None),
-        ];
-        for (wanted, change) in changes {
+        for (wanted, change) in UNTRUE_VOLUMES {
             let refused = refusal(AGENT.created_volume(&asked, made_volume(change)));
             assert!(refused.contains(wanted), "{refused}");
         }
@@ -299,7 +300,7 @@ mod tests {
         assert!(refusal(AGENT.created_volume(&asked, none)).contains("no volume"));
         // Whose class is left to the node is of any.
         let asked = v1::CreateVolumeRequest {
-            parameters: std::collections::HashMap::default(),
+            parameters: std::collections::BTreeMap::new(),
             ..asked
         };
         let slow = made_volume(|volume| volume.volume_id = "a/slow/volume".to_owned());
