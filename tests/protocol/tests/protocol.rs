@@ -425,6 +425,20 @@ mod memory {
                 },
                 NEVER_QUIET,
             );
+        }
+        let faults = Faults {
+            agent_restarts: 1,
+            ..NO_FAULTS
+        };
+        for binding in [Binding::Delayed, Binding::Immediate] {
+            let world = Protocol {
+                memory: Memory::UntilFinal,
+                binding,
+                deletion: Deletion::Never,
+                faults,
+                claimed: AT_LEAST,
+                ..WORLD
+            };
             holds(&world, &["the audit deletes a volume"]);
         }
     }
