@@ -116,15 +116,35 @@ impl Cluster {
             words.extend(["--bound-object-kind=Node", node]);
         }
         let token = self.kubectl(&words);
-        let text = std::fs::read_to_string(&self.kubeconfig).expect("it can be read");
-        let mut config: serde_yaml::Value = serde_yaml::from_str(&text).expect("it is YAML");
+        let mut config = self.config();
         let users = format!("[{{name: admin, user: {{token: {}}}}}]", token.trim());
         let users = serde_yaml::from_str(&users).expect("that is YAML");
         let users = config.get_mut("users").map(|own| *own = users);
         users.expect("it has users");
+        self.with_config(scratch, account, &config)
+    }
+
+    /// The same server for a user of this name.
+    #[must_use]
+    pub fn as_user(&self, scratch: &Scratch, user: &str) -> Self {
+        let mut config = self.config();
+        let own = config.get_mut("users").and_then(|users| users.get_mut(0));
+        let own = own.and_then(|own| own.get_mut("user"));
+        let own = own.and_then(serde_yaml::Value::as_mapping_mut);
+        let own = own.expect("it has a user");
+        own.insert("as".into(), user.into());
+        self.with_config(scratch, user, &config)
+    }
+
+    fn config(&self) -> serde_yaml::Value {
+        let text = std::fs::read_to_string(&self.kubeconfig).expect("it can be read");
+        serde_yaml::from_str(&text).expect("it is YAML")
+    }
+
+    fn with_config(&self, scratch: &Scratch, account: &str, config: &serde_yaml::Value) -> Self {
         let path = format!("{}.kubeconfig", self.name(account));
         let path = scratch.path().join(path);
-        let text = serde_yaml::to_string(&config).expect("it can be written");
+        let text = serde_yaml::to_string(config).expect("it can be written");
         std::fs::write(&path, text).expect("it can be written");
         Self::known_by(&path)
     }

@@ -24,6 +24,7 @@
     )
 )]
 
+mod answers;
 mod audit;
 mod call_watch;
 mod calls;

@@ -7,6 +7,7 @@ use drumlin_proto::csi::v1;
 use tonic::Code;
 
 use crate::{
+    answers::Answerer,
     calls::Failure,
     front::{Front, end_of_waiting},
     method::{
@@ -32,10 +33,8 @@ impl Front {
         let source = present("source_volume_id", &request.source_volume_id)?;
         let node = existing("volume", source)?;
         let created = self.ask_owner((node, &CREATE_SNAPSHOT, name), &request, patience);
-        let created: v1::CreateSnapshotResponse = created.await.map_err(final_without_room)?;
-        let snapshot = created.snapshot.as_ref();
-        let ids = snapshot.map(|snapshot| [&snapshot.snapshot_id, &snapshot.source_volume_id]);
-        all_of(node, ids.into_iter().flatten()).map(|()| created)
+        let created = created.await.map_err(final_without_room)?;
+        Answerer(node).created_snapshot(&request, created)
     }
 
     /// Deletes a snapshot (CSI, `DeleteSnapshot`). An id of another form is that of no snapshot.
@@ -76,7 +75,10 @@ impl Front {
             return match self.list_on(node, &request, patience).await {
                 // A node that is gone has none that could be used.
                 Err(Failure::NodeGone) => Ok(v1::ListSnapshotsResponse::default()),
-                listed => listed.map_err(|failure| self.refusal(node, failure)),
+                listed => {
+                    let listed = listed.map_err(|failure| self.refusal(node, failure))?;
+                    Answerer(node).listed_snapshots(&request, listed)
+                }
             };
         }
         self.list_all(request, patience).await
@@ -128,7 +130,8 @@ impl Front {
             ..request
         };
         let page = self.list_on(&node, &own, patience).await;
-        let mut page = page.map_err(|failure| self.refusal(&node, failure))?;
+        let page = page.map_err(|failure| self.refusal(&node, failure))?;
+        let mut page = Answerer(&node).listed_snapshots(&own, page)?;
         let next = if page.next_token.is_empty() {
             nodes.peek().map(|next| format!("{next}\n"))
         } else {
@@ -167,16 +170,8 @@ impl Front {
             ));
         };
         let created = self.ask_owner((node, &CREATE_GROUP_SNAPSHOT, name), &request, patience);
-        let created: v1::CreateVolumeGroupSnapshotResponse =
-            created.await.map_err(final_without_room)?;
-        let group = created.group_snapshot.iter();
-        let ids = group.flat_map(|group| {
-            let members = group.snapshots.iter();
-            let members = members.flat_map(|one| [&one.snapshot_id, &one.source_volume_id]);
-            members.chain([&group.group_snapshot_id])
-        });
-        all_of(node, ids)?;
-        Ok(created)
+        let created = created.await.map_err(final_without_room)?;
+        Answerer(node).created_group_snapshot(&request, created)
     }
 
     /// Deletes a group snapshot with its members (CSI, `DeleteVolumeGroupSnapshot`).
@@ -211,25 +206,11 @@ impl Front {
         let id = present("group_snapshot_id", &request.group_snapshot_id)?;
         let node = existing("group snapshot", id)?;
         let key = format!("{id} {:?}", prost::Message::encode_to_vec(&request));
-        self.ask_owner((node, &GET_GROUP_SNAPSHOT, &key), &request, patience)
-            .await
+        let found = self.ask_owner((node, &GET_GROUP_SNAPSHOT, &key), &request, patience);
+        Answerer(node).found_group_snapshot(&request, found.await?)
     }
 }
 
 fn final_without_room(refusal: Refusal) -> Refusal {
     refusal.told_as(Code::ResourceExhausted, Code::Internal)
-}
-
-/// Refuses an answer about objects of another node: an agent may speak for its own only.
-fn all_of<'a>(node: &str, ids: impl IntoIterator<Item = &'a String>) -> Result<(), Refusal> {
-    let mut ids = ids.into_iter();
-    match ids.find(|id| node_of(id) != Some(node)) {
-        None => Ok(()),
-        Some(id) => Err(Refusal::new(
-            Code::Internal,
-            format!(
-                "the agent of node {node} has answered with id {id}, which is not of that node"
-            ),
-        )),
-    }
 }

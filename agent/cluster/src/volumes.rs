@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use drumlin_crd::names::{class_of, node_of};
+use drumlin_crd::names::node_of;
 use drumlin_proto::csi::v1::{self, volume_content_source::Type};
 use tokio::time::Instant;
 use tonic::Code;
 
 use crate::{
+    answers::Answerer,
     calls::Failure,
     front::{Front, end_of_waiting, selected_node},
     method::{CREATE_VOLUME, DELETE_VOLUME, EXPAND_VOLUME, MODIFY_VOLUME, VALIDATE_VOLUME},
@@ -85,7 +86,7 @@ impl Front {
         let answer: Result<v1::CreateVolumeResponse, Failure> =
             self.ask(about, &here, deadline).await;
         match answer {
-            Ok(response) => checked(node, response),
+            Ok(response) => Answerer(node).created_volume(&here, response),
             // Nothing was made: another node will do.
             Err(Failure::Withdrawn) if !is_copy => Err(Refusal::new(
                 Code::ResourceExhausted,
@@ -233,9 +234,10 @@ impl Front {
         let id = present("volume_id", &request.volume_id)?;
         let node = existing("volume", id)?;
         let grown = self.ask_owner((node, &EXPAND_VOLUME, id), &request, patience);
-        grown
+        let grown = grown
             .await
-            .map_err(|refusal| refusal.told_as(Code::ResourceExhausted, Code::OutOfRange))
+            .map_err(|refusal| refusal.told_as(Code::ResourceExhausted, Code::OutOfRange))?;
+        Answerer(node).expanded_volume(&request, grown)
     }
 
     /// Changes the mutable parameters of a volume (CSI, `ControllerModifyVolume`).
@@ -346,28 +348,6 @@ fn source(request: &v1::CreateVolumeRequest) -> Result<Option<&str>, Refusal> {
         }
         None => Err(Refusal::invalid("volume_content_source.type is missing")),
     }
-}
-
-/// Refuses an answer about a volume of another node: an agent may speak for its own only.
-fn checked(
-    node: &str,
-    response: v1::CreateVolumeResponse,
-) -> Result<v1::CreateVolumeResponse, Refusal> {
-    let id = response
-        .volume
-        .as_ref()
-        .map(|volume| volume.volume_id.as_str());
-    let is_own = id.is_some_and(|id| node_of(id) == Some(node) && class_of(id).is_some());
-    if is_own {
-        return Ok(response);
-    }
-    Err(Refusal::new(
-        Code::Internal,
-        format!(
-            "the agent of node {node} has answered with volume_id {}, which is not of that node",
-            id.unwrap_or_default()
-        ),
-    ))
 }
 
 /// The value of a required field.

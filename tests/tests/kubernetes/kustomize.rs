@@ -24,7 +24,8 @@ pub(crate) struct Rendered {
 }
 
 /// The parts that a user can add.
-pub(crate) const COMPONENTS: [&str; 3] = ["host-mounts", "lvm", "upstream-snapshots"];
+pub(crate) const COMPONENTS: [&str; 4] =
+    ["host-mounts", "lvm", "network-policy", "upstream-snapshots"];
 
 impl Rendered {
     /// Those of a directory below `manifests`, with components as a user adds them.

@@ -11,6 +11,7 @@
 )]
 
 mod adopt;
+mod attacks;
 mod certificate_rotation;
 mod chaos;
 mod controller;
@@ -33,6 +34,7 @@ mod kustomize;
 mod node;
 mod object_lifecycle;
 mod owners;
+mod pod_security;
 mod policies;
 mod rbac;
 mod sidecars;

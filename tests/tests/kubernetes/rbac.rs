@@ -15,14 +15,21 @@ use crate::{
     node::{manifest, volume},
 };
 
-const VERBS: [&str; 7] = [
-    "get", "list", "watch", "create", "update", "patch", "delete",
+const VERBS: [&str; 8] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
 ];
 const READ: &[&str] = &["get", "list", "watch"];
-const WRITE: &[&str] = &["create", "update", "patch", "delete"];
+const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 const KINDS: [&str; 4] = ["volumes", "volumegroups", "snapshots", "groupsnapshots"];
 /// What is none of ours, each with its group: everything that could do harm.
-const OTHERS: [(&str, &str); 35] = [
+const OTHERS: [(&str, &str); 39] = [
     ("drumlin.dev", "nodecalls"),
     ("drumlin.dev", "nodecalls/status"),
     ("drumlin.dev", "nodestorages"),
@@ -43,6 +50,8 @@ const OTHERS: [(&str, &str); 35] = [
     ("", "pods"),
     ("", "pods/exec"),
     ("", "nodes"),
+    ("", "nodes/proxy"),
+    ("", "namespaces/finalize"),
     ("", "serviceaccounts"),
     ("", "serviceaccounts/token"),
     ("", "persistentvolumes"),
@@ -57,6 +66,11 @@ const OTHERS: [(&str, &str); 35] = [
         "admissionregistration.k8s.io",
         "validatingadmissionpolicies",
     ),
+    (
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicybindings",
+    ),
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("storage.k8s.io", "csidrivers"),
     ("storage.k8s.io", "csinodes"),
     ("storage.k8s.io", "csistoragecapacities"),
@@ -93,16 +107,20 @@ const NEAR: [(&str, &str); 13] = [
 fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool {
     if space == SYSTEM {
         match (role, (group, resource)) {
-            (
-                "controller",
-                ("coordination.k8s.io", "leases") | ("storage.k8s.io", "csistoragecapacities"),
-            ) => return true,
+            ("controller", ("coordination.k8s.io", "leases")) => {
+                return ["get", "create", "update"].contains(&verb);
+            }
+            ("controller", ("storage.k8s.io", "csistoragecapacities")) => {
+                return ["list", "watch", "create", "update", "delete"].contains(&verb);
+            }
             ("controller", ("", "pods")) => return READ.contains(&verb),
             ("controller", ("apps", "replicasets")) => return verb == "get",
             ("controller", ("events.k8s.io", "events")) => {
                 return ["create", "patch"].contains(&verb);
             }
-            ("controller", ("drumlin.dev", "nodecalls")) => return verb != "update",
+            ("controller", ("drumlin.dev", "nodecalls")) => {
+                return READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb);
+            }
             ("agent", ("drumlin.dev", "nodecalls")) => return READ.contains(&verb),
             ("agent", ("drumlin.dev", "nodecalls/status")) => return verb == "patch",
             _ => {}
@@ -124,7 +142,7 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
             }
             ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
             ("", "persistentvolumeclaims/status") => verb == "patch",
-            ("", "events") => !["get", "delete"].contains(&verb),
+            ("", "events") => ["create", "patch"].contains(&verb),
             ("", "nodes")
             | ("storage.k8s.io", "storageclasses" | "csinodes" | "volumeattributesclasses")
             | ("snapshot.storage.k8s.io", "volumesnapshotclasses")
@@ -136,7 +154,7 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
             }
             ("snapshot.storage.k8s.io", "volumesnapshotcontents")
             | ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents") => {
-                READ.contains(&verb) || ["update", "patch"].contains(&verb)
+                READ.contains(&verb) || verb == "patch"
             }
             ("snapshot.storage.k8s.io", "volumesnapshotcontents/status")
             | ("groupsnapshot.storage.k8s.io", "volumegroupsnapshotcontents/status") => {
@@ -240,7 +258,7 @@ pub(crate) fn said(output: &Output) -> String {
 }
 
 /// Applies all that has roles or policies.
-fn install(cluster: &Cluster) {
+pub(crate) fn install(cluster: &Cluster) {
     define_snapshots(cluster);
     Rendered::of(cluster, "base", &["upstream-snapshots"]).apply(cluster);
 }
@@ -384,7 +402,7 @@ fn account_elsewhere(cluster: &Cluster) -> Namespace<'_> {
     elsewhere
 }
 
-/// All that an agent does, it does with these rights: guards, claims, tells, lets go.
+/// All that an agent does, it does with these rights: sets finalizers, reports, and lets go.
 async fn an_agent_needs_no_more(account: &Cluster, space: &Namespace<'_>, node: &str) {
     let options = Options {
         node: Some(node.to_owned()),
@@ -396,8 +414,16 @@ async fn an_agent_needs_no_more(account: &Cluster, space: &Namespace<'_>, node: 
     space.apply(
         &[
             volume("data", &own),
-            manifest("VolumeGroup", "pg", "selector: {}"),
-            manifest("GroupSnapshot", "moment", "groupName: pg"),
+            manifest(
+                "VolumeGroup",
+                "pg",
+                &format!("nodeName: {node}\n  selector: {{}}"),
+            ),
+            manifest(
+                "GroupSnapshot",
+                "moment",
+                &format!("nodeName: {node}\n  groupName: pg"),
+            ),
         ]
         .concat(),
     );

@@ -1,7 +1,8 @@
-//! Checks that the policies are in force that restrict agents to their own nodes, and the controller to volumes of ours.
+//! Checks that the policies are in force that restrict agents to their own nodes, and the controller to what is ours.
 //!
 //! Without them, a stolen token of one node's agent can destroy the data of all nodes: the agents of those nodes carry
-//! out its changes, because they cannot see who made them. An applied manifest is no proof: a binding may be missing,
+//! out its changes, because they cannot see who made them. One of the controller, which is that of the sidecars, too, can
+//! have claims and volumes of all drivers deleted, and Secrets read. An applied manifest is no proof: a binding may be missing,
 //! or the server may not support policies. So a dry run is sent that they must refuse.
 
 use std::{collections::HashMap, time::Duration};
@@ -16,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::{ControllerSettings, lease};
-use crate::source::kubernetes::server::{EventNote, Refusal, Server};
+use crate::source::kubernetes::server::{EventNote, Probed, Refusal, Server};
 
 /// The object name that the policies refuse to the controller. No such object exists.
 const PROBE: &str = "drumlin-policy-probe";
@@ -37,6 +38,15 @@ struct Policy {
     risk: &'static str,
     objects: Api<DynamicObject>,
     probe: Value,
+    applies: Applies,
+}
+
+/// Where a policy has to be in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Applies {
+    Everywhere,
+    /// Where the rights are granted that it restricts: then the probe is not refused for want of rights.
+    WithItsRights,
 }
 
 /// The known state of a policy.
@@ -44,7 +54,16 @@ struct Policy {
 enum PolicyStatus {
     InForce,
     Absent,
+    /// What it restricts is not installed.
+    NotNeeded,
     Unknown,
+}
+
+impl PolicyStatus {
+    /// Returns true if nothing has to be done about it.
+    fn is_well(self) -> bool {
+        matches!(self, Self::InForce | Self::NotNeeded)
+    }
 }
 
 /// Checks the policies forever, and reports changes.
@@ -70,83 +89,173 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
     let mut known = HashMap::new();
     loop {
         let mut found = ask(server, &policies).await;
-        let is_trouble = |(policy, found): (&Policy, &Result<bool, Refusal>)| {
-            let standing = standing(found);
-            standing != PolicyStatus::InForce && known.get(policy.name) != Some(&standing)
+        let is_trouble = |(policy, found): (&Policy, &Result<Probed, Refusal>)| {
+            let standing = policy.standing(found);
+            !standing.is_well() && known.get(policy.name) != Some(&standing)
         };
         if policies.iter().zip(&found).any(is_trouble) {
             sleep(MOMENT).await;
             found = ask(server, &policies).await;
         }
         for (policy, found) in policies.iter().zip(found) {
-            let standing = standing(&found);
+            let standing = policy.standing(&found);
             let before = known.insert(policy.name, standing);
             if before != Some(standing) {
-                policy.say(&found, before);
+                policy.say(&found, standing, before);
                 policy.tell(server, settings, standing, before).await;
             }
         }
-        let is_well = known.values().all(|one| *one == PolicyStatus::InForce);
+        let is_well = known.values().all(|one| one.is_well());
         sleep(if is_well { ROUND } else { SOON }).await;
     }
 }
 
-fn policies(server: &Server, settings: &ControllerSettings) -> [Policy; 2] {
-    let kind = GroupVersionKind::gvk("", "v1", "PersistentVolume");
-    let volumes = ApiResource::from_gvk_with_plural(&kind, "persistentvolumes");
-    [
+fn policies(server: &Server, settings: &ControllerSettings) -> Vec<Policy> {
+    let all = |group, kind, plural| {
+        let kind = GroupVersionKind::gvk(group, "v1", kind);
+        Api::all_with(
+            server.client(),
+            &ApiResource::from_gvk_with_plural(&kind, plural),
+        )
+    };
+    let near = |kind, plural| {
+        let kind = GroupVersionKind::gvk("", "v1", kind);
+        let kind = ApiResource::from_gvk_with_plural(&kind, plural);
+        Api::namespaced_with(server.client(), &settings.namespace, &kind)
+    };
+    let ours = |kind: &str, spec: Value| {
+        json!({
+            "apiVersion": names::API_VERSION,
+            "kind": kind,
+            "metadata": {"name": PROBE, "namespace": settings.namespace},
+            "spec": spec,
+        })
+    };
+    let (agents, fields) = ("Volume", "VolumeGroup");
+    vec![
         Policy {
             name: "drumlin-agent-own-node",
             risk: "a stolen token of one node's agent can destroy the data of all nodes",
-            objects: server.of(&settings.namespace, "Volume"),
-            probe: json!({
-                "apiVersion": names::API_VERSION,
-                "kind": "Volume",
-                "metadata": {"name": PROBE, "namespace": settings.namespace},
-                "spec": {"capacity": "1Gi"},
-            }),
+            objects: server.of(&settings.namespace, agents),
+            probe: ours(agents, json!({"capacity": "1Gi"})),
+            applies: Applies::Everywhere,
         },
         Policy {
             name: "drumlin-controller-own-volumes",
             risk: "a stolen token of the controller can read Secrets of the cluster by way of a volume",
-            objects: Api::all_with(server.client(), &volumes),
-            probe: json!({
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": PROBE},
-                "spec": {
-                    "capacity": {"storage": "1Gi"},
-                    "accessModes": ["ReadWriteOnce"],
-                    "csi": {"driver": settings.driver, "volumeHandle": PROBE},
-                },
-            }),
+            objects: all("", "PersistentVolume", "persistentvolumes"),
+            probe: probe_volume(&settings.driver),
+            applies: Applies::Everywhere,
+        },
+        Policy {
+            name: "drumlin-controller-own-fields",
+            risk: "a stolen token of the controller can make any object destroy its data",
+            objects: server.of(&settings.namespace, fields),
+            probe: ours(fields, json!({"selector": {}})),
+            applies: Applies::Everywhere,
+        },
+        Policy {
+            name: "drumlin-controller-tenants-objects",
+            risk: "a stolen token of the controller can have claims and snapshots of all drivers deleted",
+            objects: near("PersistentVolumeClaim", "persistentvolumeclaims"),
+            probe: probe_claim(&settings.namespace),
+            applies: Applies::Everywhere,
+        },
+        Policy {
+            name: "drumlin-controller-own-contents",
+            risk: "a stolen token of the controller can have snapshots of all drivers deleted",
+            objects: all(
+                "snapshot.storage.k8s.io",
+                "VolumeSnapshotContent",
+                "volumesnapshotcontents",
+            ),
+            probe: probe_content(settings),
+            applies: Applies::WithItsRights,
         },
     ]
 }
 
+/// A volume that is valid, but for the policy.
+fn probe_volume(driver: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": PROBE},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": driver, "volumeHandle": PROBE},
+        },
+    })
+}
+
+/// The same of a claim.
+fn probe_claim(namespace: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": PROBE, "namespace": namespace},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    })
+}
+
+/// The same of the content of a snapshot.
+fn probe_content(settings: &ControllerSettings) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1",
+        "kind": "VolumeSnapshotContent",
+        "metadata": {"name": PROBE},
+        "spec": {
+            "deletionPolicy": "Retain",
+            "driver": settings.driver,
+            "source": {"snapshotHandle": PROBE},
+            "volumeSnapshotRef": {"name": PROBE, "namespace": settings.namespace},
+        },
+    })
+}
+
 /// Checks each policy.
-async fn ask(server: &Server, policies: &[Policy]) -> Vec<Result<bool, Refusal>> {
+async fn ask(server: &Server, policies: &[Policy]) -> Vec<Result<Probed, Refusal>> {
     let asked = policies
         .iter()
-        .map(|policy| server.is_refused_by(policy.name, &policy.objects, &policy.probe));
+        .map(|policy| server.probe(policy.name, &policy.objects, &policy.probe));
     future::join_all(asked).await
 }
 
-fn standing(found: &Result<bool, Refusal>) -> PolicyStatus {
-    match found {
-        Ok(true) => PolicyStatus::InForce,
-        Ok(false) => PolicyStatus::Absent,
-        Err(_) => PolicyStatus::Unknown,
-    }
-}
-
 impl Policy {
-    fn say(&self, found: &Result<bool, Refusal>, before: Option<PolicyStatus>) {
+    fn standing(&self, found: &Result<Probed, Refusal>) -> PolicyStatus {
+        match found {
+            Ok(Probed::Refused) => PolicyStatus::InForce,
+            Ok(Probed::Allowed) => PolicyStatus::Absent,
+            Ok(Probed::NotPermitted(_)) if self.applies == Applies::WithItsRights => {
+                PolicyStatus::NotNeeded
+            }
+            Ok(Probed::NotPermitted(_)) | Err(_) => PolicyStatus::Unknown,
+        }
+    }
+
+    fn say(
+        &self,
+        found: &Result<Probed, Refusal>,
+        standing: PolicyStatus,
+        before: Option<PolicyStatus>,
+    ) {
         let policy = self.name;
         match found {
-            Ok(true) if before.is_none() => tracing::info!(policy, "policy is in force"),
-            Ok(true) => tracing::info!(policy, "policy is in force again"),
-            Ok(false) => tracing::error!(policy, risk = self.risk, "policy is not in force"),
+            Ok(Probed::Refused) if before.is_none() => tracing::info!(policy, "policy is in force"),
+            Ok(Probed::Refused) => tracing::info!(policy, "policy is in force again"),
+            Ok(Probed::Allowed) => {
+                tracing::error!(policy, risk = self.risk, "policy is not in force");
+            }
+            Ok(Probed::NotPermitted(why)) if standing == PolicyStatus::NotNeeded => {
+                tracing::debug!(policy, why, "policy is not needed");
+            }
+            Ok(Probed::NotPermitted(why)) => {
+                tracing::warn!(policy, error = why, "policy check failed");
+            }
             Err(refusal) => {
                 tracing::warn!(policy, error = %refusal, "policy check failed");
             }
@@ -232,9 +341,26 @@ mod tests {
         let (tries, events): (Vec<_>, Vec<_>) =
             changes.iter().partition(|(path, _)| path.ends_with(PROBE));
         // Each policy twice before it is reported, and then once per round.
-        assert_eq!(tries.len(), 6, "{changes:?}");
+        assert_eq!(tries.len(), 15, "{changes:?}");
         assert!(tries.iter().all(|(_, query)| query.contains("dryRun=All")));
-        assert_eq!(events.len(), 2, "{changes:?}");
+        assert_eq!(events.len(), 5, "{changes:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_policy_of_rights_that_are_not_granted_is_not_needed() {
+        let fake = Fake::willing();
+        let server = Server::known_by(fake.client());
+        for policy in policies(&server, &settings()) {
+            let standing = policy.standing(&Ok(Probed::NotPermitted("forbidden".to_owned())));
+            let is_needed = policy.name != "drumlin-controller-own-contents";
+            assert_eq!(
+                standing == PolicyStatus::Unknown,
+                is_needed,
+                "{}",
+                policy.name
+            );
+            assert_eq!(standing.is_well(), !is_needed, "{}", policy.name);
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -344,19 +344,26 @@ impl Server {
         Ok(user.and_then(|user| user.username).unwrap_or_default())
     }
 
-    /// Returns true if a policy refuses an object of the controller in a dry run: then the policy is in force.
-    pub(crate) async fn is_refused_by(
+    /// Tries by a dry run whether a policy refuses an object of the controller.
+    pub(crate) async fn probe(
         &self,
         policy: &str,
         objects: &Api<DynamicObject>,
         object: &Value,
-    ) -> Result<bool, Refusal> {
+    ) -> Result<Probed, Refusal> {
         let name = object.pointer("/metadata/name").and_then(Value::as_str);
         let mut how = PatchParams::apply(CONTROLLER);
         how.dry_run = true;
         let patch = Patch::Apply(object);
         let asked = objects.patch(name.unwrap_or_default(), &how, &patch);
-        refused(policy, asked).await
+        match within_patience(asked).await? {
+            Err(error) if is_by_policy(&error, policy) => Ok(Probed::Refused),
+            Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => {
+                Ok(Probed::NotPermitted(status.message))
+            }
+            Err(error) => Err(error.into()),
+            Ok(_) => Ok(Probed::Allowed),
+        }
     }
 
     /// Returns true if a policy restricts the adoption annotation to administrators: a dry run of this agent, which is
@@ -373,22 +380,37 @@ impl Server {
     }
 }
 
+/// The outcome of a dry run of what a policy should refuse.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Probed {
+    /// The policy is in force.
+    Refused,
+    /// The policy is not in force.
+    Allowed,
+    /// The kind is not served, or its rights are not granted.
+    NotPermitted(String),
+}
+
 /// Returns true if a policy refuses a change.
 async fn refused<T>(
     policy: &str,
     asked: impl Future<Output = kube::Result<T>>,
 ) -> Result<bool, Refusal> {
-    match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(_)) => Ok(false),
-        Ok(Err(kube::Error::Api(status)))
-            if status.message.contains("ValidatingAdmissionPolicy")
-                && status.message.contains(policy) =>
-        {
-            Ok(true)
-        }
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(silence()),
+    match within_patience(asked).await? {
+        Ok(_) => Ok(false),
+        Err(error) if is_by_policy(&error, policy) => Ok(true),
+        Err(error) => Err(error.into()),
     }
+}
+
+async fn within_patience<T>(asked: impl Future<Output = T>) -> Result<T, Refusal> {
+    let answer = tokio::time::timeout(PATIENCE, asked).await;
+    answer.map_err(|_| silence())
+}
+
+fn is_by_policy(error: &kube::Error, policy: &str) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if status.message.contains("ValidatingAdmissionPolicy") && status.message.contains(policy))
 }
 
 /// The contents of an event.

@@ -1,0 +1,221 @@
+//! Attacks with the token of a node's agent.
+
+use drumlin_tests::{cluster::Cluster, storage::Scratch};
+use serde_json::{Value, json};
+
+use super::{
+    trial::{
+        Deed::{Create, Delete, Patch, PatchStatus, Read, Update},
+        Target, Trial,
+    },
+    victims::{DRIVER, Victims},
+};
+use crate::{
+    policies::are_in_force,
+    rbac::{SYSTEM, install},
+};
+
+const KINDS: [&str; 4] = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+const OWN_NODE: &str = "an agent may write only objects of its own node";
+
+/// An answer to a call, as an agent writes it.
+fn answer() -> Value {
+    json!({"status": {"phase": "Done", "attempt": 1, "runs": 1, "code": "OK", "deleteVolume": {}}})
+}
+
+/// A report of a node's storage, as an agent writes it.
+fn report() -> Value {
+    json!({"status": {"agentVersion": "9.9.9"}})
+}
+
+async fn with_policies(cluster: &Cluster, scratch: &Scratch) {
+    install(cluster);
+    are_in_force(&cluster.as_account(scratch, "drumlin-controller", None)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nodes_token_changes_nothing_that_is_not_of_its_node() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    with_policies(&cluster, &scratch).await;
+    let victims = Victims::of(&cluster).await;
+    let before = victims.versions().await;
+    let stolen = cluster.as_account(&scratch, "drumlin-agent", Some(&victims.one));
+    let mut trial = Trial::of(&cluster, &stolen).await;
+    volumes_and_claims_are_refused(&mut trial, &victims).await;
+    calls_and_storages_are_refused(&mut trial, &victims).await;
+    objects_of_other_nodes_are_refused(&mut trial, &victims).await;
+    // What it is for.
+    trial
+        .allowed(&victims.call(&victims.one), PatchStatus(answer()))
+        .await;
+    let storage = Target::of_the_cluster("NodeStorage", &victims.one);
+    trial.allowed(&storage, PatchStatus(report())).await;
+    trial
+        .sets_no_annotation(&storage, "drumlin.dev/abandon")
+        .await;
+    for kind in KINDS {
+        let own = victims.ours(kind, "own");
+        let finalizers = json!({"metadata": {"finalizers": []}});
+        trial.allowed(&own, Patch(finalizers)).await;
+        let status = json!({"status": {"observedGeneration": 1}});
+        trial.allowed(&own, PatchStatus(status)).await;
+    }
+    // What no right takes from it: the calls and objects of other nodes can be read.
+    trial.allowed(&victims.call(&victims.two), Read).await;
+    trial
+        .allowed(&victims.ours("Volume", "foreign"), Read)
+        .await;
+    trial.end();
+    assert_eq!(victims.versions().await, before);
+}
+
+/// A volume with a Secret for kubelet to read, one that a claim is bound to, claims, snapshots, Secrets.
+async fn volumes_and_claims_are_refused(trial: &mut Trial, victims: &Victims<'_>) {
+    let (foreign, space) = (victims.claim("foreign"), &victims.space.name);
+    let forged = Target::of_the_cluster("PersistentVolume", &victims.named("forged"));
+    let secret = json!({"csi": {"nodeStageSecretRef": {"namespace": space, "name": "secret"}}});
+    let claimed = json!({"claimRef": {"namespace": space, "name": "foreign"}});
+    for changes in [&secret, &claimed, &json!({})] {
+        let object = forged.with(&victims.volume_spec(DRIVER, changes), &json!({}));
+        trial
+            .refused(&forged, Create(object), "cannot create")
+            .await;
+    }
+    for name in ["ours", "foreign"] {
+        let volume = victims.volume(name);
+        trial
+            .refused(&volume, Patch(json!({"spec": claimed})), "cannot patch")
+            .await;
+        trial.refused(&volume, Delete, "cannot delete").await;
+    }
+    for deed in [
+        json!({"metadata": {"labels": {"app": "other"}}}),
+        json!({"spec": {"volumeName": victims.named("ours")}}),
+    ] {
+        trial
+            .refused(&foreign, Patch(deed.clone()), "cannot patch")
+            .await;
+        trial.refused(&foreign, Update(deed), "cannot update").await;
+    }
+    let labels = json!({"metadata": {"labels": {"app": "other"}}});
+    trial
+        .refused(
+            &victims.claim("ours"),
+            PatchStatus(labels.clone()),
+            "cannot patch",
+        )
+        .await;
+    trial.refused(&foreign, Delete, "cannot delete").await;
+    trial.refused(&foreign, Read, "cannot get").await;
+    let secret = Target::inside(space, "Secret", "secret");
+    trial.refused(&secret, Read, "cannot get").await;
+    for content in [
+        victims.snapshot("ours"),
+        victims.content("ours"),
+        victims.group_content("ours"),
+    ] {
+        trial
+            .refused(&content, Patch(labels.clone()), "cannot patch")
+            .await;
+        trial.refused(&content, Delete, "cannot delete").await;
+    }
+}
+
+/// Calls answered for another node, made and deleted; reports forged.
+async fn calls_and_storages_are_refused(trial: &mut Trial, victims: &Victims<'_>) {
+    let (one, two) = (&victims.one, &victims.two);
+    let other = victims.call(two);
+    trial.refused(&other, PatchStatus(answer()), OWN_NODE).await;
+    for call in [&other, &victims.call(one)] {
+        let again = json!({"spec": {"attempt": 2}});
+        trial.refused(call, Patch(again), "cannot patch").await;
+        trial.refused(call, Delete, "cannot delete").await;
+    }
+    let made = Target::inside(SYSTEM, "NodeCall", &victims.named("forged"));
+    for node in [one, two] {
+        let delete = json!({"volumeId": format!("{node}/default/any")});
+        let call = json!({"nodeName": node, "attempt": 1, "deleteVolume": delete});
+        let call = made.with(&call, &json!({}));
+        trial.refused(&made, Create(call), "cannot create").await;
+    }
+    let storage = Target::of_the_cluster("NodeStorage", two);
+    trial
+        .refused(&storage, PatchStatus(report()), OWN_NODE)
+        .await;
+    for node in [one, two] {
+        let storage = Target::of_the_cluster("NodeStorage", node);
+        let abandon = json!({"metadata": {"annotations": {"drumlin.dev/abandon": node}}});
+        trial
+            .refused(&storage, Patch(abandon), "cannot patch")
+            .await;
+        trial.refused(&storage, Delete, "cannot delete").await;
+    }
+    let made = Target::of_the_cluster("NodeStorage", &victims.named("forged"));
+    let storage = made.with(&json!({}), &json!({}));
+    trial.refused(&made, Create(storage), "cannot create").await;
+}
+
+/// Objects of another node, and those of none.
+async fn objects_of_other_nodes_are_refused(trial: &mut Trial, victims: &Victims<'_>) {
+    let (one, two) = (&victims.one, &victims.two);
+    let destroy = json!({
+        "metadata": {"annotations": {"drumlin.dev/state": "absent"}},
+        "spec": {"deletionPolicy": "Delete"},
+    });
+    let status = json!({"status": {"observedGeneration": 1}});
+    for kind in KINDS {
+        let foreign = victims.ours(kind, "foreign");
+        trial
+            .refused(&foreign, Patch(destroy.clone()), OWN_NODE)
+            .await;
+        trial
+            .refused(&foreign, PatchStatus(status.clone()), OWN_NODE)
+            .await;
+        trial.refused(&foreign, Delete, "cannot delete").await;
+        let free = victims.ours(kind, "free");
+        for (node, by) in [(one, "an agent gives no object a node"), (two, OWN_NODE)] {
+            let taken = json!({"spec": {"nodeName": node}});
+            trial.refused(&free, Patch(taken), by).await;
+        }
+        trial
+            .refused(&free, PatchStatus(status.clone()), OWN_NODE)
+            .await;
+        let own = victims.ours(kind, "own");
+        trial.refused(&own, Delete, "cannot delete").await;
+        let moved = json!({"spec": {"nodeName": two}});
+        trial.impossible(&own, Patch(moved)).await;
+        trial
+            .impossible(&foreign, Patch(json!({"spec": {"nodeName": one}})))
+            .await;
+    }
+    let made = victims.ours("Volume", "forged");
+    let object = made.with(&json!({"nodeName": one, "capacity": "32Mi"}), &json!({}));
+    trial.refused(&made, Create(object), "cannot create").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_an_agent_that_is_bound_to_no_node_writes_nothing() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    with_policies(&cluster, &scratch).await;
+    let victims = Victims::of(&cluster).await;
+    let before = victims.versions().await;
+    let stolen = cluster.as_account(&scratch, "drumlin-agent", None);
+    let mut trial = Trial::of(&cluster, &stolen).await;
+    let by = "the token of an agent must be bound to its node";
+    trial
+        .refused(&victims.call(&victims.one), PatchStatus(answer()), by)
+        .await;
+    let storage = Target::of_the_cluster("NodeStorage", &victims.one);
+    trial.refused(&storage, PatchStatus(report()), by).await;
+    for kind in KINDS {
+        for name in ["own", "free"] {
+            let object = victims.ours(kind, name);
+            let note = json!({"metadata": {"annotations": {"drumlin.dev/reconcile-at": "1"}}});
+            trial.refused(&object, Patch(note), by).await;
+            let status = json!({"status": {"observedGeneration": 1}});
+            trial.refused(&object, PatchStatus(status), by).await;
+        }
+    }
+    trial.end();
+    assert_eq!(victims.versions().await, before);
+}
