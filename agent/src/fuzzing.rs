@@ -133,6 +133,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
     let settings = Settings {
         node,
         attach: false,
+        mount_group: true,
         max_volumes: None,
         on_group_delete: OnGroupDelete::default(),
     };

@@ -4,6 +4,7 @@
 //! - [`commands`]: a file per command.
 //! - [`server`], [`socket`]: gRPC on a unix socket.
 //! - [`quiet`]: work that is done while no call is in flight.
+//! - [`registration`]: registration with kubelet.
 //! - [`rpc`]: a folder per package, a file per service, a method per RPC.
 #![cfg_attr(doc, doc = "", doc = include_str!("../../docs/src/architecture.md"))]
 #![cfg_attr(
@@ -32,6 +33,7 @@ mod lock;
 #[cfg(debug_assertions)]
 mod mutation;
 mod quiet;
+mod registration;
 mod rpc;
 mod server;
 mod socket;
@@ -69,7 +71,7 @@ pub fn main() -> ExitCode {
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Agent(arguments) => commands::agent::run(arguments).await?,
+        Command::Agent(arguments) => commands::agent::run(*arguments).await?,
         Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,
         Command::Controller(arguments) => commands::controller::run(arguments).await?,
         Command::DriverInfo(arguments) => commands::driver_info::run(arguments).await?,

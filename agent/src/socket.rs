@@ -60,7 +60,8 @@ impl Drop for Socket {
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+/// Device and inode of a socket's file, which tell it from another one at its path.
+pub(crate) fn identity(path: &Path) -> io::Result<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))

@@ -10,11 +10,12 @@ use prost_reflect::DescriptorPool;
 mod debug;
 
 /// One file a package; the path is also the name under which reflection shows the file.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     "csi/csi.proto",
     "csi/v0/csi.proto",
     "csi/v1/csi.proto",
     "identity/identity.proto",
+    "pluginregistration/pluginregistration.proto",
     "reclaimspace/reclaimspace.proto",
     "volumegroup/volumegroup.proto",
     "drumlin/v1/drumlin.proto",

@@ -6,6 +6,7 @@
 //! | [`csi::v1`] | Container Storage Interface 1.13, with what it took away from 1.12 |
 //! | [`volumegroup`] | groups of volumes, for both projects that speak it |
 //! | [`identity`], [`reclaimspace`] | who a driver is, and free blocks given back, for clients of what CSI does not have |
+//! | [`pluginregistration`] | how a plugin introduces itself to kubelet |
 //! | [`drumlin::v1`] | what those have no words for |
 //! | [`FILE_DESCRIPTOR_SET`] | all packages described, for reflection |
 //! | [`MOUNT_ROOT`], [`MOUNT_ROOT_METADATA`] | how the reconciler says below which directory a volume is mounted |
@@ -105,4 +106,9 @@ generated! {
 generated! {
     /// Giving free blocks back.
     reclaimspace = "reclaimspace"
+}
+
+generated! {
+    /// How a plugin introduces itself to kubelet.
+    pluginregistration = "pluginregistration"
 }

@@ -15,10 +15,14 @@ use prost_reflect::{
 };
 
 /// The packages and their tables.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 8] = [
     ("csi", include_str!("wire/csi.txt")),
     ("csi.v0", include_str!("wire/csi.v0.txt")),
     ("identity", include_str!("wire/identity.txt")),
+    (
+        "pluginregistration",
+        include_str!("wire/pluginregistration.txt"),
+    ),
     ("reclaimspace", include_str!("wire/reclaimspace.txt")),
     ("csi.v1", include_str!("wire/csi.v1.txt")),
     ("drumlin.v1", include_str!("wire/drumlin.v1.txt")),

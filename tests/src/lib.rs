@@ -6,6 +6,7 @@
 //! - [`collector`]: where an agent exports its traces to.
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`daemon`]: programs that run until a test ends.
+//! - [`kubelet`]: the part of kubelet that registers plugins.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`throttle`]: devices that are read slowly.
@@ -30,6 +31,7 @@ pub mod cluster;
 pub mod collector;
 pub mod conformance;
 pub mod daemon;
+pub mod kubelet;
 pub mod programs;
 pub mod proxy;
 pub mod random;

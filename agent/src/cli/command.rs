@@ -23,7 +23,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serve CSI on a unix socket, and reconcile a directory of manifests or the objects of a Kubernetes API server.
     #[command(after_help = "Example:\n  drumlin agent --manifests /etc/drumlin/manifests.d")]
-    Agent(AgentArguments),
+    Agent(Box<AgentArguments>),
     /// Reconcile a directory of manifests through the CSI socket of a separately running agent.
     #[command(
         after_help = "Example:\n  drumlin reconcile --endpoint unix:///run/drumlin/csi.sock --manifests /etc/drumlin/manifests.d"
@@ -36,7 +36,7 @@ pub(crate) enum Command {
     #[command(after_help = "Example:\n  drumlin driver-info --endpoint unix:///csi/csi.sock")]
     DriverInfo(DriverInfoArguments),
     /// Check that an agent responds, and print its name and version. Exits with 1 if it does not respond.
-    #[command(after_help = "Example:\n  drumlin ping")]
+    #[command(after_help = "Examples:\n  drumlin ping\n  drumlin ping --ready")]
     Ping(PingArguments),
     /// Validate manifests without an agent. Exits with 4 if one is invalid.
     #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]

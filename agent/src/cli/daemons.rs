@@ -5,6 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use drumlin_reconciler::Cluster;
 
+use super::KubeletArguments;
 use crate::{
     config::OnGroup,
     telemetry::{self, LogFormat},
@@ -72,6 +73,18 @@ pub(crate) struct AgentArguments {
         value_name = "BOOL"
     )]
     pub(crate) attach: Option<bool>,
+    /// Advertise that the agent gives the files of a volume to the group that a caller names (`VOLUME_MOUNT_GROUP`); with
+    /// `false`, kubelet does that itself for pods with an `fsGroup` [default: true]
+    #[arg(
+        long,
+        env = "DRUMLIN_VOLUME_MOUNT_GROUP",
+        num_args = 0..=1,
+        default_missing_value = "true",
+        require_equals = true,
+        value_parser = clap::builder::BoolishValueParser::new(),
+        value_name = "BOOL"
+    )]
+    pub(crate) volume_mount_group: Option<bool>,
     /// The name of the driver [default: csi.drumlin.dev]
     #[arg(long, env = "DRUMLIN_DRIVER_NAME", value_name = "NAME")]
     pub(crate) driver_name: Option<String>,
@@ -85,6 +98,8 @@ pub(crate) struct AgentArguments {
     /// Second socket, which serves only the services beyond CSI [default: none]
     #[arg(long, env = "DRUMLIN_ADDONS_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) addons_endpoint: Option<String>,
+    #[command(flatten)]
+    pub(crate) kubelet: KubeletArguments,
     /// Export the traces of calls to this OpenTelemetry collector: OTLP over gRPC, such as `http://127.0.0.1:4317`
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
@@ -97,6 +112,9 @@ pub(crate) struct PingArguments {
     /// CSI socket of the agent.
     #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
     pub(crate) endpoint: String,
+    /// Check that every class of the agent can be used, too. Exits with 1 and names the classes that cannot.
+    #[arg(long)]
+    pub(crate) ready: bool,
 }
 
 #[derive(Debug, Clone, Args)]

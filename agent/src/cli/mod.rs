@@ -2,6 +2,7 @@
 
 mod command;
 mod daemons;
+mod kubelet;
 mod objects;
 mod snapshots;
 
@@ -9,6 +10,7 @@ pub(crate) use command::{Cli, Command};
 pub(crate) use daemons::{
     AgentArguments, ControllerArguments, DriverInfoArguments, PingArguments, ReconcileArguments,
 };
+pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
     AdoptArguments, DeleteArguments, HandoverArguments, HostArguments, KeptArguments, Output,
     StatusArguments, ValidateArguments,

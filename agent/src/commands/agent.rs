@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::{hooks::HOOKS, signals::Signals};
 use crate::{
     cli::AgentArguments,
-    config::Config,
+    config::{Config, Kubelet},
     lock::StateLock,
+    registration::{self, Registrar},
     server::{self, Offer},
     socket::Socket,
     telemetry::{self, Exporter},
@@ -37,16 +38,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let _lock = StateLock::take(&config.state_dir)?;
     // Before the first operation: from here on a signal shuts the agent down in order.
     let signals = Signals::new()?;
-    let (socket, listener) = Socket::bind(config.endpoint.path())?;
-    let mut listeners = vec![(listener, Offer::All)];
-    let beside = match &config.addons_endpoint {
-        None => None,
-        Some(endpoint) => {
-            let (socket, listener) = Socket::bind(endpoint.path())?;
-            listeners.push((listener, Offer::BesideCsi));
-            Some(socket)
-        }
-    };
+    let (sockets, listeners) = bind(&config)?;
     let operations = Operations::new(config.settings, config.classes);
     operations.recover().await;
     let cluster = arguments.cluster.cluster();
@@ -72,6 +64,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
     tokio::spawn(signals.watch(stop.clone(), rescan));
+    tokio::spawn(register(config.kubelet, stop.clone()));
     let reconciling = reconciler.map(|reconciler| {
         // If the reconciler stops, the agent exits too, so that the service manager restarts it.
         let ending = stop.clone().drop_guard();
@@ -86,7 +79,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         Some(reconciling) => tokio::time::timeout(GRACE, reconciling).await,
         None => Ok(Ok(())),
     };
-    drop((socket, beside));
+    drop(sockets);
     tracing::info!("agent stopped");
     if let Some(exporter) = exporter {
         exporter.stop().await;
@@ -97,11 +90,47 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     served
 }
 
+/// What is served at each socket.
+type Listeners = Vec<(UnixListener, Offer)>;
+
+/// Binds the sockets of the agent; their files are removed when the first value is dropped.
+fn bind(config: &Config) -> anyhow::Result<(Vec<Socket>, Listeners)> {
+    let (socket, listener) = Socket::bind(config.endpoint.path())?;
+    let (mut sockets, mut listeners) = (vec![socket], vec![(listener, Offer::All)]);
+    if let Some(endpoint) = &config.addons_endpoint {
+        let (socket, listener) = Socket::bind(endpoint.path())?;
+        sockets.push(socket);
+        listeners.push((listener, Offer::BesideCsi));
+    }
+    Ok((sockets, listeners))
+}
+
+/// Keeps the driver registered with kubelet until `stop`, or ends a former registration, as configured.
+async fn register(kubelet: Kubelet, stop: CancellationToken) {
+    match kubelet {
+        Kubelet::Untouched => {}
+        Kubelet::Withdrawn(path) => match registration::remove_stale(&path) {
+            Ok(true) => tracing::info!(path = %path.display(), "registration socket removed"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(
+                path = %path.display(),
+                error = %format!("{error:#}"),
+                "registration socket not removed"
+            ),
+        },
+        Kubelet::Registered(target) => {
+            // If it ends, the agent exits too, so that the service manager restarts it.
+            let _ending = stop.clone().drop_guard();
+            Registrar::new(target).run(stop).await;
+        }
+    }
+}
+
 /// Serves calls until `stop`, then waits for in-flight operations, including those whose callers have disconnected.
 async fn serve_until_stopped(
     operations: &Arc<Operations>,
     driver: &str,
-    listeners: Vec<(UnixListener, Offer)>,
+    listeners: Listeners,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
     let ended = CancellationToken::new();

@@ -14,7 +14,10 @@ use drumlin_core::{
 use drumlin_proto::Endpoint;
 use serde::Deserialize;
 
-use super::classes::{FileClass, Nodes, classes};
+use super::{
+    classes::{FileClass, Nodes, classes},
+    kubelet::{FileKubelet, Kubelet},
+};
 use crate::{
     cli::AgentArguments,
     telemetry::{LogFormat, OtlpEndpoint},
@@ -37,9 +40,11 @@ struct File {
     state_dir: Option<PathBuf>,
     manifests: Option<PathBuf>,
     attach: Option<bool>,
+    volume_mount_group: Option<bool>,
     max_volumes_per_node: Option<u32>,
     on_group_delete: Option<OnGroup>,
     driver_name: Option<String>,
+    kubelet: FileKubelet,
     log: Log,
     tracing: Tracing,
     classes: Vec<FileClass>,
@@ -90,6 +95,7 @@ pub(crate) struct Config {
     pub(crate) state_dir: PathBuf,
     pub(crate) manifests: Option<PathBuf>,
     pub(crate) driver: String,
+    pub(crate) kubelet: Kubelet,
     pub(crate) log_format: LogFormat,
     pub(crate) log_filter: String,
     /// The collector to which traces are exported.
@@ -144,19 +150,15 @@ impl Config {
         }
         let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
         let addons_endpoint = arguments.addons_endpoint.clone().or(file.addons_endpoint);
-        let addons_endpoint = addons_endpoint.map(|text| text.parse::<Endpoint>());
-        let addons_endpoint = addons_endpoint.transpose().context("addonsEndpoint")?;
-        if addons_endpoint.as_ref().map(Endpoint::path) == Some(endpoint.path()) {
-            bail!(
-                "addonsEndpoint equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
-            );
-        }
+        let addons_endpoint = second_endpoint(addons_endpoint, &endpoint)?;
         let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
+        let kubelet = Kubelet::load(&arguments.kubelet, file.kubelet, &driver, endpoint.path())?;
         Ok(Self {
             endpoint,
             addons_endpoint,
             manifests: arguments.manifests.clone().or(file.manifests),
             driver,
+            kubelet,
             log_format: arguments
                 .log
                 .log_format
@@ -172,6 +174,10 @@ impl Config {
             settings: Settings {
                 node: node.clone(),
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
+                mount_group: arguments
+                    .volume_mount_group
+                    .or(file.volume_mount_group)
+                    .unwrap_or(true),
                 max_volumes,
                 on_group_delete: arguments
                     .on_group_delete
@@ -183,6 +189,18 @@ impl Config {
             state_dir,
         })
     }
+}
+
+/// The endpoint of the services beyond CSI.
+fn second_endpoint(text: Option<String>, first: &Endpoint) -> anyhow::Result<Option<Endpoint>> {
+    let second = text.map(|text| text.parse::<Endpoint>()).transpose();
+    let second = second.context("addonsEndpoint")?;
+    if second.as_ref().map(Endpoint::path) == Some(first.path()) {
+        bail!(
+            "addonsEndpoint equals the CSI endpoint, which already serves all services; leave addonsEndpoint out"
+        );
+    }
+    Ok(second)
 }
 
 /// The collector; the error names where it is configured. An empty one is none, as in other programs that read this

@@ -2,5 +2,7 @@
 
 mod classes;
 mod file;
+mod kubelet;
 
 pub(crate) use file::{Config, DRIVER, ENDPOINT, OnGroup, STATE_DIR, check_driver, host_name};
+pub(crate) use kubelet::Kubelet;

@@ -7,6 +7,7 @@ pub(crate) mod csi_v1;
 pub(crate) mod driver_info;
 pub(crate) mod drumlin_v1;
 pub(crate) mod identity;
+pub(crate) mod pluginregistration;
 pub(crate) mod reclaimspace;
 mod respond;
 mod status;

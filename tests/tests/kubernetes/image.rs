@@ -11,6 +11,7 @@ use drumlin_proto::csi::v1::volume_capability::{AccessType, MountVolume, access_
 use drumlin_tests::{
     agent::{Agent, Options},
     cluster::Cluster,
+    kubelet::{Kubelet, Retry},
     programs::{drumlin, output, programs_of, run, workspace},
     requests::{capability as any, expand, mounted, node_expand, raw, snapshot},
     storage::Scratch,
@@ -115,7 +116,7 @@ fn built(scratch: &Scratch) -> PathBuf {
 async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
     let cluster = Cluster::of_the_lab();
     let container = Rendered::of(&cluster, "base", &[]).container("agent");
-    // Dropped in this order: the agent, what is mounted in the image, the image.
+    // Dropped in this order: the agent, kubelet, what is mounted in the image, the image.
     let (image, scratch) = (Scratch::new(), Scratch::new());
     let root = built(&image);
     with_its_library(&root);
@@ -124,7 +125,13 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
 
     let within = ["chroot".to_owned(), root.to_string_lossy().into_owned()];
     let command = container.command.into_iter();
+    let registry = scratch.directory("registry");
+    let kubelet = Kubelet::start(registry.join("csi.drumlin.dev-reg.sock"), Retry::SameSocket);
     let options = Options {
+        arguments: vec![
+            "--kubelet-register".to_owned(),
+            format!("--kubelet-registration-dir={}", registry.display()),
+        ],
         within: within
             .into_iter()
             .chain(command.take_while(|word| word != "drumlin"))
@@ -132,6 +139,8 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
         ..Options::default()
     };
     let agent = Agent::with(scratch, options).await;
+    kubelet.until_registered(1).await;
+    its_probes_succeed(&root, &agent);
     let written = fs::write(inside(&root, Path::new("/etc/x")), "x");
     assert_eq!(written.unwrap_err().kind(), ErrorKind::ReadOnlyFilesystem);
     let kept = rights_that_are_kept();
@@ -150,6 +159,16 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
     let at = mount(&agent, "raw", &id, &raw()).await;
     fs::write(&at.1, "precious").unwrap();
     unmount(&agent, &id, &at).await;
+}
+
+/// As kubelet runs them: in the container, as its first process was, but with all rights that there are.
+fn its_probes_succeed(root: &Path, agent: &Agent) {
+    let (root, socket) = (root.to_string_lossy(), agent.socket());
+    let endpoint = format!("--endpoint={}", socket.display());
+    for probe in [&["ping"][..], &["ping", "--ready"][..]] {
+        let words = [&[&*root, "drumlin"], probe, &[&*endpoint]].concat();
+        run("chroot", &words);
+    }
 }
 
 fn its_programs_start(root: &Path) {

@@ -24,6 +24,9 @@ pub struct Settings {
     pub node: NodeName,
     /// True if the controller must publish a volume before the node may stage or publish it.
     pub attach: bool,
+    /// True if callers are told that they may name a group to which the files of a volume are given. One that is named is
+    /// respected either way.
+    pub mount_group: bool,
     /// Maximum number of volumes published to the node at a time; enforced when `attach` is set.
     pub max_volumes: Option<u32>,
     /// What happens to the members of a group that is deleted.

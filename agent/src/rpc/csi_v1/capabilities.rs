@@ -90,18 +90,21 @@ pub(super) fn group_controller() -> Vec<GroupControllerServiceCapability> {
         .collect()
 }
 
-/// Capabilities of the node.
-pub(super) fn node() -> Vec<NodeServiceCapability> {
-    node_with(&[
+/// Capabilities of the node; that of groups is advertised when the settings say `mount_group`.
+pub(super) fn node(settings: &Settings) -> Vec<NodeServiceCapability> {
+    let mut capabilities = vec![
         Node::StageUnstageVolume,
         Node::GetVolumeStats,
         Node::ExpandVolume,
         Node::VolumeCondition,
         Node::SingleNodeMultiWriter,
-        Node::VolumeMountGroup,
         Node::GetVolumeHealth,
         Node::GetStorageHealth,
-    ])
+    ];
+    if settings.mount_group {
+        capabilities.push(Node::VolumeMountGroup);
+    }
+    node_with(&capabilities)
 }
 
 /// These capabilities of a node.

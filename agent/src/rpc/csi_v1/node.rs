@@ -162,7 +162,7 @@ impl v1::node_server::Node for Front {
     ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
         answer("csi.v1.Node/NodeGetCapabilities", "", async {
             Ok(v1::NodeGetCapabilitiesResponse {
-                capabilities: capabilities::node(),
+                capabilities: capabilities::node(self.operations.settings()),
             })
         })
         .await
