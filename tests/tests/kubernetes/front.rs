@@ -10,8 +10,8 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::eventually,
     requests::{
-        MIB, create, create_group_snapshot, delete, delete_snapshot, expand, from_volume, mounted, raw,
-        snapshot,
+        MIB, create, create_group_snapshot, delete, delete_snapshot, expand, from_volume, mounted,
+        raw, snapshot,
     },
 };
 use tonic::{Code, Request, Status, transport::Channel};
