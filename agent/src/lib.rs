@@ -30,6 +30,7 @@ mod connections;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lock;
+mod metrics;
 #[cfg(debug_assertions)]
 mod mutation;
 mod quiet;

@@ -1,5 +1,5 @@
-//! Work of the controller that leads: makes the storage object of every node that has the driver, and sweeps calls that
-//! nobody waits for.
+//! Work of the controller that leads: makes the storage object of every node that has the driver, sweeps calls that
+//! nobody waits for, and audits the nodes.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -14,6 +14,7 @@ use kube::{
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{
+    audit::Audit,
     front::Front,
     node_call::{NodeCall, Progress, VALID},
     node_storage::{NodeStorage, NodeStorageSpec},
@@ -24,6 +25,7 @@ const ROUND: Duration = Duration::from_mins(1);
 
 /// The work of the controller that leads.
 pub struct Leader {
+    audit: Audit,
     front: Arc<Front>,
     client: Client,
     driver: String,
@@ -40,8 +42,15 @@ impl fmt::Debug for Leader {
 
 impl Leader {
     /// The work beside `front`, for the driver of this name.
-    pub fn new(front: Arc<Front>, driver: &str, namespace: &str) -> Self {
+    /// `time_lapse` maps waits of hours to the time that is really waited for.
+    pub fn new(
+        front: Arc<Front>,
+        driver: &str,
+        namespace: &str,
+        time_lapse: fn(Duration) -> Duration,
+    ) -> Self {
         Self {
+            audit: Audit::new(&front, driver, time_lapse),
             client: front.client.clone(),
             front,
             driver: driver.to_owned(),
@@ -51,7 +60,7 @@ impl Leader {
 
     /// Works until it is dropped.
     pub async fn run(&self) {
-        futures::join!(self.make_storages(), self.sweep_calls());
+        futures::join!(self.make_storages(), self.sweep_calls(), self.audit.run());
     }
 
     /// Makes the storage object of every node whose kubelet knows the driver. The object outlives the node: what its disks

@@ -5,7 +5,8 @@
 //! - [`calls`], [`call_watch`]: the front's side of it: create, join, wait, withdraw.
 //! - [`Executor`], [`socket`]: the agent's side of it: take, run, answer.
 //! - [`NodeStorage`], [`node_storage`]: the device classes of a node, and [`reservations`] of what it has not reported yet.
-//! - [`Reporter`]: the agent's side of it. [`Leader`]: the work of the controller that leads.
+//! - [`Reporter`]: the agent's side of it. [`Leader`], [`audit`]: the work of the controller
+//!   that leads.
 //! - [`view`], [`kept`]: what is known of nodes, agents and their storage.
 //!
 //! **Invariant:** the disks of the nodes are the only record. No object here is desired state: whoever deletes them all
@@ -24,6 +25,7 @@
 )]
 
 mod answers;
+mod audit;
 mod call_watch;
 mod calls;
 mod code;

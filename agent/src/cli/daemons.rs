@@ -29,7 +29,7 @@ impl LogArguments {
     /// If the filter is invalid.
     pub(crate) fn start(&self) -> anyhow::Result<()> {
         let level = self.log_level.as_deref().unwrap_or("info");
-        telemetry::start(self.log_format.unwrap_or_default(), level, None)
+        telemetry::start(self.log_format.unwrap_or_default(), level, None, None)
     }
 }
 
@@ -112,7 +112,17 @@ pub(crate) struct AgentArguments {
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,
     #[command(flatten)]
+    pub(crate) metrics: MetricsArguments,
+    #[command(flatten)]
     pub(crate) log: LogArguments,
+}
+
+/// Where metrics can be scraped.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct MetricsArguments {
+    /// Serve metrics at `/metrics` over HTTP on this address, such as 127.0.0.1:9464, or unix socket [default: none]
+    #[arg(long, env = "DRUMLIN_METRICS_LISTEN", value_name = "ENDPOINT")]
+    pub(crate) metrics_listen: Option<String>,
 }
 
 #[derive(Debug, Clone, Args)]

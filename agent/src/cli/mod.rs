@@ -7,7 +7,9 @@ mod objects;
 mod snapshots;
 
 pub(crate) use command::{Cli, Command};
-pub(crate) use daemons::{AgentArguments, ControllerArguments, PingArguments, ReconcileArguments};
+pub(crate) use daemons::{
+    AgentArguments, ControllerArguments, MetricsArguments, PingArguments, ReconcileArguments,
+};
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
     AdoptArguments, DeleteArguments, HandoverArguments, HostArguments, KeptArguments, Output,

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use drumlin_core::{host::exec, ops::Operations};
 use drumlin_reconciler::{Reconciler, Settings};
-use futures::future::try_join_all;
+use futures::future::{OptionFuture, try_join_all};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +13,7 @@ use crate::{
     cli::AgentArguments,
     config::{Config, Kubelet},
     lock::StateLock,
+    metrics::{Listener, Metrics},
     registration::{self, Registrar},
     server::{self, Offer},
     socket::Socket,
@@ -29,16 +30,15 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Runs the agent, and also the reconciler if a source of objects is configured.
 pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let config = Config::load(&arguments)?;
-    let exporter = config.otlp_endpoint.as_ref();
-    let exporter = exporter.map(|to| Exporter::start(to, config.settings.node.as_str()));
-    let exporter = exporter.transpose()?;
-    telemetry::start(config.log_format, &config.log_filter, exporter.as_ref())?;
+    let (exporter, metrics) = observe(&config)?;
     check_host()?;
     raise_limits();
     let _lock = StateLock::take(&config.state_dir)?;
     // Before the first operation: from here on a signal shuts the agent down in order.
     let signals = Signals::new()?;
     let (sockets, listeners) = bind(&config)?;
+    let scraped = config.metrics.as_ref().map(Listener::bind);
+    let scraped = OptionFuture::from(scraped).await.transpose()?;
     let operations = Operations::new(config.settings, config.classes);
     operations.recover().await;
     let cluster = arguments.cluster.cluster();
@@ -76,6 +76,9 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         tokio::spawn(member.run(stop.clone()));
     }
     tokio::spawn(register(config.kubelet, stop.clone()));
+    let scraped = scraped.zip(metrics).map(|(listener, metrics)| {
+        tokio::spawn(listener.serve(metrics, Arc::clone(&operations), stop.clone()))
+    });
     let reconciling = reconciler.map(|reconciler| {
         // If the reconciler stops, the agent exits too, so that the service manager restarts it.
         let ending = stop.clone().drop_guard();
@@ -91,6 +94,10 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         None => Ok(Ok(())),
     };
     drop(sockets);
+    if let Some(scraped) = scraped {
+        // Its socket is removed.
+        let _ = scraped.await;
+    }
     tracing::info!("agent stopped");
     if let Some(exporter) = exporter {
         exporter.stop().await;
@@ -103,6 +110,21 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
 
 /// What is served at each socket.
 type Listeners = Vec<(UnixListener, Offer)>;
+
+/// Starts what observes the agent: the log, the export of traces, and metrics.
+fn observe(config: &Config) -> anyhow::Result<(Option<Exporter>, Option<Metrics>)> {
+    let exporter = config.otlp_endpoint.as_ref();
+    let exporter = exporter.map(|to| Exporter::start(to, config.settings.node.as_str()));
+    let exporter = exporter.transpose()?;
+    let metrics = config.metrics.is_some().then(Metrics::default);
+    telemetry::start(
+        config.log_format,
+        &config.log_filter,
+        exporter.as_ref(),
+        metrics.as_ref(),
+    )?;
+    Ok((exporter, metrics))
+}
 
 /// Binds the sockets of the agent; their files are removed when the first value is dropped.
 fn bind(config: &Config) -> anyhow::Result<(Vec<Socket>, Listeners)> {

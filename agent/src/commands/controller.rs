@@ -13,7 +13,7 @@ use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use super::signals::Signals;
+use super::{hooks::HOOKS, signals::Signals};
 use crate::{cli::ControllerArguments, config, rpc::cluster, server, socket::Socket};
 
 /// Runs the controller until it is stopped.
@@ -36,6 +36,7 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         Arc::clone(&front),
         &arguments.driver_name,
         &arguments.namespace,
+        HOOKS.time_lapse,
     );
     let leader = Arc::new(leader);
     let controller = Controller::new(ControllerSettings {

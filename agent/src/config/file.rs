@@ -17,9 +17,11 @@ use serde::Deserialize;
 use super::{
     classes::{FileClass, Nodes, classes},
     kubelet::{FileKubelet, Kubelet},
+    metrics::{self, FileMetrics},
 };
 use crate::{
     cli::AgentArguments,
+    metrics::MetricsEndpoint,
     telemetry::{LogFormat, OtlpEndpoint},
 };
 
@@ -47,6 +49,7 @@ struct File {
     kubelet: FileKubelet,
     log: Log,
     tracing: Tracing,
+    metrics: FileMetrics,
     classes: Vec<FileClass>,
 }
 
@@ -100,6 +103,8 @@ pub(crate) struct Config {
     pub(crate) log_filter: String,
     /// The collector to which traces are exported.
     pub(crate) otlp_endpoint: Option<OtlpEndpoint>,
+    /// Where metrics can be scraped.
+    pub(crate) metrics: Option<MetricsEndpoint>,
     pub(crate) settings: Settings,
     pub(crate) classes: Classes,
 }
@@ -116,17 +121,7 @@ impl Config {
         };
         let endpoint = arguments.endpoint.clone().or(file.endpoint);
         let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
-        let state_dir = arguments
-            .state_dir
-            .clone()
-            .or(file.state_dir)
-            .unwrap_or_else(|| PathBuf::from(STATE_DIR));
-        if !state_dir.is_absolute() {
-            bail!(
-                "state directory {} must be an absolute path",
-                state_dir.display()
-            );
-        }
+        let state_dir = state_dir(arguments, file.state_dir)?;
         let node = match arguments.node.clone().or(file.node) {
             Some(node) => node,
             // Kubernetes uses the host name in lower case as the name of a node.
@@ -171,6 +166,7 @@ impl Config {
                 .or(file.log.level)
                 .unwrap_or_else(|| "info".to_owned()),
             otlp_endpoint,
+            metrics: metrics::endpoint(&arguments.metrics, file.metrics)?,
             settings: Settings {
                 node: node.clone(),
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
@@ -201,6 +197,19 @@ fn second_endpoint(text: Option<String>, first: &Endpoint) -> anyhow::Result<Opt
         );
     }
     Ok(second)
+}
+
+/// The state directory.
+fn state_dir(arguments: &AgentArguments, file: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let directory = arguments.state_dir.clone().or(file);
+    let directory = directory.unwrap_or_else(|| PathBuf::from(STATE_DIR));
+    if !directory.is_absolute() {
+        bail!(
+            "state directory {} must be an absolute path",
+            directory.display()
+        );
+    }
+    Ok(directory)
 }
 
 /// The collector; the error names where it is configured. An empty one is none, as in other programs that read this

@@ -3,6 +3,7 @@
 mod classes;
 mod file;
 mod kubelet;
+mod metrics;
 
 pub(crate) use file::{Config, DRIVER, ENDPOINT, OnGroup, STATE_DIR, check_driver, host_name};
 pub(crate) use kubelet::Kubelet;

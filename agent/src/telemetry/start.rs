@@ -7,6 +7,7 @@ use tracing_subscriber::{
 };
 
 use super::{Exporter, filter, filter::InCalls, tree::TreeLayer};
+use crate::metrics::{Metrics, MetricsLayer};
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
@@ -20,11 +21,12 @@ pub(crate) enum LogFormat {
 }
 
 /// Starts logging with `level`: a level such as `info`, or a filter such as `drumlin=debug,warn`. The exporter gets all
-/// spans of calls, whatever the level.
+/// spans of calls, whatever the level, and metrics those that they measure.
 pub(crate) fn start(
     format: LogFormat,
     level: &str,
     exporter: Option<&Exporter>,
+    metrics: Option<&Metrics>,
 ) -> anyhow::Result<()> {
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
@@ -37,10 +39,13 @@ pub(crate) fn start(
     let lines = lines.with_filter(filter::events(filter::parse(level)?)?);
     let trees = TreeLayer::to_log(format).with_filter(filter::parse(level)?.and(InCalls));
     let export = exporter.map(|exporter| exporter.layer().with_filter(InCalls));
+    let measure = metrics
+        .map(|metrics| MetricsLayer::new(metrics.clone()).with_filter(MetricsLayer::filter()));
     tracing_subscriber::registry()
         .with(lines)
         .with(trees)
         .with(export)
+        .with(measure)
         .init();
     Ok(())
 }

@@ -56,6 +56,7 @@ mod manifest_group_snapshots;
 mod manifest_groups;
 mod manifests;
 mod manifests_in_trouble;
+mod metrics;
 mod mount_group;
 mod mount_roots;
 mod node;

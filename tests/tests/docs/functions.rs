@@ -55,6 +55,7 @@ fn no_function_is_longer_than_can_be_read_at_once() {
         "proto",
         "tests/fuzz/fuzz_targets",
         "tests/fuzz/targets",
+        "tests/protocol",
         "tests/src",
         "tests/tests",
     ];

@@ -10,15 +10,15 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::eventually,
     requests::{
-        MIB, create, create_group_snapshot, delete, delete_snapshot, expand, from_volume, raw,
-        snapshot,
+        MIB, create, create_group_snapshot, delete, delete_snapshot, expand, from_volume, mounted,
+        raw, snapshot,
     },
 };
 use tonic::{Code, Request, Status, transport::Channel};
 
 use crate::{
-    helpers::ok,
-    rbac::SYSTEM,
+    helpers::{home, ok},
+    rbac::{SYSTEM, persistent},
     sidecars::{Stack, agent_is_ready},
 };
 
@@ -316,4 +316,71 @@ async fn a_call_to_a_node_that_is_away_or_gone_ends_as_its_sidecar_needs_it() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{status:?}");
     }
     no_call_is_left(&stack).await;
+}
+
+/// As the provisioner names a volume for the claim with this UID.
+fn create_for(claim: &str, uid: &str) -> CreateVolumeRequest {
+    let parameters = [
+        ("csi.storage.k8s.io/pvc/name", claim),
+        ("csi.storage.k8s.io/pvc/namespace", "default"),
+    ];
+    let parameters = parameters.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    CreateVolumeRequest {
+        parameters: parameters.into(),
+        volume_capabilities: vec![mounted("ext4")],
+        ..create_on(&format!("pvc-{uid}"), 64, &["node-a"])
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_deletes_what_was_never_used_and_lists_what_may_hold_data() {
+    // Six hours are six seconds.
+    let stack = Stack::with(&["node-a"], &[("DRUMLIN_TIME_LAPSE", "3600")]).await;
+    let asking = Asking::new(&stack);
+    // A claim that waits for its volume.
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: waiting}\nspec: {storageClassName: none, accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}\n";
+    let made = stack.cluster.try_with_input(&["create", "-f", "-"], claim);
+    assert!(made.status.success(), "{made:?}");
+    let uid = ["get", "pvc/waiting", "-o", "jsonpath={.metadata.uid}"];
+    let uid = stack.cluster.kubectl(&uid);
+    let digits = |digit: &str| {
+        [8, 4, 4, 4, 12]
+            .map(|length| digit.repeat(length))
+            .join("-")
+    };
+    let waiting = ok_id(asking.create(create_for("waiting", &uid)).await);
+    let bound = ok_id(asking.create(create_for("bound", &digits("1"))).await);
+    let volume = persistent("bound", "csi.drumlin.dev", &bound);
+    let made = stack
+        .cluster
+        .try_with_input(&["create", "-f", "-"], &volume);
+    assert!(made.status.success(), "{made:?}");
+    let used = ok_id(asking.create(create_for("used", &digits("2"))).await);
+    let as_volume = serde_json::json!({
+        "metadata": {"name": "used"},
+        "spec": {"csi": {"volumeHandle": used, "fsType": "ext4"}},
+    });
+    stack.kubelet().mount(&as_volume).await;
+    stack.kubelet().unmount(&as_volume).await;
+    let by_hand = ok_id(asking.create(create_on("by-hand", 64, &["node-a"])).await);
+    let leaked = ok_id(asking.create(create_for("leaked", &digits("3"))).await);
+
+    let listed = || {
+        let path = "jsonpath={.status.unclaimed[*].volumeHandle}";
+        let words = ["get", "nodestorage", "node-a", "-o", path];
+        let text = stack.cluster.kubectl(&words);
+        let mut handles: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        handles.sort();
+        handles
+    };
+    let mut wanted = vec![used.clone(), by_hand.clone()];
+    wanted.sort();
+    stack.eventually(listed, |found| *found == wanted);
+    let there = |id: &str| home(&stack.agent, id).exists();
+    stack.eventually(|| there(&leaked), |is_there| !is_there);
+    for kept in [&waiting, &bound, &used, &by_hand] {
+        assert!(there(kept), "{kept}");
+    }
+    no_call_is_left(&stack).await;
+    stack.needed_no_more_rights();
 }

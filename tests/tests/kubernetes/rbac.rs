@@ -136,6 +136,7 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
         // With the sidecars, which have its account.
         "controller" => match (group, resource) {
             ("drumlin.dev", "nodestorages") => READ.contains(&verb) || verb == "create",
+            ("drumlin.dev", "nodestorages/status") => verb == "patch",
             ("", "persistentvolumes") => {
                 READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
             }

@@ -52,6 +52,11 @@ impl Stack {
 
     /// A cluster of these nodes.
     pub(crate) async fn of_nodes(nodes: &[&str]) -> Self {
+        Self::with(nodes, &[]).await
+    }
+
+    /// A cluster of these nodes, with more in the environment of its controller.
+    pub(crate) async fn with(nodes: &[&str], environment: &[(&str, &str)]) -> Self {
         let (cluster, scratch) = (Cluster::own(), Scratch::new());
         define_snapshots(&cluster);
         let rendered = Rendered::of(&cluster, "base", &["upstream-snapshots"]);
@@ -76,12 +81,17 @@ impl Stack {
             scratch,
         };
         stack.start_of_kubernetes();
-        stack.start_controller(&rendered, &pod).await;
+        stack.start_controller(&rendered, &pod, environment).await;
         stack
     }
 
     /// The pod of the controller: the front, and the sidecars that call it.
-    async fn start_controller(&mut self, rendered: &Rendered, pod: &str) {
+    async fn start_controller(
+        &mut self,
+        rendered: &Rendered,
+        pod: &str,
+        environment: &[(&str, &str)],
+    ) {
         let account = "drumlin-controller";
         let own = self.cluster.as_account(&self.scratch, account, None);
         let socket = self.front();
@@ -90,12 +100,13 @@ impl Stack {
         arguments.extend(container.arguments.clone());
         arguments.extend(own.arguments());
         let endpoint = format!("unix://{}", socket.display());
-        let environment = [
+        let own_environment = [
             ("DRUMLIN_IDENTITY", pod),
             ("DRUMLIN_NAMESPACE", SYSTEM),
             ("CSI_ENDPOINT", &endpoint),
             ("DRUMLIN_LOG", "info,drumlin_cluster=debug"),
         ];
+        let environment = [&own_environment[..], environment].concat();
         self.run("controller", drumlin(), &arguments, &environment);
         eventually(|| socket.exists(), |there| *there).await;
         let environment = [

@@ -101,6 +101,7 @@ fn message(object: Object) -> Result<v1::InventoryObject> {
         volume_ids: object.volumes.iter().map(text).collect(),
         group_snapshot_id: object.group_snapshot.as_ref().map(text).unwrap_or_default(),
         problem: object.problem.unwrap_or_default(),
+        blank: object.is_blank,
         uuid: object.uuid.map(|uuid| uuid.to_string()).unwrap_or_default(),
     })
 }

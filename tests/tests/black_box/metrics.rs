@@ -1,0 +1,91 @@
+//! Metrics, as a scraper sees them.
+
+use std::path::Path;
+
+use drumlin_proto::csi::v1::CreateVolumeRequest;
+use drumlin_tests::{
+    agent::{Agent, Options, is_over_lvm},
+    requests::mounted,
+    storage::{Kind, Scratch},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::UnixStream,
+};
+use tonic::Code;
+
+use crate::{
+    group_snapshots::take,
+    helpers::{mount, refused, volume},
+};
+
+/// What a scrape of the socket is answered.
+async fn scrape(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: agent\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+/// The value of the one series whose name and labels begin so.
+fn value(answer: &str, series: &str) -> f64 {
+    let mut lines = answer.lines().filter(|line| line.starts_with(series));
+    let line = lines.next().unwrap_or_else(|| panic!("{series}: {answer}"));
+    assert_eq!(lines.next(), None, "{series}");
+    line.rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+fn calls(method: &str, code: &str) -> String {
+    format!("drumlin_rpc_duration_seconds_count{{method=\"{method}\",code=\"{code}\"}}")
+}
+
+#[tokio::test]
+async fn a_scrape_has_calls_programs_freeze_barriers_and_the_state_of_the_classes() {
+    const CREATE: &str = "csi.v1.Controller/CreateVolume";
+    let scratch = Scratch::new();
+    let socket = scratch.path().join("metrics.sock");
+    // Images that can share blocks: writers are held for an instant.
+    let config = (!is_over_lvm()).then(|| {
+        let images = scratch.file_system("images", Kind::Xfs, 1 << 10);
+        let images = images.display();
+        format!("classes: [{{name: default, directory: {{path: {images}}}}}]\n")
+    });
+    let options = Options {
+        config,
+        arguments: vec![format!("--metrics-listen={}", socket.display())],
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let before = scrape(&socket).await;
+    assert!(before.starts_with("HTTP/1.1 200 OK\r\n"), "{before}");
+    assert!(!before.contains(CREATE), "{before}");
+    let volumes = value(&before, "drumlin_class_volumes{");
+
+    let mut ids = Vec::new();
+    for name in ["a", "b"] {
+        let id = volume(&agent, name, 32, &mounted("ext4")).await;
+        mount(&agent, name, &id, &mounted("ext4")).await;
+        ids.push(id);
+    }
+    take(&agent, "groupsnapshot-1", &ids).await;
+    let nameless = CreateVolumeRequest::default();
+    let answer = agent.controller().create_volume(nameless).await;
+    refused(answer, Code::InvalidArgument);
+
+    let after = scrape(&socket).await;
+    assert_eq!(value(&after, &calls(CREATE, "Ok")), 2.0);
+    assert_eq!(value(&after, &calls(CREATE, "InvalidArgument")), 1.0);
+    let formats = "drumlin_program_duration_seconds_count{program=\"mkfs.ext4\"}";
+    assert_eq!(value(&after, formats), 2.0);
+    let quiesced = value(&after, "drumlin_group_snapshot_quiesced_seconds_count");
+    assert_eq!(quiesced, 1.0);
+    assert_eq!(value(&after, "drumlin_class_volumes{"), volumes + 2.0);
+    assert_eq!(value(&after, "drumlin_class_ready{"), 1.0);
+    for id in &ids {
+        assert!(!after.contains(id.as_str()), "{after}");
+    }
+    // The log has its own level.
+    assert!(!agent.log().contains("DEBUG"), "{}", agent.log());
+}

@@ -1,0 +1,66 @@
+//! Another version of everything is rolled out while pods write and claims come and go.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use drumlin_tests::storage::Scratch;
+
+use crate::lab::{Lab, Writer, manifests};
+
+#[test]
+fn another_version_is_rolled_out_under_load_and_disturbs_no_pod() {
+    let lab = Lab::installed();
+    let namespace = lab.namespace();
+    let start = |node: &String| Writer::start(&namespace, &format!("on-{node}"), node);
+    let writers: Vec<_> = lab.nodes.iter().map(start).collect();
+    let agents = || -> Vec<String> { lab.nodes.iter().map(|node| lab.agent_of(node)).collect() };
+    let before = agents();
+
+    let scratch = Scratch::new();
+    let overlay = scratch.directory("next");
+    let base = overlay.join("base");
+    // Kustomize takes nothing from outside of where it begins but by a path that is relative.
+    std::os::unix::fs::symlink(manifests("base"), &base).unwrap();
+    let text = "resources: [base]\nimages: [{name: drumlin, newTag: next}]\n";
+    fs::write(overlay.join("kustomization.yaml"), text).unwrap();
+    let roll_out = |path: &str| {
+        let words = ["apply", "--server-side", "--force-conflicts", "-k", path];
+        lab.cluster.kubectl(&words);
+        lab.until_rolled_out();
+    };
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut served = 0;
+            while !is_over.load(Ordering::Relaxed) || served == 0 {
+                let node = &lab.nodes[served % lab.nodes.len()];
+                let name = format!("load-{served}");
+                Writer::start(&namespace, &name, node);
+                namespace.kubectl(&["delete", "pod,pvc", &name]);
+                served += 1;
+            }
+        });
+        roll_out(&overlay.to_string_lossy());
+        let image = "jsonpath={.items[*].spec.containers[*].image}";
+        let own = ["-n", "drumlin-system", "get", "pods", "-o", image];
+        let images = lab.cluster.kubectl(&own);
+        assert!(images.contains("drumlin:next"), "{images}");
+        assert!(!images.contains("drumlin:0.1.0"), "{images}");
+        for (old, new) in before.iter().zip(agents()) {
+            assert_ne!(*old, new);
+        }
+        is_over.store(true, Ordering::Relaxed);
+        load.join().unwrap();
+    });
+    for writer in &writers {
+        writer.is_undisturbed();
+    }
+    roll_out(&manifests("base"));
+    for writer in &writers {
+        writer.is_undisturbed();
+    }
+    lab.delete(&namespace, &["pod,pvc", "--all"]);
+}
