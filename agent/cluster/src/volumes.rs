@@ -20,12 +20,20 @@ pub(crate) const TOPOLOGY: &str = "topology.drumlin.dev/node";
 /// The parameter that names the class.
 const CLASS: &str = "class";
 
+/// What a volume is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Nothing: any node will do.
+    Fresh,
+    /// A volume or snapshot: it is made where that is.
+    Copy,
+}
+
 /// The nodes on which a volume may be created, in the order of preference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Placement {
     nodes: Vec<String>,
-    /// True if the volume is a copy: then it is made where its source is.
-    is_copy: bool,
+    origin: Origin,
 }
 
 impl Front {
@@ -46,7 +54,7 @@ impl Front {
         let mut last = None;
         for (index, node) in placement.nodes.iter().enumerate() {
             let answer = self
-                .create_on(node, &request, placement.is_copy, deadline)
+                .create_on(node, &request, placement.origin, deadline)
                 .await;
             match answer {
                 Err(refusal)
@@ -71,7 +79,7 @@ impl Front {
         &self,
         node: &str,
         request: &v1::CreateVolumeRequest,
-        is_copy: bool,
+        origin: Origin,
         deadline: Instant,
     ) -> Result<v1::CreateVolumeResponse, Refusal> {
         self.leave_other_node(node, request).await?;
@@ -88,7 +96,7 @@ impl Front {
         match answer {
             Ok(response) => Answerer(node).created_volume(&here, response),
             // Nothing was made: another node will do.
-            Err(Failure::Withdrawn) if !is_copy => Err(Refusal::new(
+            Err(Failure::Withdrawn) if origin == Origin::Fresh => Err(Refusal::new(
                 Code::ResourceExhausted,
                 format!("the agent of node {node} does not answer"),
             )),
@@ -142,7 +150,7 @@ impl Front {
             }
             return Ok(Placement {
                 nodes: vec![node.to_owned()],
-                is_copy: true,
+                origin: Origin::Copy,
             });
         }
         // A create whose outcome is unknown goes on where it is.
@@ -170,7 +178,7 @@ impl Front {
         }
         Ok(Placement {
             nodes,
-            is_copy: false,
+            origin: Origin::Fresh,
         })
     }
 

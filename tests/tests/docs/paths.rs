@@ -144,6 +144,7 @@ fn crates() -> BTreeMap<String, Vec<String>> {
         "agent/lvm",
         "agent/core",
         "agent/reconciler",
+        "agent/cluster",
         "tests",
     ] {
         let manifest = read(format!("{folder}/Cargo.toml"));
@@ -208,6 +209,8 @@ fn crates_depend_on_each_other_in_one_direction() {
         ("drumlin-core", "drumlin-crd"),
         ("drumlin-lvm", "drumlin-core"),
         ("drumlin-lvm", "drumlin-proto"),
+        ("drumlin-cluster", "drumlin-core"),
+        ("drumlin-reconciler", "drumlin-cluster"),
     ] {
         assert!(!is_on(one, other), "{one} must not be built on {other}");
     }

@@ -25,7 +25,7 @@ async fn a_server_explains_every_kind_by_its_short_name() {
         );
     }
     let listed = cluster.kubectl(&["api-resources", "--categories=drumlin", "-o", "name"]);
-    assert_eq!(listed.lines().count(), 4, "{listed}");
+    assert_eq!(listed.lines().count(), 5, "{listed}");
 }
 
 #[test]

@@ -109,20 +109,7 @@ async fn a_volume_is_made_where_it_belongs_and_everything_about_it_goes_there() 
     let stack = Stack::of_nodes(&["node-a", "node-b"]).await;
     let asking = Asking::new(&stack);
     let both = ["node-b", "node-a"];
-    for node in both {
-        let known = async || asking.capacity(node, None).await;
-        let begun = Instant::now();
-        while known().await == 0 {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "{}",
-                stack.logs()
-            );
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        assert_eq!(asking.capacity(node, Some("other")).await, 0);
-    }
-    assert_eq!(asking.capacity("node-c", None).await, 0);
+    the_room_of_each_is_known(&stack, &asking, &both).await;
 
     // The preferred node is that of the scheduler.
     let one = ok_id(asking.create(create_on("one", 64, &both)).await);
@@ -187,6 +174,22 @@ async fn a_volume_is_made_where_it_belongs_and_everything_about_it_goes_there() 
         "{storages}"
     );
     stack.needed_no_more_rights();
+}
+
+async fn the_room_of_each_is_known(stack: &Stack, asking: &Asking, nodes: &[&str]) {
+    for node in nodes {
+        let begun = Instant::now();
+        while asking.capacity(node, None).await == 0 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{}",
+                stack.logs()
+            );
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(asking.capacity(node, Some("other")).await, 0);
+    }
+    assert_eq!(asking.capacity("node-c", None).await, 0);
 }
 
 fn ok_id(answer: Result<String, Status>) -> String {
