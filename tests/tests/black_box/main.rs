@@ -64,6 +64,7 @@ mod node_arguments;
 mod node_rename;
 mod nomad;
 mod pending_calls;
+mod ping;
 mod plugin_process;
 mod power_cut;
 mod process;
