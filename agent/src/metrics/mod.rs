@@ -1,4 +1,4 @@
-//! Metrics in the text format of OpenMetrics, over HTTP: how long calls, programs and LVM commands took, and the state of
+//! Metrics in the text format of `OpenMetrics`, over HTTP: how long calls, programs and LVM commands took, and the state of
 //! the device classes.
 //!
 //! Without an endpoint there is none of this: no listener, and spans cost what they cost without a subscriber.

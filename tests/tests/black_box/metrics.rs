@@ -30,7 +30,7 @@ async fn scrape(socket: &Path) -> String {
 }
 
 /// The value of the one series whose name and labels begin so.
-fn value(answer: &str, series: &str) -> f64 {
+fn value(answer: &str, series: &str) -> u64 {
     let mut lines = answer.lines().filter(|line| line.starts_with(series));
     let line = lines.next().unwrap_or_else(|| panic!("{series}: {answer}"));
     assert_eq!(lines.next(), None, "{series}");
@@ -75,14 +75,14 @@ async fn a_scrape_has_calls_programs_freeze_barriers_and_the_state_of_the_classe
     refused(answer, Code::InvalidArgument);
 
     let after = scrape(&socket).await;
-    assert_eq!(value(&after, &calls(CREATE, "Ok")), 2.0);
-    assert_eq!(value(&after, &calls(CREATE, "InvalidArgument")), 1.0);
+    assert_eq!(value(&after, &calls(CREATE, "Ok")), 2);
+    assert_eq!(value(&after, &calls(CREATE, "InvalidArgument")), 1);
     let formats = "drumlin_program_duration_seconds_count{program=\"mkfs.ext4\"}";
-    assert_eq!(value(&after, formats), 2.0);
+    assert_eq!(value(&after, formats), 2);
     let quiesced = value(&after, "drumlin_group_snapshot_quiesced_seconds_count");
-    assert_eq!(quiesced, 1.0);
-    assert_eq!(value(&after, "drumlin_class_volumes{"), volumes + 2.0);
-    assert_eq!(value(&after, "drumlin_class_ready{"), 1.0);
+    assert_eq!(quiesced, 1);
+    assert_eq!(value(&after, "drumlin_class_volumes{"), volumes + 2);
+    assert_eq!(value(&after, "drumlin_class_ready{"), 1);
     for id in &ids {
         assert!(!after.contains(id.as_str()), "{after}");
     }
