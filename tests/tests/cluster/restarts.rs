@@ -75,7 +75,7 @@ fn a_pod_that_is_deleted_while_kubelet_is_away_is_cleaned_up_afterwards() {
     let volumes = lab.volumes(&namespace);
     assert_eq!(volumes.len(), 1);
     lab.node(node, &["halt", "kubelet"]);
-    // With grace for nobody, the object is gone at once.
+    // Without a grace period, the pod is deleted at once.
     let words = ["delete", "--grace-period=0", "--force", "pod", "writer"];
     namespace.kubectl(&words);
     namespace.kubectl(&["delete", "--wait=false", "pvc", "writer"]);
