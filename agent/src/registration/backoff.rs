@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-/// The first pause. Each socket that kubelet sees anew takes the driver away from its node for a second or two.
-const SHORTEST: Duration = Duration::from_secs(1);
+/// The first pause. Kubelet 1.36 and newer repeat a failed registration by themselves after half a second, at the next turn
+/// of a loop that runs once a second: with their second attempt done, a new socket takes no driver away that is registered.
+const SHORTEST: Duration = Duration::from_secs(2);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_mins(1);
 
@@ -33,9 +34,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_from_a_second_to_a_minute() {
+    fn pauses_double_from_two_seconds_to_a_minute() {
         let mut backoff = Backoff::default();
-        let pauses: Vec<u64> = (0..8).map(|_| backoff.pause().as_secs()).collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
+        let pauses: Vec<u64> = (0..7).map(|_| backoff.pause().as_secs()).collect();
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 60, 60]);
     }
 }

@@ -13,13 +13,13 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use drumlin_core::fail::time_lapse;
 use drumlin_proto::csi::v1::{GetPluginInfoRequest, identity_client::IdentityClient};
 use tokio::{
     sync::watch,
     task::{JoinHandle, spawn_blocking},
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -78,11 +78,14 @@ impl Registrar {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         let kept = async {
             loop {
-                match self.serve().await {
+                let ended = match self.serve().await {
                     Ok(serving) => self.follow(serving).await,
-                    Err(error) => self.note(&format!("{error:#}")),
+                    Err(error) => Err(error),
+                };
+                if let Err(error) = ended {
+                    self.note(&format!("{error:#}"));
+                    sleep(time_lapse(self.backoff.pause())).await;
                 }
-                tokio::time::sleep(time_lapse(self.backoff.pause())).await;
             }
         };
         tokio::select! {
@@ -118,35 +121,43 @@ impl Registrar {
         })
     }
 
-    /// Follows what kubelet does with a socket until another one is needed.
-    async fn follow(&mut self, mut serving: Serving) {
-        let reason = loop {
+    /// Follows what kubelet does with a socket until another one should replace it. It is served up to then: kubelet may
+    /// repeat a registration by itself.
+    ///
+    /// # Errors
+    /// If the socket is of no use any more.
+    async fn follow(&mut self, mut serving: Serving) -> anyhow::Result<()> {
+        loop {
             let progress = serving.progress.borrow_and_update().clone();
-            match &progress {
+            let deadline = match &progress {
+                Progress::NotAsked => serving.call_by,
+                Progress::Asked(at) => Some(*at + time_lapse(NOTICE)),
                 Progress::Registered => {
                     tracing::info!(driver = %self.target.driver, "registered with kubelet");
                     self.backoff = Backoff::default();
                     self.logged.clear();
+                    None
                 }
                 Progress::Refused(error) => {
-                    break format!("kubelet did not register the driver: {error}");
+                    self.note(&format!("kubelet did not register the driver: {error}"));
+                    Some(Instant::now() + time_lapse(self.backoff.pause()))
                 }
-                Progress::NotAsked | Progress::Asked(_) => {}
-            }
-            match serving.next(&progress).await {
-                Event::Progress => {}
-                Event::Overdue if progress == Progress::NotAsked => {
-                    serving.call_by = None;
+            };
+            match (serving.next(deadline).await?, progress) {
+                (Event::Progress, _) => {}
+                (Event::Overdue, Progress::NotAsked) => {
                     self.note("kubelet has not called the registration socket; kubelet.registrationDir must be its directory plugins_registry");
+                    serving.call_by = None;
                 }
-                Event::Overdue => {
-                    break "kubelet called GetInfo, and did not say what came of the registration"
-                        .to_owned();
+                (Event::Overdue, Progress::Asked(_)) => {
+                    self.note(
+                        "kubelet called GetInfo, and did not say what came of the registration",
+                    );
+                    return Ok(());
                 }
-                Event::Lost(reason) => break reason,
+                (Event::Overdue, Progress::Registered | Progress::Refused(_)) => return Ok(()),
             }
-        };
-        self.note(&reason);
+        }
     }
 
     /// Logs a failure, unless it was the last one that was logged.
@@ -188,20 +199,16 @@ struct Serving {
 enum Event {
     /// Kubelet called.
     Progress,
-    /// Kubelet did not call in time.
+    /// The deadline has passed.
     Overdue,
-    /// The socket is of no use any more, for this reason.
-    Lost(String),
 }
 
 impl Serving {
-    /// Waits for the next event after `progress`.
-    async fn next(&mut self, progress: &Progress) -> Event {
-        let deadline = match progress {
-            Progress::NotAsked => self.call_by,
-            Progress::Asked(at) => Some(*at + time_lapse(NOTICE)),
-            Progress::Registered | Progress::Refused(_) => None,
-        };
+    /// Waits for kubelet's next call, until `deadline`.
+    ///
+    /// # Errors
+    /// If the socket is not in its place, or not served any more.
+    async fn next(&mut self, deadline: Option<Instant>) -> anyhow::Result<Event> {
         let overdue = async {
             match deadline {
                 Some(deadline) => sleep_until(deadline).await,
@@ -209,21 +216,22 @@ impl Serving {
             }
         };
         tokio::select! {
-            _ = self.progress.changed() => Event::Progress,
-            lost = removed(&self.socket, &self.watch) => Event::Lost(lost),
-            ended = &mut self.served => Event::Lost(match ended {
-                Ok(Err(error)) => format!("{error:#}"),
-                _ => "the registration socket is not served any more".to_owned(),
-            }),
-            () = overdue => Event::Overdue,
+            _ = self.progress.changed() => Ok(Event::Progress),
+            () = removed(&self.socket, &self.watch) => {
+                bail!("the registration socket was removed or replaced")
+            }
+            ended = &mut self.served => {
+                ended.context("the registration socket is not served any more")??;
+                bail!("the registration socket is not served any more")
+            }
+            () = overdue => Ok(Event::Overdue),
         }
     }
 }
 
 /// Waits until the socket is not in its place any more.
-async fn removed(socket: &RegistrationSocket, watch: &DirectoryWatch) -> String {
+async fn removed(socket: &RegistrationSocket, watch: &DirectoryWatch) {
     while socket.is_in_place() {
         watch.changed().await;
     }
-    "the registration socket was removed or replaced".to_owned()
 }

@@ -79,7 +79,7 @@ async fn an_agent_registers_its_driver_and_is_not_seen_before_it_serves() {
     assert_eq!(info.name, "csi.drumlin.dev");
     assert_eq!(info.endpoint, text(agent.socket()));
     assert_eq!(info.supported_versions, ["1.0.0"]);
-    until_logged(&agent, "registered with kubelet").await;
+    until_logged(&agent, "INFO registered with kubelet").await;
     let events = kubelet.events();
     assert_eq!(events, [Event::NewSocket, Event::Registered(info)]);
     let registry = registry(&agent.scratch);
@@ -111,21 +111,40 @@ async fn kubelet_gets_the_path_of_the_csi_socket_that_it_sees() {
 
 #[tokio::test]
 async fn a_failed_registration_is_repeated_with_a_new_socket() {
-    for retry in [Retry::NewSocketOnly, Retry::SameSocket] {
-        let scratch = Scratch::new();
-        let kubelet = Kubelet::start(scratch.directory("registry").join(NAME), retry);
-        kubelet.fail(&[Fault::NodeGetInfo; 3]);
-        let options = registering(&scratch);
-        let agent = Agent::with(scratch, options).await;
-        kubelet.until_registered(1).await;
-        assert_eq!(kubelet.count(&Event::Failed), 3, "{retry:?}");
-        if retry == Retry::NewSocketOnly {
-            assert_eq!(kubelet.count(&Event::NewSocket), 4);
-            // Never away in between.
-            assert_eq!(kubelet.count(&Event::NoSocket), 0);
-        }
-        assert_eq!(logged(&agent, "NodeGetInfo failed"), 1, "{}", agent.log());
-    }
+    let scratch = Scratch::new();
+    let kubelet = Kubelet::start(
+        scratch.directory("registry").join(NAME),
+        Retry::NewSocketOnly,
+    );
+    kubelet.fail(&[Fault::NodeGetInfo; 3]);
+    let options = registering(&scratch);
+    let agent = Agent::with(scratch, options).await;
+    kubelet.until_registered(1).await;
+    assert_eq!(kubelet.count(&Event::Failed), 3);
+    assert_eq!(kubelet.count(&Event::NewSocket), 4);
+    // Never away in between.
+    assert_eq!(kubelet.count(&Event::NoSocket), 0);
+    assert_eq!(kubelet.count(&Event::NotServed), 0);
+    assert_eq!(logged(&agent, "NodeGetInfo failed"), 1, "{}", agent.log());
+}
+
+#[tokio::test]
+async fn a_kubelet_that_repeats_a_registration_by_itself_keeps_its_socket() {
+    let scratch = Scratch::new();
+    let kubelet = Kubelet::start(scratch.directory("registry").join(NAME), Retry::SameSocket);
+    kubelet.fail(&[Fault::NodeGetInfo; 3]);
+    let options = Options {
+        // Kubelet is faster, as it is without a lapse of time.
+        environment: Vec::new(),
+        ..registering(&scratch)
+    };
+    let agent = Agent::with(scratch, options).await;
+    kubelet.until_registered(1).await;
+    until_logged(&agent, "INFO registered with kubelet").await;
+    let failed = [Event::Failed, Event::Failed, Event::Failed];
+    let registered = Event::Registered(kubelet.registered().unwrap());
+    let wanted = [&[Event::NewSocket], &failed[..], &[registered]].concat();
+    assert_eq!(kubelet.events(), wanted);
 }
 
 #[tokio::test]
@@ -140,7 +159,7 @@ async fn a_notice_that_does_not_come_leads_to_a_new_socket() {
     let agent = Agent::with(scratch, options).await;
     kubelet.until_registered(3).await;
     until_logged(&agent, "did not say what came of the registration").await;
-    until_logged(&agent, "registered with kubelet").await;
+    until_logged(&agent, "INFO registered with kubelet").await;
     assert_eq!(kubelet.count(&Event::NewSocket), 4);
     assert_eq!(kubelet.count(&Event::Unregistered), 2);
 }
@@ -337,6 +356,6 @@ async fn a_kubelet_that_never_calls_is_logged_once() {
     let inode = fs::metadata(&path).unwrap().ino();
     let kubelet = Kubelet::start(path.clone(), Retry::NewSocketOnly);
     kubelet.until_registered(1).await;
-    until_logged(&agent, "registered with kubelet").await;
+    until_logged(&agent, "INFO registered with kubelet").await;
     assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
 }
