@@ -11,7 +11,7 @@ check:
 fmt:
     cargo fmt --all
 
-# The tests whose names contain FILTER, over thin, linear, raid1, directory or kubernetes: just over thin interruption::
+# The tests whose names contain FILTER, over thin, linear, raid1, directory, kubernetes or cluster: just over thin interruption::
 over KIND FILTER:
     tests/run --over {{KIND}} {{FILTER}}
 

@@ -12,7 +12,7 @@ one_binary() {
     rm -r "$root"
 }
 
-# busybox LAYER [PATH PROGRAM]...: a layer with busybox in /bin under all its names, and further programs at their PATHs.
+# busybox_root LAYER [PATH PROGRAM]...: a layer with busybox in /bin under all its names, and further programs at their PATHs.
 busybox_root() {
     local layer=$1 root name
     shift
@@ -26,7 +26,9 @@ busybox_root() {
     echo 'root:x:0:0:root:/root:/bin/sh' > "$root/etc/passwd"
     echo 'root:x:0:' > "$root/etc/group"
     while [ $# -gt 0 ]; do
-        cp "$2" "$root/$1"
+        mkdir -p "$root/$(dirname "$1")"
+        # All names of busybox are one file.
+        cp --dereference --remove-destination "$2" "$root/$1"
         chmod 755 "$root/$1"
         shift 2
     done
@@ -40,7 +42,8 @@ begin_archive() {
     mkdir -p "$building"
     : > "$building/manifest"
 }
-# image NAME ENTRYPOINT LAYER...: ENTRYPOINT as JSON, such as ["/pause"].
+# image NAME ENTRYPOINT LAYER...: ENTRYPOINT as JSON, such as ["/pause"], with a default of its arguments behind it where there
+# is one: ["/agnhost"],"Cmd":["pause"].
 image() {
     local name=$1 entrypoint=$2 layer digest digests='' files='' config
     shift 2

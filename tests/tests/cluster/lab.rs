@@ -115,6 +115,7 @@ impl Lab {
 
     /// `tests/lab/cluster/node`, which must succeed, and what it printed.
     pub(crate) fn node(&self, name: &str, words: &[&str]) -> String {
+        assert!(self.nodes.iter().any(|own| own == name), "{name}");
         let mut command = program(workspace().join("tests/lab/cluster/node"));
         let output = command.arg(name).args(words).output();
         succeeded(&output.expect("it can be started"), words)
@@ -255,7 +256,7 @@ spec:
 pub(crate) fn writer(name: &str, node: &str) -> String {
     let pod = pod_on(name, node);
     format!(
-        r#"{}{pod}
+        "{}{pod}
     command:
     - sh
     - -c
@@ -265,7 +266,7 @@ pub(crate) fn writer(name: &str, node: &str) -> String {
         echo $number
         usleep 20000
       done
-"#,
+",
         claim(name)
     )
 }

@@ -59,7 +59,9 @@ fn an_agent_that_is_killed_disturbs_no_pod() {
             lab.cluster.kubectl(&words).parse::<u32>().unwrap()
         };
         let before = restarts();
-        lab.node(node, &["exec", "sh", "-c", "kill -KILL $(pidof drumlin | tr ' ' '\\n' | while read -r pid; do grep -qa agent /proc/$pid/cmdline && echo $pid; done)"]);
+        // The controller's, too, where it is on this node.
+        let kill = "kill -KILL $(pidof drumlin)";
+        lab.node(node, &["exec", "sh", "-c", kill]);
         until("kubelet starts it again", || restarts() > before);
     });
 }
@@ -73,7 +75,7 @@ fn a_pod_that_is_deleted_while_kubelet_is_away_is_cleaned_up_afterwards() {
     let volumes = lab.volumes(&namespace);
     assert_eq!(volumes.len(), 1);
     lab.node(node, &["halt", "kubelet"]);
-    // With grace for nobody, the object is deleted at once.
+    // Without a grace period, the pod is deleted at once.
     let words = ["delete", "--grace-period=0", "--force", "pod", "writer"];
     namespace.kubectl(&words);
     namespace.kubectl(&["delete", "--wait=false", "pvc", "writer"]);

@@ -28,7 +28,7 @@ fn all_is_removed_as_the_page_says_and_every_byte_is_kept() {
     let namespace = lab.namespace();
     let writer = Writer::start(&namespace, "writer", node);
     namespace.apply(
-        "{apiVersion: drumlin.dev/v1alpha1, kind: Volume, metadata: {name: own}, spec: {capacity: 64Mi}}",
+        "{apiVersion: drumlin.dev/v1alpha1, kind: Volume, metadata: {name: own}, spec: {nodeName: node-a, capacity: 64Mi}}",
     );
     namespace.until_ready("dv/own");
     let images = || {

@@ -216,7 +216,9 @@ fn wrong_for_run(arguments: &[String]) -> Option<String> {
         let path = format!("tests/tests/{test}/{filter}.rs");
         workspace().join(path).exists()
     };
-    let is_known = ["black_box", "lvm", "kubernetes"].into_iter().any(is_there);
+    let is_known = ["black_box", "lvm", "kubernetes", "cluster"]
+        .into_iter()
+        .any(is_there);
     (!is_known).then(|| format!("no test has a module {filter}"))
 }
 
