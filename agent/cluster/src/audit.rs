@@ -23,6 +23,7 @@ use kube::{
 };
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
+use tonic::Code;
 
 use crate::{
     front::Front,
@@ -40,6 +41,8 @@ const APART: Duration = Duration::from_secs(5);
 const AGE: Duration = Duration::from_hours(1);
 /// Number of objects of a page.
 const PAGE: i32 = 500;
+/// Maximum number of pages of a node: an agent that never ends its list holds up no other node's audit.
+const PAGES: usize = 1000;
 /// Time for a call to a node.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Maximum number of volumes that are listed in the storage of a node.
@@ -143,7 +146,7 @@ impl Audit {
             ..ListObjectsRequest::default()
         };
         let mut volumes = Vec::new();
-        loop {
+        for _ in 0..PAGES {
             let key = format!("{node} {}", request.starting_token);
             let about = (node, &LIST_OBJECTS, key.as_str());
             let page = self.front.ask_owner(about, &request, PATIENCE);
@@ -158,6 +161,10 @@ impl Audit {
             }
             request.starting_token = page.next_token;
         }
+        Err(Refusal::new(
+            Code::Internal,
+            format!("the agent of node {node} does not end its list of objects"),
+        ))
     }
 
     /// Returns true for a volume that a PersistentVolume should be about: it was created for no object of ours, and not just

@@ -1,6 +1,6 @@
 //! The group that the files of a volume are given to, and who is told that the agent gives them.
 
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{fs, os::unix::fs::MetadataExt, path::Path};
 
 use drumlin_proto::csi::v1::{
     NodeGetCapabilitiesRequest,
@@ -9,11 +9,12 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     agent::{Agent, Options},
-    requests::capability,
+    programs::run,
+    requests::{capability, mounted},
     storage::Scratch,
 };
 
-use crate::helpers::{mount, ok, unmount, volume};
+use crate::helpers::{mount, ok, put, unmount, volume};
 
 /// Whether the agent advertises that it gives files to a group.
 async fn is_advertised(agent: &Agent) -> bool {
@@ -76,4 +77,41 @@ async fn a_group_that_is_not_advertised_is_respected_all_the_same() {
     let metadata = fs::metadata(&at.1).unwrap();
     assert_eq!((metadata.gid(), metadata.mode() & 0o2070), (4711, 0o2070));
     unmount(&agent, &id, &at).await;
+}
+
+/// What a container has to keep of root's rights for it (`docs/src/compatibility.md`).
+const RIGHTS: &str =
+    "--bounding-set=-all,+sys_admin,+sys_resource,+mknod,+dac_read_search,+chown,+fowner,+fsetid";
+
+#[tokio::test]
+async fn few_rights_are_enough_to_give_files_of_others_to_a_group() {
+    let within = ["setpriv", RIGHTS, "--inh-caps=-all", "--no-new-privs", "--"];
+    let options = Options {
+        within: within.map(str::to_owned).to_vec(),
+        ..Options::default()
+    };
+    let agent = Agent::with(Scratch::new(), options).await;
+    for kind in ["ext4", "xfs", "btrfs"] {
+        let alone = mounted(kind);
+        let id = volume(&agent, kind, 320, &alone).await;
+        let at = mount(&agent, kind, &id, &alone).await;
+        put(&at.1, "file", b"precious");
+        run("chown", &["-R", "1000", &at.1]);
+        run("chmod", &["700", &at.1]);
+        unmount(&agent, &id, &at).await;
+        let grouped = MountVolume {
+            fs_type: kind.to_owned(),
+            volume_mount_group: "4711".to_owned(),
+            ..MountVolume::default()
+        };
+        let grouped = capability(AccessType::Mount(grouped), Mode::SingleNodeWriter);
+        let at = mount(&agent, kind, &id, &grouped).await;
+        for (name, bits) in [(".", 0o2070), ("file", 0o060)] {
+            let given = fs::metadata(Path::new(&at.1).join(name)).unwrap();
+            assert_eq!((given.uid(), given.gid()), (1000, 4711), "{kind}: {name}");
+            let mode = given.mode();
+            assert_eq!(mode & bits, bits, "{kind}: {name} is {mode:o}");
+        }
+        unmount(&agent, &id, &at).await;
+    }
 }

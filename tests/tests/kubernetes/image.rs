@@ -3,17 +3,16 @@
 use std::{
     fs,
     io::ErrorKind,
-    os::unix::fs::{MetadataExt, symlink},
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
 };
 
-use drumlin_proto::csi::v1::volume_capability::{AccessType, MountVolume, access_mode::Mode};
 use drumlin_tests::{
     agent::{Agent, Options},
     cluster::Cluster,
     kubelet::{Kubelet, Retry},
     programs::{drumlin, output, programs_of, run, workspace},
-    requests::{capability as any, expand, mounted, node_expand, raw, snapshot},
+    requests::{expand, mounted, node_expand, raw, snapshot},
     storage::Scratch,
 };
 
@@ -153,7 +152,6 @@ async fn the_image_is_built_the_same_and_has_all_that_the_agent_calls() {
     for kind in ["ext4", "xfs", "btrfs"] {
         let id = volume(&agent, kind, 320, &mounted(kind)).await;
         a_volume_of_somebody_is_used(&agent, kind, &id, kept).await;
-        a_group_is_given_all(&agent, kind, &id).await;
     }
     let id = volume(&agent, "raw", 8, &raw()).await;
     let at = mount(&agent, "raw", &id, &raw()).await;
@@ -216,8 +214,8 @@ const SYS_RESOURCE: u64 = 1 << 24;
 
 /// The rights of the container, as bits.
 fn rights_that_are_kept() -> u64 {
-    // sys_admin 21, mknod 27, dac_read_search 2, chown 0, fowner 3, fsetid 4, ipc_lock 14, sys_nice 23
-    let kept = [21, 27, 2, 0, 3, 4, 14, 23].map(|bit| 1_u64 << bit);
+    // sys_admin 21, mknod 27, dac_read_search 2, chown 0, ipc_lock 14, sys_nice 23
+    let kept = [21, 27, 2, 0, 14, 23].map(|bit| 1_u64 << bit);
     // Of these, those that there are here.
     (kept.iter().sum::<u64>() | SYS_RESOURCE) & bounds()
 }
@@ -237,23 +235,5 @@ async fn a_volume_of_somebody_is_used(agent: &Agent, kind: &str, id: &str, kept:
         ok(agent.node().node_expand_volume(request).await);
     }
     assert_eq!(get(&at.1, "file"), b"precious", "{kind}");
-    unmount(agent, id, &at).await;
-}
-
-/// A pod has a group that all of it is given to (fsGroup), whoever wrote it.
-async fn a_group_is_given_all(agent: &Agent, kind: &str, id: &str) {
-    let for_group = MountVolume {
-        fs_type: kind.to_owned(),
-        volume_mount_group: "4711".to_owned(),
-        ..MountVolume::default()
-    };
-    let for_group = any(AccessType::Mount(for_group), Mode::SingleNodeWriter);
-    let at = mount(agent, kind, id, &for_group).await;
-    for (name, bits) in [(".", 0o2070), ("file", 0o060)] {
-        let given = fs::metadata(Path::new(&at.1).join(name)).unwrap();
-        let (group, mode) = (given.gid(), given.mode());
-        assert_eq!((given.uid(), group), (1000, 4711), "{kind}: {name}");
-        assert_eq!(mode & bits, bits, "{kind}: {name} is {mode:o}");
-    }
     unmount(agent, id, &at).await;
 }

@@ -53,6 +53,10 @@ async fn a_nodes_token_changes_nothing_that_is_not_of_its_node() {
     trial
         .sets_no_annotation(&storage, "drumlin.dev/abandon")
         .await;
+    let handle = format!("{}/default/any", victims.two);
+    let unclaimed = json!({"status": {"unclaimed": [{"volumeHandle": handle, "capacity": 1}]}});
+    let by = "an agent does not say which volumes are unclaimed";
+    trial.refused(&storage, PatchStatus(unclaimed), by).await;
     for kind in KINDS {
         let own = victims.ours(kind, "own");
         let finalizers = json!({"metadata": {"finalizers": []}});

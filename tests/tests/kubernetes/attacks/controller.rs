@@ -254,6 +254,17 @@ async fn the_controllers_token_makes_no_object_destroy_anything() {
         .refused(&storage, Patch(abandoned), "cannot patch")
         .await;
     trial.refused(&storage, Delete, "cannot delete").await;
+    let by = "the controller may not report the storage of a node";
+    let report = json!({"status": {"agentVersion": "9.9.9"}});
+    trial.refused(&storage, PatchStatus(report), by).await;
+    let class = json!({
+        "name": "default", "kind": "directory", "size": 1, "promised": 1, "available": 1,
+        "maximumVolume": 1, "volumes": 1, "ready": true,
+    });
+    let report = json!({"status": {"classes": [class]}});
+    trial.refused(&storage, PatchStatus(report), by).await;
+    let unclaimed = json!({"status": {"unclaimed": [{"volumeHandle": "any", "capacity": 1}]}});
+    trial.allowed(&storage, PatchStatus(unclaimed)).await;
     trial.end();
     assert_eq!(victims.versions().await, before);
 }
