@@ -180,7 +180,7 @@ impl Calls {
         };
         let body = json!({
             "metadata": {"uid": call.uid(), "resourceVersion": call.resource_version()},
-            "spec": {"attempt": call.spec.attempt.saturating_add(1)},
+            "spec": {"attempt": call.next_attempt()},
         });
         let (name, patch) = (call.name_any(), Patch::Merge(&body));
         match self.api.patch(&name, &how, &patch).await {

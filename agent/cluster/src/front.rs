@@ -125,38 +125,7 @@ impl Front {
     ) -> Result<A, Refusal> {
         let deadline = end_of_waiting(patience);
         let answer = self.ask((node, method, key), request, deadline).await;
-        answer.map_err(|failure| self.refusal(node, failure))
-    }
-
-    /// What a sidecar is told of a failed call about something that exists on `node`.
-    pub(crate) fn refusal(&self, node: &str, failure: Failure) -> Refusal {
-        match failure {
-            Failure::Answer(code, message) => Refusal::new(code, message),
-            Failure::Withdrawn => {
-                Refusal::unavailable(format!("the agent of node {node} does not answer"))
-            }
-            Failure::NodeGone => Refusal::new(
-                Code::FailedPrecondition,
-                format!(
-                    "node {node} is not a part of the cluster any more; if it will never return, give up what it holds: \
-                     kubectl annotate nodestorage {node} {}={node}",
-                    names::ABANDON
-                ),
-            ),
-            Failure::Pending => Refusal::new(
-                Code::Aborted,
-                format!("the call is in progress on node {node}; repeat it"),
-            ),
-            Failure::Conflict(other) => Refusal::new(
-                Code::Aborted,
-                format!(
-                    "another call about the same object is in progress on node {other}; repeat it later"
-                ),
-            ),
-            Failure::Server(error) => {
-                Refusal::unavailable(format!("the API server does not do as asked: {error}"))
-            }
-        }
+        answer.map_err(|failure| Refusal::of(node, failure))
     }
 
     /// The claim that a volume is created for, from the server's store.

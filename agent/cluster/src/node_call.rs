@@ -163,6 +163,13 @@ impl NodeCall {
         }
     }
 
+    /// The attempt that no status can be of yet: after the server was set back, a status may be of a later attempt than the
+    /// spec.
+    pub(crate) fn next_attempt(&self) -> i32 {
+        let begun = self.status.as_ref().map_or(0, |status| status.attempt);
+        self.spec.attempt.max(begun).saturating_add(1)
+    }
+
     /// The code of the answer of a call that is done; `Unknown` if it has none.
     pub(crate) fn code(&self) -> Code {
         let status = self.status.as_ref();

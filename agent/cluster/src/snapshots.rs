@@ -76,7 +76,7 @@ impl Front {
                 // A node that is gone has none that could be used.
                 Err(Failure::NodeGone) => Ok(v1::ListSnapshotsResponse::default()),
                 listed => {
-                    let listed = listed.map_err(|failure| self.refusal(node, failure))?;
+                    let listed = listed.map_err(|failure| Refusal::of(node, failure))?;
                     Answerer(node).listed_snapshots(&request, listed)
                 }
             };
@@ -130,7 +130,7 @@ impl Front {
             ..request
         };
         let page = self.list_on(&node, &own, patience).await;
-        let page = page.map_err(|failure| self.refusal(&node, failure))?;
+        let page = page.map_err(|failure| Refusal::of(&node, failure))?;
         let mut page = Answerer(&node).listed_snapshots(&own, page)?;
         let next = if page.next_token.is_empty() {
             nodes.peek().map(|next| format!("{next}\n"))

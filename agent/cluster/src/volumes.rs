@@ -105,7 +105,7 @@ impl Front {
                 Code::ResourceExhausted,
                 format!("node {node} is not a part of the cluster any more"),
             )),
-            Err(failure) => Err(self.refusal(node, failure)),
+            Err(failure) => Err(Refusal::of(node, failure)),
         }
     }
 
@@ -116,7 +116,7 @@ impl Front {
         request: &v1::CreateVolumeRequest,
     ) -> Result<(), Refusal> {
         let name = CREATE_VOLUME.call_name(&request.name);
-        let failed = |failure| self.refusal(node, failure);
+        let failed = |failure| Refusal::of(node, failure);
         let Some(open) = self.calls.find(&name).await.map_err(failed)? else {
             return Ok(());
         };
@@ -127,7 +127,7 @@ impl Front {
         if self.calls.withdraw(&open).await {
             return Ok(());
         }
-        Err(self.refusal(node, Failure::Conflict(other.clone())))
+        Err(Refusal::of(node, Failure::Conflict(other.clone())))
     }
 
     /// Where a volume may be created.
@@ -158,7 +158,7 @@ impl Front {
             .calls
             .find(&CREATE_VOLUME.call_name(&request.name))
             .await;
-        let open = open.map_err(|failure| self.refusal("", failure))?;
+        let open = open.map_err(|failure| Refusal::of("", failure))?;
         let open = open.filter(|open| !open.is_settled());
         let open = open.map(|open| open.spec.node_name);
         let mut nodes = if requisite.is_empty() && preferred.is_empty() {

@@ -378,7 +378,8 @@ async fn the_audit_deletes_what_was_never_used_and_lists_what_may_hold_data() {
     };
     let mut wanted = vec![used.clone(), by_hand.clone()];
     wanted.sort();
-    stack.eventually(listed, |found| *found == wanted);
+    let all = [&waiting, &bound, &used, &by_hand, &leaked];
+    stack.eventually(|| (listed(), all), |(found, _)| *found == wanted);
     let there = |id: &str| home(&stack.agent, id).exists();
     stack.eventually(|| there(&leaked), |is_there| !is_there);
     for kept in [&waiting, &bound, &used, &by_hand] {
