@@ -74,7 +74,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Agent(arguments) => commands::agent::run(*arguments).await?,
         Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,
-        Command::Controller(arguments) => commands::controller::run(arguments).await?,
+        Command::Controller(arguments) => Box::pin(commands::controller::run(arguments)).await?,
         Command::Ping(arguments) => commands::ping::run(arguments).await?,
         Command::Validate(arguments) => return commands::validate::run(&arguments),
         Command::Status(arguments) => return commands::status::run(&arguments),

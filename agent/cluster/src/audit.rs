@@ -184,7 +184,7 @@ impl Audit {
         let mut how = ListParams::default().limit(500);
         let mut handles = BTreeSet::new();
         loop {
-            let page = volumes.list(&how).await.map_err(silence)?;
+            let page = volumes.list(&how).await.map_err(|error| silence(&error))?;
             let sources = page.items.into_iter().filter_map(|volume| volume.spec?.csi);
             let own = sources.filter(|source| source.driver == self.driver);
             handles.extend(own.map(|source| source.volume_handle));
@@ -209,7 +209,10 @@ impl Audit {
             return Ok(Verdict::List);
         };
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
-        let claim = claims.get_opt(name).await.map_err(silence)?;
+        let claim = claims
+            .get_opt(name)
+            .await
+            .map_err(|error| silence(&error))?;
         let claim = claim.filter(|claim| claim.uid().as_deref() == Some(uid));
         // A claim that is bound has another volume; one that is not may still get this one.
         let is_waiting = |claim: PersistentVolumeClaim| {
@@ -241,11 +244,11 @@ impl Audit {
         };
         let patch = Patch::Merge(json!({"status": {"unclaimed": listed}}));
         let told = storages.patch_status(node, &how, &patch).await;
-        told.map(drop).map_err(silence)
+        told.map(drop).map_err(|error| silence(&error))
     }
 }
 
-fn silence(error: kube::Error) -> Refusal {
+fn silence(error: &kube::Error) -> Refusal {
     Refusal::unavailable(error.to_string())
 }
 

@@ -43,7 +43,7 @@ impl CallWatch {
         let (mut begun, mut names) = (Vec::new(), HashSet::new());
         while let Some(event) = events.next().await {
             match event {
-                Ok(Event::Apply(call)) => self.see(call),
+                Ok(Event::Apply(call)) => self.see(&call),
                 Ok(Event::Delete(call)) => {
                     self.reservations().end(&call);
                     locked(&self.known).remove(&call.name_any());
@@ -56,7 +56,7 @@ impl CallWatch {
                 Ok(Event::InitApply(call)) => {
                     begun.extend(call.uid());
                     names.insert(call.name_any());
-                    self.see(call);
+                    self.see(&call);
                 }
                 Ok(Event::InitDone) => {
                     self.reservations().retain(&begun);
@@ -71,11 +71,11 @@ impl CallWatch {
         }
     }
 
-    fn see(&self, call: NodeCall) {
+    fn see(&self, call: &NodeCall) {
         if call.progress() == Progress::Done {
-            self.reservations().end(&call);
+            self.reservations().end(call);
         } else {
-            self.reservations().begin(&call);
+            self.reservations().begin(call);
         }
         let name = call.name_any();
         locked(&self.known).insert(name.clone());

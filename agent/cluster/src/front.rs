@@ -129,6 +129,7 @@ impl Front {
     }
 
     /// What a sidecar is told of a failed call about something that exists on `node`.
+    #[expect(clippy::unused_self, reason = "callers have a front and no type")]
     pub(crate) fn refusal(&self, node: &str, failure: Failure) -> Refusal {
         match failure {
             Failure::Answer(code, message) => Refusal::new(code, message),

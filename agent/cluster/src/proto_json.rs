@@ -65,7 +65,7 @@ pub(crate) fn from_json(
     Ok(message.encode_to_vec())
 }
 
-/// The structural schema (OpenAPI v3) of a message as JSON.
+/// The structural schema (`OpenAPI` v3) of a message as JSON.
 pub(crate) fn schema(descriptor: &MessageDescriptor) -> Value {
     if descriptor.full_name() == "google.protobuf.Timestamp" {
         return json!({"type": "string", "format": "date-time"});
