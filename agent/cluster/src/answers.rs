@@ -253,8 +253,10 @@ mod tests {
         }
     }
 
+    type VolumeChange = fn(&mut v1::Volume);
+
     /// What no volume of the request is, and the reason.
-    const UNTRUE_VOLUMES: [(&str, fn(&mut v1::Volume)); 11] = [
+    const UNTRUE_VOLUMES: [(&str, VolumeChange); 11] = [
         ("not of that node", |volume| {
             volume.volume_id = "b/fast/volume".to_owned();
         }),
