@@ -113,7 +113,9 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
             ("controller", ("storage.k8s.io", "csistoragecapacities")) => {
                 return ["list", "watch", "create", "update", "delete"].contains(&verb);
             }
-            ("controller", ("", "pods")) => return READ.contains(&verb),
+            ("controller", ("", "pods")) | ("agent", ("drumlin.dev", "nodecalls")) => {
+                return READ.contains(&verb);
+            }
             ("controller", ("apps", "replicasets")) => return verb == "get",
             ("controller", ("events.k8s.io", "events")) => {
                 return ["create", "patch"].contains(&verb);
@@ -121,7 +123,6 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
             ("controller", ("drumlin.dev", "nodecalls")) => {
                 return READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb);
             }
-            ("agent", ("drumlin.dev", "nodecalls")) => return READ.contains(&verb),
             ("agent", ("drumlin.dev", "nodecalls/status")) => return verb == "patch",
             _ => {}
         }
@@ -136,12 +137,13 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
         // With the sidecars, which have its account.
         "controller" => match (group, resource) {
             ("drumlin.dev", "nodestorages") => READ.contains(&verb) || verb == "create",
-            ("drumlin.dev", "nodestorages/status") => verb == "patch",
+            ("drumlin.dev", "nodestorages/status") | ("", "persistentvolumeclaims/status") => {
+                verb == "patch"
+            }
             ("", "persistentvolumes") => {
                 READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
             }
             ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
-            ("", "persistentvolumeclaims/status") => verb == "patch",
             ("", "events") => ["create", "patch"].contains(&verb),
             ("", "nodes")
             | ("storage.k8s.io", "storageclasses" | "csinodes" | "volumeattributesclasses")

@@ -46,7 +46,7 @@ async fn a_nodes_token_changes_nothing_that_is_not_of_its_node() {
     objects_of_other_nodes_are_refused(&mut trial, &victims).await;
     // What it is for.
     trial
-        .allowed(&victims.call(&victims.one), PatchStatus(answer()))
+        .allowed(&Victims::call(&victims.one), PatchStatus(answer()))
         .await;
     let storage = Target::of_the_cluster("NodeStorage", &victims.one);
     trial.allowed(&storage, PatchStatus(report())).await;
@@ -65,7 +65,7 @@ async fn a_nodes_token_changes_nothing_that_is_not_of_its_node() {
         trial.allowed(&own, PatchStatus(status)).await;
     }
     // What no right takes from it: the calls and objects of other nodes can be read.
-    trial.allowed(&victims.call(&victims.two), Read).await;
+    trial.allowed(&Victims::call(&victims.two), Read).await;
     trial
         .allowed(&victims.ours("Volume", "foreign"), Read)
         .await;
@@ -128,9 +128,9 @@ async fn volumes_and_claims_are_refused(trial: &mut Trial, victims: &Victims<'_>
 /// Calls answered for another node, made and deleted; reports forged.
 async fn calls_and_storages_are_refused(trial: &mut Trial, victims: &Victims<'_>) {
     let (one, two) = (&victims.one, &victims.two);
-    let other = victims.call(two);
+    let other = Victims::call(two);
     trial.refused(&other, PatchStatus(answer()), OWN_NODE).await;
-    for call in [&other, &victims.call(one)] {
+    for call in [&other, &Victims::call(one)] {
         let again = json!({"spec": {"attempt": 2}});
         trial.refused(call, Patch(again), "cannot patch").await;
         trial.refused(call, Delete, "cannot delete").await;
@@ -207,7 +207,7 @@ async fn a_token_of_an_agent_that_is_bound_to_no_node_writes_nothing() {
     let mut trial = Trial::of(&cluster, &stolen).await;
     let by = "the token of an agent must be bound to its node";
     trial
-        .refused(&victims.call(&victims.one), PatchStatus(answer()), by)
+        .refused(&Victims::call(&victims.one), PatchStatus(answer()), by)
         .await;
     let storage = Target::of_the_cluster("NodeStorage", &victims.one);
     trial.refused(&storage, PatchStatus(report()), by).await;

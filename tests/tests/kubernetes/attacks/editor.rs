@@ -70,7 +70,7 @@ async fn a_tenant_chooses_no_class_no_node_and_no_path_of_a_host() {
     // What the parts of the driver say to each other is not for tenants.
     let label = json!({"metadata": {"labels": {"app": "other"}}});
     for target in [
-        victims.call(&victims.one),
+        Victims::call(&victims.one),
         Target::of_the_cluster("NodeStorage", &victims.one),
         victims.volume("ours"),
     ] {

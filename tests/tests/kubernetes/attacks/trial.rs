@@ -161,10 +161,15 @@ impl Trial {
         run: Run,
     ) -> kube::Result<DynamicObject> {
         let (objects, name) = (target.api(who), target.name.as_str());
-        let mut patching = PatchParams::default();
-        patching.dry_run = run == Run::Dry;
-        let mut posting = PostParams::default();
-        posting.dry_run = run == Run::Dry;
+        let dry_run = run == Run::Dry;
+        let patching = PatchParams {
+            dry_run,
+            ..PatchParams::default()
+        };
+        let posting = PostParams {
+            dry_run,
+            ..PostParams::default()
+        };
         match deed {
             Deed::Read => objects.get(name).await,
             Deed::Create(object) => objects.create(&posting, &parsed(object.clone())).await,
@@ -180,8 +185,10 @@ impl Trial {
                 objects.replace(name, &posting, &parsed(object)).await
             }
             Deed::Delete => {
-                let mut deleting = DeleteParams::default();
-                deleting.dry_run = run == Run::Dry;
+                let deleting = DeleteParams {
+                    dry_run,
+                    ..DeleteParams::default()
+                };
                 let was = target.api(&self.admin).get(name).await?;
                 objects.delete(name, &deleting).await.map(|_| was)
             }

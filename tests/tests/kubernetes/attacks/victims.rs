@@ -83,7 +83,7 @@ impl<'a> Victims<'a> {
             self.add(storage, &json!({}), &json!({}));
             let delete = json!({"volumeId": format!("{node}/default/any")});
             let call = json!({"nodeName": node, "attempt": 1, "deleteVolume": delete});
-            self.add(self.call(&node), &json!({}), &call);
+            self.add(Self::call(&node), &json!({}), &call);
         }
     }
 
@@ -162,7 +162,7 @@ impl<'a> Victims<'a> {
     }
 
     /// The call to a node.
-    pub(super) fn call(&self, node: &str) -> Target {
+    pub(super) fn call(node: &str) -> Target {
         Target::inside(SYSTEM, "NodeCall", &format!("delete-volume-of-{node}"))
     }
 
