@@ -1,11 +1,13 @@
 //! What the front knows of the cluster: its nodes, their agents and their storage, from watches.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use drumlin_reconciler::api_server::watch;
@@ -17,6 +19,7 @@ use kube::{
     runtime::watcher::{Config, Event},
 };
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::{
     kept::Kept,
@@ -27,6 +30,9 @@ use crate::{
 const AGENTS: &str = "app.kubernetes.io/name=drumlin,app.kubernetes.io/component=agent";
 /// The annotation of a `NodeStorage` by which an administrator gives up a lost node, by its name.
 pub(crate) const ABANDON: &str = drumlin_crd::names::ABANDON;
+
+/// Time without a ready agent after which a node counts as lost: before that it may be restarted, or replaced by a new version.
+const LOST: Duration = Duration::from_mins(2);
 
 /// What is known of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +53,8 @@ pub(crate) struct ClusterView {
     namespace: String,
     nodes: Mutex<Kept<KnownNode>>,
     agents: Mutex<Kept<AgentPod>>,
+    /// When the agent of a node was last known to be ready, or was first seen.
+    last_ready: Mutex<HashMap<String, Instant>>,
     storages: Mutex<Kept<Arc<NodeStorage>>>,
     listed: AtomicUsize,
 }
@@ -69,6 +77,7 @@ impl ClusterView {
             namespace: namespace.to_owned(),
             nodes: Mutex::default(),
             agents: Mutex::default(),
+            last_ready: Mutex::default(),
             storages: Mutex::default(),
             listed: AtomicUsize::new(0),
         }
@@ -87,7 +96,9 @@ impl ClusterView {
         });
         let pods = Api::namespaced(self.client.clone(), &self.namespace);
         let agents = self.follow_kind(pods, all().labels(AGENTS), |event| {
+            self.note_ready();
             locked(&self.agents).follow(event, agent);
+            self.note_ready();
         });
         let storages = self.follow_kind(
             Api::all(self.client.clone()),
@@ -155,6 +166,39 @@ impl ClusterView {
         !agents
             .all()
             .any(|(_, agent)| agent.node == node && agent.is_ready)
+    }
+
+    /// Notes which agents are ready, and which are new.
+    fn note_ready(&self) {
+        let (agents, mut last_ready) = (locked(&self.agents), locked(&self.last_ready));
+        for (_, agent) in agents.all() {
+            let known = last_ready.entry(agent.node.clone());
+            let known = known.or_insert_with(Instant::now);
+            if agent.is_ready {
+                *known = Instant::now();
+            }
+        }
+    }
+
+    /// Returns true if the agent of a node has not been ready for [`LOST`].
+    pub(crate) fn is_lost(&self, node: &str) -> bool {
+        if !self.is_away(node) {
+            return false;
+        }
+        let last_ready = locked(&self.last_ready);
+        let last = last_ready.get(node);
+        last.is_none_or(|last| last.elapsed() > LOST)
+    }
+
+    /// Returns true if a node is known, and has not reported its storage yet.
+    pub(crate) fn is_unreported(&self, node: &str) -> bool {
+        let has_reported = self.storage(node).is_some_and(|storage| {
+            storage
+                .status
+                .as_ref()
+                .is_some_and(|status| !status.classes.is_empty())
+        });
+        locked(&self.nodes).get(node).is_some() && !has_reported
     }
 
     /// Returns true if pods may be scheduled to a node.

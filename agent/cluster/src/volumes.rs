@@ -281,11 +281,23 @@ impl Front {
     }
 
     /// The capacity of a node for new volumes (CSI, `GetCapacity`), from memory; zero if the node cannot create any now.
-    pub fn capacity(&self, request: &v1::GetCapacityRequest) -> v1::GetCapacityResponse {
+    ///
+    /// # Errors
+    /// `UNAVAILABLE` before the first report of the node: the provisioner repeats that soon, and a capacity of zero after
+    /// minutes only.
+    pub fn capacity(
+        &self,
+        request: &v1::GetCapacityRequest,
+    ) -> Result<v1::GetCapacityResponse, Refusal> {
         let node = request.accessible_topology.as_ref();
         let node = node.and_then(|topology| topology.segments.get(TOPOLOGY));
         let class = request.parameters.get(CLASS).map(String::as_str);
         let (available, largest) = match node {
+            Some(node) if self.view.is_unreported(node) => {
+                return Err(Refusal::unavailable(format!(
+                    "node {node} has not reported its storage yet"
+                )));
+            }
             Some(node) => self.available(node, class),
             // The whole cluster: what its nodes have together, and the largest volume that one of them can hold.
             None => self
@@ -297,11 +309,11 @@ impl Front {
                     (i64::saturating_add(sum, available), largest.max(most))
                 }),
         };
-        v1::GetCapacityResponse {
+        Ok(v1::GetCapacityResponse {
             available_capacity: available,
             maximum_volume_size: Some(largest),
             minimum_volume_size: None,
-        }
+        })
     }
 
     /// What a node has available of a class, in bytes, and the size of the largest volume.
@@ -312,7 +324,7 @@ impl Front {
         let Some(state) = storage.class(class) else {
             return (0, 0);
         };
-        if !state.ready || self.view.is_away(node) || self.view.is_abandoned(node) {
+        if !state.ready || self.view.is_lost(node) || self.view.is_abandoned(node) {
             return (0, 0);
         }
         let default = storage.class(None).map(|class| class.name.as_str());

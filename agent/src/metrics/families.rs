@@ -213,18 +213,18 @@ fn register_classes(registry: &mut Registry, classes: &[ClassState]) {
     registry.register("class_ready", "1 if the class can be used", ready);
     let ratios = [
         (
-            "class_data",
+            "class_data_ratio",
             "Used part of the data of a thin pool or file system",
             data,
         ),
         (
-            "class_metadata",
+            "class_metadata_ratio",
             "Used part of the metadata of a thin pool",
             metadata,
         ),
     ];
     for (name, help, family) in ratios {
-        registry.register_with_unit(name, help, Unit::Ratios, family);
+        registry.register(name, help, family);
     }
 }
 

@@ -31,10 +31,8 @@ macro_rules! controller {
                 &self,
                 request: Request<v1::GetCapacityRequest>,
             ) -> Result<Response<v1::GetCapacityResponse>, Status> {
-                answer("csi.v1.Controller/GetCapacity", "", async {
-                    Ok(self.cluster.capacity(request.get_ref()))
-                })
-                .await
+                let work = async { self.cluster.capacity(request.get_ref()) };
+                forward("csi.v1.Controller/GetCapacity", "", work).await
             }
 
             async fn controller_get_capabilities(
