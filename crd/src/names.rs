@@ -61,7 +61,6 @@ pub fn csi_name(
     object: (&str, &str),
     incarnation: Option<&str>,
 ) -> String {
-    use std::fmt::Write;
     let (namespace, name) = object;
     let mut hash = Sha256::new();
     for part in [kind, namespace, name].into_iter().chain(incarnation) {
@@ -69,8 +68,14 @@ pub fn csi_name(
         hash.update(part.as_bytes());
         hash.update([0]);
     }
-    let mut text = format!("{prefix}-");
-    for byte in hash.finalize().iter().take(16) {
+    format!("{prefix}-{}", shortened(&hash.finalize()))
+}
+
+/// The first 16 bytes of a hash, in hexadecimal digits.
+pub fn shortened(hash: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for byte in hash.iter().take(16) {
         let _ = write!(text, "{byte:02x}");
     }
     text

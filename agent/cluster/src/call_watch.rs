@@ -2,9 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard},
 };
 
+use drumlin_reconciler::lock;
 use futures::StreamExt;
 use kube::{
     ResourceExt,
@@ -46,7 +47,7 @@ impl CallWatch {
                 Ok(Event::Apply(call)) => self.see(&call),
                 Ok(Event::Delete(call)) => {
                     self.reservations().end(&call);
-                    locked(&self.known).remove(&call.name_any());
+                    lock(&self.known).remove(&call.name_any());
                     self.tell(&call.name_any(), || Sight::Unsure);
                 }
                 Ok(Event::Init) => {
@@ -60,7 +61,7 @@ impl CallWatch {
                 }
                 Ok(Event::InitDone) => {
                     self.reservations().retain(&begun);
-                    *locked(&self.known) = std::mem::take(&mut names);
+                    *lock(&self.known) = std::mem::take(&mut names);
                     self.doubt_all();
                     listed();
                 }
@@ -78,30 +79,30 @@ impl CallWatch {
             self.reservations().begin(call);
         }
         let name = call.name_any();
-        locked(&self.known).insert(name.clone());
+        lock(&self.known).insert(name.clone());
         self.tell(&name, || Sight::Changed(Box::new(call.clone())));
     }
 
     /// What is reserved by calls that are not in the report of their node yet.
     pub(crate) fn reservations(&self) -> MutexGuard<'_, Reservations> {
-        locked(&self.reservations)
+        lock(&self.reservations)
     }
 
     /// The names of all calls.
     pub(crate) fn known(&self) -> Vec<String> {
-        locked(&self.known).iter().cloned().collect()
+        lock(&self.known).iter().cloned().collect()
     }
 
     /// What is seen of the call `name` from now on.
     pub(crate) fn wait_for(&self, name: &str) -> mpsc::UnboundedReceiver<Sight> {
         let (tell, told) = mpsc::unbounded_channel();
-        let mut waiters = locked(&self.waiters);
+        let mut waiters = lock(&self.waiters);
         waiters.entry(name.to_owned()).or_default().push(tell);
         told
     }
 
     fn tell(&self, name: &str, sight: impl Fn() -> Sight) {
-        let mut waiters = locked(&self.waiters);
+        let mut waiters = lock(&self.waiters);
         if let Some(those) = waiters.get_mut(name) {
             those.retain(|one| one.send(sight()).is_ok());
             if those.is_empty() {
@@ -112,7 +113,7 @@ impl CallWatch {
 
     /// A new list may lack what was deleted without a watch.
     fn doubt_all(&self) {
-        let names: Vec<String> = locked(&self.waiters).keys().cloned().collect();
+        let names: Vec<String> = lock(&self.waiters).keys().cloned().collect();
         for name in names {
             self.tell(&name, || Sight::Unsure);
         }
@@ -120,7 +121,7 @@ impl CallWatch {
 
     /// Forgets those who wait no more.
     pub(crate) fn tidy(&self, name: &str) {
-        let mut waiters = locked(&self.waiters);
+        let mut waiters = lock(&self.waiters);
         if let Some(those) = waiters.get_mut(name) {
             those.retain(|one| !one.is_closed());
             if those.is_empty() {
@@ -128,8 +129,4 @@ impl CallWatch {
             }
         }
     }
-}
-
-fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

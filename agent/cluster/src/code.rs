@@ -2,8 +2,8 @@
 
 use tonic::Code;
 
-/// All codes with their names.
-const NAMES: [(Code, &str); 17] = [
+/// All codes with their names, by their numbers.
+pub const NAMES: [(Code, &str); 17] = [
     (Code::Ok, "OK"),
     (Code::Cancelled, "CANCELLED"),
     (Code::Unknown, "UNKNOWN"),

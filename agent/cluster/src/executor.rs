@@ -10,11 +10,11 @@
 use std::{
     collections::HashMap,
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use drumlin_reconciler::api_server::watch;
+use drumlin_reconciler::{api_server::watch, lock};
 use futures::StreamExt;
 use kube::{
     Client, ResourceExt,
@@ -139,7 +139,7 @@ impl Executor {
     }
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<String, bool>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.running)
     }
 
     /// Runs a call and writes its answer, unless it is over.

@@ -45,6 +45,7 @@ mod socket;
 mod view;
 mod volumes;
 
+pub use code::NAMES as CODE_NAMES;
 pub use executor::Executor;
 pub use front::{Front, FrontSettings};
 pub use leader::Leader;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use drumlin_crd::names;
 use prost_reflect::MethodDescriptor;
 use sha2::{Digest, Sha256};
 
@@ -90,7 +91,6 @@ impl Method {
     /// The name of the call about `key`: two calls of one name are never open at the same time, in the whole cluster. A key
     /// is the name of what is created, or the id of what is changed.
     pub(crate) fn call_name(&self, key: &str) -> String {
-        use fmt::Write as _;
         let mut name = String::new();
         for letter in self.member.chars() {
             if letter.is_ascii_uppercase() {
@@ -98,11 +98,7 @@ impl Method {
             }
             name.push(letter.to_ascii_lowercase());
         }
-        name.push('-');
-        for byte in Sha256::digest(key).iter().take(16) {
-            let _ = write!(name, "{byte:02x}");
-        }
-        name
+        format!("{name}-{}", names::shortened(&Sha256::digest(key)))
     }
 }
 
@@ -123,7 +119,7 @@ mod tests {
     #[test]
     fn a_call_is_named_by_its_method_and_its_key() {
         let name = CREATE_VOLUME.call_name("pvc-1");
-        assert!(drumlin_crd::names::is_label(&name), "{name}");
+        assert!(names::is_label(&name), "{name}");
         assert!(name.starts_with("create-volume-"), "{name}");
         assert_eq!(name, CREATE_VOLUME.call_name("pvc-1"));
         assert_ne!(name, CREATE_VOLUME.call_name("pvc-2"));

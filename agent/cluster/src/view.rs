@@ -4,13 +4,13 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use drumlin_reconciler::api_server::watch;
+use drumlin_reconciler::{api_server::watch, lock};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
@@ -87,7 +87,7 @@ impl ClusterView {
     pub(crate) async fn follow(&self, reported: impl Fn(&str)) {
         let all = Config::default;
         let nodes = self.follow_kind(Api::all(self.client.clone()), all(), |event| {
-            locked(&self.nodes).follow(event, |node: Node| {
+            lock(&self.nodes).follow(event, |node: Node| {
                 let is_cordoned = node.spec.and_then(|spec| spec.unschedulable);
                 Some(KnownNode {
                     is_schedulable: !is_cordoned.unwrap_or(false),
@@ -97,7 +97,7 @@ impl ClusterView {
         let pods = Api::namespaced(self.client.clone(), &self.namespace);
         let agents = self.follow_kind(pods, all().labels(AGENTS), |event| {
             self.note_ready();
-            locked(&self.agents).follow(event, agent);
+            lock(&self.agents).follow(event, agent);
             self.note_ready();
         });
         let storages = self.follow_kind(
@@ -107,7 +107,7 @@ impl ClusterView {
                 if let Event::Apply(storage) | Event::InitApply(storage) = &event {
                     reported(&storage.name_any());
                 }
-                locked(&self.storages).follow(event, |storage| Some(Arc::new(storage)));
+                lock(&self.storages).follow(event, |storage| Some(Arc::new(storage)));
             },
         );
         futures::join!(nodes, agents, storages);
@@ -150,7 +150,7 @@ impl ClusterView {
     /// # Errors
     /// If the server does not answer.
     pub(crate) async fn is_gone(&self, node: &str) -> Result<bool, String> {
-        if locked(&self.nodes).get(node).is_some() {
+        if lock(&self.nodes).get(node).is_some() {
             return Ok(false);
         }
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -162,7 +162,7 @@ impl ClusterView {
 
     /// Returns true if the agent of a node has no pod that is ready.
     pub(crate) fn is_away(&self, node: &str) -> bool {
-        let agents = locked(&self.agents);
+        let agents = lock(&self.agents);
         !agents
             .all()
             .any(|(_, agent)| agent.node == node && agent.is_ready)
@@ -170,7 +170,7 @@ impl ClusterView {
 
     /// Notes which agents are ready, and which are new.
     fn note_ready(&self) {
-        let (agents, mut last_ready) = (locked(&self.agents), locked(&self.last_ready));
+        let (agents, mut last_ready) = (lock(&self.agents), lock(&self.last_ready));
         for (_, agent) in agents.all() {
             let known = last_ready.entry(agent.node.clone());
             let known = known.or_insert_with(Instant::now);
@@ -185,7 +185,7 @@ impl ClusterView {
         if !self.is_away(node) {
             return false;
         }
-        let last_ready = locked(&self.last_ready);
+        let last_ready = lock(&self.last_ready);
         let last = last_ready.get(node);
         last.is_none_or(|last| last.elapsed() > LOST)
     }
@@ -198,23 +198,23 @@ impl ClusterView {
                 .as_ref()
                 .is_some_and(|status| !status.classes.is_empty())
         });
-        locked(&self.nodes).get(node).is_some() && !has_reported
+        lock(&self.nodes).get(node).is_some() && !has_reported
     }
 
     /// Returns true if pods may be scheduled to a node.
     pub(crate) fn is_schedulable(&self, node: &str) -> bool {
-        let nodes = locked(&self.nodes);
+        let nodes = lock(&self.nodes);
         nodes.get(node).is_some_and(|node| node.is_schedulable)
     }
 
     /// The storage of a node, if it has reported any.
     pub(crate) fn storage(&self, node: &str) -> Option<Arc<NodeStorage>> {
-        locked(&self.storages).get(node).cloned()
+        lock(&self.storages).get(node).cloned()
     }
 
     /// The nodes that have a class, each with its state.
     pub(crate) fn nodes_with(&self, class: Option<&str>) -> Vec<(String, StorageClassState)> {
-        let storages = locked(&self.storages);
+        let storages = lock(&self.storages);
         let with = storages
             .all()
             .filter_map(|(node, storage)| Some((node.clone(), storage.class(class)?.clone())));
@@ -223,7 +223,7 @@ impl ClusterView {
 
     /// The names of all nodes that have a storage.
     pub(crate) fn storages(&self) -> Vec<String> {
-        let storages = locked(&self.storages);
+        let storages = lock(&self.storages);
         storages.all().map(|(name, _)| name.clone()).collect()
     }
 
@@ -247,8 +247,4 @@ fn agent(pod: Pod) -> Option<AgentPod> {
         node,
         is_ready: is_ready && pod.metadata.deletion_timestamp.is_none(),
     })
-}
-
-fn locked<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
-    what.lock().unwrap_or_else(PoisonError::into_inner)
 }

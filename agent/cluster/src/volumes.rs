@@ -12,6 +12,7 @@ use crate::{
     calls::Failure,
     front::{Front, end_of_waiting, selected_node},
     method::{CREATE_VOLUME, DELETE_VOLUME, EXPAND_VOLUME, MODIFY_VOLUME, VALIDATE_VOLUME},
+    node_call::NodeCall,
     refusal::Refusal,
 };
 
@@ -50,9 +51,17 @@ impl Front {
             return Err(Refusal::invalid("name is missing"));
         }
         let deadline = end_of_waiting(patience);
-        let placement = self.placement(&request).await?;
+        let name = CREATE_VOLUME.call_name(&request.name);
+        let open = self.calls.find(&name).await;
+        let open = open.map_err(|failure| Refusal::of("", failure))?;
+        // A create whose outcome is unknown goes on where it is, or has to end first.
+        let mut open = open.filter(|open| !open.is_settled());
+        let placement = self.placement(&request, open.as_ref())?;
         let mut last = None;
         for (index, node) in placement.nodes.iter().enumerate() {
+            if let Some(open) = open.take() {
+                self.leave_other_node(node, &open).await?;
+            }
             let answer = self
                 .create_on(node, &request, placement.origin, deadline)
                 .await;
@@ -82,7 +91,6 @@ impl Front {
         origin: Origin,
         deadline: Instant,
     ) -> Result<v1::CreateVolumeResponse, Refusal> {
-        self.leave_other_node(node, request).await?;
         let here = v1::CreateVolumeRequest {
             accessibility_requirements: Some(v1::TopologyRequirement {
                 requisite: vec![topology(node)],
@@ -110,28 +118,23 @@ impl Front {
     }
 
     /// An open create of the same volume on another node is withdrawn, or has to end first.
-    async fn leave_other_node(
-        &self,
-        node: &str,
-        request: &v1::CreateVolumeRequest,
-    ) -> Result<(), Refusal> {
-        let name = CREATE_VOLUME.call_name(&request.name);
-        let failed = |failure| Refusal::of(node, failure);
-        let Some(open) = self.calls.find(&name).await.map_err(failed)? else {
-            return Ok(());
-        };
+    async fn leave_other_node(&self, node: &str, open: &NodeCall) -> Result<(), Refusal> {
         let other = &open.spec.node_name;
-        if other == node || open.is_settled() || self.view.is_gone(other).await == Ok(true) {
+        if other == node || self.view.is_gone(other).await == Ok(true) {
             return Ok(());
         }
-        if self.calls.withdraw(&open).await {
+        if self.calls.withdraw(open).await {
             return Ok(());
         }
         Err(Refusal::of(node, Failure::Conflict(other.clone())))
     }
 
     /// Where a volume may be created.
-    async fn placement(&self, request: &v1::CreateVolumeRequest) -> Result<Placement, Refusal> {
+    fn placement(
+        &self,
+        request: &v1::CreateVolumeRequest,
+        open: Option<&NodeCall>,
+    ) -> Result<Placement, Refusal> {
         let required = request.accessibility_requirements.as_ref();
         let requisite = nodes(required.map_or(&[][..], |required| &required.requisite));
         let preferred = nodes(required.map_or(&[][..], |required| &required.preferred));
@@ -153,14 +156,6 @@ impl Front {
                 origin: Origin::Copy,
             });
         }
-        // A create whose outcome is unknown goes on where it is.
-        let open = self
-            .calls
-            .find(&CREATE_VOLUME.call_name(&request.name))
-            .await;
-        let open = open.map_err(|failure| Refusal::of("", failure))?;
-        let open = open.filter(|open| !open.is_settled());
-        let open = open.map(|open| open.spec.node_name);
         let mut nodes = if requisite.is_empty() && preferred.is_empty() {
             self.by_room(request)
         } else {
@@ -171,7 +166,7 @@ impl Front {
             preferred.iter().cloned().chain(rest).collect()
         };
         if let Some(open) = open
-            && let Some(index) = nodes.iter().position(|node| *node == open)
+            && let Some(index) = nodes.iter().position(|node| *node == open.spec.node_name)
         {
             let open = nodes.remove(index);
             nodes.insert(0, open);

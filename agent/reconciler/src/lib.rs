@@ -56,6 +56,7 @@ mod store;
 
 pub use backoff::reason_of;
 pub use source::directory::is_manifest;
+pub use state::lock;
 
 use std::{
     path::{Path, PathBuf},

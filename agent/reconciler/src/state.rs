@@ -507,6 +507,6 @@ fn boot() -> String {
 }
 
 /// Locks a mutex, also after a panic: the data is always replaced in one step, so it is consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -14,30 +14,10 @@
 //! where a path is names of fields separated by dots.
 
 use anyhow::{Context, bail, ensure};
+use drumlin_cluster::CODE_NAMES;
 use tonic::Code;
 
 use super::wire::{Edit, Schema};
-
-/// The names of the codes, by their numbers.
-const CODES: [&str; 17] = [
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-];
 
 /// A change of one RPC.
 #[derive(Debug)]
@@ -105,9 +85,9 @@ impl Mutation {
 }
 
 fn code(name: &str) -> anyhow::Result<Code> {
-    let number = CODES.iter().position(|code| *code == name);
-    let number = number.with_context(|| format!("there is no code {name}"))?;
-    Ok(Code::from(i32::try_from(number)?))
+    let found = CODE_NAMES.iter().find(|(_, known)| *known == name);
+    let (code, _) = found.with_context(|| format!("there is no code {name}"))?;
+    Ok(*code)
 }
 
 fn failure(name: &str) -> anyhow::Result<Code> {
@@ -122,7 +102,7 @@ mod tests {
 
     #[test]
     fn every_code_has_its_name() {
-        for (number, name) in CODES.iter().enumerate() {
+        for (number, (_, name)) in CODE_NAMES.iter().enumerate() {
             let number = i32::try_from(number).unwrap();
             assert_eq!(code(name).unwrap(), Code::from(number), "{name}");
             assert_eq!(i32::from(Code::from(number)), number, "{name}");
