@@ -30,7 +30,7 @@ use crate::{
     helpers::{ok, text, volume},
 };
 
-const REQUESTS: usize = 10_000;
+const REQUESTS: usize = 2_500;
 
 /// Numbers that follow from a seed, so that a failure can be had again.
 struct Random(u64);
@@ -457,7 +457,7 @@ fn outside(agent: &Agent) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn ten_thousand_hostile_requests_do_no_harm() {
+async fn thousands_of_hostile_requests_do_no_harm() {
     let agent = Agent::start().await;
     let mut ids = vec![
         "unknown".to_owned(),

@@ -59,7 +59,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
             || point.starts_with("adopting.")
     };
     points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));
-    if is_over_lvm() && std::env::var_os("DRUMLIN_EACH_ALONE").is_none() {
+    if std::env::var_os("DRUMLIN_EACH_ALONE").is_none() {
         return killed_at_each_in_few_lives(points.into_iter().collect(), &wanted).await;
     }
     for point in points {
@@ -81,8 +81,8 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
 /// An uninterrupted life: of a volume of this kind, with so many mebibytes, and the state after each call.
 type Undisturbed = (VolumeCapability, i64, Vec<Seen>);
 
-/// The lab is slow: a life is killed at each point that it comes to, and after each kill the call is repeated to the next
-/// point. What a repeat does not come to any more is met in another life.
+/// A life for each point takes long: one is killed at each point that it comes to, and after each kill the call is repeated
+/// to the next point. What a repeat does not come to any more is met in another life.
 async fn killed_at_each_in_few_lives(mut points: Vec<String>, wanted: &[Undisturbed]) {
     while !points.is_empty() {
         let before = points.len();
@@ -105,10 +105,10 @@ pub(crate) fn seed() -> u64 {
     u64::from(now.subsec_nanos()) | 1
 }
 
-/// How many kills of each test meet a call: `DRUMLIN_KILLS`, else thirty, or eight in the lab, which is slow.
+/// How many kills of each test meet a call: `DRUMLIN_KILLS`, else twelve, or five in the lab, which is slow.
 pub(crate) fn times() -> usize {
     let asked = std::env::var("DRUMLIN_KILLS").ok();
-    let usual = if is_over_lvm() { 8 } else { 30 };
+    let usual = if is_over_lvm() { 5 } else { 12 };
     asked.map_or(usual, |times| times.parse().unwrap())
 }
 

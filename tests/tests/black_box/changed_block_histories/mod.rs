@@ -25,9 +25,9 @@ use history::History;
 /// The seed of the first history in CI.
 const SEED: u64 = 0x0d12_0a13;
 /// So many there are over each file system, two in a second.
-const MANY: u64 = 100;
+const MANY: u64 = 25;
 /// And in the lab, where thin volumes take three seconds for one, and thick ones five; the soak tells 100 there, too.
-const MANY_OVER_LVM: u64 = 10;
+const MANY_OVER_LVM: u64 = 4;
 
 /// Names the history that fails.
 struct Seed(u64);

@@ -11,7 +11,7 @@ use crate::{
     changed::{Pair, differing_in},
 };
 
-const HISTORIES: u64 = 100;
+const HISTORIES: u64 = 40;
 /// Of file systems that are like another one.
 const FEW: u64 = 20;
 

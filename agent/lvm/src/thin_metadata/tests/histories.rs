@@ -8,7 +8,7 @@ use super::{
 use crate::{ThinView, host::testing::Scratch};
 
 /// The number of histories, each of its own seed.
-const HISTORIES: u64 = 100;
+const HISTORIES: u64 = 40;
 
 /// A pool to which a history has happened.
 fn history(random: &mut Random) -> Pool {
