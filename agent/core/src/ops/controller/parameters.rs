@@ -75,6 +75,26 @@ pub(crate) fn check_foreign(parameters: &Map) -> Result<()> {
     }
 }
 
+/// What a `VolumeGroupSnapshotClass` says beside its parameters. There are classes that repeat it among them, those of
+/// Kubernetes' storage suites for one; the sidecar acts on it, and nothing here does.
+const DELETION_POLICY: (&str, [&str; 2]) = ("deletionPolicy", ["Delete", "Retain"]);
+
+/// Refuses unknown parameters of a group snapshot.
+///
+/// # Errors
+/// [`crate::Kind::Invalid`] naming the parameter.
+pub(crate) fn check_group_snapshot(parameters: &Map) -> Result<()> {
+    let (key, policies) = DELETION_POLICY;
+    let mut rest = parameters.clone();
+    match rest.remove(key) {
+        Some(policy) if !policies.contains(&policy.as_str()) => Err(Error::invalid(format!(
+            "parameters.{key} is {policy:?}; it may be {}",
+            policies.join(" or ")
+        ))),
+        _ => check_foreign(&rest),
+    }
+}
+
 /// The class that the parameters name. Other parameters without a known prefix are refused.
 ///
 /// # Errors
@@ -117,6 +137,20 @@ mod tests {
         for bad in [map("class", "No Class"), map("flavour", "x")] {
             assert_eq!(class(&bad).unwrap_err().kind(), Kind::Invalid);
             assert_eq!(check_foreign(&bad).unwrap_err().kind(), Kind::Invalid);
+            assert_eq!(
+                check_group_snapshot(&bad).unwrap_err().kind(),
+                Kind::Invalid
+            );
         }
+        check_group_snapshot(&map("deletionPolicy", "Retain")).unwrap();
+        let error = check_group_snapshot(&map("deletionPolicy", "Perhaps")).unwrap_err();
+        assert!(error.to_string().contains("Delete or Retain"), "{error}");
+        assert_eq!(
+            check_foreign(&map("deletionPolicy", "Delete"))
+                .unwrap_err()
+                .kind(),
+            Kind::Invalid,
+            "a snapshot's class has no such parameter"
+        );
     }
 }

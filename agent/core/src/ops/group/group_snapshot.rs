@@ -128,7 +128,7 @@ impl Operations {
         self: &Arc<Self>,
         request: CreateGroupSnapshot,
     ) -> Result<GroupSnapshot> {
-        parameters::check_foreign(&request.parameters)?;
+        parameters::check_group_snapshot(&request.parameters)?;
         let volumes = self.members_of(&request.of, Kind::Precondition)?;
         let Some(first) = volumes.first() else {
             return Err(Error::invalid("source_volume_ids is missing"));
