@@ -44,29 +44,26 @@ impl CallWatch {
         let (mut begun, mut names) = (Vec::new(), HashSet::new());
         while let Some(event) = events.next().await {
             match event {
-                Ok(Event::Apply(call)) => self.see(&call),
-                Ok(Event::Delete(call)) => {
+                Event::Apply(call) => self.see(&call),
+                Event::Delete(call) => {
                     self.reservations().end(&call);
                     lock(&self.known).remove(&call.name_any());
                     self.tell(&call.name_any(), || Sight::Unsure);
                 }
-                Ok(Event::Init) => {
+                Event::Init => {
                     begun.clear();
                     names.clear();
                 }
-                Ok(Event::InitApply(call)) => {
+                Event::InitApply(call) => {
                     begun.extend(call.uid());
                     names.insert(call.name_any());
                     self.see(&call);
                 }
-                Ok(Event::InitDone) => {
+                Event::InitDone => {
                     self.reservations().retain(&begun);
                     *lock(&self.known) = std::mem::take(&mut names);
                     self.doubt_all();
                     listed();
-                }
-                Err(error) => {
-                    tracing::warn!(kind = "NodeCall", error = %error, "watch of the API server failed");
                 }
             }
         }

@@ -88,25 +88,21 @@ impl Executor {
         let mut tasks = JoinSet::new();
         loop {
             tokio::select! {
-                Some(event) = events.next() => match event {
-                    Ok(Event::Apply(call) | Event::InitApply(call)) => {
-                        if let Some(uid) = self.begin(&call) {
-                            let this = Arc::clone(&self);
-                            tasks.spawn(async move {
-                                let mut open = Some(call);
-                                while let Some(call) = open {
-                                    this.settle(call.clone()).await;
-                                    let has_ended = this.end(&uid);
-                                    open = if has_ended { None } else { this.read(&call).await };
-                                }
-                            });
-                        }
+                Some(event) = events.next() => {
+                    if let Event::Apply(call) | Event::InitApply(call) = event
+                        && let Some(uid) = self.begin(&call)
+                    {
+                        let this = Arc::clone(&self);
+                        tasks.spawn(async move {
+                            let mut open = Some(call);
+                            while let Some(call) = open {
+                                this.settle(call.clone()).await;
+                                let has_ended = this.end(&uid);
+                                open = if has_ended { None } else { this.read(&call).await };
+                            }
+                        });
                     }
-                    Ok(_) => {}
-                    Err(error) => {
-                        tracing::warn!(kind = "NodeCall", error = %error, "watch of the API server failed");
-                    }
-                },
+                }
                 Some(_) = tasks.join_next() => {}
             }
         }

@@ -69,14 +69,10 @@ impl Leader {
         let nodes: Api<CSINode> = Api::all(self.client.clone());
         let mut events = watch(nodes, Config::default());
         while let Some(event) = events.next().await {
-            match event {
-                Ok(Event::Apply(node) | Event::InitApply(node)) if self.has_driver(&node) => {
-                    self.make_storage(&node.name_any()).await;
-                }
-                Ok(_) => {}
-                Err(error) => {
-                    tracing::warn!(kind = "CSINode", error = %error, "watch of the API server failed");
-                }
+            if let Event::Apply(node) | Event::InitApply(node) = event
+                && self.has_driver(&node)
+            {
+                self.make_storage(&node.name_any()).await;
             }
         }
     }

@@ -65,15 +65,12 @@ impl Reporter {
             loop {
                 tokio::select! {
                     Some(event) = objects.next() => match event {
-                        Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                        Event::Apply(object) | Event::InitApply(object) => {
                             exists = true;
                             written = object.status.map(|status| status.classes);
                         }
-                        Ok(Event::Delete(_)) => exists = false,
-                        Ok(_) => {}
-                        Err(error) => {
-                            tracing::warn!(kind = "NodeStorage", error = %error, "watch of the API server failed");
-                        }
+                        Event::Delete(_) => exists = false,
+                        Event::Init | Event::InitDone => {}
                     },
                     changed = told.changed() => if changed.is_err() { return },
                 }

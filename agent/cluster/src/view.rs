@@ -120,17 +120,10 @@ impl ClusterView {
         let mut events = watch(api, config);
         let mut is_listed = false;
         while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => {
-                    let is_list = matches!(event, Event::InitDone);
-                    hear(event);
-                    if is_list && !std::mem::replace(&mut is_listed, true) {
-                        self.note_list();
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(kind = %K::kind(&()), error = %error, "watch of the API server failed");
-                }
+            let is_list = matches!(event, Event::InitDone);
+            hear(event);
+            if is_list && !std::mem::replace(&mut is_listed, true) {
+                self.note_list();
             }
         }
     }

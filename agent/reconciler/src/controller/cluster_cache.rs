@@ -37,7 +37,6 @@ pub(super) enum WatchEvent {
     CachedClaim(Box<watcher::Event<PersistentVolumeClaim>>),
     Volume(Box<watcher::Event<PersistentVolume>>),
     Node(Box<watcher::Event<PartialObjectMeta<Node>>>),
-    Failed(String),
 }
 
 impl View {
@@ -70,26 +69,16 @@ impl View {
         let config = watcher::Config::default;
         for (kind, _) in KINDS {
             let events = watch(self.server.all(kind), config());
-            let said = events.map(move |event| match event {
-                Ok(event) => WatchEvent::Object(kind, Box::new(event)),
-                Err(error) => WatchEvent::Failed(error.to_string()),
-            });
+            let said = events.map(move |event| WatchEvent::Object(kind, Box::new(event)));
             all.push(said.boxed());
         }
         let claims = watch(Api::all(self.server.client()), config());
-        all.push(
-            claims
-                .map(|event| heard(event, WatchEvent::CachedClaim))
-                .boxed(),
-        );
+        let claims = claims.map(|event| WatchEvent::CachedClaim(Box::new(event)));
         let volumes = watch(Api::all(self.server.client()), config());
-        all.push(
-            volumes
-                .map(|event| heard(event, WatchEvent::Volume))
-                .boxed(),
-        );
+        let volumes = volumes.map(|event| WatchEvent::Volume(Box::new(event)));
         let nodes = watch(Api::all(self.server.client()), config());
-        all.push(nodes.map(|event| heard(event, WatchEvent::Node)).boxed());
+        let nodes = nodes.map(|event| WatchEvent::Node(Box::new(event)));
+        all.extend([claims.boxed(), volumes.boxed(), nodes.boxed()]);
         all
     }
 
@@ -141,10 +130,6 @@ impl View {
                     self.missing.remove(&node.name_any());
                 }
                 self.nodes.follow(*event, |node| &node.metadata, drop);
-                Vec::new()
-            }
-            WatchEvent::Failed(why) => {
-                tracing::warn!(error = %why, "watch of the API server failed");
                 Vec::new()
             }
         }
@@ -228,14 +213,4 @@ fn read_volume(driver: &str, volume: &PersistentVolume) -> Option<Bound> {
         claim: claim.name.clone()?,
         claim_uid: claim.uid.clone().filter(|uid| !uid.is_empty()),
     })
-}
-
-fn heard<K>(
-    event: watcher::Result<watcher::Event<K>>,
-    said: fn(Box<watcher::Event<K>>) -> WatchEvent,
-) -> WatchEvent {
-    match event {
-        Ok(event) => said(Box::new(event)),
-        Err(error) => WatchEvent::Failed(error.to_string()),
-    }
 }

@@ -26,7 +26,7 @@ use crate::{
 /// Interval at which requests are retried that the server or the disk has refused.
 pub(super) const AGAIN: Duration = Duration::from_secs(10);
 
-type Events = (&'static str, watcher::Result<watcher::Event<DynamicObject>>);
+type Events = (&'static str, watcher::Event<DynamicObject>);
 
 /// Follows an API server, forever.
 pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluster) {
@@ -48,11 +48,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
         again.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                Some((kind, event)) = own.next() => {
-                    if let Some(event) = heard(kind, event) {
-                        catalog.follow(kind, event).await;
-                    }
-                }
+                Some((kind, event)) = own.next() => catalog.follow(kind, event).await,
                 Some(key) = to_catalog.recv() => catalog.look_again(&key).await,
                 _ = again.tick() => catalog.try_again().await,
             }
@@ -66,9 +62,7 @@ pub(crate) async fn follow(engine: Arc<Engine>, server: Server, cluster: &Cluste
         let mut unclaimed = watches(&server, "spec.nodeName=");
         let hearing = async {
             while let Some((kind, event)) = unclaimed.next().await {
-                if let Some(event) = heard(kind, event) {
-                    claims.follow(kind, event);
-                }
+                claims.follow(kind, event);
             }
         };
         future::join(hearing, claims.run(listen(shared))).await;
@@ -90,14 +84,4 @@ fn watches(server: &Server, fields: &str) -> SelectAll<BoxStream<'static, Events
         events.map(|event| (*kind, event)).boxed()
     });
     watches.collect()
-}
-
-/// Returns the event of a watch; a failed watch is restarted after a pause.
-fn heard(
-    kind: &str,
-    event: watcher::Result<watcher::Event<DynamicObject>>,
-) -> Option<watcher::Event<DynamicObject>> {
-    event
-        .inspect_err(|error| tracing::warn!(kind, error = %error, "watch of the API server failed"))
-        .ok()
 }

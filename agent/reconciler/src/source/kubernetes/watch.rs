@@ -16,6 +16,7 @@ use kube::{
     },
 };
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 
 use crate::engine::chance;
 
@@ -26,16 +27,20 @@ pub(super) const LASTS: Duration = Duration::from_secs(230);
 /// Maximum random addition to the duration, so that watches that started together do not all end together.
 const LONGER: Duration = Duration::from_mins(1);
 
-/// Events of a watch, without end.
-type Events<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+/// How often a watch that goes on failing for the same reason is logged.
+const REMINDER: Duration = Duration::from_mins(10);
 
-/// The objects and their changes. A failed watch returns an error, and is restarted after a pause.
+/// Events of a watch, without end.
+type Events<K> = BoxStream<'static, Event<K>>;
+
+/// The objects and their changes. A watch that fails is logged, and restarted after a pause.
 pub fn watch<K>(objects: Api<K>, mut config: Config) -> Events<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let lasts = LASTS + LONGER.mul_f64(chance());
     config.timeout = u32::try_from(lasts.as_secs()).ok();
+    let mut failures = Failures::of(objects.resource_url());
     let streamed = begin(objects.clone(), config.clone().streaming_lists());
     config.list_semantic = ListSemantic::Any;
     // A paginated list would be read from the store.
@@ -56,10 +61,57 @@ where
         }
         Some((event, (events, listed)))
     });
-    events.boxed()
+    let heard = events.filter_map(move |event| {
+        let event = failures.heard(event);
+        async { event }
+    });
+    heard.boxed()
 }
 
-fn begin<K>(objects: Api<K>, config: Config) -> Events<K>
+/// The log of a watch that fails. A kind that a server does not have, or a server that is away for a day, fails every few
+/// seconds.
+struct Failures {
+    /// The path of the resource, such as `/apis/drumlin.dev/v1alpha1/nodecalls`.
+    resource: String,
+    /// Why it fails, and when that was logged.
+    logged: Option<(String, Instant)>,
+}
+
+impl Failures {
+    fn of(resource: &str) -> Self {
+        let (resource, logged) = (resource.to_owned(), None);
+        Self { resource, logged }
+    }
+
+    /// The event, unless the watch failed.
+    fn heard<E>(&mut self, event: watcher::Result<E>) -> Option<E> {
+        let resource = &self.resource;
+        match event {
+            Ok(event) => {
+                if self.logged.take().is_some() {
+                    tracing::info!(resource, "watch of the API server goes on");
+                }
+                Some(event)
+            }
+            Err(error) => {
+                let why = error.to_string();
+                if self.is_news(&why) {
+                    tracing::warn!(resource, error = why, "watch of the API server failed");
+                    self.logged = Some((why, Instant::now()));
+                }
+                None
+            }
+        }
+    }
+
+    fn is_news(&self, why: &str) -> bool {
+        self.logged
+            .as_ref()
+            .is_none_or(|(logged, when)| logged != why || when.elapsed() >= REMINDER)
+    }
+}
+
+fn begin<K>(objects: Api<K>, config: Config) -> BoxStream<'static, watcher::Result<Event<K>>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -73,6 +125,8 @@ fn cannot_stream(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use k8s_openapi::api::core::v1::Node;
 
     use super::*;
@@ -89,6 +143,32 @@ mod tests {
         assert!(ended.is_err());
         let asked = fake.asked().len();
         assert!((2..=12).contains(&asked), "{asked} requests in a minute");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_that_repeats_itself_is_logged_once_in_ten_minutes_and_another_at_once() {
+        let fails = |why: &str| -> watcher::Result<()> {
+            let status = kube::core::Status::failure(why, "Unavailable").boxed();
+            Err(watcher::Error::WatchStartFailed(kube::Error::Api(status)))
+        };
+        let mut failures = Failures::of("/apis/drumlin.dev/v1alpha1/nodecalls");
+        let mut logged = Vec::new();
+        for second in 0..1200 {
+            let why = if second == 700 {
+                "away"
+            } else {
+                "no such kind"
+            };
+            let before = failures.logged.clone();
+            assert!(failures.heard(fails(why)).is_none());
+            if failures.logged != before {
+                logged.push(second);
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(logged, [0, 600, 700, 701]);
+        assert!(failures.heard(Ok(())).is_some());
+        assert!(failures.is_news("no such kind"), "it went on in between");
     }
 
     /// The first request and its answer, and the following requests.
@@ -141,8 +221,14 @@ mod tests {
             let fake = Fake::new(Answer::refusal());
             let nodes: Api<Node> = Api::all(fake.client());
             let mut events = watch(nodes, Config::default());
-            let start = tokio::time::Instant::now();
-            while events.next().await.is_some_and(|event| event.is_ok()) {}
+            let start = Instant::now();
+            let following = async { while events.next().await.is_some() {} };
+            let asked_twice = async {
+                while fake.asked().len() < 2 {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            futures::future::select(pin!(following), pin!(asked_twice)).await;
             begun.insert(start.elapsed());
         }
         assert!(begun.len() > 4, "{begun:?}");
