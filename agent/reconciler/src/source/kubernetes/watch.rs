@@ -224,8 +224,10 @@ mod tests {
             let start = Instant::now();
             let following = async { while events.next().await.is_some() {} };
             let asked_twice = async {
-                while fake.asked().len() < 2 {
+                let mut asked = 0;
+                while asked < 2 {
                     tokio::time::sleep(Duration::from_millis(1)).await;
+                    asked += fake.asked().len();
                 }
             };
             futures::future::select(pin!(following), pin!(asked_twice)).await;
