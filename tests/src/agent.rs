@@ -27,8 +27,8 @@ use crate::{
     storage::{Scratch, lvm},
 };
 
-/// How long anything may take that is waited for.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// How long anything may take that is waited for: among other lanes a disk was seen to need 20 s for what takes it one.
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What an agent is started with.
 #[derive(Debug, Default, Clone)]

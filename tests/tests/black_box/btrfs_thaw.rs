@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     helpers::{mount, put, unmount, volume},
-    thaw_watchdog::{eventually, is_stopped},
+    thaw_watchdog::{eventually, until_stopped},
 };
 
 /// Whether a thread of the agent's, or of a program that it has started, is in the middle of a read.
@@ -55,8 +55,8 @@ async fn a_btrfs_whose_agent_is_killed_while_it_thaws_it_can_be_written() {
     );
     let mut controller = agent.controller();
     let request = snapshot("s", &id);
-    let call = tokio::spawn(async move { controller.create_snapshot(request).await });
-    eventually("the agent does not stop", || is_stopped(&agent)).await;
+    let mut call = tokio::spawn(async move { controller.create_snapshot(request).await });
+    until_stopped(&agent, &mut call).await;
     let target = at.1.clone();
     let writer = tokio::task::spawn_blocking(move || put(&target, "after", b"thawed"));
     reads.add(agent.pid());

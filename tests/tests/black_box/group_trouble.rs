@@ -22,7 +22,7 @@ use crate::{
     group_consistency::Load,
     group_snapshots::{take, together, with_reflinks},
     helpers::{bytes_of, get, mount, ok, put, refused, text, unmount, volume},
-    thaw_watchdog::{eventually, is_stopped, load_until},
+    thaw_watchdog::{load_until, until_stopped},
 };
 
 async fn ask(
@@ -210,8 +210,8 @@ async fn a_copy_that_fails_in_the_window_is_named_and_nothing_is_left() {
     let group = load.agent.scratch.group().unwrap();
     let before = State::of(load.agent.scratch.path());
     let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));
-    let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
+    until_stopped(&load.agent, &mut call).await;
     // LVM waits for the lock, so it is asked without one. What is forgotten in the pool has the number of a copy.
     let ids = run(
         "lvs",
@@ -256,8 +256,8 @@ async fn a_copy_that_somebody_removes_is_told_and_nothing_is_left() {
     let load = load_until("create-group-snapshot.prepared", "stop").await;
     let group = load.agent.scratch.group().unwrap();
     let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));
-    let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
+    until_stopped(&load.agent, &mut call).await;
     let names = lvm("lvs", &["--noheadings", "-o", "lv_name", &group]);
     let copy = names.lines().find(|line| line.trim().starts_with("dl-s-"));
     lvm(

@@ -217,7 +217,10 @@ async fn a_class_whose_directory_does_not_answer_is_named_by_probe() {
     }
     let begun = Instant::now();
     probe().await.unwrap_err();
-    assert!(begun.elapsed() < PATIENCE / 10, "it is known by now");
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "it is known by now"
+    );
     assert_eq!(waiting(agent.pid()), 1);
 
     drop(silent);

@@ -16,6 +16,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use tokio::task::JoinHandle;
 use tonic::{Code, Status};
 
 use crate::{
@@ -55,6 +56,17 @@ pub(crate) fn is_stopped(agent: &Agent) -> Option<()> {
     (process_state(agent.pid())? == 'T').then_some(())
 }
 
+/// Waits until the agent has come to where it stops in this call. A call that ends without that says why.
+pub(crate) async fn until_stopped<T: std::fmt::Debug>(agent: &Agent, call: &mut JoinHandle<T>) {
+    eventually("the agent does not stop", || {
+        is_stopped(agent).or_else(|| call.is_finished().then_some(()))
+    })
+    .await;
+    if is_stopped(agent).is_none() {
+        panic!("it did not come to where it stops: {:?}", call.await);
+    }
+}
+
 /// The state of a process that is there, as its letter in `/proc`.
 pub(crate) fn process_state(pid: i32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -79,14 +91,14 @@ pub(crate) async fn load_until(point: &str, how: &str) -> Load {
 }
 
 /// Asks for a group snapshot, which will not be answered at once.
-fn begin(load: &Load) -> tokio::task::JoinHandle<Answer> {
+fn begin(load: &Load) -> JoinHandle<Answer> {
     let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));
     tokio::spawn(async move { groups.create_volume_group_snapshot(request).await })
 }
 
 /// The same until the agent comes to a point that it reaches only once all members are held: a busy machine may not have
 /// them all held in time, and then callers ask again.
-fn begin_until_held(load: &Load) -> tokio::task::JoinHandle<Answer> {
+fn begin_until_held(load: &Load) -> JoinHandle<Answer> {
     let (mut groups, request) = (load.agent.group_controller(), together("g", &load.ids()));
     tokio::spawn(async move {
         loop {
@@ -171,8 +183,8 @@ async fn writers_go_on_without_an_agent_that_died_while_they_were_held() {
 #[tokio::test(flavor = "multi_thread")]
 async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undone() {
     let mut load = load_until("quiesce.held", "stop").await;
-    let call = begin(&load);
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = begin(&load);
+    until_stopped(&load.agent, &mut call).await;
     all_go_on(&load);
     load.agent.signal(Signal::SIGCONT);
     let message = refused(call.await.unwrap(), Code::Aborted);
@@ -185,8 +197,8 @@ async fn writers_go_on_while_an_agent_is_stopped_and_what_it_was_making_is_undon
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_watchdog_an_agent_lets_writers_go_on_itself_and_makes_nothing() {
     let load = load_until("quiesce.held", "stop").await;
-    let call = begin(&load);
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = begin(&load);
+    until_stopped(&load.agent, &mut call).await;
     kill(watchdog_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
     load.agent.signal(Signal::SIGCONT);
     refused(call.await.unwrap(), Code::Aborted);
@@ -198,8 +210,8 @@ async fn without_its_watchdog_an_agent_lets_writers_go_on_itself_and_makes_nothi
 #[tokio::test(flavor = "multi_thread")]
 async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
     let mut load = load_until("quiesce.first-copied", "stop").await;
-    let call = begin_until_held(&load);
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = begin_until_held(&load);
+    until_stopped(&load.agent, &mut call).await;
     // The watchdog first: it would see the end of the other one.
     kill(watchdog_of(&load.agent).unwrap(), Signal::SIGKILL).unwrap();
     load.agent.kill();
@@ -217,8 +229,8 @@ async fn when_both_are_killed_the_next_start_lets_writers_go_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watchdog_that_cannot_be_had_is_an_error_before_anybody_is_held() {
     let mut load = load_until("create-group-snapshot.prepared", "stop").await;
-    let call = begin(&load);
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = begin(&load);
+    until_stopped(&load.agent, &mut call).await;
     let watchdog = eventually("there is no thaw watchdog", || watchdog_of(&load.agent)).await;
     kill(watchdog, Signal::SIGKILL).unwrap();
     load.agent.signal(Signal::SIGCONT);

@@ -90,16 +90,9 @@ pub(crate) async fn grow_until(
 ) -> JoinHandle<Result<tonic::Response<ControllerExpandVolumeResponse>, tonic::Status>> {
     stop_at(agent, point).await;
     let (mut controller, request) = (agent.controller(), expand(id, mebibytes));
-    let growing = tokio::spawn(async move { controller.controller_expand_volume(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || {
-        assert!(
-            !growing.is_finished(),
-            "it did not come to {point}\n{}",
-            agent.log()
-        );
-        thaw_watchdog::is_stopped(agent)
-    })
-    .await;
+    let mut growing =
+        tokio::spawn(async move { controller.controller_expand_volume(request).await });
+    thaw_watchdog::until_stopped(agent, &mut growing).await;
     growing
 }
 
@@ -151,11 +144,8 @@ async fn who_looks_at_a_volume_is_waited_for_before_it_is_rolled_back() {
     stop_at(&mut pair.agent, "lvm.rollback.locked").await;
     let mut own = pair.agent.own();
     let request = rollback::request("back", &taken);
-    let call = tokio::spawn(async move { own.rollback_volume_group_snapshot(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || {
-        thaw_watchdog::is_stopped(&pair.agent)
-    })
-    .await;
+    let mut call = tokio::spawn(async move { own.rollback_volume_group_snapshot(request).await });
+    thaw_watchdog::until_stopped(&pair.agent, &mut call).await;
     let look = |id: String| {
         let key = id.rsplit('/').next().unwrap();
         File::open(node_of(|name| name.ends_with(key)).unwrap()).unwrap()

@@ -412,11 +412,8 @@ async fn nothing_is_left_of_a_copy_and_of_what_held_its_moment() {
             volume_content_source: from_volume(&id),
             ..create("copy", 16, &raw())
         };
-        let call = tokio::spawn(async move { controller.create_volume(request).await });
-        thaw_watchdog::eventually("the agent does not stop", || {
-            thaw_watchdog::is_stopped(&agent)
-        })
-        .await;
+        let mut call = tokio::spawn(async move { controller.create_volume(request).await });
+        thaw_watchdog::until_stopped(&agent, &mut call).await;
         let device = bytes_of(&agent, &id);
         let device = File::options().write(true).open(device).unwrap();
         device.write_all_at(&vec![b'E'; 16 << 20], 0).unwrap();

@@ -443,12 +443,9 @@ async fn a_copy_whose_moment_is_lost_while_it_is_made_ends_with_a_clear_error() 
         ..create("copy", 400, &raw())
     };
     let mut controller = agent.controller();
-    let copy = tokio::spawn(async move { controller.create_volume(request).await });
+    let mut copy = tokio::spawn(async move { controller.create_volume(request).await });
     // The agent stands still in the middle, and the volume is written over.
-    thaw_watchdog::eventually("the agent does not stop", || {
-        thaw_watchdog::is_stopped(&agent)
-    })
-    .await;
+    thaw_watchdog::until_stopped(&agent, &mut copy).await;
     assert_eq!(names(&agent).len(), before.len() + 2);
     source.write_all_at(&all[..40 << 20], 360 << 20).unwrap();
     source.sync_all().unwrap();

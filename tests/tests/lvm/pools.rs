@@ -18,7 +18,7 @@ use tonic::Code;
 use crate::{
     groups::stop_at,
     helpers::{ok, refused, volume},
-    thaw_watchdog::{eventually, is_stopped},
+    thaw_watchdog::until_stopped,
 };
 
 fn asking(group: &str, create: &str) -> Options {
@@ -304,8 +304,9 @@ async fn what_somebody_makes_while_a_pool_is_planned_stays_his() {
     let (mut agent, group) = start("{size: 100%FREE}").await;
     stop_at(&mut agent, "lvm.pool.planned").await;
     let mut controller = agent.controller();
-    let call = tokio::spawn(async move { controller.create_volume(create("v", 12, &raw())).await });
-    eventually("the agent does not stop", || is_stopped(&agent)).await;
+    let mut call =
+        tokio::spawn(async move { controller.create_volume(create("v", 12, &raw())).await });
+    until_stopped(&agent, &mut call).await;
     // As large as the spare metadata, and the room that was planned with.
     lvm("lvcreate", &["-l", "2", &group]);
     agent.signal(Signal::SIGCONT);

@@ -339,11 +339,8 @@ async fn locks_are_where_the_host_has_them() {
     stop_at(&mut agent, "quiesce.prepared").await;
     let mut groups = agent.group_controller();
     let request = together("g", &[id.clone()]);
-    let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || {
-        thaw_watchdog::is_stopped(&agent)
-    })
-    .await;
+    let mut call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
+    thaw_watchdog::until_stopped(&agent, &mut call).await;
     let lock = fs::File::create(format!("{LOCKS}/V_{}", group(&agent))).unwrap();
     let locked = Flock::lock(lock, FlockArg::LockExclusiveNonblock);
     agent.signal(Signal::SIGCONT);

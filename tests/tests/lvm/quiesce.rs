@@ -23,7 +23,7 @@ use crate::{
     group_snapshots::together,
     groups::{group, stop_at, thick, thin, within},
     helpers::{bytes_of, get, mount, ok, put, unmount, volume},
-    thaw_watchdog::{eventually, is_stopped},
+    thaw_watchdog::until_stopped,
 };
 
 /// So long the kernel lets writers of the full pool wait before their writes fail.
@@ -156,8 +156,8 @@ async fn has_writers_wait_for_as_long_as_its_class_says(mut agent: Agent) {
     stop_at(&mut agent, "quiesce.held").await;
     let load = Load::over_raw(agent, &ids).await;
     let (mut groups, request) = (load.agent.group_controller(), together("g", &ids));
-    let call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
-    eventually("the agent does not stop", || is_stopped(&load.agent)).await;
+    let mut call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });
+    until_stopped(&load.agent, &mut call).await;
     let held = load.writers[0].acknowledged();
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(load.writers[0].acknowledged(), held, "they go on");

@@ -139,11 +139,8 @@ async fn a_copy_goes_on_without_its_caller_and_holds_up_nobody() {
     stop_at(&mut agent, "thick.copy.step").await;
     let mut controller = agent.controller();
     let request = clone_of(&source);
-    let call = tokio::spawn(async move { controller.create_volume(request).await });
-    thaw_watchdog::eventually("the agent does not stop", || {
-        thaw_watchdog::is_stopped(&agent)
-    })
-    .await;
+    let mut call = tokio::spawn(async move { controller.create_volume(request).await });
+    thaw_watchdog::until_stopped(&agent, &mut call).await;
     let copy = under_way(&agent).await;
     call.abort();
     // It must not be done before all of this is.

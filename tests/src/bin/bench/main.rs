@@ -14,6 +14,7 @@
 
 mod calls;
 mod changed;
+mod cluster;
 mod driver;
 mod groups;
 mod idle;
@@ -83,6 +84,12 @@ async fn main() {
         if part("quiet") {
             kubernetes::quiet(&mut table).await;
         }
+        println!("\n{}", table.render());
+        return;
+    }
+    // In the lab of whole clusters.
+    if only.iter().any(|one| one == "cluster") {
+        cluster::cluster(&mut table, |name| only.len() == 1 || wanted(name)).await;
         println!("\n{}", table.render());
         return;
     }
