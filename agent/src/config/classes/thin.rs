@@ -1,0 +1,181 @@
+//! Classes of thin volumes.
+
+use anyhow::{Context, bail};
+use drumlin_core::{
+    backend::lvm::{
+        LvmSettings, NewPool, POOL_METADATA, PoolLimits, PoolSize, Provisioning, ThinPool,
+    },
+    types::ClassName,
+};
+use serde::Deserialize;
+
+use super::values::{FileFreeze, FileNodes, Nodes, bytes, check_lvm_name, file_system, percent};
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct FileThin {
+    volume_group: String,
+    pool: String,
+    #[serde(default)]
+    adopt_node: FileNodes,
+    #[serde(default)]
+    create: Option<FileCreate>,
+    #[serde(default = "nothing_twice")]
+    overcommit: f64,
+    #[serde(default)]
+    data_limit: Option<String>,
+    #[serde(default)]
+    metadata_limit: Option<String>,
+    #[serde(default)]
+    warn_at: Option<String>,
+    #[serde(default)]
+    fs_type: Option<String>,
+    #[serde(default)]
+    longest_freeze: FileFreeze,
+}
+
+/// A thin pool that is created on first use.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct FileCreate {
+    size: String,
+    #[serde(default)]
+    chunk: Option<String>,
+    #[serde(default)]
+    metadata: Option<String>,
+}
+
+fn nothing_twice() -> f64 {
+    1.0
+}
+
+impl FileThin {
+    pub(super) fn settings(
+        &self,
+        class: &ClassName,
+        nodes: &Nodes<'_>,
+    ) -> anyhow::Result<LvmSettings> {
+        check_lvm_name(&self.volume_group).context("thin.volumeGroup")?;
+        check_lvm_name(&self.pool).context("thin.pool")?;
+        if !(1.0..=1000.0).contains(&self.overcommit) {
+            bail!(
+                "thin.overcommit {} must be between 1 (no overcommit) and 1000",
+                self.overcommit
+            );
+        }
+        Ok(LvmSettings {
+            volume_group: self.volume_group.clone(),
+            provisioning: Provisioning::Thin(ThinPool {
+                name: self.pool.clone(),
+                overcommit: format!("{:.0}", self.overcommit * 100.0).parse()?,
+                create: self.create.as_ref().map(FileCreate::pool).transpose()?,
+                limits: self.limits()?,
+            }),
+            class: class.clone(),
+            node: nodes.here.clone(),
+            file_system: file_system(self.fs_type.as_deref()).context("thin.fsType")?,
+            longest_freeze: self.longest_freeze.limit().context("thin.longestFreeze")?,
+            adoption: self.adopt_node.adoption(nodes).context("thin.adoptNode")?,
+        })
+    }
+
+    fn limits(&self) -> anyhow::Result<PoolLimits> {
+        let usual = PoolLimits::default();
+        let read = |text: &Option<String>, usual: u32| {
+            let read = text.as_deref().map(|text| percent(text, 1..=100));
+            read.unwrap_or(Ok(usual))
+        };
+        let data_limit = read(&self.data_limit, usual.data_limit).context("thin.dataLimit")?;
+        let limits = PoolLimits {
+            data_limit,
+            metadata_limit: read(&self.metadata_limit, usual.metadata_limit)
+                .context("thin.metadataLimit")?,
+            warn_at: read(&self.warn_at, usual.warn_at.min(data_limit)).context("thin.warnAt")?,
+        };
+        if limits.warn_at > limits.data_limit {
+            bail!(
+                "thin.warnAt {}% must not exceed thin.dataLimit {}%: the warning would come too late",
+                limits.warn_at,
+                limits.data_limit
+            );
+        }
+        Ok(limits)
+    }
+}
+
+impl FileCreate {
+    fn pool(&self) -> anyhow::Result<NewPool> {
+        const CHUNKS: std::ops::RangeInclusive<u64> = (64 << 10)..=(1 << 30);
+        let chunk = match &self.chunk {
+            Some(text) => bytes(text).context("thin.create.chunk")?,
+            None => *CHUNKS.start(),
+        };
+        if !CHUNKS.contains(&chunk) || !chunk.is_power_of_two() {
+            bail!("thin.create.chunk {chunk} bytes must be a power of two from 64KiB to 1GiB");
+        }
+        let metadata = match self.metadata.as_deref() {
+            None | Some("auto") => None,
+            Some(text) => Some(bytes(text).context("thin.create.metadata")?),
+        };
+        if let Some(wrong) = metadata.filter(|metadata| !POOL_METADATA.contains(metadata)) {
+            bail!(
+                "thin.create.metadata {wrong} bytes must be `auto`, or from {} to {} bytes",
+                POOL_METADATA.start(),
+                POOL_METADATA.end()
+            );
+        }
+        Ok(NewPool {
+            size: pool_size(&self.size).context("thin.create.size")?,
+            chunk,
+            metadata,
+        })
+    }
+}
+
+/// Parses `80%VG`, `100%FREE` or `400GiB`.
+fn pool_size(text: &str) -> anyhow::Result<PoolSize> {
+    let part = |text: &str| percent(&format!("{text}%"), 1..=100);
+    if let Some(number) = text.strip_suffix("%VG") {
+        return Ok(PoolSize::OfGroup(part(number)?));
+    }
+    if let Some(number) = text.strip_suffix("%FREE") {
+        return Ok(PoolSize::OfFree(part(number)?));
+    }
+    let bytes = bytes(text).context("must be a size such as 80%VG, 100%FREE or 400GiB")?;
+    if bytes == 0 {
+        bail!("must be greater than 0");
+    }
+    Ok(PoolSize::Data(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(options: &str) -> anyhow::Result<PoolLimits> {
+        let text = format!("{{volumeGroup: vg0, pool: pool0{options}}}");
+        drumlin_crd::yaml::from_str::<FileThin>(&text)?.limits()
+    }
+
+    #[test]
+    fn a_pool_is_full_when_its_class_says_so() {
+        assert_eq!(limits("").unwrap(), PoolLimits::default());
+        let asked = PoolLimits {
+            data_limit: 90,
+            metadata_limit: 50,
+            warn_at: 70,
+        };
+        let options = ", dataLimit: 90%, metadataLimit: 50%, warnAt: 70%";
+        assert_eq!(limits(options).unwrap(), asked);
+        // The usual warning must not come too late.
+        assert_eq!(limits(", dataLimit: 60%").unwrap().warn_at, 60);
+        for wrong in [
+            ", dataLimit: 0%",
+            ", metadataLimit: 101%",
+            ", warnAt: 80",
+            ", dataLimit: 70%, warnAt: 71%",
+        ] {
+            assert!(limits(wrong).is_err(), "{wrong}");
+        }
+    }
+}
