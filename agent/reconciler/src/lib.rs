@@ -11,6 +11,7 @@
 //! - [`inventory`]: the resources of the agent, by owner.
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
+//! - [`state_file`]: writes files of a state directory, also for others.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
 //! - [`restore`]: generates the manifests that restore a snapshot.
@@ -51,6 +52,7 @@ mod requests;
 pub mod restore;
 mod source;
 mod state;
+pub mod state_file;
 pub mod status;
 mod store;
 

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error,
     record::{Record, VERSION},
+    state_file::{sync_parent, write},
 };
 
 /// The reconciler's directory within the agent's state directory.
@@ -238,47 +239,6 @@ pub(crate) fn path(root: &Path, key: &ObjectKey) -> Result<PathBuf, Error> {
     // No name has an underscore.
     let short = names::csi_name("long", &key.kind, (&key.namespace, &key.name), None);
     Ok(directory.join(format!("_{short}.json")))
-}
-
-/// Writes a file atomically and durably.
-fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
-    let failed =
-        |error: io::Error| Error::State(format!("could not write {}: {error}", path.display()));
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| failed(error.into()))?;
-    bytes.push(b'\n');
-    let parent = path.parent().unwrap_or(path);
-    if !parent.is_dir() {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(parent)
-            .map_err(failed)?;
-        sync_parent(parent)?;
-    }
-    let passing = path.with_extension("json.new");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&passing)
-        .map_err(failed)?;
-    file.write_all(&bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(failed)?;
-    fs::rename(&passing, path).map_err(failed)?;
-    sync_parent(path)
-}
-
-fn sync_parent(path: &Path) -> Result<(), Error> {
-    let parent = path.parent().unwrap_or(path);
-    match File::open(parent).and_then(|parent| parent.sync_all()) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::State(format!(
-            "could not sync {}: {error}",
-            parent.display()
-        ))),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]
