@@ -97,6 +97,30 @@ pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_part)
 }
 
+/// Returns true if `text` is a key of a label as in Kubernetes: a name, perhaps after the domain of its owner and a `/`.
+pub fn is_label_key(text: &str) -> bool {
+    match text.rsplit_once('/') {
+        Some((domain, name)) => is_subdomain(domain) && is_label_name(name),
+        None => is_label_name(text),
+    }
+}
+
+/// Returns true if `text` is a value of a label as in Kubernetes: empty, or a name.
+pub fn is_label_value(text: &str) -> bool {
+    text.is_empty() || is_label_name(text)
+}
+
+/// 1–63 letters, digits, `-`, `_` and `.`, a letter or digit first and last.
+fn is_label_name(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && bytes.iter().copied().all(inner)
+        && edge(bytes.first())
+        && edge(bytes.last())
+}
+
 /// The class that a handle names (`<node>/<class>/<key>`).
 pub fn class_of(handle: &str) -> Option<&str> {
     let class = handle.rsplit('/').nth(1)?;

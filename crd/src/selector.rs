@@ -74,9 +74,34 @@ impl Selector {
     }
 }
 
+impl Selector {
+    /// The problems of its requirements: of each the field, such as `matchExpressions.0.key`, and what is valid.
+    pub fn problems(&self) -> Vec<(String, &'static str)> {
+        let mut problems = Vec::new();
+        for (index, requirement) in self.match_expressions.iter().enumerate() {
+            let mut that = |holds: bool, field: &str, valid| {
+                if !holds {
+                    problems.push((format!("matchExpressions.{index}.{field}"), valid));
+                }
+            };
+            that(
+                (1..=317).contains(&requirement.key.len()),
+                "key",
+                "must have 1 to 317 characters",
+            );
+            that(
+                requirement.has_the_values_it_needs(),
+                "values",
+                "In and NotIn need values, Exists and DoesNotExist take none",
+            );
+        }
+        problems
+    }
+}
+
 impl Requirement {
     /// Returns true if the operator has values exactly when it needs them.
-    pub(crate) fn has_the_values_it_needs(&self) -> bool {
+    fn has_the_values_it_needs(&self) -> bool {
         let needs = matches!(self.operator, Operator::In | Operator::NotIn);
         needs != self.values.is_empty()
     }

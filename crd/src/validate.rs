@@ -189,18 +189,8 @@ pub fn group(spec: &VolumeGroupSpec) -> Vec<FieldError> {
 }
 
 fn check_selector(checks: &mut Checks, selector: &Selector) {
-    for (index, requirement) in selector.match_expressions.iter().enumerate() {
-        let field = format!("spec.selector.matchExpressions.{index}");
-        checks.that(
-            (1..=317).contains(&requirement.key.len()),
-            &format!("{field}.key"),
-            "must have 1 to 317 characters",
-        );
-        checks.that(
-            requirement.has_the_values_it_needs(),
-            &format!("{field}.values"),
-            "In and NotIn need values, Exists and DoesNotExist take none",
-        );
+    for (field, valid) in selector.problems() {
+        checks.that(false, &format!("spec.selector.{field}"), valid);
     }
 }
 
