@@ -140,7 +140,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
             adoption: adoption(Vec::new()),
         })),
     };
-    let classes = Classes::new(&node, vec![class])?;
+    let classes = Classes::new(vec![class].into());
     let settings = Settings {
         node,
         attach: false,

@@ -2,6 +2,7 @@
 //!
 //! - [`cli`], [`config`]: command line and configuration.
 //! - [`commands`]: a file per command.
+//! - [`classes`]: which classes this node has, as its configuration and labels change.
 //! - [`server`], [`socket`]: gRPC on a unix socket.
 //! - [`quiet`]: work that is done while no call is in flight.
 //! - [`registration`]: registration with kubelet.
@@ -23,10 +24,12 @@
 
 mod arriving;
 mod authority;
+mod classes;
 mod cli;
 mod commands;
 mod config;
 mod connections;
+mod directory_watch;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lock;

@@ -1,5 +1,5 @@
-//! Work of the controller that leads: makes the storage object of every node that has the driver, sweeps calls that
-//! nobody waits for, and audits the nodes.
+//! Work of the controller that leads: makes the storage object of every node that has the driver, writes the labels of
+//! the Node into it, sweeps calls that nobody waits for, and audits the nodes.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -17,6 +17,7 @@ use crate::{
     audit::Audit,
     front::Front,
     node_call::{NodeCall, Progress, VALID},
+    node_labels::NodeLabels,
     node_storage::{NodeStorage, NodeStorageSpec},
 };
 
@@ -26,6 +27,7 @@ const ROUND: Duration = Duration::from_mins(1);
 /// The work of the controller that leads.
 pub struct Leader {
     audit: Audit,
+    labels: NodeLabels,
     front: Arc<Front>,
     client: Client,
     driver: String,
@@ -52,6 +54,7 @@ impl Leader {
         Self {
             audit: Audit::new(&front, driver, time_lapse),
             client: front.client.clone(),
+            labels: NodeLabels::default(),
             front,
             driver: driver.to_owned(),
             namespace: namespace.to_owned(),
@@ -60,7 +63,12 @@ impl Leader {
 
     /// Works until it is dropped.
     pub async fn run(&self) {
-        futures::join!(self.make_storages(), self.sweep_calls(), self.audit.run());
+        futures::join!(
+            self.make_storages(),
+            self.labels.follow(&self.front),
+            self.sweep_calls(),
+            self.audit.run()
+        );
     }
 
     /// Makes the storage object of every node whose kubelet knows the driver. The object outlives the node: what its disks
@@ -89,7 +97,10 @@ impl Leader {
         let storages: Api<NodeStorage> = Api::all(self.client.clone());
         let new = NodeStorage::new(node, NodeStorageSpec {});
         match storages.create(&PostParams::default(), &new).await {
-            Ok(_) => tracing::info!(node, "storage object of the node created"),
+            Ok(_) => {
+                tracing::info!(node, "storage object of the node created");
+                self.labels.write(&self.front, node).await;
+            }
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             // The watch is started anew every few minutes, and lists all nodes.
             Err(error) => {

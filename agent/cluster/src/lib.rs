@@ -5,8 +5,8 @@
 //! - [`calls`], [`call_watch`]: the front's side of it: create, join, wait, withdraw.
 //! - [`Executor`], [`socket`]: the agent's side of it: take, run, answer.
 //! - [`NodeStorage`], [`node_storage`]: the device classes of a node, and [`reservations`] of what it has not reported yet.
-//! - [`Reporter`]: the agent's side of it. [`Leader`], [`audit`]: the work of the controller
-//!   that leads.
+//! - [`Reporter`]: the agent's side of it. [`Leader`], [`audit`], [`node_labels`]: the work of the
+//!   controller that leads.
 //! - [`view`], [`kept`]: what is known of nodes, agents and their storage.
 //!
 //! **Invariant:** the disks of the nodes are the only record. No object here is desired state: whoever deletes them all
@@ -35,6 +35,7 @@ mod kept;
 mod leader;
 mod method;
 mod node_call;
+mod node_labels;
 mod node_storage;
 mod proto_json;
 mod refusal;
@@ -52,7 +53,7 @@ pub use leader::Leader;
 pub use method::{Effect, METHODS, Method};
 pub use node_call::{NodeCall, NodeCallSpec, NodeCallStatus, Phase};
 pub use node_storage::{
-    NodeStorage, NodeStorageSpec, NodeStorageStatus, StorageClassState, UnclaimedVolume,
+    Labels, NodeStorage, NodeStorageSpec, NodeStorageStatus, StorageClassState, UnclaimedVolume,
 };
 pub use refusal::Refusal;
 pub use reporter::Reporter;

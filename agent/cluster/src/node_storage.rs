@@ -4,6 +4,8 @@
     reason = "every column of a table has its own path and type"
 )]
 
+use std::collections::BTreeMap;
+
 use kube::{CustomResource, CustomResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -57,6 +59,9 @@ use serde_json::Value;
 #[serde(rename_all = "camelCase")]
 pub struct NodeStorageSpec {}
 
+/// Labels of a node.
+pub type Labels = BTreeMap<String, String>;
+
 /// State of the storage of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -65,10 +70,16 @@ pub struct NodeStorageStatus {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 128))]
     pub agent_version: String,
-    /// The device classes, the default one first.
+    /// The device classes that the configuration gives to this node, the default one first. Retired classes, in which
+    /// nothing new is created, come last, and are not ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub classes: Vec<StorageClassState>,
+    /// The labels of the Node, by which the classes of the configuration select their nodes; written only by the
+    /// controller, because agents may not read Nodes. Absent until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = NODE_LABELS, "x-kubernetes-map-type" = "atomic"))]
+    pub node_labels: Option<Labels>,
     /// Volumes without a PersistentVolume; written only by the controller.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024))]
@@ -82,6 +93,9 @@ pub struct StorageClassState {
     /// Its name.
     #[schemars(length(max = 63))]
     pub name: String,
+    /// True for the class of volumes whose parameters name none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub default: bool,
     /// `directory`, `thin` or `thick`.
     #[schemars(length(max = 16))]
     pub kind: String,
@@ -124,13 +138,23 @@ pub struct UnclaimedVolume {
     pub claim: String,
 }
 
+/// Maximum number of labels.
+pub(crate) const NODE_LABELS: usize = 512;
+
 impl NodeStorage {
+    /// The classes, if the agent has reported them.
+    pub(crate) fn reported(&self) -> Option<&[StorageClassState]> {
+        let status = self.status.as_ref();
+        let status = status.filter(|status| !status.agent_version.is_empty());
+        status.map(|status| &*status.classes)
+    }
+
     /// The class `name`, or the default one when no name is given; none if the node does not have it.
     pub(crate) fn class(&self, name: Option<&str>) -> Option<&StorageClassState> {
         let mut classes = self.status.as_ref()?.classes.iter();
         match name {
             Some(name) => classes.find(|class| class.name == name),
-            None => classes.next(),
+            None => classes.find(|class| class.default),
         }
     }
 }

@@ -6,7 +6,7 @@ use drumlin_proto::{
     csi::v1::{GetPluginInfoRequest, identity_client::IdentityClient},
     drumlin::v1::{self, classes_client::ClassesClient},
 };
-use drumlin_reconciler::api_server::watch;
+use drumlin_reconciler::api_server;
 use futures::StreamExt;
 use kube::{
     Client,
@@ -14,16 +14,18 @@ use kube::{
     runtime::watcher::{Config, Event},
 };
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 use tonic::transport::Channel;
 
 use crate::{
     node_call::AGENT,
-    node_storage::{NodeStorage, StorageClassState},
+    node_storage::{Labels, NodeStorage, StorageClassState},
 };
 
 /// Pause after the API server or the agent did not answer.
 const PAUSE: Duration = Duration::from_secs(5);
+/// The message of a class in which nothing new is created.
+const RETIRED: &str = "retired: not configured for this node any more; its volumes can be used";
 /// Maximum number of characters of a message.
 const MESSAGE: usize = 1000;
 
@@ -32,6 +34,8 @@ pub struct Reporter {
     storages: Api<NodeStorage>,
     node: String,
     channel: Channel,
+    /// The labels that the controller has written.
+    labels: watch::Sender<Option<Labels>>,
 }
 
 impl fmt::Debug for Reporter {
@@ -43,20 +47,26 @@ impl fmt::Debug for Reporter {
 }
 
 impl Reporter {
-    /// Reports the classes of the agent behind `channel` as those of `node`.
-    pub fn new(client: Client, node: &str, channel: Channel) -> Self {
+    /// Reports the classes of the agent behind `channel` as those of `node`, and sends the labels of the Node to `labels`.
+    pub fn new(
+        client: Client,
+        node: &str,
+        channel: Channel,
+        labels: watch::Sender<Option<Labels>>,
+    ) -> Self {
         Self {
             storages: Api::all(client),
             node: node.to_owned(),
             channel,
+            labels,
         }
     }
 
     /// Reports, forever: when the object of the node appears, and whenever the classes change.
     pub async fn run(self) {
         let own = Config::default().fields(&format!("metadata.name={}", self.node));
-        let mut objects = watch(self.storages.clone(), own);
-        let (tell, mut told) = tokio::sync::watch::channel(None::<Vec<StorageClassState>>);
+        let mut objects = api_server::watch(self.storages.clone(), own);
+        let (tell, mut told) = watch::channel(None::<Vec<StorageClassState>>);
         let following = self.follow_classes(tell);
         let reporting = async {
             // The classes that the object has, as far as known; none while it does not exist.
@@ -67,7 +77,8 @@ impl Reporter {
                     Some(event) = objects.next() => match event {
                         Event::Apply(object) | Event::InitApply(object) => {
                             exists = true;
-                            written = object.status.map(|status| status.classes);
+                            written = object.reported().map(<[_]>::to_vec);
+                            self.hear(object);
                         }
                         Event::Delete(_) => exists = false,
                         Event::Init | Event::InitDone => {}
@@ -89,11 +100,20 @@ impl Reporter {
         futures::join!(following, reporting);
     }
 
+    /// Sends the labels of the Node, if they are known and others than before.
+    fn hear(&self, object: NodeStorage) {
+        let Some(labels) = object.status.and_then(|status| status.node_labels) else {
+            return;
+        };
+        self.labels.send_if_modified(|known| {
+            let is_news = known.as_ref() != Some(&labels);
+            *known = Some(labels);
+            is_news
+        });
+    }
+
     /// Follows the classes of the agent, forever.
-    async fn follow_classes(
-        &self,
-        tell: tokio::sync::watch::Sender<Option<Vec<StorageClassState>>>,
-    ) {
+    async fn follow_classes(&self, tell: watch::Sender<Option<Vec<StorageClassState>>>) {
         loop {
             let mut client = ClassesClient::new(self.channel.clone());
             let request = v1::WatchClassesRequest::default();
@@ -141,8 +161,16 @@ impl Reporter {
 /// A class as an object has it: percentages in steps of five, for each step is a write.
 fn state(class: v1::DeviceClass) -> StorageClassState {
     let percent = |exact: i32| (exact >= 0).then_some(exact / 5 * 5);
+    let message = if !class.retired {
+        class.message
+    } else if class.message.is_empty() {
+        RETIRED.to_owned()
+    } else {
+        format!("{RETIRED}; {}", class.message)
+    };
     StorageClassState {
         name: class.name,
+        default: class.default,
         kind: class.kind,
         size: class.size_bytes,
         promised: class.promised_bytes,
@@ -151,7 +179,7 @@ fn state(class: v1::DeviceClass) -> StorageClassState {
         data_percent: percent(class.data_percent),
         metadata_percent: percent(class.metadata_percent),
         volumes: class.volumes,
-        ready: class.ready,
-        message: class.message.chars().take(MESSAGE).collect(),
+        ready: class.ready && !class.retired,
+        message: message.chars().take(MESSAGE).collect(),
     }
 }

@@ -185,12 +185,9 @@ impl ClusterView {
 
     /// Returns true if a node is known, and has not reported its storage yet.
     pub(crate) fn is_unreported(&self, node: &str) -> bool {
-        let has_reported = self.storage(node).is_some_and(|storage| {
-            storage
-                .status
-                .as_ref()
-                .is_some_and(|status| !status.classes.is_empty())
-        });
+        let has_reported = self
+            .storage(node)
+            .is_some_and(|storage| storage.reported().is_some());
         lock(&self.nodes).get(node).is_some() && !has_reported
     }
 

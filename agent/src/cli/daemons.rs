@@ -52,6 +52,14 @@ pub(crate) struct AgentArguments {
         value_delimiter = ','
     )]
     pub(crate) adopt_node: Vec<String>,
+    /// Labels of this node, by which classes select their nodes; with an API server those of its Node count, too [default: none]
+    #[arg(
+        long,
+        env = "DRUMLIN_NODE_LABELS",
+        value_name = "KEY=VALUE,...",
+        value_delimiter = ','
+    )]
+    pub(crate) node_labels: Vec<String>,
     /// State directory; also holds the images of the built-in class [default: /var/lib/drumlin]
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,

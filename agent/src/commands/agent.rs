@@ -2,14 +2,18 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use drumlin_core::{host::exec, ops::Operations};
-use drumlin_reconciler::{Reconciler, Settings};
+use drumlin_core::{
+    host::exec,
+    ops::{Classes, Operations},
+};
+use drumlin_reconciler::{Cluster, Reconciler, Settings};
 use futures::future::{OptionFuture, try_join_all};
-use tokio::net::UnixListener;
+use tokio::{net::UnixListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
 use super::{cluster_member::ClusterMember, hooks::HOOKS, signals::Signals};
 use crate::{
+    classes::{ClassKeeper, ClassReload, LabelSource, Reloads},
     cli::AgentArguments,
     config::{Config, Kubelet},
     lock::StateLock,
@@ -39,30 +43,21 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     let (sockets, listeners) = bind(&config)?;
     let scraped = config.metrics.as_ref().map(Listener::bind);
     let scraped = OptionFuture::from(scraped).await.transpose()?;
-    let operations = Operations::new(config.settings, config.classes);
+    let (settings, cluster) = reconciling(&config, &arguments);
+    let source = match &cluster {
+        None => LabelSource::Configuration,
+        Some(_) => LabelSource::Cluster,
+    };
+    let mut keeper = ClassKeeper::new(config.classes, source, &config.state_dir);
+    let operations = Operations::new(config.settings, Classes::new(keeper.start().await));
     operations.recover().await;
-    let cluster = arguments.cluster.cluster();
-    let member = match &cluster {
-        None => None,
-        Some(cluster) => {
-            let node = operations.settings().node.as_str();
-            let socket = config.endpoint.path();
-            Some(ClusterMember::new(cluster, socket, node, &arguments.namespace).await?)
-        }
-    };
-    let reconciler = if config.manifests.is_some() || cluster.is_some() {
-        let reconciler = Reconciler::new(Settings {
-            socket: config.endpoint.path().to_owned(),
-            manifests: config.manifests,
-            manifest_owners: arguments.owners.manifest_owners.clone(),
-            cluster,
-            state_dir: config.state_dir.clone(),
-            hooks: HOOKS,
-        });
-        Some(reconciler.await?)
-    } else {
-        None
-    };
+    let member = cluster.as_ref().map(|cluster| {
+        let node = operations.settings().node.as_str();
+        ClusterMember::new(cluster, config.endpoint.path(), node, &arguments.namespace)
+    });
+    let member = OptionFuture::from(member).await.transpose()?;
+    let reconciler = OptionFuture::from(settings.map(Reconciler::new));
+    let reconciler = reconciler.await.transpose()?;
     tracing::info!(
         endpoint = %config.endpoint,
         node = %operations.settings().node,
@@ -70,8 +65,13 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         "agent started"
     );
     let stop = CancellationToken::new();
+    let requested = Arc::new(Notify::new());
     let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
-    tokio::spawn(signals.watch(stop.clone(), rescan));
+    let hang_up = rescan.into_iter().chain([Arc::clone(&requested)]).collect();
+    tokio::spawn(signals.watch(stop.clone(), hang_up));
+    let labels = member.as_ref().map(ClusterMember::labels);
+    let reload = ClassReload::new(keeper, &operations, arguments, config.fixed);
+    tokio::spawn(reload.run(Reloads { requested, labels }, stop.clone()));
     if let Some(member) = member {
         tokio::spawn(member.run(stop.clone()));
     }
@@ -106,6 +106,21 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         anyhow::bail!("the reconciler stopped unexpectedly: {error}");
     }
     served
+}
+
+/// The settings of the reconciler, if a source of objects is configured, and the cluster, if that is one.
+fn reconciling(config: &Config, arguments: &AgentArguments) -> (Option<Settings>, Option<Cluster>) {
+    let cluster = arguments.cluster.cluster();
+    let is_needed = config.manifests.is_some() || cluster.is_some();
+    let settings = is_needed.then(|| Settings {
+        socket: config.endpoint.path().to_owned(),
+        manifests: config.manifests.clone(),
+        manifest_owners: arguments.owners.manifest_owners.clone(),
+        cluster: cluster.clone(),
+        state_dir: config.state_dir.clone(),
+        hooks: HOOKS,
+    });
+    (settings, cluster)
 }
 
 /// What is served at each socket.

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use drumlin_cluster::{Executor, Reporter};
+use drumlin_cluster::{Executor, Labels, Reporter};
 use drumlin_reconciler::{Cluster, api_server};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
@@ -13,6 +14,7 @@ pub(super) struct ClusterMember {
     channel: Channel,
     node: String,
     namespace: String,
+    labels: watch::Sender<Option<Labels>>,
 }
 
 impl ClusterMember {
@@ -31,7 +33,13 @@ impl ClusterMember {
             channel: drumlin_proto::connect(socket)?,
             node: node.to_owned(),
             namespace: namespace.to_owned(),
+            labels: watch::Sender::default(),
         })
+    }
+
+    /// The labels of the Node, as the controller writes them.
+    pub(super) fn labels(&self) -> watch::Receiver<Option<Labels>> {
+        self.labels.subscribe()
     }
 
     /// Takes part until `stop`.
@@ -42,7 +50,7 @@ impl ClusterMember {
             &self.node,
             self.channel.clone(),
         );
-        let reporter = Reporter::new(self.client, &self.node, self.channel);
+        let reporter = Reporter::new(self.client, &self.node, self.channel, self.labels);
         let both = async { tokio::join!(executor.run(), reporter.run()) };
         stop.run_until_cancelled(Box::pin(both)).await;
     }

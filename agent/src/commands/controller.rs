@@ -49,7 +49,7 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     })
     .await?;
     let stop = CancellationToken::new();
-    tokio::spawn(signals.watch(stop.clone(), None));
+    tokio::spawn(signals.watch(stop.clone(), Vec::new()));
     let controller = controller.with(Box::new(move || {
         let leader = Arc::clone(&leader);
         async move { leader.run().await }.boxed()

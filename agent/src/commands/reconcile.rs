@@ -23,7 +23,7 @@ pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
     })
     .await?;
     let stop = CancellationToken::new();
-    tokio::spawn(signals.watch(stop.clone(), reconciler.rescan()));
+    tokio::spawn(signals.watch(stop.clone(), reconciler.rescan().into_iter().collect()));
     tracing::info!(endpoint = %endpoint, "reconciler started");
     reconciler.run(stop).await;
     tracing::info!("reconciler stopped");

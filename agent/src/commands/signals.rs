@@ -30,18 +30,16 @@ impl Signals {
         })
     }
 
-    /// The first SIGTERM or SIGINT starts a graceful shutdown, the second one exits immediately. SIGHUP rescans the
-    /// manifests.
-    pub(crate) async fn watch(mut self, stop: CancellationToken, rescan: Option<Arc<Notify>>) {
+    /// The first SIGTERM or SIGINT starts a graceful shutdown, the second one exits immediately. SIGHUP notifies
+    /// `hang_up`.
+    pub(crate) async fn watch(mut self, stop: CancellationToken, hang_up: Vec<Arc<Notify>>) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => {}
                 _ = self.interrupt.recv() => {}
                 _ = self.lease.recv() => continue,
                 _ = self.hang_up.recv() => {
-                    if let Some(rescan) = &rescan {
-                        rescan.notify_one();
-                    }
+                    hang_up.iter().for_each(|waiting| waiting.notify_one());
                     continue;
                 }
             }

@@ -1,6 +1,7 @@
 //! The configuration file, and what flags and environment override in it.
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -8,14 +9,16 @@ use std::{
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use drumlin_core::{
-    ops::{Classes, OnGroupDelete, Settings},
+    ops::{OnGroupDelete, Settings},
     types::NodeName,
 };
+use drumlin_crd::yaml::YamlError;
 use drumlin_proto::Endpoint;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 
 use super::{
-    classes::{FileClass, Nodes, classes},
+    classes::{ClassPlan, FileClass, Labels, Nodes, node_labels},
     kubelet::{FileKubelet, Kubelet},
     metrics::{self, FileMetrics},
 };
@@ -50,7 +53,27 @@ struct File {
     log: Log,
     tracing: Tracing,
     metrics: FileMetrics,
+    node_labels: Option<Labels>,
     classes: Vec<FileClass>,
+}
+
+/// The keys of the file whose changes are applied while the agent runs.
+const LIVE: [&str; 2] = ["classes", "nodeLabels"];
+
+/// The values of a file that a running agent has for good.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Fixed(Map<String, Value>);
+
+impl Fixed {
+    /// The keys whose values differ.
+    pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
+        let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
+        let differs = |key: &&&String| self.0.get(**key) != other.0.get(**key);
+        keys.iter()
+            .filter(differs)
+            .map(|key| (**key).clone())
+            .collect()
+    }
 }
 
 /// What happens to the members of a group that is deleted.
@@ -106,7 +129,9 @@ pub(crate) struct Config {
     /// Where metrics can be scraped.
     pub(crate) metrics: Option<MetricsEndpoint>,
     pub(crate) settings: Settings,
-    pub(crate) classes: Classes,
+    pub(crate) classes: ClassPlan,
+    /// The file without what can change while the agent runs.
+    pub(crate) fixed: Fixed,
 }
 
 impl Config {
@@ -115,9 +140,9 @@ impl Config {
     /// # Errors
     /// The error names the invalid argument, or the file, line and field.
     pub(crate) fn load(arguments: &AgentArguments) -> anyhow::Result<Self> {
-        let file = match &arguments.config {
+        let (file, fixed) = match &arguments.config {
             Some(path) => read(path)?,
-            None => File::default(),
+            None => Default::default(),
         };
         let endpoint = arguments.endpoint.clone().or(file.endpoint);
         let endpoint = endpoint.as_deref().unwrap_or(ENDPOINT);
@@ -132,8 +157,8 @@ impl Config {
         let former = arguments.adopt_node.iter().map(|name| name.parse());
         let former: Vec<NodeName> = former.collect::<Result<_, _>>().context("--adopt-node")?;
         let nodes = Nodes {
-            here: &node,
-            former: &former,
+            here: node.clone(),
+            former: former.clone(),
         };
         nodes.check(&former).context("--adopt-node")?;
         let driver = arguments.driver_name.clone().or(file.driver_name);
@@ -146,6 +171,7 @@ impl Config {
         let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
         let addons_endpoint = arguments.addons_endpoint.clone().or(file.addons_endpoint);
         let addons_endpoint = second_endpoint(addons_endpoint, &endpoint)?;
+        let labels = node_labels(&arguments.node_labels, file.node_labels)?;
         let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
         let kubelet = Kubelet::load(&arguments.kubelet, file.kubelet, &driver, endpoint.path())?;
         Ok(Self {
@@ -168,7 +194,7 @@ impl Config {
             otlp_endpoint,
             metrics: metrics::endpoint(&arguments.metrics, file.metrics)?,
             settings: Settings {
-                node: node.clone(),
+                node,
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
                 mount_group: arguments
                     .volume_mount_group
@@ -181,7 +207,8 @@ impl Config {
                     .unwrap_or_default()
                     .into(),
             },
-            classes: Classes::new(&node, classes(file.classes, &nodes, &state_dir)?)?,
+            classes: ClassPlan::new(file.classes, nodes, labels, &state_dir)?,
+            fixed,
             state_dir,
         })
     }
@@ -230,14 +257,20 @@ fn otlp_endpoint(
     endpoint.transpose().context(field)
 }
 
-fn read(path: &Path) -> anyhow::Result<File> {
+fn read(path: &Path) -> anyhow::Result<(File, Fixed)> {
     let text = fs::read_to_string(path)
         .with_context(|| format!("could not read config file {}", path.display()))?;
     if text.trim().is_empty() {
-        return Ok(File::default());
+        return Ok(Default::default());
     }
-    drumlin_crd::yaml::from_str(&text)
-        .map_err(|error| anyhow::anyhow!("config file {}: {error}", path.display()))
+    let parsed = || {
+        let file = drumlin_crd::yaml::from_str(&text)?;
+        let values: Option<Map<String, Value>> = drumlin_crd::yaml::from_str(&text)?;
+        let mut fixed = values.unwrap_or_default();
+        fixed.retain(|key, _| !LIVE.contains(&key.as_str()));
+        Ok((file, Fixed(fixed)))
+    };
+    parsed().map_err(|error: YamlError| anyhow::anyhow!("config file {}: {error}", path.display()))
 }
 
 /// The host name, as a node name.
@@ -434,6 +467,16 @@ mod tests {
             let error = wrong(&class(bad));
             assert!(error.contains(field), "{bad}: {error}");
         }
+    }
+
+    #[test]
+    fn the_values_that_only_a_start_applies_are_told_apart_from_classes_and_labels() {
+        let fixed = |file: &str| load(file, &[]).unwrap().fixed;
+        let before = fixed("node: n\nstateDir: /a\nlog: {level: debug}\n");
+        let live = "node: n\nstateDir: /a\nlog: {level: debug}\nnodeLabels: {disk: nvme}\nclasses: [{name: b, directory: {path: /b}}]\n";
+        assert!(before.differences(&fixed(live)).is_empty());
+        let after = fixed("node: n\nstateDir: /b\nattach: true\nlog: {level: debug}\n");
+        assert_eq!(before.differences(&after), ["attach", "stateDir"]);
     }
 
     #[test]

@@ -5,5 +5,8 @@ mod file;
 mod kubelet;
 mod metrics;
 
-pub(crate) use file::{Config, DRIVER, ENDPOINT, OnGroup, STATE_DIR, check_driver, host_name};
+pub(crate) use classes::{ClassPlan, FileClass, Labels};
+pub(crate) use file::{
+    Config, DRIVER, ENDPOINT, Fixed, OnGroup, STATE_DIR, check_driver, host_name,
+};
 pub(crate) use kubelet::Kubelet;

@@ -274,6 +274,7 @@ mod tests {
                 kind: StorageKind::Thin,
                 is_default: false,
                 utilization,
+                is_retired: false,
                 problem: problem.map(str::to_owned),
             }
         };

@@ -2,11 +2,9 @@
 //!
 //! - [`registrar`]: keeps the driver registered.
 //! - [`socket`]: the socket in kubelet's registration directory.
-//! - [`directory_watch`]: notices that the socket was removed or replaced.
 //! - [`backoff`]: the pauses between attempts.
 
 mod backoff;
-mod directory_watch;
 mod registrar;
 mod socket;
 

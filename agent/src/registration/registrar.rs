@@ -25,10 +25,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
     backoff::Backoff,
-    directory_watch::DirectoryWatch,
     socket::{RegistrationSocket, accept_with_tokio},
 };
 use crate::{
+    directory_watch::DirectoryWatch,
     rpc::pluginregistration::{Front, Progress},
     server,
     telemetry::Quoted,

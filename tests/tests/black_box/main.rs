@@ -17,6 +17,7 @@ mod bad_input;
 mod btrfs_thaw;
 mod capacity;
 mod changed_block_histories;
+mod class_changes;
 mod class_trouble;
 mod classes;
 mod clean_copies;

@@ -14,6 +14,7 @@ mod adopt;
 mod attacks;
 mod certificate_rotation;
 mod chaos;
+mod classes;
 mod controller;
 mod definitions;
 mod end_to_end;

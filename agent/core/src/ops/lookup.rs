@@ -42,18 +42,26 @@ impl Operations {
                 ),
             ));
         }
-        let class = self
-            .classes
-            .iter()
-            .find(|class| class.name == handle.class)
-            .ok_or_else(unknown)?;
+        let Some(class) = self.classes.get(&handle.class) else {
+            if self.classes.now().unread.contains(&handle.class) {
+                return Err(Error::new(
+                    Kind::Precondition,
+                    format!(
+                        "class {} is not on this node, and its storage could not be read to see if {} {reference} exists",
+                        handle.class,
+                        kind.word()
+                    ),
+                ));
+            }
+            return Err(unknown());
+        };
         let id = ImageId {
             kind,
             key: handle.key,
         };
         Ok(Location {
             handle: handle.clone(),
-            class: class.clone(),
+            class,
             id,
         })
     }

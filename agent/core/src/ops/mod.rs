@@ -11,10 +11,11 @@ mod node;
 mod operations;
 mod task;
 
-pub use class::{Class, Classes};
+pub use class::{Class, ClassSet, Classes};
 pub use controller::adoption::adoption;
 pub use controller::capacity::CapacityQuery;
 pub use controller::changed_blocks::{ChangedRanges, ChangedRequest};
+pub use controller::class_set::Occupancy;
 pub use controller::class_watch::ClassWatch;
 pub use controller::classes::ClassState;
 pub use controller::controller_publish::PublishController;

@@ -50,7 +50,7 @@ pub enum OnGroupDelete {
 #[derive(Debug)]
 pub struct Operations {
     pub(crate) settings: Settings,
-    pub(crate) classes: Classes,
+    pub(crate) classes: Arc<Classes>,
     pub(crate) changes: Tasks,
     pub(crate) known: KnownImages,
     pub(crate) readings: ClassReadings,
@@ -69,9 +69,10 @@ impl Operations {
     /// Operations over `classes`. Call [`Operations::recover`] before the first change.
     pub fn new(settings: Settings, classes: Classes) -> Arc<Self> {
         let ended = ChangeCount::default();
+        let classes = Arc::new(classes);
         Arc::new(Self {
             settings,
-            changes: Tasks::new(classes.iter().cloned().collect(), ended.clone()),
+            changes: Tasks::new(Arc::clone(&classes), ended.clone()),
             readings: ClassReadings::after(ended),
             classes,
             known: KnownImages::default(),
@@ -93,20 +94,20 @@ impl Operations {
     pub async fn recover(self: &Arc<Self>) {
         let mut readable = Vec::new();
         for class in self.classes.iter() {
-            match self.recover_class(class).await {
+            match self.recover_class(&class).await {
                 Ok(()) => readable.push(class),
-                Err(error) => self.recover_later(class, &error),
+                Err(error) => self.recover_later(&class, &error),
             }
         }
         // In a second pass, because the volumes of a group may be in several classes.
         for class in readable {
-            if let Err(error) = self.recover_groups(class, RecoveryTime::Start).await {
-                self.recover_later(class, &error);
+            if let Err(error) = self.recover_groups(&class, RecoveryTime::Start).await {
+                self.recover_later(&class, &error);
             }
         }
     }
 
-    async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
+    pub(crate) async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
         class.backend.recover().await?;
         for kind in ImageKind::ALL {
             let images = class.backend.list(kind).await?;
@@ -128,7 +129,7 @@ impl Operations {
         self.unrecovered().insert(class.name.clone());
     }
 
-    fn unrecovered(&self) -> MutexGuard<'_, BTreeSet<ClassName>> {
+    pub(crate) fn unrecovered(&self) -> MutexGuard<'_, BTreeSet<ClassName>> {
         let locked = self.unrecovered.lock();
         locked.unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,8 +147,8 @@ impl Operations {
             }
             // Interrupted group operations of other classes may have been waiting for volumes of this one.
             for class in this.classes.iter() {
-                if let Err(error) = this.recover_groups(class, RecoveryTime::Later).await {
-                    this.recover_later(class, &error);
+                if let Err(error) = this.recover_groups(&class, RecoveryTime::Later).await {
+                    this.recover_later(&class, &error);
                 }
             }
         });
@@ -175,22 +176,19 @@ impl Operations {
         });
     }
 
-    /// Checks that every class can be read and written.
+    /// Checks that the classes of this node are known, and that every one can be read and written.
     ///
     /// # Errors
     /// [`crate::Kind::Precondition`] naming each unavailable class and its problem.
     pub async fn probe(self: &Arc<Self>) -> crate::Result<()> {
-        let mut problems = Vec::new();
-        for class in self.classes.iter() {
-            match class.backend.check().await {
-                Ok(()) => {
-                    self.recover_now(class);
-                    // An LVM command may have been killed while this process continued.
-                    if let Err(error) = self.end_deletions(class).await {
-                        problems.push(format!("class {}: {}", class.name, error.chain()));
-                    }
-                }
-                Err(error) => problems.push(format!("class {}: {}", class.name, error.chain())),
+        let set = self.classes.now();
+        let mut problems: Vec<String> = set.undecided.iter().cloned().collect();
+        for class in set.all() {
+            if let Err(error) = self.probe_class(class).await
+                // Ready is who serves what is configured for this node.
+                && set.is_open(class)
+            {
+                problems.push(format!("class {}: {}", class.name, error.chain()));
             }
         }
         self.tell_trouble(&problems);
@@ -202,6 +200,13 @@ impl Operations {
             crate::Kind::Precondition,
             problems.join("; "),
         ))
+    }
+
+    async fn probe_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
+        class.backend.check().await?;
+        self.recover_now(class);
+        // An LVM command may have been killed while this process continued.
+        self.end_deletions(class).await
     }
 
     /// Logs new problems of the classes, and when all problems are gone.

@@ -7,11 +7,11 @@ use drumlin_core::{
     backend::directory::{Allocation, DirectorySettings, Missing},
     ops::adoption,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{FileFreeze, FileNodes, Nodes, file_system};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct FileDirectory {
     pub(super) path: PathBuf,
@@ -23,9 +23,20 @@ pub(super) struct FileDirectory {
     allocation: FileAllocation,
     #[serde(default)]
     longest_freeze: FileFreeze,
+    /// Set for the built-in class only.
+    #[serde(skip)]
+    missing: FileMissing,
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+/// What becomes of a directory that is missing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum FileMissing {
+    #[default]
+    Refuse,
+    Create,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum FileAllocation {
     #[default]
@@ -34,7 +45,19 @@ enum FileAllocation {
 }
 
 impl FileDirectory {
-    pub(super) fn settings(&self, nodes: &Nodes<'_>) -> anyhow::Result<DirectorySettings> {
+    /// The directory of the built-in class.
+    pub(super) fn built_in(path: PathBuf) -> Self {
+        Self {
+            path,
+            adopt_node: FileNodes::default(),
+            fs_type: None,
+            allocation: FileAllocation::Thin,
+            longest_freeze: FileFreeze::default(),
+            missing: FileMissing::Create,
+        }
+    }
+
+    pub(super) fn settings(&self, nodes: &Nodes) -> anyhow::Result<DirectorySettings> {
         if !self.path.is_absolute() {
             bail!(
                 "directory.path {} must be an absolute path",
@@ -48,7 +71,10 @@ impl FileDirectory {
                 FileAllocation::Thick => Allocation::Thick,
             },
             file_system: file_system(self.fs_type.as_deref()).context("directory.fsType")?,
-            missing: Missing::Refuse,
+            missing: match self.missing {
+                FileMissing::Refuse => Missing::Refuse,
+                FileMissing::Create => Missing::Create,
+            },
             longest_freeze: self
                 .longest_freeze
                 .limit()

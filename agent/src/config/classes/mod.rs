@@ -1,10 +1,15 @@
-//! The classes of the configuration file: each a name and a back end.
+//! The classes of the configuration file: each a name, a back end, and the nodes that have it.
 
+mod class;
 mod directory;
-mod list;
+mod node_labels;
+mod plan;
 mod thick;
 mod thin;
 mod values;
 
-pub(super) use list::{FileClass, classes};
+pub(crate) use class::FileClass;
+pub(crate) use node_labels::Labels;
+pub(super) use node_labels::node_labels;
+pub(crate) use plan::ClassPlan;
 pub(super) use values::Nodes;

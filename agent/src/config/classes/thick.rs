@@ -5,11 +5,11 @@ use drumlin_core::{
     backend::lvm::{Layout, LvmSettings, Provisioning, Thick, Wipe},
     types::ClassName,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{FileFreeze, FileNodes, Nodes, check_lvm_name, file_system, percent};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct FileThick {
     volume_group: String,
@@ -35,7 +35,7 @@ pub(super) struct FileThick {
     longest_freeze: FileFreeze,
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum FileLayout {
     #[default]
@@ -44,7 +44,7 @@ enum FileLayout {
     Raid1,
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum FileWipe {
     #[default]
@@ -57,11 +57,7 @@ enum FileWipe {
 const SNAPSHOT_SIZE: u32 = 20;
 
 impl FileThick {
-    pub(super) fn settings(
-        &self,
-        class: &ClassName,
-        nodes: &Nodes<'_>,
-    ) -> anyhow::Result<LvmSettings> {
+    pub(super) fn settings(&self, class: &ClassName, nodes: &Nodes) -> anyhow::Result<LvmSettings> {
         check_lvm_name(&self.volume_group).context("thick.volumeGroup")?;
         let reserve = self.reserve.as_deref().map(|text| percent(text, 0..=99));
         let snapshot_size = self
@@ -127,10 +123,10 @@ mod tests {
 
     use drumlin_core::types::NodeName;
 
-    fn here(node: &NodeName) -> Nodes<'_> {
+    fn here(node: &NodeName) -> Nodes {
         Nodes {
-            here: node,
-            former: &[],
+            here: node.clone(),
+            former: Vec::new(),
         }
     }
 

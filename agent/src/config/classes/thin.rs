@@ -7,11 +7,11 @@ use drumlin_core::{
     },
     types::ClassName,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{FileFreeze, FileNodes, Nodes, bytes, check_lvm_name, file_system, percent};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct FileThin {
     volume_group: String,
@@ -35,7 +35,7 @@ pub(super) struct FileThin {
 }
 
 /// A thin pool that is created on first use.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct FileCreate {
     size: String,
@@ -50,11 +50,7 @@ fn nothing_twice() -> f64 {
 }
 
 impl FileThin {
-    pub(super) fn settings(
-        &self,
-        class: &ClassName,
-        nodes: &Nodes<'_>,
-    ) -> anyhow::Result<LvmSettings> {
+    pub(super) fn settings(&self, class: &ClassName, nodes: &Nodes) -> anyhow::Result<LvmSettings> {
         check_lvm_name(&self.volume_group).context("thin.volumeGroup")?;
         check_lvm_name(&self.pool).context("thin.pool")?;
         if !(1.0..=1000.0).contains(&self.overcommit) {

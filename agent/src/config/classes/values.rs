@@ -5,15 +5,15 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use drumlin_core::{backend::Adoption, host::FileSystem, ops::adoption, types::NodeName};
 use drumlin_crd::Quantity;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Maximum duration of the freeze barrier of a group snapshot, in seconds.
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct FileFreeze(Option<u64>);
 
 /// One name, or several.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum FileNodes {
     One(String),
@@ -27,10 +27,10 @@ impl Default for FileNodes {
 }
 
 /// This node, and the nodes whose volumes all classes adopt.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::config) struct Nodes<'a> {
-    pub(in crate::config) here: &'a NodeName,
-    pub(in crate::config) former: &'a [NodeName],
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::config) struct Nodes {
+    pub(in crate::config) here: NodeName,
+    pub(in crate::config) former: Vec<NodeName>,
 }
 
 impl FileFreeze {
@@ -50,7 +50,7 @@ impl FileFreeze {
 
 impl FileNodes {
     /// The nodes that a class adopts: its own list, and the list for all classes.
-    pub(super) fn of(&self, nodes: &Nodes<'_>) -> anyhow::Result<Vec<NodeName>> {
+    pub(super) fn of(&self, nodes: &Nodes) -> anyhow::Result<Vec<NodeName>> {
         let names = match self {
             Self::One(name) => std::slice::from_ref(name),
             Self::Several(names) => names.as_slice(),
@@ -58,20 +58,20 @@ impl FileNodes {
         let own: Result<Vec<NodeName>, _> = names.iter().map(|name| name.parse()).collect();
         let mut all = own?;
         nodes.check(&all)?;
-        all.extend_from_slice(nodes.former);
+        all.extend_from_slice(&nodes.former);
         Ok(all)
     }
 
-    pub(super) fn adoption(&self, nodes: &Nodes<'_>) -> anyhow::Result<Option<Adoption>> {
+    pub(super) fn adoption(&self, nodes: &Nodes) -> anyhow::Result<Option<Adoption>> {
         let all = self.of(nodes)?;
         Ok((!all.is_empty()).then(|| adoption(all)))
     }
 }
 
-impl Nodes<'_> {
+impl Nodes {
     /// Refuses a list of nodes to adopt that contains this node.
     pub(in crate::config) fn check(&self, named: &[NodeName]) -> anyhow::Result<()> {
-        if named.contains(self.here) {
+        if named.contains(&self.here) {
             bail!(
                 "{} is this node itself; name the node that the disks came from",
                 self.here

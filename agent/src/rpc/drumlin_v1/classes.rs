@@ -70,6 +70,7 @@ fn message(state: &ClassState) -> v1::DeviceClass {
         volumes: convert::number(state.utilization.volumes),
         ready: state.problem.is_none(),
         message: state.problem.clone().unwrap_or_default(),
+        retired: state.is_retired,
     }
 }
 

@@ -57,6 +57,9 @@ async fn a_nodes_token_changes_nothing_that_is_not_of_its_node() {
     let unclaimed = json!({"status": {"unclaimed": [{"volumeHandle": handle, "capacity": 1}]}});
     let by = "an agent does not say which volumes are unclaimed";
     trial.refused(&storage, PatchStatus(unclaimed), by).await;
+    let labels = json!({"status": {"nodeLabels": {"disk": "nvme"}}});
+    let by = "an agent does not say which labels its node has";
+    trial.refused(&storage, PatchStatus(labels), by).await;
     for kind in KINDS {
         let own = victims.ours(kind, "own");
         let finalizers = json!({"metadata": {"finalizers": []}});

@@ -265,6 +265,8 @@ async fn the_controllers_token_makes_no_object_destroy_anything() {
     trial.refused(&storage, PatchStatus(report), by).await;
     let unclaimed = json!({"status": {"unclaimed": [{"volumeHandle": "any", "capacity": 1}]}});
     trial.allowed(&storage, PatchStatus(unclaimed)).await;
+    let labels = json!({"status": {"nodeLabels": {"disk": "nvme"}}});
+    trial.allowed(&storage, PatchStatus(labels)).await;
     trial.end();
     assert_eq!(victims.versions().await, before);
 }

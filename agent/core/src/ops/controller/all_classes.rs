@@ -41,14 +41,17 @@ impl Operations {
     pub(crate) async fn of_each_class<T: Send + 'static, F>(
         &self,
         read: impl Fn(Class) -> F,
-    ) -> Vec<(&Class, Result<T>)>
+    ) -> Vec<(Class, Result<T>)>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let deadline = Instant::now() + PATIENCE;
         let classes = self.classes.iter();
         let reading: Vec<_> = classes
-            .map(|class| (class, begin(read(class.clone()))))
+            .map(|class| {
+                let reading = begin(read(class.clone()));
+                (class, reading)
+            })
             .collect();
         let mut answers = Vec::with_capacity(reading.len());
         for (class, reading) in reading {

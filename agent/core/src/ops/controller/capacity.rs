@@ -2,7 +2,7 @@
 
 use crate::ops::{Operations, parameters, volume::check_capabilities};
 use crate::{
-    Result,
+    Kind, Result,
     backend::Capacity,
     host::FileSystem,
     types::{Capability, Map, Size, Topology},
@@ -26,7 +26,15 @@ impl Operations {
     /// `Invalid` naming the parameter; errors of the back end.
     pub async fn capacity(&self, query: &CapacityQuery) -> Result<(Capacity, Size)> {
         let name = parameters::class(&query.parameters)?;
-        let class = self.classes.find(name.as_ref())?;
+        let class = match self.classes.find(name.as_ref()) {
+            Err(error) if error.kind() == Kind::NoSpace => {
+                return Ok((Capacity::default(), Size::default()));
+            }
+            class => class?,
+        };
+        if self.classes.check_open(&class).is_err() {
+            return Ok((Capacity::default(), Size::default()));
+        }
         let mut minimum = class.backend.features().await?.sizes.minimum;
         let here = query
             .topology

@@ -56,6 +56,11 @@ impl ClassReadings {
         }
     }
 
+    /// What may have changed the classes.
+    pub(crate) fn changes(&self) -> &ChangeCount {
+        &self.changes
+    }
+
     /// Notes that the classes may have changed.
     pub(crate) fn note_change(&self) {
         self.changes.add();
@@ -89,11 +94,11 @@ impl ClassReadings {
 impl Reading {
     fn is_news_after(&self, known: &[ClassState]) -> bool {
         let mut pairs = self.states.iter().zip(known);
-        pairs.any(|(state, known)| state.is_news_after(known))
+        self.states.len() != known.len() || pairs.any(|(state, known)| state.is_news_after(known))
     }
 
     fn is_in_trouble(&self) -> bool {
-        self.states.iter().any(|state| state.problem.is_some())
+        self.states.iter().any(ClassState::is_in_trouble)
     }
 }
 

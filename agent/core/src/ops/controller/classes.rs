@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::ops::{Class, Operations};
 use crate::{
-    backend::{StorageKind, Utilization},
+    backend::{Capacity, StorageKind, Utilization},
     types::{ClassName, Size},
 };
 
@@ -19,6 +19,8 @@ pub struct ClassState {
     pub is_default: bool,
     /// What it uses of its storage; nothing while it is not ready.
     pub utilization: Utilization,
+    /// True for a class in which nothing new is created on this node.
+    pub is_retired: bool,
     /// Why it is not ready, if it is not.
     pub problem: Option<String>,
 }
@@ -31,14 +33,21 @@ impl Operations {
             class.backend.check().await?;
             class.backend.utilization().await
         };
+        let set = self.classes.now();
         let read = self.of_each_class(read).await.into_iter();
-        let states = read.enumerate().map(|(index, (class, read))| {
+        let states = read.map(|(class, read)| {
+            let is_retired = !set.is_open(&class);
             let problem = read.as_ref().err().map(crate::Error::chain);
+            let mut utilization = read.unwrap_or_default();
+            if is_retired {
+                utilization.capacity = Capacity::default();
+            }
             ClassState {
-                name: class.name.clone(),
                 kind: class.backend.kind(),
-                is_default: index == 0,
-                utilization: read.unwrap_or_default(),
+                is_default: set.default.as_ref() == Some(&class.name),
+                name: class.name,
+                utilization,
+                is_retired,
                 problem,
             }
         });
@@ -53,7 +62,10 @@ impl ClassState {
         let moved = |mine: Size, other: Size| {
             mine.bytes().abs_diff(other.bytes()) > self.tolerance().min(known.tolerance())
         };
-        self.problem != known.problem
+        self.name != known.name
+            || self.is_retired != known.is_retired
+            || self.is_default != known.is_default
+            || self.problem != known.problem
             || mine.volumes != other.volumes
             || mine.space.promised != other.space.promised
             || mine.space.size != other.space.size
@@ -61,6 +73,11 @@ impl ClassState {
             || step(mine.space.metadata_percent) != step(other.space.metadata_percent)
             || moved(mine.capacity.available, other.capacity.available)
             || moved(mine.capacity.largest, other.capacity.largest)
+    }
+
+    /// Returns true if it should be read again soon: it is not ready, and volumes are to be created in it.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        self.problem.is_some() && !self.is_retired
     }
 
     /// The difference of capacities, in bytes, that is not news. The free space of a file system changes with each file
@@ -81,7 +98,7 @@ fn step(percent: Option<u32>) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::{Capacity, Space};
+    use crate::backend::Space;
 
     fn state(kind: StorageKind, available: u64, data_percent: u32) -> ClassState {
         let available = Size::try_from(available).unwrap();
@@ -101,6 +118,7 @@ mod tests {
                 },
                 volumes: 1,
             },
+            is_retired: false,
             problem: None,
         }
     }
@@ -141,7 +159,8 @@ mod tests {
     #[test]
     fn a_problem_the_size_volumes_and_what_is_promised_are_news() {
         let known = state(StorageKind::Directory, 0, 0);
-        let changes: [fn(&mut ClassState); 4] = [
+        let changes: [fn(&mut ClassState); 5] = [
+            |state| state.is_retired = true,
             |state| state.problem = Some("away".to_owned()),
             |state| state.utilization.volumes = 2,
             |state| state.utilization.space.promised = Size::from_kibibytes(4),

@@ -73,13 +73,13 @@ impl Operations {
         for (class, images) in self.of_each_class(list).await {
             match images {
                 Ok(images) => {
-                    self.known.replace(class, ImageKind::Volume, &images);
-                    let images = images.into_iter().map(|image| self.found(class, image));
+                    self.known.replace(&class, ImageKind::Volume, &images);
+                    let images = images.into_iter().map(|image| self.found(&class, image));
                     all.extend(images.map(VolumeHealth::from));
                 }
                 Err(error) => {
-                    let ids = self.known.of(class, ImageKind::Volume).into_iter();
-                    all.extend(ids.map(|id| self.inaccessible(class, id, &error)));
+                    let ids = self.known.of(&class, ImageKind::Volume).into_iter();
+                    all.extend(ids.map(|id| self.inaccessible(&class, id, &error)));
                 }
             }
         }

@@ -91,7 +91,7 @@ impl Operations {
         let mut unreadable = Vec::new();
         for (class, images) in self.of_each_class(read).await {
             match images {
-                Ok(images) => all.extend(images.into_iter().map(|image| self.found(class, image))),
+                Ok(images) => all.extend(images.into_iter().map(|image| self.found(&class, image))),
                 Err(error) => unreadable.push((class.name.clone(), error.chain())),
             }
         }

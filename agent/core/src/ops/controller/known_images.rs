@@ -47,6 +47,11 @@ impl KnownImages {
         }
     }
 
+    /// A class that is there no more.
+    pub(crate) fn forget(&self, class: &Class) {
+        lock(&self.0).remove(&class.name);
+    }
+
     /// All known images of one kind of a class.
     pub(crate) fn of(&self, class: &Class, kind: ImageKind) -> Vec<ImageId> {
         let known = lock(&self.0);

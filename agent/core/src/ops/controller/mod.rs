@@ -4,6 +4,7 @@ pub(crate) mod adoption;
 pub(crate) mod all_classes;
 pub(crate) mod capacity;
 pub(crate) mod changed_blocks;
+pub(crate) mod class_set;
 pub(crate) mod class_watch;
 pub(crate) mod classes;
 pub(crate) mod controller_publish;

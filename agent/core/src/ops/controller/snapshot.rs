@@ -128,12 +128,13 @@ impl Operations {
         // Idempotency: checked before the volume, which may have been deleted since the first call.
         // First in the class of the volume: a class that was away may have a snapshot of the same name.
         let own = request.of.handle().map(|handle| handle.class.clone());
-        let own = own.and_then(|own| self.classes.find(Some(&own)).ok());
-        let own = match own {
-            Some(own) => own,
-            None => self.classes.find(None)?,
+        let own = own.and_then(|own| self.classes.get(&own));
+        let own = own.or_else(|| self.classes.iter().next());
+        let found = match own {
+            Some(own) => self.named(&own, id).await?,
+            None => None,
         };
-        if let Some(found) = self.named(own, id).await? {
+        if let Some(found) = found {
             let of = found.readable()?.label(labels::SNAPSHOT_OF);
             let name = found.image.label(labels::NAME);
             if of != Some(&request.of.to_string()) || name != Some(request.name.as_str()) {

@@ -169,6 +169,7 @@ impl Operations {
             found.answers(&request)?;
             return Ok(found.into());
         }
+        self.classes.check_open(&class)?;
         if !request.topology.is_met_by(&self.settings().node) {
             return Err(Error::new(
                 Kind::NoSpace,
@@ -221,11 +222,11 @@ impl Operations {
             && let Some(source) = &request.source
             && let Some(handle) = source.split().1.handle()
             && handle.node == self.settings().node
-            && let Ok(class) = self.classes.find(Some(&handle.class))
+            && let Some(class) = self.classes.get(&handle.class)
         {
-            return Ok(class.clone());
+            return Ok(class);
         }
-        self.classes.find(name.as_ref()).cloned()
+        self.classes.find(name.as_ref())
     }
 
     /// The existing image with this key, in any class that can be read.
@@ -235,12 +236,12 @@ impl Operations {
             .classes
             .iter()
             .filter(|class| class.name != wanted.name);
-        for class in std::iter::once(wanted).chain(others) {
+        for class in std::iter::once(wanted.clone()).chain(others) {
             let image = match class.backend.get(id).await {
                 Ok(image) => image,
                 // An unavailable class must not block calls for this one.
                 Err(error) if class.name != wanted.name => {
-                    self.known.check_unused(class, id, error)?;
+                    self.known.check_unused(&class, id, error)?;
                     None
                 }
                 Err(error) => return Err(error),
@@ -343,7 +344,7 @@ impl Operations {
         let mut all = Vec::new();
         for class in self.classes.iter() {
             let images = class.backend.list(kind).await?;
-            self.known.replace(class, kind, &images);
+            self.known.replace(&class, kind, &images);
             all.extend(images.into_iter().map(|image| LocatedImage {
                 handle: Handle {
                     node: self.settings().node.clone(),

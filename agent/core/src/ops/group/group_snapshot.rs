@@ -133,7 +133,7 @@ impl Operations {
         let Some(first) = volumes.first() else {
             return Err(Error::invalid("source_volume_ids is missing"));
         };
-        let class = self.classes.find(Some(&first.class))?.clone();
+        let class = self.classes.find(Some(&first.class))?;
         let kind = ImageKind::GroupSnapshot;
         let id = ImageId {
             kind,
@@ -375,7 +375,7 @@ impl Operations {
     pub(crate) async fn end_group_snapshot(&self, group: &LocatedImage) -> Result<()> {
         for volume in group.members() {
             // The record must stay until all members are known to be removed.
-            let class = self.classes.find(Some(&volume.class)).map_err(|_| {
+            let class = self.classes.get(&volume.class).ok_or_else(|| {
                 Error::new(
                     Kind::Precondition,
                     format!(
@@ -509,7 +509,7 @@ impl Operations {
                 continue;
             }
             for image in class.backend.list(ImageKind::Snapshot).await? {
-                let handle = self.handle_in(class, image.id);
+                let handle = self.handle_in(&class, image.id);
                 if handles.contains(&handle) {
                     let class = class.clone();
                     let snapshot = LocatedImage {
@@ -569,7 +569,7 @@ impl Operations {
         let Some((home, _)) = group_of(snapshot) else {
             return Ok(true);
         };
-        if self.classes.find(Some(&home)).is_err() {
+        if self.classes.get(&home).is_none() {
             // It is unknown whether the group snapshot was ever complete.
             return Ok(false);
         }
@@ -588,7 +588,7 @@ impl Operations {
                 continue;
             }
             for image in class.backend.list(ImageKind::GroupSnapshot).await? {
-                let found = self.found(class, image);
+                let found = self.found(&class, image);
                 groups.insert((class.name.clone(), found.image.id.key), found);
             }
         }

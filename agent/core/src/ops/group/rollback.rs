@@ -494,14 +494,14 @@ impl Operations {
             key: Key::parse(key)?,
         };
         let class = class.parse().ok()?;
-        let Ok(class) = self.classes.find(Some(&class)) else {
+        let Some(class) = self.classes.get(&class) else {
             return Some(None);
         };
         match class.backend.get(id).await {
             Ok(None) => None,
             Err(_) => Some(None),
             Ok(Some(image)) => {
-                let found = self.found(class, image);
+                let found = self.found(&class, image);
                 Some(found.readable().is_ok().then_some(found))
             }
         }

@@ -138,7 +138,7 @@ impl Operations {
             (None, Some(first)) => self.classes.find(Some(&first.class)),
             (named, _) => self.classes.find(named.as_ref()),
         };
-        let class = class?.clone();
+        let class = class?;
         let kind = ImageKind::Group;
         let id = ImageId {
             kind,
@@ -180,6 +180,7 @@ impl Operations {
                 ),
             ));
         }
+        self.classes.check_open(&class)?;
         let _one_at_a_time = trace::waited(Wait::Lock, self.grouping.lock()).await;
         let volumes = self.volumes_of(members.iter()).await?;
         volumes.check(self, &members)?;
@@ -330,7 +331,7 @@ impl Operations {
         }
         for member in &members {
             // Otherwise it would remain without a group.
-            self.classes.find(Some(&member.class)).map_err(|_| {
+            self.classes.get(&member.class).ok_or_else(|| {
                 Error::new(
                     Kind::Precondition,
                     format!(
@@ -433,14 +434,14 @@ impl Operations {
         let mut volumes = BTreeMap::new();
         for (name, mut keys) in wanted {
             // A class that is configured no longer.
-            let Ok(class) = self.classes.find(Some(name)) else {
+            let Some(class) = self.classes.get(name) else {
                 continue;
             };
             keys.sort_unstable();
             let mut images = class.backend.list(ImageKind::Volume).await?;
             images.retain(|image| keys.binary_search(&image.id.key).is_ok());
             for image in images {
-                let handle = self.handle_in(class, image.id);
+                let handle = self.handle_in(&class, image.id);
                 let found = LocatedImage {
                     class: class.clone(),
                     image,
@@ -493,7 +494,7 @@ impl Operations {
                 Err(error) => return Err(error),
             };
             for image in groups {
-                let handle = self.handle_in(class, image.id);
+                let handle = self.handle_in(&class, image.id);
                 let name = image.label(labels::NAME).unwrap_or_default().to_owned();
                 let group = LocatedImage {
                     handle,

@@ -1,6 +1,6 @@
 //! Operations run to completion even if their caller disconnects.
 
-use std::{future::Future, panic, time::Duration};
+use std::{future::Future, panic, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -8,7 +8,7 @@ use tracing::{Instrument, Span};
 
 use crate::ops::{
     changes::ChangeCount,
-    class::Class,
+    class::Classes,
     locks::{LockGuard, LockMode, Locks},
 };
 use crate::{
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Runs operations, each in its own task that owns its locks.
 #[derive(Debug)]
 pub(crate) struct Tasks {
-    classes: Vec<Class>,
+    classes: Arc<Classes>,
     locks: Locks,
     tracker: TaskTracker,
     ended: ChangeCount,
@@ -32,7 +32,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     /// Operations on these classes. Each that has ended is counted, whatever became of it.
-    pub(crate) fn new(classes: Vec<Class>, ended: ChangeCount) -> Self {
+    pub(crate) fn new(classes: Arc<Classes>, ended: ChangeCount) -> Self {
         Self {
             classes,
             locks: Locks::default(),
@@ -138,11 +138,16 @@ impl Tasks {
         }
     }
 
+    /// Returns true if no operation is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tracker.is_empty()
+    }
+
     /// Refuses new operations and waits for the in-flight ones; long ones stop at a point from which they can be
     /// resumed.
     pub(crate) async fn shut_down(&self) {
         self.tracker.close();
-        for class in &self.classes {
+        for class in self.classes.iter() {
             class.backend.stop();
         }
         self.tracker.wait().await;

@@ -1,0 +1,282 @@
+//! A class of the configuration file.
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, bail};
+use drumlin_core::{
+    backend::{Backend, directory::Directory, lvm::Lvm},
+    ops::Class,
+    types::ClassName,
+};
+use drumlin_crd::Selector;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    directory::FileDirectory,
+    node_labels::{Labels, check_key, check_value},
+    thick::FileThick,
+    thin::FileThin,
+    values::Nodes,
+};
+
+/// A class of the configuration file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(crate) struct FileClass {
+    name: ClassName,
+    #[serde(default)]
+    default: bool,
+    /// The labels of the nodes that have the class; without it all nodes have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node_selector: Option<Selector>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    directory: Option<FileDirectory>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thin: Option<FileThin>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    thick: Option<FileThick>,
+}
+
+impl FileClass {
+    /// The class of an agent without configured classes: image files in its state directory.
+    pub(super) fn built_in(state_dir: &Path) -> anyhow::Result<Self> {
+        Ok(Self {
+            name: "default".parse()?,
+            default: true,
+            node_selector: None,
+            directory: Some(FileDirectory::built_in(state_dir.join("images"))),
+            thin: None,
+            thick: None,
+        })
+    }
+
+    /// The name of the class.
+    pub(crate) fn name(&self) -> &ClassName {
+        &self.name
+    }
+
+    /// Returns true for the default class of its nodes.
+    pub(super) fn is_default(&self) -> bool {
+        self.default
+    }
+
+    /// Returns true if only some nodes have the class.
+    pub(crate) fn has_selector(&self) -> bool {
+        self.node_selector.is_some()
+    }
+
+    /// Returns true if a node with these labels has the class.
+    pub(crate) fn selects(&self, labels: &Labels) -> bool {
+        let selector = self.node_selector.as_ref();
+        selector.is_none_or(|selector| selector.matches(Some(labels)))
+    }
+
+    /// Returns true if both are the same class over the same storage with the same settings.
+    pub(crate) fn has_storage_of(&self, other: &Self) -> bool {
+        self.name == other.name
+            && self.directory == other.directory
+            && self.thin == other.thin
+            && self.thick == other.thick
+    }
+
+    /// The directory of its images, if it has one.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        self.directory.as_ref().map(|directory| &*directory.path)
+    }
+
+    /// The class with its back end.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid.
+    pub(super) fn build(&self, nodes: &Nodes) -> anyhow::Result<Class> {
+        self.check_selector()?;
+        let name = &self.name;
+        let backend: Arc<dyn Backend> = match (&self.directory, &self.thin, &self.thick) {
+            (Some(directory), None, None) => Arc::new(Directory::new(directory.settings(nodes)?)),
+            (None, Some(thin), None) => Arc::new(Lvm::new(thin.settings(name, nodes)?)),
+            (None, None, Some(thick)) => Arc::new(Lvm::new(thick.settings(name, nodes)?)),
+            (None, None, None) => {
+                bail!(
+                    "has no back end; add `directory: {{path: …}}`, `thin: {{volumeGroup: …, pool: …}}` or `thick: {{volumeGroup: …}}`"
+                )
+            }
+            _ => bail!("has more than one back end; keep one of directory, thin and thick"),
+        };
+        Ok(Class {
+            name: name.clone(),
+            backend,
+        })
+    }
+
+    fn check_selector(&self) -> anyhow::Result<()> {
+        let Some(selector) = &self.node_selector else {
+            return Ok(());
+        };
+        if let Some((field, valid)) = selector.problems().first() {
+            bail!("nodeSelector.{field}: {valid}");
+        }
+        for (key, value) in &selector.match_labels {
+            check_key(key).context("nodeSelector.matchLabels")?;
+            check_value(value).with_context(|| format!("nodeSelector.matchLabels.{key}"))?;
+        }
+        for (index, requirement) in selector.match_expressions.iter().enumerate() {
+            let field = format!("nodeSelector.matchExpressions.{index}");
+            check_key(&requirement.key).with_context(|| format!("{field}.key"))?;
+            for value in &requirement.values {
+                check_value(value).with_context(|| format!("{field}.values"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use drumlin_core::types::NodeName;
+
+    fn here(node: &NodeName) -> Nodes {
+        Nodes {
+            here: node.clone(),
+            former: Vec::new(),
+        }
+    }
+
+    fn load(class: &str) -> anyhow::Result<Vec<Class>> {
+        let text = format!("[{{name: a, {class}}}]");
+        let file: Vec<FileClass> = drumlin_crd::yaml::from_str(&text)?;
+        let node = "n".parse()?;
+        file.iter().map(|class| class.build(&here(&node))).collect()
+    }
+
+    #[test]
+    fn a_class_has_one_back_end() {
+        assert_eq!(load("thick: {volumeGroup: vg0}").unwrap().len(), 1);
+        assert_eq!(load("thin: {volumeGroup: vg0, pool: p}").unwrap().len(), 1);
+        for wrong in [
+            "thick: {volumeGroup: vg0}, directory: {path: /a}",
+            "thick: {volumeGroup: vg0}, thin: {volumeGroup: vg0, pool: p}",
+            "thick: {volumeGroup: -vg0}",
+            "thin: {volumeGroup: vg0, pool: a/b}",
+            "thin: {volumeGroup: vg0, pool: p, overcommit: 0.5}",
+        ] {
+            assert!(load(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_time_that_writers_may_wait_has_bounds() {
+        for (kind, class) in [
+            ("thick", "volumeGroup: vg0"),
+            ("thin", "volumeGroup: vg0, pool: p"),
+            ("directory", "path: /a"),
+        ] {
+            let load =
+                |seconds: &str| load(&format!("{kind}: {{{class}, longestFreeze: {seconds}}}"));
+            for allowed in ["1", "60", "600"] {
+                load(allowed).unwrap();
+            }
+            for wrong in ["0", "601", "5000000000"] {
+                let error = format!("{:#}", load(wrong).unwrap_err());
+                assert!(error.contains(&format!("{kind}.longestFreeze")), "{error}");
+                assert!(error.contains("between 1 and 600"), "{error}");
+            }
+        }
+    }
+
+    fn selected(selector: &str, labels: &[(&str, &str)]) -> anyhow::Result<bool> {
+        let text = format!("{{name: a, nodeSelector: {selector}, thick: {{volumeGroup: vg0}}}}");
+        let class: FileClass = drumlin_crd::yaml::from_str(&text)?;
+        class.build(&here(&"n".parse()?))?;
+        let labels = labels.iter();
+        let labels = labels.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        Ok(class.selects(&labels.collect()))
+    }
+
+    #[test]
+    fn a_class_is_on_the_nodes_that_its_selector_matches() {
+        let nvme = [("disk", "nvme"), ("example.com/rack", "1")];
+        for (selector, is_selected) in [
+            ("{}", true),
+            ("{matchLabels: {disk: nvme}}", true),
+            ("{matchLabels: {disk: nvme, example.com/rack: '2'}}", false),
+            (
+                "{matchExpressions: [{key: disk, operator: In, values: [ssd, nvme]}]}",
+                true,
+            ),
+            (
+                "{matchExpressions: [{key: disk, operator: NotIn, values: [nvme]}]}",
+                false,
+            ),
+            (
+                "{matchExpressions: [{key: gpu, operator: DoesNotExist}]}",
+                true,
+            ),
+            (
+                "{matchLabels: {disk: nvme}, matchExpressions: [{key: gpu, operator: Exists}]}",
+                false,
+            ),
+        ] {
+            assert_eq!(
+                selected(selector, &nvme).unwrap(),
+                is_selected,
+                "{selector}"
+            );
+        }
+        assert!(!selected("{matchLabels: {disk: nvme}}", &[]).unwrap());
+    }
+
+    #[test]
+    fn a_selector_that_is_not_valid_is_refused_with_its_field() {
+        for (selector, field) in [
+            ("{disk: nvme}", "disk"),
+            ("{matchLabels: {'-a': b}}", "nodeSelector.matchLabels"),
+            (
+                "{matchLabels: {disk: 'a b'}}",
+                "nodeSelector.matchLabels.disk",
+            ),
+            (
+                "{matchExpressions: [{key: a, operator: In}]}",
+                "matchExpressions.0.values",
+            ),
+            (
+                "{matchExpressions: [{key: a, operator: Exists, values: [b]}]}",
+                "matchExpressions.0.values",
+            ),
+            (
+                "{matchExpressions: [{key: '', operator: Exists}]}",
+                "matchExpressions.0.key",
+            ),
+            (
+                "{matchExpressions: [{key: a/, operator: Exists}]}",
+                "matchExpressions.0.key",
+            ),
+            (
+                "{matchExpressions: [{key: a, operator: Gt, values: ['1']}]}",
+                "Gt",
+            ),
+        ] {
+            let error = format!("{:#}", selected(selector, &[]).unwrap_err());
+            assert!(error.contains(field), "{selector}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_class_is_written_and_read_back_as_it_was() {
+        for class in [
+            "directory: {path: /a, adoptNode: [b], fsType: xfs, allocation: thick, longestFreeze: 5}",
+            "thin: {volumeGroup: vg0, pool: p, create: {size: 80%VG}, overcommit: 1.5, warnAt: 70%}",
+            "thick: {volumeGroup: vg0, adoptNode: b, layout: raid1, mirrors: 2, wipe: discard}",
+        ] {
+            let text = format!(
+                "{{name: a, default: true, nodeSelector: {{matchLabels: {{disk: nvme}}}}, {class}}}"
+            );
+            let class: FileClass = drumlin_crd::yaml::from_str(&text).unwrap();
+            let written = serde_json::to_string(&class).unwrap();
+            let read: FileClass = serde_json::from_str(&written).unwrap();
+            assert_eq!(read, class, "{written}");
+            assert!(read.has_storage_of(&class));
+        }
+    }
+}
