@@ -77,6 +77,12 @@ bench-kubernetes:
     cargo build --release --package drumlin-tests --bins
     tests/lab/apiserver/run -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" kubernetes
 
+# In a cluster with a real kubelet: how soon pods have their volumes, what the front adds, memory, writes while nothing happens
+# (half an hour).
+bench-cluster *PARTS:
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/cluster/run -n 1 -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" cluster {{PARTS}}
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd
