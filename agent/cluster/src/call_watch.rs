@@ -69,7 +69,8 @@ impl CallWatch {
         }
     }
 
-    fn see(&self, call: &NodeCall) {
+    /// Notes a call as the watch shows it.
+    pub(crate) fn see(&self, call: &NodeCall) {
         if call.progress() == Progress::Done {
             self.reservations().end(call);
         } else {

@@ -104,8 +104,8 @@ impl Leader {
         let calls: Api<NodeCall> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Calls that have ended, and how many rounds ago they were first seen so.
-        let mut ended: HashMap<String, u32> = HashMap::new();
+        // Attempts of calls that have ended, and how many rounds ago they were first seen so.
+        let mut ended: HashMap<(String, i32), u32> = HashMap::new();
         loop {
             rounds.tick().await;
             let open = self.front.watch.known();
@@ -118,11 +118,12 @@ impl Leader {
                 let Ok(Some(call)) = calls.get_opt(&name).await else {
                     continue;
                 };
-                let uid = call.uid().unwrap_or_default();
-                let rounds = ended.get(&uid).map_or(0, |rounds| rounds + 1);
+                // One that was asked for once more has ended anew.
+                let attempt = (call.uid().unwrap_or_default(), call.spec.attempt);
+                let rounds = ended.get(&attempt).map_or(0, |rounds| rounds + 1);
                 if !self.is_over(&call, rounds).await {
                     if call.progress() == Progress::Done {
-                        still.insert(uid, rounds);
+                        still.insert(attempt, rounds);
                     }
                     continue;
                 }

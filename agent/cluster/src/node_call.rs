@@ -163,6 +163,16 @@ impl NodeCall {
         }
     }
 
+    /// Returns true if its agent has nothing to do with it any more: it is done, or was withdrawn before it was begun and
+    /// is kept by somebody's finalizer.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.progress() {
+            Progress::Done => true,
+            Progress::Fresh => self.metadata.deletion_timestamp.is_some(),
+            Progress::Waiting | Progress::Running => false,
+        }
+    }
+
     /// The attempt that no status can be of yet: after the server was set back, a status may be of a later attempt than the
     /// spec.
     pub(crate) fn next_attempt(&self) -> i32 {
@@ -185,6 +195,12 @@ impl NodeCall {
     /// Returns true if both ask for the same.
     pub(crate) fn asks_as(&self, other: &Self) -> bool {
         self.spec.node_name == other.spec.node_name && self.spec.request == other.spec.request
+    }
+
+    /// Returns true if this is the very object that `other` is, as it is then or later. A name tells neither: an object is
+    /// deleted and created again under it. Nor does a UID alone: a call that was asked for once more was done before.
+    pub(crate) fn continues(&self, other: &Self) -> bool {
+        self.uid() == other.uid() && self.spec.attempt >= other.spec.attempt
     }
 
     /// How often it was begun.
@@ -345,6 +361,27 @@ mod tests {
             after(2, Some(Phase::Done), 2, "NOT_FOUND"),
             (Progress::Done, true)
         );
+    }
+
+    #[test]
+    fn a_call_goes_on_in_its_own_object_and_in_no_earlier_attempt() {
+        let call = |uid: &str, attempt| {
+            let mut call = NodeCall::of("node-a", &DELETE_VOLUME, "v", json!({"volumeId": "v"}));
+            call.metadata.uid = Some(uid.to_owned());
+            call.spec.attempt = attempt;
+            call
+        };
+        let asked = call("one", 2);
+        for (uid, attempt, goes_on) in [
+            ("one", 2, true),
+            ("one", 3, true),
+            ("one", 1, false),
+            ("other", 2, false),
+            ("other", 3, false),
+        ] {
+            let seen = call(uid, attempt);
+            assert_eq!(seen.continues(&asked), goes_on, "{uid} {attempt}");
+        }
     }
 
     #[test]
