@@ -77,6 +77,10 @@ bench-kubernetes:
     cargo build --release --package drumlin-tests --bins
     tests/lab/apiserver/run -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" kubernetes
 
+# Writes the committed Helm chart anew, from the manifests.
+chart:
+    cargo run --quiet --package drumlin-tests --bin chart -- manifests/chart
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

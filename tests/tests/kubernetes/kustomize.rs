@@ -27,12 +27,13 @@ pub(crate) struct Rendered {
 }
 
 /// The parts that a user can add; those that want kinds of the Prometheus operator, which no server here has, are left out.
-pub(crate) const COMPONENTS: [&str; 6] = [
+pub(crate) const COMPONENTS: [&str; 7] = [
     "grafana-dashboard",
     "host-mounts",
     "lvm",
     "network-policy",
     "metrics",
+    "priority-quota",
     "upstream-snapshots",
 ];
 

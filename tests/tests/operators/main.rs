@@ -6,6 +6,7 @@
     reason = "tests fail by panicking"
 )]
 
+mod chart;
 mod rules;
 
 use std::path::PathBuf;
