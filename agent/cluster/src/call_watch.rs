@@ -165,3 +165,40 @@ impl CallWatch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::SignedDuration};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        method::CREATE_VOLUME,
+        node_call::{NodeCallStatus, Phase},
+    };
+
+    #[test]
+    fn calls_are_counted_by_their_progress_and_expire_only_if_nobody_has_begun_them() {
+        let watch = CallWatch::default();
+        let see = |key: &str, minutes: i64, phase: Option<Phase>| {
+            let mut call = NodeCall::of("one", &CREATE_VOLUME, key, json!({}));
+            let created = Timestamp::now() - SignedDuration::from_mins(minutes);
+            call.metadata.creation_timestamp = Some(Time(created));
+            call.status = phase.map(|phase| NodeCallStatus {
+                phase: Some(phase),
+                attempt: call.spec.attempt,
+                ..NodeCallStatus::default()
+            });
+            watch.see(&call);
+        };
+        see("new", 1, None);
+        see("old", 11, None);
+        see("taken", 11, Some(Phase::Taken));
+        let wanted = [("done", 0), ("fresh", 2), ("running", 1), ("waiting", 0)];
+        assert_eq!(watch.progress(), wanted.into());
+        assert_eq!(watch.expired(), 1);
+        see("old", 11, Some(Phase::Done));
+        assert_eq!(watch.progress()["done"], 1);
+        assert_eq!(watch.expired(), 0);
+    }
+}

@@ -165,7 +165,7 @@ fn level(value: &mut Value) {
             let sum = text.strip_prefix("drumlin-agent-").unwrap_or_default();
             let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
             if sum.len() == 10 && sum.chars().all(is_letter) {
-                *text = "drumlin-agent".to_owned();
+                "drumlin-agent".clone_into(text);
             }
         }
         // A whole number has no point for one of them.

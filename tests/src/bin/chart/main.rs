@@ -4,6 +4,10 @@
 //!
 //! A component is a part of each template it patches, on a condition; what an installation may choose is a value.
 #![allow(clippy::print_stderr, reason = "it is a program for a terminal")]
+#![expect(
+    clippy::format_push_string,
+    reason = "a chart is written once: what is allocated for it costs nothing"
+)]
 
 mod emit;
 mod manifests;

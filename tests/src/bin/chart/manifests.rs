@@ -40,13 +40,13 @@ struct Kustomization {
     #[serde(default)]
     resources: Vec<String>,
     #[serde(default)]
-    patches: Vec<Patch>,
+    patches: Vec<Change>,
     #[serde(default)]
     config_map_generator: Vec<ConfigMap>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Patch {
+struct Change {
     target: Option<Target>,
     path: Option<String>,
     patch: Option<String>,
@@ -86,7 +86,7 @@ fn documents(text: &str, when: Option<&str>) -> Result<Vec<(Document, Value)>, S
     let read = texts.map(|text| {
         let lines = text.lines().take_while(|line| line.starts_with('#'));
         let value: Value = serde_yaml::from_str(text).map_err(|error| error.to_string())?;
-        let head = lines.map(|line| format!("{line}\n")).collect();
+        let head = lines.fold(String::new(), |head, line| head + line + "\n");
         Ok((Document::new(head, Node::of(&value)?, when), value))
     });
     read.collect()

@@ -195,7 +195,7 @@ pub(crate) fn schema(all: &[Setting]) -> String {
             Some((parent, key)) => {
                 let section = properties
                     .entry(parent)
-                    .or_insert_with(|| closed(Map::new()));
+                    .or_insert_with(|| closed(&Map::new()));
                 if let Some(Value::Object(inner)) = section.pointer_mut("/properties") {
                     inner.insert(key.to_owned(), one);
                 }
@@ -204,7 +204,7 @@ pub(crate) fn schema(all: &[Setting]) -> String {
     }
     // What helm gives every chart that is a part of another one.
     properties.insert("global".to_owned(), json!({"type": "object"}));
-    let mut schema = closed(properties);
+    let mut schema = closed(&properties);
     if let Value::Object(members) = &mut schema {
         members.insert(
             "$schema".to_owned(),
@@ -220,7 +220,7 @@ pub(crate) fn schema(all: &[Setting]) -> String {
     format!("{schema:#}\n")
 }
 
-fn closed(properties: Map<String, Value>) -> Value {
+fn closed(properties: &Map<String, Value>) -> Value {
     json!({"type": "object", "additionalProperties": false, "properties": properties})
 }
 
