@@ -83,6 +83,10 @@ bench-cluster *PARTS:
     cargo build --release --package drumlin --package drumlin-tests --bins
     DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/cluster/run -n 1 -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" cluster {{PARTS}}
 
+# Writes the committed Helm chart anew, from the manifests.
+chart:
+    cargo run --quiet --package drumlin-tests --bin chart -- manifests/chart
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

@@ -7,7 +7,14 @@
 //! Otherwise its outcome is unknown, and the caller is told so. A call whose outcome is unknown stays, so that the next one
 //! of its name is not taken for one that was never begun.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use kube::{
     Client, ResourceExt,
@@ -66,6 +73,7 @@ pub(crate) struct Calls {
     api: Api<NodeCall>,
     watch: Arc<CallWatch>,
     view: Arc<ClusterView>,
+    withdrawn: AtomicU64,
 }
 
 impl fmt::Debug for Calls {
@@ -95,6 +103,7 @@ impl Calls {
             api: Api::namespaced(client, namespace),
             watch,
             view,
+            withdrawn: AtomicU64::new(0),
         }
     }
 
@@ -243,6 +252,7 @@ impl Calls {
         let is_withdrawn = call.progress() == Progress::Fresh
             && self.api.delete(&call.name_any(), &own(call)).await.is_ok();
         if is_withdrawn {
+            self.withdrawn.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
                 call = call.name_any(),
                 node = call.spec.node_name,
@@ -250,6 +260,11 @@ impl Calls {
             );
         }
         is_withdrawn
+    }
+
+    /// Number of calls that were withdrawn since the start.
+    pub(crate) fn withdrawn(&self) -> u64 {
+        self.withdrawn.load(Ordering::Relaxed)
     }
 
     /// The call of a name, from the server's store; none if there is none.

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use drumlin_reconciler::api_server::watch;
 use futures::StreamExt;
-use k8s_openapi::{api::storage::v1::CSINode, apimachinery::pkg::apis::meta::v1::Time, jiff};
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::{
     Client, ResourceExt,
     api::{Api, PostParams},
@@ -147,16 +147,7 @@ impl Leader {
             Progress::Running | Progress::Waiting => {
                 self.front.view.is_gone(&call.spec.node_name).await == Ok(true)
             }
-            // By this clock: one that is wrong withdraws a call early, or late, and that is all.
-            Progress::Fresh => {
-                call.metadata
-                    .creation_timestamp
-                    .as_ref()
-                    .is_some_and(|Time(created)| {
-                        let age = jiff::Timestamp::now().duration_since(*created);
-                        age.is_positive() && age.unsigned_abs() > VALID
-                    })
-            }
+            Progress::Fresh => call.is_expired(),
         }
     }
 }

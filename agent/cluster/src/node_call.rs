@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time},
+    jiff::Timestamp,
 };
 use kube::{CustomResource, CustomResourceExt, ResourceExt};
 use schemars::JsonSchema;
@@ -98,6 +99,21 @@ pub(crate) enum Progress {
     Done,
 }
 
+impl Progress {
+    /// All there are.
+    pub(crate) const ALL: [Self; 4] = [Self::Fresh, Self::Waiting, Self::Running, Self::Done];
+
+    /// Its name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Done => "done",
+        }
+    }
+}
+
 /// State of a call, written by the agent of the node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -173,6 +189,13 @@ impl NodeCall {
         }
     }
 
+    /// Returns true if nobody has begun it, and nobody may any more. By this clock: one that is wrong takes a call for
+    /// expired early, or late, and that is all.
+    pub(crate) fn is_expired(&self) -> bool {
+        let created = self.metadata.creation_timestamp.as_ref();
+        self.progress() == Progress::Fresh && created.is_some_and(|Time(created)| is_over(*created))
+    }
+
     /// The attempt that no status can be of yet: after the server was set back, a status may be of a later attempt than the
     /// spec.
     pub(crate) fn next_attempt(&self) -> i32 {
@@ -229,6 +252,12 @@ impl NodeCall {
         let after = taken.duration_since(asked);
         Some(after.is_positive() && after.unsigned_abs() > VALID)
     }
+}
+
+/// Returns true if a call that was created then must not begin any more.
+pub(crate) fn is_over(created: Timestamp) -> bool {
+    let age = Timestamp::now().duration_since(created);
+    age.is_positive() && age.unsigned_abs() > VALID
 }
 
 /// The definition of the kind: its requests and responses have the schema of the wire.

@@ -11,6 +11,7 @@
 //! - [`inventory`]: the resources of the agent, by owner.
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
+//! - [`observer`]: what can be measured of a reconciler.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
 //! - [`restore`]: generates the manifests that restore a snapshot.
@@ -44,6 +45,7 @@ pub mod kept;
 mod kinds;
 mod mount_watch;
 mod object_source;
+mod observer;
 mod queue;
 mod record;
 mod request_watch;
@@ -55,6 +57,7 @@ pub mod status;
 mod store;
 
 pub use backoff::reason_of;
+pub use observer::Observer;
 pub use source::directory::is_manifest;
 pub use state::lock;
 
@@ -210,6 +213,11 @@ impl Reconciler {
             files,
             cluster: server,
         })
+    }
+
+    /// Reads numbers of it, also while it runs.
+    pub fn observer(&self) -> Observer {
+        Observer::of(&self.engine)
     }
 
     /// Notify this to rescan the manifests immediately.

@@ -7,3 +7,4 @@ mod metrics;
 
 pub(crate) use file::{Config, DRIVER, ENDPOINT, OnGroup, STATE_DIR, check_driver, host_name};
 pub(crate) use kubelet::Kubelet;
+pub(crate) use metrics::metrics_endpoint;
