@@ -1,6 +1,6 @@
 //! Metrics of a controller beside its cluster, and of an agent with objects.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use drumlin_tests::{
     agent::{Options, PATIENCE},
@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Scrapes until the answer has all of these lines.
-async fn until_scraped(socket: &PathBuf, lines: &[&str]) -> String {
+async fn until_scraped(socket: &Path, lines: &[&str]) -> String {
     let begun = Instant::now();
     loop {
         if socket.exists() {
