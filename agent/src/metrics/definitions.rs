@@ -63,7 +63,8 @@ macro_rules! definitions {
             of: Of::$of,
             help: $help,
         };)*
-        /// All metrics.
+        /// All metrics: what the documents, the rules and the dashboard are compared with.
+        #[cfg(test)]
         pub(super) const ALL: &[&Definition] = &[$(&$constant),*];
     };
 }
