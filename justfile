@@ -77,6 +77,16 @@ bench-kubernetes:
     cargo build --release --package drumlin-tests --bins
     tests/lab/apiserver/run -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" kubernetes
 
+# In a cluster with a real kubelet: how soon pods have their volumes, what the front adds, memory, writes while nothing happens
+# (half an hour).
+bench-cluster *PARTS:
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/cluster/run -n 1 -- "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" cluster {{PARTS}}
+
+# Writes the committed Helm chart anew, from the manifests.
+chart:
+    cargo run --quiet --package drumlin-tests --bin chart -- manifests/chart
+
 # Writes the committed custom resource definitions anew.
 crds:
     DRUMLIN_UPDATE=1 cargo test --package drumlin-crd

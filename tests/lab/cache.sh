@@ -16,3 +16,20 @@ debian_mirror() {
     fi
     printf '%s\n' "${mirror:-http://deb.debian.org/debian}"
 }
+
+# lab_once CACHE PROGRAM COMMAND...: runs the command, which makes PROGRAM.new in the cache, unless PROGRAM is there already;
+# at a time one of all that want it.
+lab_once() {
+    local cache=$1 program=$2
+    shift 2
+    [ ! -e "$cache/$program" ] || return 0
+    exec 9> "$cache/$program.lock"
+    # What waits in silence is taken for what hangs.
+    until flock --timeout 60 9; do
+        echo "somebody else builds $program" >&2
+    done
+    [ ! -e "$cache/$program" ] || return 0
+    rm -rf "$cache/$program.new"
+    "$@"
+    mv "$cache/$program.new" "$cache/$program"
+}

@@ -7,6 +7,7 @@
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`daemon`]: programs that run until a test ends.
 //! - [`kubelet`]: the part of kubelet that registers plugins.
+//! - [`kustomize`]: kustomizations as a user writes them.
 //! - [`requests`]: requests as callers send them.
 //! - [`storage`]: scratch directories and file systems on loop devices.
 //! - [`throttle`]: devices that are read slowly.
@@ -14,6 +15,7 @@
 //! - [`proxy`]: what stands before an API server, counts, and does what a server cannot be made to do.
 //! - [`random`]: numbers that a seed gives.
 //! - [`relay`]: what stands before an agent's socket, counts, and holds calls back or refuses them.
+//! - [`scrape`]: metrics, as a scraper sees them.
 //! - [`sequence`]: a writer whose order can be told from copies of its volumes.
 //! - [`sources`]: what tests read from the sources, such as the names of fail points.
 //! - [`state`]: everything that an agent has to do with, to be compared.
@@ -32,11 +34,13 @@ pub mod collector;
 pub mod conformance;
 pub mod daemon;
 pub mod kubelet;
+pub mod kustomize;
 pub mod programs;
 pub mod proxy;
 pub mod random;
 pub mod relay;
 pub mod requests;
+pub mod scrape;
 pub mod sequence;
 pub mod sources;
 pub mod state;

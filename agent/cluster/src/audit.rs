@@ -229,15 +229,17 @@ impl Audit {
         })
     }
 
-    /// Lists volumes in the storage of their node, if they are others than before.
+    /// Lists volumes in the storage of their node, if they are others than before: as the server's store says, for a watch
+    /// may not show yet what the audit before this one has written.
     async fn tell(&self, node: &str, mut listed: Vec<UnclaimedVolume>) -> Result<(), Refusal> {
         listed.truncate(LISTED);
-        let storage = self.front.view.storage(node);
-        let before = storage.and_then(|storage| storage.status.clone());
+        let storages: Api<NodeStorage> = Api::all(self.client.clone());
+        let storage = storages.get_opt(node).await;
+        let storage = storage.map_err(|error| silence(&error))?;
+        let before = storage.and_then(|storage| storage.status);
         if before.unwrap_or_default().unclaimed == listed {
             return Ok(());
         }
-        let storages: Api<NodeStorage> = Api::all(self.client.clone());
         let how = PatchParams {
             field_manager: Some(CONTROLLER.to_owned()),
             ..PatchParams::default()

@@ -1,13 +1,20 @@
 //! The front's side of [`NodeCall`]: creates calls, waits for their answers, and withdraws those that nobody will run.
 //!
 //! **Invariant:** an answer is that of a run which ended after its caller had asked: a call that is `Done` when it is found
-//! is asked for once more.
+//! is asked for once more, and what a late watch shows of an earlier call or attempt is not believed.
 //!
 //! **Invariant:** a call is given up only if it was withdrawn before the agent had ever begun, or if its node is gone.
 //! Otherwise its outcome is unknown, and the caller is told so. A call whose outcome is unknown stays, so that the next one
 //! of its name is not taken for one that was never begun.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use kube::{
     Client, ResourceExt,
@@ -66,6 +73,7 @@ pub(crate) struct Calls {
     api: Api<NodeCall>,
     watch: Arc<CallWatch>,
     view: Arc<ClusterView>,
+    withdrawn: AtomicU64,
 }
 
 impl fmt::Debug for Calls {
@@ -95,6 +103,7 @@ impl Calls {
             api: Api::namespaced(client, namespace),
             watch,
             view,
+            withdrawn: AtomicU64::new(0),
         }
     }
 
@@ -190,14 +199,14 @@ impl Calls {
         }
     }
 
-    /// Waits until a call is done, or will not be.
+    /// Waits until a call is done, or will not be. A watch that is late shows what was of its name before: that is no
+    /// answer to what was asked.
     async fn wait(
         &self,
         mut call: NodeCall,
         sights: &mut mpsc::UnboundedReceiver<Sight>,
         deadline: Instant,
     ) -> Waited {
-        let uid = call.uid();
         let mut round = Instant::now() + AWAY;
         loop {
             if call.progress() == Progress::Done {
@@ -205,9 +214,9 @@ impl Calls {
             }
             tokio::select! {
                 sight = sights.recv() => match sight {
-                    Some(Sight::Changed(now)) if now.uid() == uid => call = *now,
+                    Some(Sight::Changed(now)) if now.continues(&call) => call = *now,
                     Some(_) => match self.find(&call.name_any()).await {
-                        Ok(Some(now)) if now.uid() == uid => call = now,
+                        Ok(Some(now)) if now.continues(&call) => call = now,
                         Ok(_) => return Waited::Vanished,
                         // The next sight, or the deadline, ends it.
                         Err(_) => {}
@@ -243,6 +252,7 @@ impl Calls {
         let is_withdrawn = call.progress() == Progress::Fresh
             && self.api.delete(&call.name_any(), &own(call)).await.is_ok();
         if is_withdrawn {
+            self.withdrawn.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(
                 call = call.name_any(),
                 node = call.spec.node_name,
@@ -250,6 +260,11 @@ impl Calls {
             );
         }
         is_withdrawn
+    }
+
+    /// Number of calls that were withdrawn since the start.
+    pub(crate) fn withdrawn(&self) -> u64 {
+        self.withdrawn.load(Ordering::Relaxed)
     }
 
     /// The call of a name, from the server's store; none if there is none.
@@ -295,3 +310,6 @@ fn answered(method: &Method, call: &NodeCall) -> Result<Value, Failure> {
     }
     Err(Failure::Answer(code, status.message.unwrap_or_default()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,13 +108,13 @@ impl Executor {
         }
     }
 
-    /// Notes that a call is in flight; returns its UID unless it is already, or has ended.
+    /// Notes that a call is in flight; returns its UID unless it is already, or is over.
     fn begin(&self, call: &NodeCall) -> Option<String> {
         let uid = call.uid()?;
-        let progress = call.progress();
-        if progress == Progress::Done {
+        if call.is_over() {
             return None;
         }
+        let progress = call.progress();
         let mut running = self.in_flight();
         if let Some(is_asked_again) = running.get_mut(&uid) {
             *is_asked_again |= progress == Progress::Waiting;
@@ -212,15 +212,12 @@ impl Executor {
         }
     }
 
-    /// Reads a call again; none if it is gone or done. Waits for a server that does not answer.
+    /// Reads a call again; none if it is gone or over. Waits for a server that does not answer.
     async fn read(&self, call: &NodeCall) -> Option<NodeCall> {
         loop {
             match self.calls.get_opt(&call.name_any()).await {
                 Ok(found) => {
-                    let is_same = |now: &NodeCall| {
-                        now.uid() == call.uid() && now.progress() != Progress::Done
-                    };
-                    return found.filter(is_same);
+                    return found.filter(|now| now.uid() == call.uid() && !now.is_over());
                 }
                 Err(error) => {
                     tracing::debug!(call = call.name_any(), error = %error, "call of the cluster could not be read");

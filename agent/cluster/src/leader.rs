@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use drumlin_reconciler::api_server::watch;
 use futures::StreamExt;
-use k8s_openapi::{api::storage::v1::CSINode, apimachinery::pkg::apis::meta::v1::Time, jiff};
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::{
     Client, ResourceExt,
     api::{Api, PostParams},
@@ -115,8 +115,8 @@ impl Leader {
         let calls: Api<NodeCall> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut rounds = interval(ROUND);
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        // Calls that have ended, and how many rounds ago they were first seen so.
-        let mut ended: HashMap<String, u32> = HashMap::new();
+        // Attempts of calls that have ended, and how many rounds ago they were first seen so.
+        let mut ended: HashMap<(String, i32), u32> = HashMap::new();
         loop {
             rounds.tick().await;
             let open = self.front.watch.known();
@@ -129,11 +129,12 @@ impl Leader {
                 let Ok(Some(call)) = calls.get_opt(&name).await else {
                     continue;
                 };
-                let uid = call.uid().unwrap_or_default();
-                let rounds = ended.get(&uid).map_or(0, |rounds| rounds + 1);
+                // One that was asked for once more has ended anew.
+                let attempt = (call.uid().unwrap_or_default(), call.spec.attempt);
+                let rounds = ended.get(&attempt).map_or(0, |rounds| rounds + 1);
                 if !self.is_over(&call, rounds).await {
                     if call.progress() == Progress::Done {
-                        still.insert(uid, rounds);
+                        still.insert(attempt, rounds);
                     }
                     continue;
                 }
@@ -157,16 +158,7 @@ impl Leader {
             Progress::Running | Progress::Waiting => {
                 self.front.view.is_gone(&call.spec.node_name).await == Ok(true)
             }
-            // By this clock: one that is wrong withdraws a call early, or late, and that is all.
-            Progress::Fresh => {
-                call.metadata
-                    .creation_timestamp
-                    .as_ref()
-                    .is_some_and(|Time(created)| {
-                        let age = jiff::Timestamp::now().duration_since(*created);
-                        age.is_positive() && age.unsigned_abs() > VALID
-                    })
-            }
+            Progress::Fresh => call.is_expired(),
         }
     }
 }

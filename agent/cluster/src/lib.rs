@@ -7,6 +7,7 @@
 //! - [`NodeStorage`], [`node_storage`]: the device classes of a node, and [`reservations`] of what it has not reported yet.
 //! - [`Reporter`]: the agent's side of it. [`Leader`], [`audit`], [`node_labels`]: the work of the
 //!   controller that leads.
+//! - [`cluster_state`]: the cluster in numbers, for metrics.
 //! - [`view`], [`kept`]: what is known of nodes, agents and their storage.
 //!
 //! **Invariant:** the disks of the nodes are the only record. No object here is desired state: whoever deletes them all
@@ -28,6 +29,7 @@ mod answers;
 mod audit;
 mod call_watch;
 mod calls;
+mod cluster_state;
 mod code;
 mod executor;
 mod front;
@@ -46,6 +48,7 @@ mod socket;
 mod view;
 mod volumes;
 
+pub use cluster_state::{ByReadiness, ClusterState};
 pub use code::NAMES as CODE_NAMES;
 pub use executor::Executor;
 pub use front::{Front, FrontSettings};

@@ -13,6 +13,7 @@ use std::time::Duration;
 use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, Time},
+    jiff::Timestamp,
 };
 use kube::{CustomResource, CustomResourceExt, ResourceExt};
 use schemars::JsonSchema;
@@ -98,6 +99,21 @@ pub(crate) enum Progress {
     Done,
 }
 
+impl Progress {
+    /// All there are.
+    pub(crate) const ALL: [Self; 4] = [Self::Fresh, Self::Waiting, Self::Running, Self::Done];
+
+    /// Its name in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Done => "done",
+        }
+    }
+}
+
 /// State of a call, written by the agent of the node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -163,6 +179,23 @@ impl NodeCall {
         }
     }
 
+    /// Returns true if its agent has nothing to do with it any more: it is done, or was withdrawn before it was begun and
+    /// is kept by somebody's finalizer.
+    pub(crate) fn is_over(&self) -> bool {
+        match self.progress() {
+            Progress::Done => true,
+            Progress::Fresh => self.metadata.deletion_timestamp.is_some(),
+            Progress::Waiting | Progress::Running => false,
+        }
+    }
+
+    /// Returns true if nobody has begun it, and nobody may any more. By this clock: one that is wrong takes a call for
+    /// expired early, or late, and that is all.
+    pub(crate) fn is_expired(&self) -> bool {
+        let created = self.metadata.creation_timestamp.as_ref();
+        self.progress() == Progress::Fresh && created.is_some_and(|Time(created)| is_over(*created))
+    }
+
     /// The attempt that no status can be of yet: after the server was set back, a status may be of a later attempt than the
     /// spec.
     pub(crate) fn next_attempt(&self) -> i32 {
@@ -185,6 +218,12 @@ impl NodeCall {
     /// Returns true if both ask for the same.
     pub(crate) fn asks_as(&self, other: &Self) -> bool {
         self.spec.node_name == other.spec.node_name && self.spec.request == other.spec.request
+    }
+
+    /// Returns true if this is the very object that `other` is, as it is then or later. A name tells neither: an object is
+    /// deleted and created again under it. Nor does a UID alone: a call that was asked for once more was done before.
+    pub(crate) fn continues(&self, other: &Self) -> bool {
+        self.uid() == other.uid() && self.spec.attempt >= other.spec.attempt
     }
 
     /// How often it was begun.
@@ -213,6 +252,12 @@ impl NodeCall {
         let after = taken.duration_since(asked);
         Some(after.is_positive() && after.unsigned_abs() > VALID)
     }
+}
+
+/// Returns true if a call that was created then must not begin any more.
+pub(crate) fn is_over(created: Timestamp) -> bool {
+    let age = Timestamp::now().duration_since(created);
+    age.is_positive() && age.unsigned_abs() > VALID
 }
 
 /// The definition of the kind: its requests and responses have the schema of the wire.
@@ -345,6 +390,27 @@ mod tests {
             after(2, Some(Phase::Done), 2, "NOT_FOUND"),
             (Progress::Done, true)
         );
+    }
+
+    #[test]
+    fn a_call_goes_on_in_its_own_object_and_in_no_earlier_attempt() {
+        let call = |uid: &str, attempt| {
+            let mut call = NodeCall::of("node-a", &DELETE_VOLUME, "v", json!({"volumeId": "v"}));
+            call.metadata.uid = Some(uid.to_owned());
+            call.spec.attempt = attempt;
+            call
+        };
+        let asked = call("one", 2);
+        for (uid, attempt, goes_on) in [
+            ("one", 2, true),
+            ("one", 3, true),
+            ("one", 1, false),
+            ("other", 2, false),
+            ("other", 3, false),
+        ] {
+            let seen = call(uid, attempt);
+            assert_eq!(seen.continues(&asked), goes_on, "{uid} {attempt}");
+        }
     }
 
     #[test]

@@ -217,6 +217,24 @@ impl ClusterView {
         storages.all().map(|(name, _)| name.clone()).collect()
     }
 
+    /// The storages of all nodes.
+    pub(crate) fn all_storages(&self) -> Vec<Arc<NodeStorage>> {
+        let storages = lock(&self.storages);
+        storages
+            .all()
+            .map(|(_, storage)| Arc::clone(storage))
+            .collect()
+    }
+
+    /// For each node with an agent, whether one of its pods is ready: during an update a node may have two.
+    pub(crate) fn readiness(&self) -> Vec<bool> {
+        let mut nodes: HashMap<String, bool> = HashMap::new();
+        for (_, agent) in lock(&self.agents).all() {
+            *nodes.entry(agent.node.clone()).or_default() |= agent.is_ready;
+        }
+        nodes.into_values().collect()
+    }
+
     /// Returns true if an administrator has given up the storage of a node that is gone.
     pub(crate) fn is_abandoned(&self, node: &str) -> bool {
         let storage = self.storage(node);

@@ -18,6 +18,8 @@ pub enum Kind {
     Conflict,
     /// Another operation on the same object is in flight; repeat the call.
     Busy,
+    /// The storage that the call needs does not answer; repeat the call once it does.
+    Silent,
     /// The page token was not issued by a list call; restart the listing without it.
     StaleToken,
     /// The object is in use; the message names the user.

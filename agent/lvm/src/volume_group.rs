@@ -253,8 +253,8 @@ impl VolumeGroup {
     /// # Errors
     /// [`Kind::Busy`] when the disks do not answer, or a change takes very long.
     pub fn check_answers(&self) -> Result<()> {
-        if self.looks.is_stuck() {
-            return Err(self.does_not_answer());
+        if let Some(silence) = self.known_silence() {
+            return Err(silence);
         }
         if self.changes.is_stuck() {
             return Err(Error::new(
@@ -267,6 +267,11 @@ impl VolumeGroup {
             ));
         }
         Ok(())
+    }
+
+    /// What is wrong if the disks are known not to answer.
+    pub fn known_silence(&self) -> Option<Error> {
+        self.looks.is_stuck().then(|| self.does_not_answer())
     }
 
     fn does_not_answer(&self) -> Error {

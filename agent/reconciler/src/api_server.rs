@@ -4,7 +4,7 @@ use std::path::Path;
 
 use kube::Client;
 
-pub use crate::source::kubernetes::watch::watch;
+pub use crate::source::kubernetes::watch::{watch, watch_failures};
 use crate::{Error, source::kubernetes::server::Server};
 
 /// Connects to the server of a kubeconfig file, or of the in-cluster configuration of this pod. Rotated certificates and

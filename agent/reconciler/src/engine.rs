@@ -1,7 +1,7 @@
 //! The work loop: which object is reconciled when, and how a failure is retried.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     hash::{BuildHasher, Hasher, RandomState},
     sync::{Arc, Mutex},
     time::Duration,
@@ -38,6 +38,8 @@ pub(crate) struct Engine {
     pub(crate) client: Client,
     agent: OnceCell<Agent>,
     retries: Mutex<HashMap<ObjectKey, Retry>>,
+    /// Number of retries since the start, by the name of their code.
+    retried: Mutex<BTreeMap<String, u64>>,
     /// True while the agent answers; otherwise no object is reconciled.
     gate: watch::Sender<bool>,
     /// Notified when a call timed out: it is slow, or the agent answers no calls.
@@ -58,6 +60,7 @@ impl Engine {
             client,
             agent: OnceCell::new(),
             retries: Mutex::default(),
+            retried: Mutex::default(),
             gate: watch::Sender::new(false),
             suspicion: Notify::new(),
         }
@@ -351,6 +354,7 @@ impl Engine {
     }
 
     fn pause(&self, key: &ObjectKey, code: Code) -> (u32, Duration) {
+        *lock(&self.retried).entry(format!("{code:?}")).or_default() += 1;
         let mut retries = lock(&self.retries);
         let before = retries.get(key).filter(|retry| retry.code == code);
         let attempts = before.map_or(1, |retry| retry.attempts.saturating_add(1));
@@ -362,6 +366,11 @@ impl Engine {
         };
         retries.insert(key.clone(), retry);
         (attempts, pause)
+    }
+
+    /// Number of retries since the start, by the name of their code.
+    pub(crate) fn retried(&self) -> BTreeMap<String, u64> {
+        lock(&self.retried).clone()
     }
 
     /// Queues an object immediately and resets its backoff.

@@ -12,6 +12,7 @@
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
 //! - [`state_file`]: writes files of a state directory, also for others.
+//! - [`observer`]: what can be measured of a reconciler.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
 //! - [`restore`]: generates the manifests that restore a snapshot.
@@ -45,6 +46,7 @@ pub mod kept;
 mod kinds;
 mod mount_watch;
 mod object_source;
+mod observer;
 mod queue;
 mod record;
 mod request_watch;
@@ -57,6 +59,7 @@ pub mod status;
 mod store;
 
 pub use backoff::reason_of;
+pub use observer::Observer;
 pub use source::directory::is_manifest;
 pub use state::lock;
 
@@ -212,6 +215,11 @@ impl Reconciler {
             files,
             cluster: server,
         })
+    }
+
+    /// Reads numbers of it, also while it runs.
+    pub fn observer(&self) -> Observer {
+        Observer::of(&self.engine)
     }
 
     /// Notify this to rescan the manifests immediately.

@@ -5,7 +5,7 @@
 //! that changes during a call is not lost.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::{BuildHasher, RandomState},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
@@ -227,6 +227,18 @@ impl Shared {
             .filter(|(_, record)| is_meant(record))
             .map(|(key, _)| key.clone())
             .collect()
+    }
+
+    /// Number of objects by what `of` makes of each.
+    pub(crate) fn count_by<T: Ord>(
+        &self,
+        of: impl Fn(&ObjectKey, &Record) -> T,
+    ) -> BTreeMap<T, usize> {
+        let mut counts = BTreeMap::new();
+        for (key, record) in &lock(&self.records).by_key {
+            *counts.entry(of(key, record)).or_default() += 1;
+        }
+        counts
     }
 
     /// The objects that refer to this one as their source or group.

@@ -8,6 +8,7 @@ use drumlin_reconciler::Cluster;
 use super::KubeletArguments;
 use crate::{
     config::OnGroup,
+    metrics::Metrics,
     telemetry::{self, LogFormat},
 };
 
@@ -23,13 +24,13 @@ pub(crate) struct LogArguments {
 }
 
 impl LogArguments {
-    /// Starts logging for a command that has no configuration file.
+    /// Starts logging, and what it counts, for a command that has no configuration file.
     ///
     /// # Errors
     /// If the filter is invalid.
-    pub(crate) fn start(&self) -> anyhow::Result<()> {
+    pub(crate) fn start(&self, metrics: Option<&Metrics>) -> anyhow::Result<()> {
         let level = self.log_level.as_deref().unwrap_or("info");
-        telemetry::start(self.log_format.unwrap_or_default(), level, None, None)
+        telemetry::start(self.log_format.unwrap_or_default(), level, None, metrics)
     }
 }
 
@@ -270,6 +271,8 @@ pub(crate) struct ControllerArguments {
         default_value_t = 900
     )]
     pub(crate) node_grace: u64,
+    #[command(flatten)]
+    pub(crate) metrics: MetricsArguments,
     #[command(flatten)]
     pub(crate) log: LogArguments,
 }

@@ -17,7 +17,7 @@ use crate::{
     cli::AgentArguments,
     config::{Config, Kubelet},
     lock::StateLock,
-    metrics::{Listener, Metrics},
+    metrics::{AgentState, Listener, Metrics},
     registration::{self, Registrar},
     server::{self, Offer},
     socket::Socket,
@@ -76,9 +76,10 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         tokio::spawn(member.run(stop.clone()));
     }
     tokio::spawn(register(config.kubelet, stop.clone()));
-    let scraped = scraped.zip(metrics).map(|(listener, metrics)| {
-        tokio::spawn(listener.serve(metrics, Arc::clone(&operations), stop.clone()))
-    });
+    let state = AgentState::new(&operations, reconciler.as_ref().map(Reconciler::observer));
+    let scraped = scraped
+        .zip(metrics)
+        .map(|(listener, metrics)| tokio::spawn(listener.serve(metrics, state, stop.clone())));
     let reconciling = reconciler.map(|reconciler| {
         // If the reconciler stops, the agent exits too, so that the service manager restarts it.
         let ending = stop.clone().drop_guard();
@@ -131,7 +132,7 @@ fn observe(config: &Config) -> anyhow::Result<(Option<Exporter>, Option<Metrics>
     let exporter = config.otlp_endpoint.as_ref();
     let exporter = exporter.map(|to| Exporter::start(to, config.settings.node.as_str()));
     let exporter = exporter.transpose()?;
-    let metrics = config.metrics.is_some().then(Metrics::default);
+    let metrics = config.metrics.is_some().then(Metrics::of_agent);
     telemetry::start(
         config.log_format,
         &config.log_filter,

@@ -9,17 +9,26 @@ use drumlin_reconciler::{
     api_server,
     controller::{Controller, ControllerSettings},
 };
-use futures::FutureExt;
+use futures::{FutureExt, future::OptionFuture};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 use super::{hooks::HOOKS, signals::Signals};
-use crate::{cli::ControllerArguments, config, rpc::cluster, server, socket::Socket};
+use crate::{
+    cli::ControllerArguments,
+    config,
+    metrics::{ControllerState, Listener, Metrics},
+    rpc::cluster,
+    server,
+    socket::Socket,
+};
 
 /// Runs the controller until it is stopped.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     config::check_driver(&arguments.driver_name)?;
-    arguments.log.start()?;
+    let scraped = config::metrics_endpoint(&arguments.metrics)?;
+    let metrics = scraped.is_some().then(Metrics::of_controller);
+    arguments.log.start(metrics.as_ref())?;
     let signals = Signals::new()?;
     let identity = match arguments.identity {
         Some(identity) => identity,
@@ -48,7 +57,13 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         node_grace: Duration::from_secs(arguments.node_grace),
     })
     .await?;
+    let scraped = scraped.as_ref().map(Listener::bind);
+    let scraped = OptionFuture::from(scraped).await.transpose()?;
     let stop = CancellationToken::new();
+    let scraped = scraped.zip(metrics).map(|(listener, metrics)| {
+        let state = ControllerState::new(&front, controller.observer());
+        tokio::spawn(listener.serve(metrics, state, stop.clone()))
+    });
     tokio::spawn(signals.watch(stop.clone(), Vec::new()));
     let controller = controller.with(Box::new(move || {
         let leader = Arc::clone(&leader);
@@ -68,6 +83,10 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     let following = stop.run_until_cancelled(front.follow());
     tracing::info!(version = crate::VERSION, "controller started");
     let (served, _, ()) = tokio::join!(serving, following, controller.run(stop.clone()));
+    if let Some(scraped) = scraped {
+        // Its socket is removed.
+        let _ = scraped.await;
+    }
     tracing::info!("controller stopped");
     served
 }

@@ -11,7 +11,7 @@ use crate::cli::ReconcileArguments;
 /// Runs the reconciler until it is stopped.
 pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
     let endpoint: Endpoint = arguments.endpoint.parse().context("endpoint")?;
-    arguments.log.start()?;
+    arguments.log.start(None)?;
     let signals = Signals::new()?;
     let reconciler = Reconciler::new(Settings {
         cluster: arguments.cluster.cluster(),

@@ -12,6 +12,16 @@ pub(super) struct FileMetrics {
     listen: Option<String>,
 }
 
+/// Where the metrics of a process without a configuration file can be scraped, if anywhere.
+///
+/// # Errors
+/// The error names the field.
+pub(crate) fn metrics_endpoint(
+    arguments: &MetricsArguments,
+) -> anyhow::Result<Option<MetricsEndpoint>> {
+    endpoint(arguments, FileMetrics::default())
+}
+
 /// Where metrics can be scraped, if anywhere: an empty endpoint is none.
 ///
 /// # Errors

@@ -6,7 +6,6 @@ use std::{convert::Infallible, fmt, net::SocketAddr, str::FromStr, sync::Arc, ti
 
 use anyhow::Context;
 use bytes::Bytes;
-use drumlin_core::ops::Operations;
 use drumlin_proto::Endpoint;
 use http_body_util::Full;
 use hyper::{
@@ -22,15 +21,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::Metrics;
+use super::{
+    Metrics,
+    scrape::{Measured, Scrape},
+};
 use crate::socket::Socket;
 
 /// Maximum number of connections at the same time; further ones wait.
 const CONNECTIONS: usize = 16;
 /// Timeout for the head of a request.
 const HEAD: Duration = Duration::from_secs(5);
-/// Timeout for the state of the classes: a disk may be unresponsive.
-const CLASSES: Duration = Duration::from_secs(5);
 /// Timeout for a whole connection.
 const WHOLE: Duration = Duration::from_secs(20);
 /// Pause after a failed accept: the process or the host is out of file descriptors.
@@ -74,7 +74,7 @@ pub(crate) enum Listener {
 /// What answers.
 struct Page {
     metrics: Metrics,
-    operations: Arc<Operations>,
+    state: Box<dyn Measured>,
 }
 
 impl fmt::Debug for Page {
@@ -109,12 +109,12 @@ impl Listener {
     pub(crate) async fn serve(
         self,
         metrics: Metrics,
-        operations: Arc<Operations>,
+        state: impl Measured + 'static,
         stop: CancellationToken,
     ) {
         let page = Arc::new(Page {
             metrics,
-            operations,
+            state: Box::new(state),
         });
         stop.run_until_cancelled(self.accept(page)).await;
     }
@@ -168,10 +168,10 @@ impl Page {
         } else if request.method() != Method::GET {
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         } else {
-            // Read now, together with all that watch them.
-            let mut watch = self.operations.watch_classes(Duration::ZERO);
-            let classes = timeout(CLASSES, watch.next()).await.ok().flatten();
-            match self.metrics.text(classes.as_deref().unwrap_or_default()) {
+            let mut scrape = Scrape::default();
+            self.metrics.measure(&mut scrape);
+            self.state.measure(&mut scrape).await;
+            match scrape.text() {
                 Ok(text) => {
                     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                     let kind = header::HeaderValue::from_static(kind);
@@ -193,6 +193,7 @@ mod tests {
     };
 
     use super::*;
+    use crate::metrics::AgentState;
 
     async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, line: &str) -> String {
         let request = format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -230,7 +231,8 @@ mod tests {
         let operations = crate::fuzzing::operations().unwrap();
         let stop = CancellationToken::new();
         let serve = |listener: Listener| {
-            tokio::spawn(listener.serve(Metrics::default(), Arc::clone(&operations), stop.clone()))
+            let state = AgentState::new(&operations, None);
+            tokio::spawn(listener.serve(Metrics::of_agent(), state, stop.clone()))
         };
         let port = Listener::bind(&"127.0.0.1:0".parse().unwrap())
             .await

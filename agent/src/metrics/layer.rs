@@ -145,10 +145,10 @@ mod tests {
 
     /// The metrics after `work`.
     fn measured(work: impl FnOnce()) -> String {
-        let metrics = Metrics::default();
+        let metrics = Metrics::of_agent();
         let layer = MetricsLayer::new(metrics.clone()).with_filter(MetricsLayer::filter());
         with_default(tracing_subscriber::registry().with(layer), work);
-        metrics.text(&[]).unwrap()
+        metrics.text()
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn other_spans_and_events_are_not_recorded() {
         let is_disabled = |work: fn() -> bool| {
-            let metrics = MetricsLayer::new(Metrics::default());
+            let metrics = MetricsLayer::new(Metrics::of_agent());
             let layer = metrics.with_filter(MetricsLayer::filter());
             with_default(tracing_subscriber::registry().with(layer), work)
         };

@@ -26,7 +26,7 @@ pub(super) fn code(kind: Kind) -> Code {
         // The external-provisioner tries another node only on this code.
         Kind::NoSpace | Kind::WrongNode => Code::ResourceExhausted,
         // The operation is incomplete: on a final code the sidecars would not repeat the call.
-        Kind::HalfDone => Code::Unavailable,
+        Kind::HalfDone | Kind::Silent => Code::Unavailable,
         Kind::Command | Kind::Io | Kind::Bug => Code::Internal,
     }
 }
@@ -126,6 +126,7 @@ mod tests {
             (Kind::NoSpace, Code::ResourceExhausted),
             (Kind::WrongNode, Code::ResourceExhausted),
             (Kind::HalfDone, Code::Unavailable),
+            (Kind::Silent, Code::Unavailable),
             (Kind::Command, Code::Internal),
             (Kind::Io, Code::Internal),
             (Kind::Bug, Code::Internal),

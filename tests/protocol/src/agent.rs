@@ -2,7 +2,7 @@
 
 use crate::api_server::{Call, Phase, Precondition, Written};
 use crate::rules::{Break, Property};
-use crate::state::{Code, Node, Run, Verb};
+use crate::state::{Code, Late, Node, Run, Verb};
 use crate::steps::Steps;
 
 impl Steps<'_> {
@@ -129,7 +129,17 @@ impl Steps<'_> {
             } else {
                 Precondition::Uid(call.uid)
             };
-            state.api.end((verb, node), precondition, code);
+            let ended = state.api.end((verb, node), precondition, code);
+            let is_kept = protocol.lacks(Break::LateCallBelieved)
+                || protocol.lacks(Break::LateAttemptBelieved);
+            if let (true, Some(Call { uid, .. })) = (is_kept, ended) {
+                state.late = Some(Late {
+                    verb,
+                    node,
+                    uid,
+                    code,
+                });
+            }
             *state.agents.at_mut(node).runs.of_mut(verb) = Run::None;
             state.catch_up(node);
         });

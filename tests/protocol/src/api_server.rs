@@ -156,18 +156,20 @@ impl Api {
         written
     }
 
-    /// A run has ended: Done, unless the call was asked for once more since.
+    /// A run has ended: Done, unless the call was asked for once more since. Returns the call that is.
     pub(crate) fn end(
         &mut self,
         (verb, node): (Verb, Node),
         precondition: Precondition,
         code: Code,
-    ) {
+    ) -> Option<Call> {
         let slot = self.slot(verb, node);
-        if let (Written::Yes, Some(call)) = (Self::compare(*slot, precondition), slot)
-            && call.phase != Phase::Again
-        {
-            call.phase = Phase::Done(code);
+        match (Self::compare(*slot, precondition), slot) {
+            (Written::Yes, Some(call)) if call.phase != Phase::Again => {
+                call.phase = Phase::Done(code);
+                Some(*call)
+            }
+            _ => None,
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::api_server::{Call, Phase, Precondition, Time, Written};
 use crate::rules::{Break, Memory, Property, Protocol};
 use crate::sidecar::Answer;
-use crate::state::{Caller, Code, FRESH, Front, Node, Progress, Request, Run, State, Verb};
+use crate::state::{Caller, Code, FRESH, Front, Late, Node, Progress, Request, Run, State, Verb};
 use crate::steps::Steps;
 
 /// A front with a request, and where its call is.
@@ -246,11 +246,39 @@ impl Steps<'_> {
                 },
             ),
         }
+        if let Some(late) = self.believed(turn, uid) {
+            self.step(
+                "a front's watch shows an answer that is late",
+                Some(node),
+                |_, state| {
+                    state.front_mut(index).progress = Progress::Wait {
+                        uid,
+                        node,
+                        seen: Phase::Done(late.code),
+                    };
+                },
+            );
+        }
         if request.verb == Verb::Create
             && (seen == Phase::Empty || self.protocol.lacks(Break::WithdrawalAfterTaken))
         {
             self.withdraw(turn, uid, seen);
         }
+    }
+
+    /// The answer that was written before the call `uid` was created or asked for once more, where a front believes it.
+    fn believed(&self, turn: Turn, uid: u8) -> Option<Late> {
+        let Turn { request, node, .. } = turn;
+        self.state.late.filter(|late| {
+            let is_of_name =
+                late.verb == request.verb && (late.verb == Verb::Create || late.node == node);
+            let rule = if late.uid == uid {
+                Break::LateAttemptBelieved
+            } else {
+                Break::LateCallBelieved
+            };
+            is_of_name && self.protocol.lacks(rule)
+        })
     }
 
     fn withdraw(&mut self, turn: Turn, uid: u8, seen: Phase) {

@@ -49,6 +49,10 @@ pub enum Break {
     DeletionByUid,
     /// A front takes a call that is gone for one that succeeded.
     AnswerFromCache,
+    /// A front whose watch is late believes it about an earlier call of the name.
+    LateCallBelieved,
+    /// A front whose watch is late believes it about its call before that was asked for once more.
+    LateAttemptBelieved,
     /// A call is joined whatever it asks for.
     JoinedWhateverItAsks,
     /// Nobody sweeps.

@@ -6,7 +6,8 @@ use crate::rules::{Faults, Property};
 /// The uid of an object that this step makes; [`State::canonical`] gives it a small one.
 pub(crate) const FRESH: u8 = u8::MAX;
 
-/// More uids than one state can know of: 3 objects, 3 saved ones, 2 views and 2 runs of each agent, 1 of each front.
+/// More uids than one state can know of: 3 objects, 3 saved ones, 2 views and 2 runs of each agent, 1 of each front,
+/// 1 of an answer.
 const MOST_UIDS: usize = 16;
 
 /// One of two nodes.
@@ -175,6 +176,15 @@ pub(crate) struct Front {
     pub(crate) caller: Caller,
 }
 
+/// An answer that a watch may still show when it holds no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Late {
+    pub(crate) verb: Verb,
+    pub(crate) node: Node,
+    pub(crate) uid: u8,
+    pub(crate) code: Code,
+}
+
 /// Whether somebody waits for a front's answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Caller {
@@ -204,6 +214,8 @@ pub struct State {
     pub(crate) left: Faults,
     /// The call that was withdrawn last, as long as somebody still knows of it.
     pub(crate) withdrawn: Option<u8>,
+    /// The answer that was written last, where a front is to believe one that is late.
+    pub(crate) late: Option<Late>,
     pub(crate) violation: Option<Property>,
 }
 
@@ -322,6 +334,9 @@ impl State {
             }
         });
         self.withdrawn = still_known;
+        if let Some(late) = &mut self.late {
+            rename(&mut late.uid);
+        }
         for front in &mut self.fronts {
             match &mut front.progress {
                 Progress::Idle | Progress::Create(_) => {}

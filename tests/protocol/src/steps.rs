@@ -84,6 +84,7 @@ impl Model for Protocol {
             disks: PerNode::of(None, None),
             left: self.faults,
             withdrawn: None,
+            late: None,
             violation: None,
         }
     }

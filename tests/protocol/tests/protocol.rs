@@ -358,6 +358,20 @@ mod rules {
     }
 
     #[test]
+    fn a_late_watch_is_believed_about_the_call_and_the_attempt_that_were_asked_for() {
+        broken(
+            Break::LateCallBelieved,
+            USED_AGAIN,
+            Property::BoundVolumeExists,
+        );
+        broken(
+            Break::LateAttemptBelieved,
+            USED_AGAIN,
+            Property::TrueAnswers,
+        );
+    }
+
+    #[test]
     fn a_call_is_joined_by_the_same_request() {
         let faults = Faults {
             no_room: 1,

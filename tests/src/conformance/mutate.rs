@@ -99,6 +99,9 @@ pub fn build() -> PathBuf {
             "test",
             "--quiet",
             "--workspace",
+            // As tests/run has built them: others would be built anew.
+            "--features",
+            "drumlin-lvm/lab,drumlin-core/lab,drumlin-tests/lab",
             "--locked",
             "--no-run",
             "--message-format=json",

@@ -212,7 +212,11 @@ async fn killed_with_its_programs_it_ends_there_too() {
 
 /// A directory needs hardly any programs.
 #[cfg(feature = "lab")]
-#[tokio::test]
-async fn one_whose_programs_are_killed_ends_there_too() {
-    killed_at_random(times(), Victims::Programs).await;
+mod in_lab {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_whose_programs_are_killed_ends_there_too() {
+        killed_at_random(times(), Victims::Programs).await;
+    }
 }

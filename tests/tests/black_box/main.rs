@@ -78,6 +78,7 @@ mod rollback;
 mod rollback_command;
 mod rollback_kills;
 mod signals;
+mod silent_class;
 mod snapshot_metadata;
 mod snapshot_topology;
 mod snapshot_uuid;

@@ -1,16 +1,11 @@
 //! Metrics, as a scraper sees them.
 
-use std::path::Path;
-
 use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
     agent::{Agent, Options, is_over_lvm},
     requests::mounted,
+    scrape::{scrape, undocumented},
     storage::{Kind, Scratch},
-};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::UnixStream,
 };
 use tonic::Code;
 
@@ -18,16 +13,6 @@ use crate::{
     group_snapshots::take,
     helpers::{mount, refused, volume},
 };
-
-/// What a scrape of the socket is answered.
-async fn scrape(socket: &Path) -> String {
-    let mut stream = UnixStream::connect(socket).await.unwrap();
-    let request = b"GET /metrics HTTP/1.1\r\nHost: agent\r\n\r\n";
-    stream.write_all(request).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    answer
-}
 
 /// The value of the one series whose name and labels begin so.
 fn value(answer: &str, series: &str) -> u64 {
@@ -86,6 +71,11 @@ async fn a_scrape_has_calls_programs_freeze_barriers_and_the_state_of_the_classe
     for id in &ids {
         assert!(!after.contains(id.as_str()), "{after}");
     }
+    let longest = "drumlin_group_snapshot_quiesced_longest_seconds ";
+    let line = after.lines().find_map(|line| line.strip_prefix(longest));
+    assert!(line.unwrap().parse::<f64>().unwrap() > 0.0, "{after}");
+    let undocumented = undocumented(&after, "agent");
+    assert!(undocumented.is_empty(), "{undocumented:?}");
     // The log has its own level.
     assert!(!agent.log().contains("DEBUG"), "{}", agent.log());
 }

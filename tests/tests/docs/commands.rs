@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 
 /// Programs that are not ours, whose arguments are their own business.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     "apt-get",
     "cat",
     "cd",
@@ -20,6 +20,7 @@ const OTHERS: [&str; 22] = [
     "export",
     "for",
     "git",
+    "helm",
     "install",
     "kubectl",
     "lvcreate",

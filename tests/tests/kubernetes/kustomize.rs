@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use drumlin_tests::{cluster::Cluster, programs::workspace, storage::Scratch};
+use drumlin_tests::{
+    cluster::Cluster,
+    kustomize::{kustomization, objects},
+};
 use serde_json::Value;
 
 /// A container of a workload.
@@ -23,9 +26,16 @@ pub(crate) struct Rendered {
     pub(crate) objects: Vec<Value>,
 }
 
-/// The parts that a user can add.
-pub(crate) const COMPONENTS: [&str; 4] =
-    ["host-mounts", "lvm", "network-policy", "upstream-snapshots"];
+/// The parts that a user can add; those that want kinds of the Prometheus operator, which no server here has, are left out.
+pub(crate) const COMPONENTS: [&str; 7] = [
+    "grafana-dashboard",
+    "host-mounts",
+    "lvm",
+    "network-policy",
+    "metrics",
+    "priority-quota",
+    "upstream-snapshots",
+];
 
 impl Rendered {
     /// Those of a directory below `manifests`, with components as a user adds them.
@@ -40,30 +50,14 @@ impl Rendered {
         components: &[&str],
         more: &str,
     ) -> Self {
-        let scratch = Scratch::new();
-        // Kustomize takes paths from where it is.
-        let up = "../".repeat(scratch.path().components().count() - 1);
-        let manifests = workspace().join("manifests");
-        let manifests = format!("{up}{}", manifests.strip_prefix("/").unwrap().display());
-        let components = components.iter();
-        let components: Vec<_> = components
-            .map(|component| format!("{manifests}/components/{component}"))
-            .collect();
-        let text = format!(
-            "resources: [{manifests}/{directory}]\ncomponents: [{}]\n{more}\n",
-            components.join(", ")
-        );
-        std::fs::write(scratch.path().join("kustomization.yaml"), text).unwrap();
+        let scratch = kustomization(directory, components, more);
         Self::in_directory(cluster, scratch.path())
     }
 
     /// Those of any directory.
     pub(crate) fn in_directory(cluster: &Cluster, directory: &Path) -> Self {
         let text = cluster.kubectl(&["kustomize", &directory.to_string_lossy()]);
-        let documents = serde_yaml::Deserializer::from_str(&text);
-        let objects = documents
-            .map(|one| serde::Deserialize::deserialize(one).unwrap())
-            .collect();
+        let objects = objects(&text);
         Self { text, objects }
     }
 

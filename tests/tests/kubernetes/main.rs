@@ -32,6 +32,7 @@ mod image;
 mod installed;
 mod kills;
 mod kustomize;
+mod metrics;
 mod node;
 mod object_lifecycle;
 mod owners;

@@ -3,13 +3,16 @@
 use async_trait::async_trait;
 
 use super::Fault;
-use crate::{Result, types::ImageId};
+use crate::{Error, Result, types::ImageId};
 
 /// The checks of a back end and its images.
 #[async_trait]
 pub trait Checks {
     /// Checks that it is readable and writable; the error says what is missing. Costs a few system calls.
     async fn check(&self) -> Result<()>;
+
+    /// What is wrong if the last check, or reading, has got no answer yet for too long. Looks at memory only.
+    fn known_silence(&self) -> Option<Error>;
 
     /// What is wrong with the storage that its images share, or will be soon; for a back end that passes
     /// [`Checks::check`].

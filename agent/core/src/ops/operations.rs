@@ -8,7 +8,11 @@ use std::{
 use super::{
     Class, Classes,
     changes::ChangeCount,
-    controller::{class_watch::ClassReadings, known_images::KnownImages},
+    controller::{
+        all_classes::{begin, read},
+        class_watch::ClassReadings,
+        known_images::KnownImages,
+    },
     locks::{LockMode, Locks},
     recovery::RecoveryTime,
     tasks::Tasks,
@@ -89,22 +93,49 @@ impl Operations {
         &self.settings
     }
 
-    /// Recovery: completes or undoes the interrupted operations of an earlier agent, in every class that can be read.
-    /// A class that cannot be read is reported by [`Operations::probe`] and recovered once it is available again.
+    /// Recovery: completes or undoes the interrupted operations of an earlier agent, in every class that can be read, all
+    /// at once. A class that cannot be read is reported by [`Operations::probe`] and recovered once it is available
+    /// again; one that does not answer, as soon as it does.
     pub async fn recover(self: &Arc<Self>) {
-        let mut readable = Vec::new();
-        for class in self.classes.iter() {
-            match self.recover_class(&class).await {
-                Ok(()) => readable.push(class),
-                Err(error) => self.recover_later(&class, &error),
+        let recovering: Vec<_> = self
+            .classes
+            .iter()
+            .map(|class| {
+                let recovering = Arc::clone(self).recover_at_start(class.clone());
+                (class, begin(recovering))
+            })
+            .collect();
+        let mut recovered = Vec::new();
+        for (class, recovering) in recovering {
+            if read(recovering.await).is_ok() {
+                recovered.push(class);
             }
         }
         // In a second pass, because the volumes of a group may be in several classes.
-        for class in readable {
+        for class in recovered {
             if let Err(error) = self.recover_groups(&class, RecoveryTime::Start).await {
                 self.recover_later(&class, &error);
             }
         }
+    }
+
+    /// Recovers a class, and sees to it that this is done later if it cannot be done now.
+    async fn recover_at_start(self: Arc<Self>, class: Class) -> crate::Result<()> {
+        let (this, own) = (Arc::clone(&self), class.clone());
+        let mut recovering = begin(async move { this.recover_class(&own).await });
+        let recovered = class.until_silent(&mut recovering).await;
+        match &recovered {
+            Ok(()) => {}
+            Err(error) if error.kind() == crate::Kind::Silent && !recovering.is_finished() => {
+                tracing::warn!(class = %class.name, error = %error.chain(), "class unavailable");
+                tokio::spawn(async move {
+                    let _counted = self.readings.count_when_ended();
+                    self.end_late_recovery(&class, read(recovering.await));
+                });
+            }
+            Err(error) => self.recover_later(&class, error),
+        }
+        recovered
     }
 
     pub(crate) async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
@@ -142,16 +173,25 @@ impl Operations {
         let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
             let _counted = this.readings.count_when_ended();
-            if let Err(error) = this.recover_class(&class).await {
-                return this.recover_later(&class, &error);
-            }
-            // Interrupted group operations of other classes may have been waiting for volumes of this one.
-            for class in this.classes.iter() {
+            this.end_late_recovery(&class, this.recover_class(&class).await);
+        });
+    }
+
+    /// Ends the recovery of a class that was not available at start.
+    fn end_late_recovery(self: &Arc<Self>, class: &Class, recovered: crate::Result<()>) {
+        if let Err(error) = recovered {
+            return self.recover_later(class, &error);
+        }
+        tracing::info!(class = %class.name, "class recovered");
+        // Interrupted group operations of other classes may have been waiting for volumes of this one.
+        for class in self.classes.iter() {
+            let (this, class) = (Arc::clone(self), class.clone());
+            tokio::spawn(async move {
                 if let Err(error) = this.recover_groups(&class, RecoveryTime::Later).await {
                     this.recover_later(&class, &error);
                 }
-            }
-        });
+            });
+        }
     }
 
     /// Resumes an interrupted deletion in the background, as it may take long.
@@ -181,10 +221,16 @@ impl Operations {
     /// # Errors
     /// [`crate::Kind::Precondition`] naming each unavailable class and its problem.
     pub async fn probe(self: &Arc<Self>) -> crate::Result<()> {
+        let check = |class: &Class| {
+            let (this, class) = (Arc::clone(self), class.clone());
+            begin(async move { this.probe_class(&class).await })
+        };
         let set = self.classes.now();
+        // All at once, and each in the time that its check takes: the error names those that do not answer.
+        let checking: Vec<_> = set.all().map(|class| (class, check(class))).collect();
         let mut problems: Vec<String> = set.undecided.iter().cloned().collect();
-        for class in set.all() {
-            if let Err(error) = self.probe_class(class).await
+        for (class, checking) in checking {
+            if let Err(error) = read(checking.await)
                 // Ready is who serves what is configured for this node.
                 && set.is_open(class)
             {

@@ -299,8 +299,8 @@ fn a_volume_is_as_complete_as_what_its_layer_is_over() {
 
 /// Reading what LVM itself has made, compared with its own report.
 #[cfg(feature = "lab")]
-mod reported {
-    use std::sync::Arc;
+mod in_lab {
+    use std::{fs, path::Path, sync::Arc};
 
     use super::*;
     use crate::{
@@ -399,38 +399,34 @@ mod reported {
         let listed = devices.list(&format!("LVM-{}", now.uuid)).unwrap();
         assert!(listed.contains(&mapped) && listed.len() > 10, "{listed:?}");
     }
-}
 
-#[cfg(feature = "lab")]
-#[tokio::test]
-async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
-    use std::{fs, path::Path};
+    #[tokio::test]
+    async fn a_disk_that_leaves_the_group_is_closed_with_the_next_read() {
+        let is_open = |disk: &Path| {
+            let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+            open.filter_map(|entry| fs::read_link(entry.path()).ok())
+                .any(|path| path == disk)
+        };
+        let lab = Lab::new(2, 50);
+        let [kept, reduced] = [0, 1].map(|disk| lab.disks[disk].path.as_path());
+        let group = Arc::new(VolumeGroup::new(&lab.group));
+        group.now().await.unwrap();
+        assert!(is_open(kept) && is_open(reduced));
+        lvm("vgreduce", &[&lab.group, reduced.to_str().unwrap()]);
+        group.now().await.unwrap();
+        assert!(is_open(kept) && !is_open(reduced));
 
-    use crate::testing::{Lab, lvm};
-    let is_open = |disk: &Path| {
-        let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
-        open.filter_map(|entry| fs::read_link(entry.path()).ok())
-            .any(|path| path == disk)
-    };
-    let lab = Lab::new(2, 50);
-    let [kept, reduced] = [0, 1].map(|disk| lab.disks[disk].path.as_path());
-    let group = std::sync::Arc::new(crate::VolumeGroup::new(&lab.group));
-    group.now().await.unwrap();
-    assert!(is_open(kept) && is_open(reduced));
-    lvm("vgreduce", &[&lab.group, reduced.to_str().unwrap()]);
-    group.now().await.unwrap();
-    assert!(is_open(kept) && !is_open(reduced));
+        lvm("vgexport", &[&lab.group]);
+        let error = group.now().await.unwrap_err();
+        assert!(error.to_string().contains("is exported"), "{error}");
+        assert!(!is_open(kept));
+        lvm("vgimport", &[&lab.group]);
+        group.now().await.unwrap();
 
-    lvm("vgexport", &[&lab.group]);
-    let error = group.now().await.unwrap_err();
-    assert!(error.to_string().contains("is exported"), "{error}");
-    assert!(!is_open(kept));
-    lvm("vgimport", &[&lab.group]);
-    group.now().await.unwrap();
-
-    lvm("vgremove", &[&lab.group]);
-    let error = group.now().await.unwrap_err();
-    assert!(error.to_string().contains("is missing"), "{error}");
-    assert!(!is_open(kept));
-    lvm("vgcreate", &[&lab.group, kept.to_str().unwrap()]);
+        lvm("vgremove", &[&lab.group]);
+        let error = group.now().await.unwrap_err();
+        assert!(error.to_string().contains("is missing"), "{error}");
+        assert!(!is_open(kept));
+        lvm("vgcreate", &[&lab.group, kept.to_str().unwrap()]);
+    }
 }

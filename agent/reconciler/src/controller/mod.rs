@@ -5,6 +5,7 @@
 //! - [`work`]: the requests to the server, for several objects at once.
 //! - [`policies`]: checks that the policies are in force that restrict agents to their own nodes.
 //! - [`lease`]: leader election.
+//! - [`observer`]: what can be measured of a controller.
 //!
 //! **Invariant:** it deletes nothing, and calls no agent.
 
@@ -15,6 +16,7 @@ mod job;
 mod lease;
 mod lost_nodes;
 mod namespaced_store;
+mod observer;
 mod policies;
 mod pvc_resolver;
 mod run;
@@ -24,4 +26,5 @@ mod tests;
 mod view;
 mod work;
 
+pub use observer::{ControllerObserver, Policies};
 pub use run::{Controller, ControllerSettings, Led};

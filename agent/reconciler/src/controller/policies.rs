@@ -16,7 +16,7 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{ControllerSettings, lease};
+use super::{ControllerObserver, ControllerSettings, lease};
 use crate::source::kubernetes::server::{EventNote, Probed, Refusal, Server};
 
 /// The object name that the policies refuse to the controller. No such object exists.
@@ -51,7 +51,7 @@ enum Applies {
 
 /// The known state of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum PolicyStatus {
+pub(super) enum PolicyStatus {
     InForce,
     Absent,
     /// What it restricts is not installed.
@@ -67,7 +67,11 @@ impl PolicyStatus {
 }
 
 /// Checks the policies forever, and reports changes.
-pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
+pub(super) async fn watch(
+    server: &Server,
+    settings: &ControllerSettings,
+    observer: &ControllerObserver,
+) {
     let account = loop {
         match server.account().await {
             Ok(account) => break account,
@@ -100,6 +104,7 @@ pub(super) async fn watch(server: &Server, settings: &ControllerSettings) {
         for (policy, found) in policies.iter().zip(found) {
             let standing = policy.standing(&found);
             let before = known.insert(policy.name, standing);
+            observer.note_policy(policy.name, standing);
             if before != Some(standing) {
                 policy.say(&found, standing, before);
                 policy.tell(server, settings, standing, before).await;
@@ -295,6 +300,8 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::source::kubernetes::fake_api_server::{Answer, Fake};
 
@@ -309,8 +316,12 @@ mod tests {
         }
     }
 
-    /// The changes that a controller with this account requests, from a server that answers every dry run so.
-    async fn changes(account: &'static str, answer: Answer) -> Vec<(String, String)> {
+    /// The changes that a controller with this account requests, from a server that answers every dry run so, and which
+    /// policies it found in force.
+    async fn found(
+        account: &'static str,
+        answer: Answer,
+    ) -> (Vec<(String, String)>, BTreeMap<&'static str, bool>) {
         let fake = Fake::willing();
         fake.follow(move |asked| {
             if asked.path.ends_with("/selfsubjectreviews") {
@@ -325,19 +336,24 @@ mod tests {
         });
         let server = Server::known_by(fake.client());
         let settings = settings();
-        let watching = watch(&server, &settings);
+        let observer = ControllerObserver::default();
+        observer.note_lead();
+        let watching = watch(&server, &settings, &observer);
         let _ = tokio::time::timeout(SOON + SOON / 2, watching).await;
         let asked = fake.asked().into_iter();
         let asked = asked.filter(|asked| !asked.path.ends_with("/selfsubjectreviews"));
         let asked = asked.filter(|asked| asked.method != "GET");
-        asked.map(|asked| (asked.path, asked.query)).collect()
+        let changes = asked.map(|asked| (asked.path, asked.query)).collect();
+        (changes, observer.policies().unwrap())
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_tried_is_a_dry_run_and_what_is_not_in_force_is_told_once() {
         let account = "system:serviceaccount:drumlin-system:drumlin-controller";
         let allowed = Answer::Says(200, json!({"metadata": {"name": PROBE}}));
-        let changes = changes(account, allowed).await;
+        let (changes, policies) = found(account, allowed).await;
+        assert_eq!(policies.len(), 5, "{policies:?}");
+        assert!(policies.values().all(|is_in_force| !is_in_force));
         let (tries, events): (Vec<_>, Vec<_>) =
             changes.iter().partition(|(path, _)| path.ends_with(PROBE));
         // Each policy twice before it is reported, and then once per round.
@@ -366,6 +382,6 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_account_that_the_policies_do_not_know_tries_nothing() {
         let allowed = Answer::Says(200, json!({"metadata": {"name": PROBE}}));
-        assert_eq!(changes("admin", allowed).await, []);
+        assert_eq!(found("admin", allowed).await, (vec![], BTreeMap::new()));
     }
 }

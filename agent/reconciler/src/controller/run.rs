@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
-use super::{lease::Lease, policies, view::View};
+use super::{lease::Lease, observer::ControllerObserver, policies, view::View};
 use crate::{Error, source::kubernetes::server::Server};
 
 /// The settings of a controller.
@@ -33,6 +33,7 @@ pub struct Controller {
     server: Server,
     settings: Arc<ControllerSettings>,
     led: Option<Led>,
+    observer: ControllerObserver,
 }
 
 impl std::fmt::Debug for Controller {
@@ -53,6 +54,7 @@ impl Controller {
             server: Server::new(settings.kubeconfig.as_deref()).await?,
             settings: Arc::new(settings),
             led: None,
+            observer: ControllerObserver::default(),
         })
     }
 
@@ -63,17 +65,24 @@ impl Controller {
         self
     }
 
+    /// Reads what it finds out, also while it runs.
+    pub fn observer(&self) -> ControllerObserver {
+        self.observer.clone()
+    }
+
     /// Runs until `stop`, and is active while it holds the lease.
     pub async fn run(self, stop: CancellationToken) {
         let Self {
             server,
             settings,
             led,
+            observer,
         } = self;
         let mut lease = Lease::new(server.client(), &settings.namespace, &settings.identity);
         let leading = async {
             loop {
                 lease.acquire().await;
+                observer.note_lead();
                 tracing::info!(
                     identity = settings.identity,
                     "lease acquired; controller leads"
@@ -90,9 +99,10 @@ impl Controller {
                         tracing::warn!(identity = settings.identity, "lease lost; another controller may lead");
                     }
                     () = Box::pin(view.follow()) => {}
-                    () = Box::pin(policies::watch(&server, &settings)) => {}
+                    () = Box::pin(policies::watch(&server, &settings, &observer)) => {}
                     () = more => {}
                 }
+                observer.note_loss();
             }
         };
         stop.run_until_cancelled(leading).await;

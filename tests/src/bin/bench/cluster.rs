@@ -197,13 +197,17 @@ async fn until_ready(
     took
 }
 
-/// The milliseconds of the agent's calls of each method, as it has logged them since the line of that number.
+/// How long the agent's calls of each method took, as it has logged them since the line of that number.
 fn calls(log: &str, from: usize) -> BTreeMap<String, Vec<Duration>> {
     let mut calls = BTreeMap::<String, Vec<Duration>>::new();
     for line in log.lines().skip(from) {
         let Ok(line) = serde_json::from_str::<Value>(line) else {
             continue;
         };
+        // Its trace says the same of the call once more.
+        if line["message"] != "rpc" {
+            continue;
+        }
         if let (Some(method), Some(ms)) = (line["rpc.method"].as_str(), line["elapsed_ms"].as_f64())
         {
             let method = method.rsplit('/').next().unwrap().to_owned();
@@ -356,7 +360,7 @@ async fn still(table: &mut Table, lab: &Lab, how_long: Duration) {
         !["leases/", "nodes/status", "serviceaccounts/token"].contains(&kind.as_str())
             && !kind.contains("reviews/")
     });
-    let kept: f64 = kept.map(|(_, count)| count).sum();
+    let kept = kept.map(|(_, count)| count).sum::<f64>().max(0.0);
     let figure = format!("idle cluster, {} s: writes but leases", how_long.as_secs());
     table.most(&figure, kept, 0.0, "writes");
 }

@@ -68,28 +68,12 @@ async fn main() {
         return;
     }
     process::build();
-    // In the other lab: beside its API server.
-    if only.iter().any(|one| one == "kubernetes") {
-        // All of it, or the parts that are named.
-        let part = |name: &str| only.len() == 1 || wanted(name);
-        if part("latency") {
-            kubernetes::latency(&mut table).await;
-        }
-        if part("memory") {
-            kubernetes::memory(&mut table).await;
-        }
-        if part("fleet") {
-            kubernetes::fleet(&mut table).await;
-        }
-        if part("quiet") {
-            kubernetes::quiet(&mut table).await;
-        }
-        println!("\n{}", table.render());
-        return;
-    }
-    // In the lab of whole clusters.
-    if only.iter().any(|one| one == "cluster") {
-        cluster::cluster(&mut table, |name| only.len() == 1 || wanted(name)).await;
+    // In the other labs.
+    if only
+        .iter()
+        .any(|one| one == "kubernetes" || one == "cluster")
+    {
+        beside_kubernetes(&mut table, &only).await;
         println!("\n{}", table.render());
         return;
     }
@@ -115,4 +99,24 @@ async fn main() {
         idle::manifests(&mut table).await;
     }
     println!("\n{}", table.render());
+}
+
+/// Beside an API server, or in a whole cluster: all of it, or the parts that are named.
+async fn beside_kubernetes(table: &mut Table, only: &[String]) {
+    let part = |name: &str| only.len() == 1 || only.iter().any(|one| one == name);
+    if only.iter().any(|one| one == "cluster") {
+        return cluster::cluster(table, part).await;
+    }
+    if part("latency") {
+        kubernetes::latency(table).await;
+    }
+    if part("memory") {
+        kubernetes::memory(table).await;
+    }
+    if part("fleet") {
+        kubernetes::fleet(table).await;
+    }
+    if part("quiet") {
+        kubernetes::quiet(table).await;
+    }
 }

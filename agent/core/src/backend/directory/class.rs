@@ -140,6 +140,17 @@ impl Inner {
         })
     }
 
+    fn does_not_answer(&self) -> Error {
+        Error::new(
+            Kind::Silent,
+            format!(
+                "directory {} has not answered for {} s; check its disk and the kernel log",
+                self.settings.path.display(),
+                SLOW_TO_LOOK.as_secs()
+            ),
+        )
+    }
+
     fn utilization(&self) -> Result<Utilization> {
         let volumes = self.watched.list(&self.layout, ImageKind::Volume)?;
         let disk = Disk::of(&self.settings.path)?;
@@ -273,16 +284,13 @@ impl Checks for Directory {
             inner.open()?;
             inner.check()
         });
-        self.inner.looks.pass(look).await.unwrap_or_else(|| {
-            Err(Error::new(
-                Kind::Busy,
-                format!(
-                    "directory {} has not answered for {} s; check its disk and the kernel log",
-                    self.inner.settings.path.display(),
-                    SLOW_TO_LOOK.as_secs()
-                ),
-            ))
-        })
+        let looked = self.inner.looks.pass(look).await;
+        looked.unwrap_or_else(|| Err(self.inner.does_not_answer()))
+    }
+
+    fn known_silence(&self) -> Option<Error> {
+        let is_silent = self.inner.looks.is_stuck();
+        is_silent.then(|| self.inner.does_not_answer())
     }
 
     async fn faults(&self) -> Vec<Fault> {

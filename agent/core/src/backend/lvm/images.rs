@@ -223,6 +223,10 @@ impl Checks for Lvm {
         self.volume_type().check(self, &now).await
     }
 
+    fn known_silence(&self) -> Option<Error> {
+        self.group.known_silence()
+    }
+
     async fn faults(&self) -> Vec<Fault> {
         let now = match self.group.now().await {
             Ok(now) => now,

@@ -483,4 +483,4 @@ fn depth(now: &GroupMetadata, device: &Mapped) -> u8 {
 
 #[cfg(all(test, feature = "lab"))]
 #[path = "recovery_tests.rs"]
-mod tests;
+mod in_lab;

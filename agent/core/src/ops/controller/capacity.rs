@@ -23,7 +23,7 @@ impl Operations {
     /// The capacity available to such volumes, and their minimum size. Zero for volumes that this node cannot create.
     ///
     /// # Errors
-    /// `Invalid` naming the parameter; errors of the back end.
+    /// `Invalid` naming the parameter; errors of the back end, `Silent` if it does not answer.
     pub async fn capacity(&self, query: &CapacityQuery) -> Result<(Capacity, Size)> {
         let name = parameters::class(&query.parameters)?;
         let class = match self.classes.find(name.as_ref()) {
@@ -35,7 +35,9 @@ impl Operations {
         if self.classes.check_open(&class).is_err() {
             return Ok((Capacity::default(), Size::default()));
         }
-        let mut minimum = class.backend.features().await?.sizes.minimum;
+        let backend = class.backend.clone();
+        let features = class.read(async move { backend.features().await });
+        let mut minimum = features.await?.sizes.minimum;
         let here = query
             .topology
             .as_ref()
@@ -48,7 +50,9 @@ impl Operations {
         if !here || !possible {
             return Ok((Capacity::default(), minimum));
         }
-        Ok((class.backend.capacity().await?, minimum))
+        let backend = class.backend.clone();
+        let capacity = class.read(async move { backend.capacity().await });
+        Ok((capacity.await?, minimum))
     }
 }
 

@@ -105,11 +105,17 @@ impl Operations {
         let Some(most) = self.settings.max_volumes.filter(|_| self.settings.attach) else {
             return Ok(());
         };
-        let volumes = self.everything(ImageKind::Volume).await?;
-        let published = volumes
-            .iter()
-            .filter(|found| found.image.is_published())
-            .count();
+        let mut published = 0;
+        for (_, images) in self.lists(ImageKind::Volume).await {
+            match images {
+                Ok(images) => {
+                    published += images.iter().filter(|image| image.is_published()).count();
+                }
+                // Its volumes are of no use now, and must not keep those of other classes from being used.
+                Err(error) if error.kind() == Kind::Silent => {}
+                Err(error) => return Err(error),
+            }
+        }
         if u32::try_from(published).is_ok_and(|published| published < most) {
             return Ok(());
         }

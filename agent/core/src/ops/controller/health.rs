@@ -94,7 +94,9 @@ impl Operations {
     pub async fn volume_health(&self, reference: &Reference) -> Result<VolumeHealth> {
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
         let (class, id) = (place.class.clone(), place.id);
-        match answer(begin(place.find()), Instant::now() + PATIENCE).await {
+        let own = class.clone();
+        let reading = begin(async move { own.read(place.find()).await });
+        match answer(reading, Instant::now() + PATIENCE).await {
             Ok(found) => Ok(found.into()),
             Err(error) if error.kind() != Kind::NotFound && self.known.has(&class, id) => {
                 Ok(self.inaccessible(&class, id, &error))

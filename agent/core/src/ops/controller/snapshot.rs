@@ -270,6 +270,25 @@ impl Operations {
         }
     }
 
+    /// The snapshots of the class of a volume, whose snapshots are all there; else those of every class.
+    async fn snapshots_in_class_of(&self, volume: Option<&Reference>) -> Result<Vec<LocatedImage>> {
+        let kind = ImageKind::Snapshot;
+        let named = volume.and_then(Reference::handle);
+        // The records of a class that was renamed have its former name.
+        let class = named.and_then(|handle| self.classes.find(Some(&handle.class)).ok());
+        match class {
+            Some(class) => {
+                let images = class.list(kind).await?;
+                self.known.replace(class, kind, &images);
+                Ok(images
+                    .into_iter()
+                    .map(|image| self.found(class, image))
+                    .collect())
+            }
+            None => self.everything(kind).await,
+        }
+    }
+
     /// Lists snapshots in pages. An unknown id, or one of another node, gives an empty list.
     ///
     /// # Errors
@@ -287,7 +306,7 @@ impl Operations {
                 }
                 Err(error) => return Err(error),
             },
-            None => self.everything(ImageKind::Snapshot).await?,
+            None => self.snapshots_in_class_of(filter.of.as_ref()).await?,
         };
         if let Some(of) = &filter.of {
             let of = of.to_string();

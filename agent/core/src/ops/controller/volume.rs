@@ -232,30 +232,16 @@ impl Operations {
     /// The existing image with this key, in any class that can be read.
     pub(crate) async fn named(&self, wanted: &Class, id: ImageId) -> Result<Option<LocatedImage>> {
         // First in the class itself: a class that was away may have an image of the same name.
-        let others = self
-            .classes
-            .iter()
-            .filter(|class| class.name != wanted.name);
-        for class in std::iter::once(wanted.clone()).chain(others) {
-            let image = match class.backend.get(id).await {
-                Ok(image) => image,
+        if let Some(image) = wanted.backend.get(id).await? {
+            return Ok(Some(self.found(wanted, image)));
+        }
+        let get = move |class: Class| async move { class.backend.get(id).await };
+        for (class, image) in self.of_each_class_but(wanted, get).await {
+            match image {
+                Ok(Some(image)) => return Ok(Some(self.found(&class, image))),
+                Ok(None) => {}
                 // An unavailable class must not block calls for this one.
-                Err(error) if class.name != wanted.name => {
-                    self.known.check_unused(&class, id, error)?;
-                    None
-                }
-                Err(error) => return Err(error),
-            };
-            if let Some(image) = image {
-                return Ok(Some(LocatedImage {
-                    handle: Handle {
-                        node: self.settings().node.clone(),
-                        class: class.name.clone(),
-                        key: id.key,
-                    },
-                    class: class.clone(),
-                    image,
-                }));
+                Err(error) => self.known.check_unused(&class, id, error)?,
             }
         }
         Ok(None)
@@ -332,7 +318,7 @@ impl Operations {
     /// The volumes of all classes that can be read, in pages.
     ///
     /// # Errors
-    /// `StaleToken`; errors of a class.
+    /// `StaleToken`; errors of a class, `Silent` naming one that does not answer.
     pub async fn list_volumes(&self, page: &PageRequest) -> Result<Listing<Volume>> {
         let all = self.everything(ImageKind::Volume).await?;
         Ok(page.cut(all)?.map(Volume::from))
@@ -342,18 +328,10 @@ impl Operations {
     /// lost.
     pub(crate) async fn everything(&self, kind: ImageKind) -> Result<Vec<LocatedImage>> {
         let mut all = Vec::new();
-        for class in self.classes.iter() {
-            let images = class.backend.list(kind).await?;
+        for (class, images) in self.lists(kind).await {
+            let images = images?;
             self.known.replace(&class, kind, &images);
-            all.extend(images.into_iter().map(|image| LocatedImage {
-                handle: Handle {
-                    node: self.settings().node.clone(),
-                    class: class.name.clone(),
-                    key: image.id.key,
-                },
-                class: class.clone(),
-                image,
-            }));
+            all.extend(images.into_iter().map(|image| self.found(&class, image)));
         }
         Ok(all)
     }

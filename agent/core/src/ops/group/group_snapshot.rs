@@ -508,7 +508,7 @@ impl Operations {
             if !handles.iter().any(|handle| handle.class == class.name) {
                 continue;
             }
-            for image in class.backend.list(ImageKind::Snapshot).await? {
+            for image in class.list(ImageKind::Snapshot).await? {
                 let handle = self.handle_in(&class, image.id);
                 if handles.contains(&handle) {
                     let class = class.clone();
@@ -587,7 +587,7 @@ impl Operations {
             if !wanted.iter().any(|(name, _)| *name == class.name) {
                 continue;
             }
-            for image in class.backend.list(ImageKind::GroupSnapshot).await? {
+            for image in class.list(ImageKind::GroupSnapshot).await? {
                 let found = self.found(&class, image);
                 groups.insert((class.name.clone(), found.image.id.key), found);
             }

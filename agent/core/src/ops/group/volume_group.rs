@@ -438,15 +438,10 @@ impl Operations {
                 continue;
             };
             keys.sort_unstable();
-            let mut images = class.backend.list(ImageKind::Volume).await?;
+            let mut images = class.list(ImageKind::Volume).await?;
             images.retain(|image| keys.binary_search(&image.id.key).is_ok());
             for image in images {
-                let handle = self.handle_in(&class, image.id);
-                let found = LocatedImage {
-                    class: class.clone(),
-                    image,
-                    handle,
-                };
+                let found = self.found(&class, image);
                 volumes.insert(Member::of(&found.handle), found);
             }
         }
@@ -486,22 +481,18 @@ impl Operations {
     /// Refuses to delete a volume that is in a group.
     pub(crate) async fn check_in_no_group(&self, volume: &LocatedImage) -> Result<()> {
         let member = Member::of(&volume.handle);
-        for class in self.classes.iter() {
-            let groups = match class.backend.list(ImageKind::Group).await {
-                Ok(groups) => groups,
-                // Another class that cannot be read must not keep this one from serving.
-                Err(_) if class.name != volume.class.name => continue,
-                Err(error) => return Err(error),
-            };
+        let list = |class: Class| async move { class.backend.list(ImageKind::Group).await };
+        // Another class that cannot be read must not keep this one from serving.
+        let others = self.of_each_class_but(&volume.class, list).await;
+        let others = others
+            .into_iter()
+            .filter_map(|(class, groups)| Some((class, groups.ok()?)));
+        let own = volume.class.list(ImageKind::Group).await?;
+        for (class, groups) in std::iter::once((&volume.class, own)).chain(others) {
             for image in groups {
-                let handle = self.handle_in(&class, image.id);
-                let name = image.label(labels::NAME).unwrap_or_default().to_owned();
-                let group = LocatedImage {
-                    handle,
-                    class: class.clone(),
-                    image,
-                };
+                let group = self.found(&class, image);
                 if group.members().contains(&member) {
+                    let name = group.image.label(labels::NAME).unwrap_or_default();
                     return Err(Error::new(
                         Kind::Precondition,
                         format!(

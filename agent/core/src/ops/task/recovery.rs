@@ -83,7 +83,7 @@ impl Operations {
 
     /// The group snapshots of a class, without those with an unreadable record, for example of a newer agent.
     async fn group_snapshots_of(&self, class: &Class) -> Result<Vec<LocatedImage>> {
-        let images = class.backend.list(ImageKind::GroupSnapshot).await?;
+        let images = class.list(ImageKind::GroupSnapshot).await?;
         let found = images.into_iter().map(|image| self.found(class, image));
         Ok(found.filter(|found| found.readable().is_ok()).collect())
     }

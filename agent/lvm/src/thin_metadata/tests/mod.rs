@@ -5,7 +5,8 @@ mod damage;
 mod histories;
 mod image;
 #[cfg(feature = "lab")]
-mod kernel;
+#[path = "kernel.rs"]
+mod in_lab;
 mod model;
 mod sharing;
 mod tools;

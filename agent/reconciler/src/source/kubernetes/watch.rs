@@ -4,7 +4,7 @@
 //! make it read everything for each. If it can, the server streams the list, object by object; an older server is asked
 //! for a list. A cache may be stale: code that does something irreversible reads the object itself first.
 
-use std::{fmt::Debug, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, sync::Mutex, time::Duration};
 
 use futures::{StreamExt, stream, stream::BoxStream};
 use kube::{
@@ -18,7 +18,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use crate::engine::chance;
+use crate::{engine::chance, state::lock};
 
 /// Minimum pause after a failed watch; the maximum is twice that, because those of many nodes fail at once.
 const PAUSE: Duration = Duration::from_secs(5);
@@ -29,6 +29,14 @@ const LONGER: Duration = Duration::from_mins(1);
 
 /// How often a watch that goes on failing for the same reason is logged.
 const REMINDER: Duration = Duration::from_mins(10);
+
+/// Number of failures of all watches of this process, by the plural of their kind.
+static FAILED: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+
+/// Number of watches of this process that have failed, each of which was begun anew, by the plural of their kind.
+pub fn watch_failures() -> BTreeMap<String, u64> {
+    lock(&FAILED).clone()
+}
 
 /// Events of a watch, without end.
 type Events<K> = BoxStream<'static, Event<K>>;
@@ -94,6 +102,8 @@ impl Failures {
                 Some(event)
             }
             Err(error) => {
+                let kind = resource.rsplit('/').next().unwrap_or_default();
+                *lock(&FAILED).entry(kind.to_owned()).or_default() += 1;
                 let why = error.to_string();
                 if self.is_news(&why) {
                     tracing::warn!(resource, error = why, "watch of the API server failed");
@@ -161,6 +171,7 @@ mod tests {
             };
             let before = failures.logged.clone();
             assert!(failures.heard(fails(why)).is_none());
+            assert!(watch_failures()["nodecalls"] > second);
             if failures.logged != before {
                 logged.push(second);
             }
