@@ -275,14 +275,14 @@ impl Operations {
         let kind = ImageKind::Snapshot;
         let named = volume.and_then(Reference::handle);
         // The records of a class that was renamed have its former name.
-        let class = named.and_then(|handle| self.classes.find(Some(&handle.class)).ok());
+        let class = named.and_then(|handle| self.classes.get(&handle.class));
         match class {
             Some(class) => {
                 let images = class.list(kind).await?;
-                self.known.replace(class, kind, &images);
+                self.known.replace(&class, kind, &images);
                 Ok(images
                     .into_iter()
-                    .map(|image| self.found(class, image))
+                    .map(|image| self.found(&class, image))
                     .collect())
             }
             None => self.everything(kind).await,

@@ -488,7 +488,7 @@ impl Operations {
             .into_iter()
             .filter_map(|(class, groups)| Some((class, groups.ok()?)));
         let own = volume.class.list(ImageKind::Group).await?;
-        for (class, groups) in std::iter::once((&volume.class, own)).chain(others) {
+        for (class, groups) in std::iter::once((volume.class.clone(), own)).chain(others) {
             for image in groups {
                 let group = self.found(&class, image);
                 if group.members().contains(&member) {
