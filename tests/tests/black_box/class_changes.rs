@@ -226,6 +226,9 @@ async fn a_file_that_is_not_valid_and_what_only_a_start_applies_change_nothing()
         |&added| added == 1,
     )
     .await;
+    while capacity(&agent, "b").await == 0 {
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
     made(&agent, in_class("b", "in d")).await;
     volume(&agent, "in a", 20, &raw()).await;
     assert_eq!([&a, &b, &c, &d].map(|path| volumes(path)), [2, 0, 0, 1]);
