@@ -141,6 +141,7 @@ pub(super) mod tests {
             kind: StorageKind::Thin,
             is_default: false,
             utilization,
+            is_retired: false,
             problem: problem.map(str::to_owned),
         }
     }
