@@ -97,6 +97,7 @@ impl Operations {
     /// at once. A class that cannot be read is reported by [`Operations::probe`] and recovered once it is available
     /// again; one that does not answer, as soon as it does.
     pub async fn recover(self: &Arc<Self>) {
+        self.find_silent().await;
         let recovering: Vec<_> = self
             .classes
             .iter()
@@ -116,6 +117,17 @@ impl Operations {
             if let Err(error) = self.recover_groups(&class, RecoveryTime::Start).await {
                 self.recover_later(&class, &error);
             }
+        }
+    }
+
+    /// Has each class checked once, all at once, so that it is known which are silent before any program is started: one
+    /// of LVM's that repairs a class waits for ever for the disks of another, unless they are known not to answer.
+    async fn find_silent(&self) {
+        let check = |class: Class| begin(async move { class.backend.check().await });
+        let checking: Vec<_> = self.classes.iter().map(check).collect();
+        for checked in checking {
+            // What is wrong is said of the recovery.
+            let _ = checked.await;
         }
     }
 
