@@ -67,7 +67,7 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     tokio::spawn(signals.watch(stop.clone(), Vec::new()));
     let controller = controller.with(Box::new(move || {
         let leader = Arc::clone(&leader);
-        async move { leader.run().await }.boxed()
+        async move { Box::pin(leader.run()).await }.boxed()
     }));
     let serving = async {
         let Some(endpoint) = &endpoint else {

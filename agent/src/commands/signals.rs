@@ -39,7 +39,9 @@ impl Signals {
                 _ = self.interrupt.recv() => {}
                 _ = self.lease.recv() => continue,
                 _ = self.hang_up.recv() => {
-                    hang_up.iter().for_each(|waiting| waiting.notify_one());
+                    for waiting in &hang_up {
+                        waiting.notify_one();
+                    }
                     continue;
                 }
             }

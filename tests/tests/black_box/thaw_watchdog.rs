@@ -63,7 +63,8 @@ pub(crate) async fn until_stopped<T: std::fmt::Debug>(agent: &Agent, call: &mut 
     })
     .await;
     if is_stopped(agent).is_none() {
-        panic!("it did not come to where it stops: {:?}", call.await);
+        let answer = call.await;
+        panic!("it did not come to where it stops: {answer:?}");
     }
 }
 
