@@ -265,7 +265,7 @@ async fn at_once(table: &mut Table, lab: &Lab, count: usize) {
     table.ratio(&figure, (claims, empty), 2.0);
 }
 
-/// CreateVolume at the front, and at the agent, in turns.
+/// `CreateVolume` at the front, and at the agent, in turns.
 async fn front(table: &mut Table, lab: &Lab, count: usize) {
     let front = lab.socket(
         "controller",
