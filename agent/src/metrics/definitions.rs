@@ -52,7 +52,7 @@ pub(super) const PREFIX: &str = "drumlin";
 /// The labels of whatever is about a device class.
 const CLASS: &[&str] = &["class", "kind"];
 
-/// Declares the metrics, and [`ALL`] of them.
+/// Declares the metrics, and a list of them.
 macro_rules! definitions {
     ($($constant:ident: $of:ident $kind:ident $name:literal in $unit:ident by $labels:expr, $help:literal;)*) => {
         $(pub(super) const $constant: Definition = Definition {
