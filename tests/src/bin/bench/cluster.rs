@@ -12,7 +12,7 @@ use drumlin_proto::csi::v1::{
 };
 use drumlin_tests::{
     cluster::{Cluster, Namespace, condition},
-    programs::workspace,
+    programs::{programs_of, workspace},
     requests::{create, delete, raw},
 };
 use futures::{StreamExt, TryStreamExt};
@@ -119,13 +119,12 @@ impl Lab {
         let outside =
             std::fs::read_to_string(format!("{directory}/nodes/{}/outside.pid", self.node));
         let outside = outside.unwrap();
-        let children = format!("/proc/{0}/task/{0}/children", outside.trim());
-        let first = std::fs::read_to_string(children).unwrap();
+        let first = programs_of(outside.trim().parse().unwrap())[0];
         let pod = self.uid(component);
         let path = within.replace("POD", &format!("/var/lib/kubelet/pods/{pod}"));
         let link = std::env::temp_dir().join(format!("bench-{component}-{}", std::process::id()));
         let _ = std::fs::remove_file(&link);
-        std::os::unix::fs::symlink(format!("/proc/{}/root{path}", first.trim()), &link).unwrap();
+        std::os::unix::fs::symlink(format!("/proc/{first}/root{path}"), &link).unwrap();
         link
     }
 }
