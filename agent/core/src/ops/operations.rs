@@ -97,42 +97,33 @@ impl Operations {
     /// at once. A class that cannot be read is reported by [`Operations::probe`] and recovered once it is available
     /// again; one that does not answer, as soon as it does.
     pub async fn recover(self: &Arc<Self>) {
-        self.find_silent().await;
-        let recovering: Vec<_> = self
-            .classes
-            .iter()
-            .map(|class| {
-                let recovering = Arc::clone(self).recover_at_start(class.clone());
-                (class, begin(recovering))
-            })
-            .collect();
-        let mut recovered = Vec::new();
-        for (class, recovering) in recovering {
-            if read(recovering.await).is_ok() {
-                recovered.push(class);
-            }
-        }
         // In a second pass, because the volumes of a group may be in several classes.
-        for class in recovered {
+        for class in self.recover_each(self.classes.iter().collect()).await {
             if let Err(error) = self.recover_groups(&class, RecoveryTime::Start).await {
                 self.recover_later(&class, &error);
             }
         }
     }
 
-    /// Has each class checked once, all at once, so that it is known which are silent before any program is started: one
-    /// of LVM's that repairs a class waits for ever for the disks of another, unless they are known not to answer.
-    async fn find_silent(&self) {
-        let check = |class: Class| begin(async move { class.backend.check().await });
-        let checking: Vec<_> = self.classes.iter().map(check).collect();
-        for checked in checking {
-            // What is wrong is said of the recovery.
-            let _ = checked.await;
+    /// Recovers classes, all at once, and returns those that could be; the others are recovered later.
+    pub(crate) async fn recover_each(self: &Arc<Self>, classes: Vec<Class>) -> Vec<Class> {
+        find_silent(&classes).await;
+        let recovering = classes.into_iter().map(|class| {
+            let recovering = Arc::clone(self).recover_or_later(class.clone());
+            (class, begin(recovering))
+        });
+        let recovering: Vec<_> = recovering.collect();
+        let mut recovered = Vec::new();
+        for (class, recovering) in recovering {
+            if read(recovering.await).is_ok() {
+                recovered.push(class);
+            }
         }
+        recovered
     }
 
     /// Recovers a class, and sees to it that this is done later if it cannot be done now.
-    async fn recover_at_start(self: Arc<Self>, class: Class) -> crate::Result<()> {
+    async fn recover_or_later(self: Arc<Self>, class: Class) -> crate::Result<()> {
         let (this, own) = (Arc::clone(&self), class.clone());
         let mut recovering = begin(async move { this.recover_class(&own).await });
         let recovered = class.until_silent(&mut recovering).await;
@@ -150,7 +141,7 @@ impl Operations {
         recovered
     }
 
-    pub(crate) async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
+    async fn recover_class(self: &Arc<Self>, class: &Class) -> crate::Result<()> {
         class.backend.recover().await?;
         for kind in ImageKind::ALL {
             let images = class.backend.list(kind).await?;
@@ -286,5 +277,19 @@ impl Operations {
     pub async fn shut_down(&self) {
         self.readings.end();
         self.changes.shut_down().await;
+    }
+}
+
+/// Has each class checked once, all at once, so that it is known which are silent before any program is started: one of
+/// LVM's that repairs a class waits for ever for the disks of another, unless they are known not to answer.
+async fn find_silent(classes: &[Class]) {
+    let check = |class: &Class| {
+        let class = class.clone();
+        begin(async move { class.backend.check().await })
+    };
+    let checking: Vec<_> = classes.iter().map(check).collect();
+    for checked in checking {
+        // What is wrong is said of the recovery.
+        let _ = checked.await;
     }
 }

@@ -49,15 +49,9 @@ impl Operations {
             self.unrecovered().remove(&class.name);
             self.known.forget(class);
         }
-        let mut readable = Vec::new();
-        for class in new {
-            match self.recover_class(&class).await {
-                Ok(()) => readable.push(class),
-                Err(error) => self.recover_later(&class, &error),
-            }
-        }
+        let recovered = self.recover_each(new).await;
         self.classes.replace(set);
-        for class in readable {
+        for class in recovered {
             if let Err(error) = self.recover_groups(&class, RecoveryTime::Later).await {
                 self.recover_later(&class, &error);
             }
