@@ -24,6 +24,8 @@ use crate::{
 
 /// Pause after the API server or the agent did not answer.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Pause after the agent had no answer yet; it is on this host.
+const SHORT_PAUSE: Duration = Duration::from_millis(500);
 /// The message of a class in which nothing new is created.
 const RETIRED: &str = "retired: not configured for this node any more; its volumes can be used";
 /// Maximum number of characters of a message.
@@ -117,14 +119,18 @@ impl Reporter {
         loop {
             let mut client = ClassesClient::new(self.channel.clone());
             let request = v1::WatchClassesRequest::default();
-            if let Ok(stream) = client.watch_classes(request).await {
-                let mut stream = stream.into_inner();
-                while let Ok(Some(classes)) = stream.message().await {
-                    let classes = classes.classes.into_iter().map(state).collect();
-                    tell.send_replace(Some(classes));
+            match client.watch_classes(request).await {
+                Ok(stream) => {
+                    let mut stream = stream.into_inner();
+                    while let Ok(Some(classes)) = stream.message().await {
+                        let classes = classes.classes.into_iter().map(state).collect();
+                        tell.send_replace(Some(classes));
+                    }
+                    sleep(PAUSE).await;
                 }
+                // It does not know its classes yet.
+                Err(_) => sleep(SHORT_PAUSE).await,
             }
-            sleep(PAUSE).await;
         }
     }
 

@@ -75,7 +75,13 @@ impl TimedMutex {
         Occupied(Arc::clone(&self.since))
     }
 
-    /// Returns true if the gate has been occupied for longer than its limit.
+    /// Counts from now on how long the gate is occupied: one part of the work is done, and the next one begins.
+    pub fn progress(&self) {
+        let mut since = lock(&self.since);
+        *since = since.map(|_| Instant::now());
+    }
+
+    /// Returns true if the gate has been occupied for longer than its limit, without progress.
     pub fn is_stuck(&self) -> bool {
         let since = *lock(&self.since);
         since.is_some_and(|since| since.elapsed() >= self.patience)
@@ -117,6 +123,22 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert_eq!(gate.pass(async { 3 }).await, Some(3));
+    }
+
+    #[test]
+    fn work_of_many_parts_is_stuck_when_one_of_them_is() {
+        let gate = TimedMutex::new(Duration::from_millis(200));
+        gate.progress();
+        assert!(!gate.is_stuck(), "nothing runs");
+        let occupied = gate.begin();
+        std::thread::sleep(Duration::from_millis(250));
+        assert!(gate.is_stuck());
+        gate.progress();
+        assert!(!gate.is_stuck());
+        std::thread::sleep(Duration::from_millis(250));
+        assert!(gate.is_stuck());
+        drop(occupied);
+        assert!(!gate.is_stuck());
     }
 
     #[tokio::test]

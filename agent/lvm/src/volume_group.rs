@@ -478,6 +478,8 @@ impl VolumeGroup {
         died: &mut Option<Error>,
     ) -> Result<()> {
         for command in &mut *commands {
+            // What others wait for is a batch of as many changes as there were callers.
+            self.changes.progress();
             if command.is_conditional() {
                 command.prepare(&*self.now().await?)?;
             }

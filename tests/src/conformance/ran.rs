@@ -7,7 +7,17 @@ use crate::applies::MARK;
 /// The kinds of logical volumes that the same tests run over.
 const KINDS: [&str; 3] = ["thin", "linear", "raid1"];
 
-/// What `tests/run` repeats over mirrored volumes on each change: what of it depends on mirrors.
+/// What `tests/run` does not repeat over linear volumes on each change: what is the same over all logical volumes.
+const ON_THIN_ALONE: [&str; 6] = [
+    "access_modes",
+    "attach",
+    "concurrency",
+    "device_health",
+    "node",
+    "volume_groups",
+];
+
+/// And what it repeats over mirrored ones: what of it depends on mirrors.
 const ON_MIRRORS: [&str; 4] = ["group_snapshots", "interruption", "node", "volumes"];
 
 /// And what of that it leaves out: the calls take the steps of linear volumes, and each more slowly.
@@ -89,7 +99,7 @@ impl Ran {
     pub fn lacks(&self, named: &str) -> Vec<&'static str> {
         let name = named.split_once("::").map_or(named, |(_, name)| name);
         let over = |kind: &&str| {
-            if *kind == "raid1" && !on_mirrors(name) {
+            if !runs_over(kind, name) {
                 return false;
             }
             !self.passed.contains(&test(Some(kind), "lvm", name))
@@ -108,10 +118,14 @@ fn test(kind: Option<&str>, binary: &str, name: &str) -> Test {
     (kind, binary.to_owned(), name.to_owned())
 }
 
-/// Whether a test of the name `module::function` is run over mirrored volumes on each change.
-fn on_mirrors(name: &str) -> bool {
+/// Whether a test of the name `module::function` is run over such volumes on each change.
+fn runs_over(kind: &str, name: &str) -> bool {
     let (module, function) = name.split_once("::").unwrap_or((name, ""));
-    ON_MIRRORS.contains(&module) && function != AS_LINEAR
+    match kind {
+        "linear" => !ON_THIN_ALONE.contains(&module),
+        "raid1" => ON_MIRRORS.contains(&module) && function != AS_LINEAR,
+        _ => true,
+    }
 }
 
 /// The binary whose tests follow: `Running tests/lvm/main.rs (target/debug/deps/lvm-0123456789abcdef)`.
@@ -180,8 +194,9 @@ test result: ok. 1 passed; 0 failed
             ["thin", "linear", "raid1", "image files"]
         );
         let each_step = format!("black_box::interruption::{AS_LINEAR}");
-        for linear_alone in [each_step.as_str(), "black_box::attach::a"] {
-            assert_eq!(ran.lacks(linear_alone), ["thin", "linear", "image files"]);
+        for not_mirrored in [each_step.as_str(), "black_box::rollback::a"] {
+            assert_eq!(ran.lacks(not_mirrored), ["thin", "linear", "image files"]);
         }
+        assert_eq!(ran.lacks("black_box::attach::a"), ["thin", "image files"]);
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use drumlin_proto::{
     csi::v1::{CreateVolumeRequest, GetCapacityRequest, ListVolumesRequest, ProbeRequest, Volume},
-    drumlin::v1::DeviceClass,
+    drumlin::v1::{DeviceClass, WatchClassesRequest},
 };
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
@@ -394,8 +394,12 @@ async fn without_an_api_server_a_node_has_the_classes_of_the_labels_that_it_had(
     };
     let mut agent = Agent::with(scratch, options).await;
     // Labels that are not known are not those of a node without labels.
-    let mut watch = Watch::begin(&agent, 1).await;
-    until(&mut watch, "").await;
+    let request = WatchClassesRequest::default();
+    let message = refused(
+        agent.classes().watch_classes(request).await,
+        Code::Unavailable,
+    );
+    assert!(message.contains("labels of the Node"), "{message}");
     let answer = agent.identity().probe(ProbeRequest {}).await;
     let message = refused(answer, Code::FailedPrecondition);
     assert!(message.contains("labels of the Node"), "{message}");

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{self, Read, Write},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
 };
@@ -113,8 +113,9 @@ async fn is_well(agent: &Agent, quiet: &Agent) {
         slow.push((time, beside));
     }
     assert!(slow.is_empty(), "{slow:?}");
-    let (resident, _) = has(agent);
-    assert!(resident <= 30, "{resident} MiB");
+    // Of the code of a debug build, more is resident the more is used.
+    let ((resident, _), (usual, _)) = (has(agent), has(quiet));
+    assert!(resident <= usual + 12, "{resident} MiB, beside {usual}");
 }
 
 /// Waits until the agent has no more descriptors than before.
@@ -140,7 +141,7 @@ fn until_closed(stream: &mut UnixStream) {
             Err(error) => {
                 let is_open = matches!(
                     error.kind(),
-                    std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
                 );
                 assert!(!is_open, "it is still open");
                 return;
@@ -179,30 +180,42 @@ async fn a_thousand_connections_that_send_nothing_keep_nobody_out_and_are_closed
 }
 
 /// Reads frames up to the headers of an answer; settings come before.
-fn read_answer(stream: &mut UnixStream) {
+fn read_answer(stream: &mut UnixStream) -> io::Result<()> {
     let mut head = [0; 9];
     while head[3] != 1 {
-        stream.read_exact(&mut head).expect("it was closed");
+        stream.read_exact(&mut head)?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
         let mut payload = vec![0; usize::try_from(length).unwrap()];
-        stream.read_exact(&mut payload).expect("it was closed");
+        stream.read_exact(&mut payload)?;
     }
+    Ok(())
 }
 
+/// Who has a place has 250 ms to ask something. A machine that others use may leave this test no processor for as long: what it
+/// did is judged when it was done in time.
 #[tokio::test]
 async fn who_is_slow_to_ask_is_not_displaced_at_once() {
     let agent = Agent::start().await;
-    let ask = |stream: &mut UnixStream| {
-        stream.write_all(&[BEGIN, &call(1)].concat()).unwrap();
-        read_answer(stream);
-    };
-    let mut others: Vec<UnixStream> = (0..500).map(|_| connect(&agent)).collect();
-    others.iter_mut().for_each(ask);
-    let mut slow = connect(&agent);
-    let silent: Vec<UnixStream> = (0..100).map(|_| connect(&agent)).collect();
-    tokio::time::sleep(Duration::from_millis(30)).await;
-    ask(&mut slow);
-    drop((others, silent));
+    for _ in 0..50 {
+        let mut others: Vec<UnixStream> = (0..500).map(|_| connect(&agent)).collect();
+        for stream in &mut others {
+            stream.write_all(&[BEGIN, &call(1)].concat()).unwrap();
+            read_answer(stream).expect("it was closed");
+        }
+        let begun = Instant::now();
+        let mut slow = connect(&agent);
+        let silent: Vec<UnixStream> = (0..100).map(|_| connect(&agent)).collect();
+        tokio::time::sleep(Duration::from_millis(30)).await;
+        let sent = slow.write_all(&[BEGIN, &call(1)].concat());
+        let in_time = begun.elapsed() < Duration::from_millis(150);
+        let answered = sent.and_then(|()| read_answer(&mut slow));
+        drop((others, silent));
+        if in_time {
+            answered.expect("it was closed");
+            return;
+        }
+    }
+    panic!("this machine never did 100 connections in 150 ms");
 }
 
 #[tokio::test]
@@ -300,7 +313,7 @@ async fn who_never_reads_is_cut_and_who_floods_is() {
     for client in clients {
         let ended = client.join().unwrap();
         assert!(
-            ended.is_err_and(|kind| kind != std::io::ErrorKind::WouldBlock),
+            ended.is_err_and(|kind| kind != io::ErrorKind::WouldBlock),
             "{ended:?}"
         );
     }

@@ -2,6 +2,7 @@
 
 use std::{
     ops::Deref,
+    path::Path,
     process::Output,
     sync::OnceLock,
     thread,
@@ -68,7 +69,12 @@ impl Lab {
 
     /// Installs manifests as the documents say, and waits until all that they start is ready.
     pub(crate) fn install(&self, name: &str) {
-        let path = manifests(name);
+        self.install_from(manifests(name).as_ref());
+    }
+
+    /// The same from any directory.
+    pub(crate) fn install_from(&self, directory: &Path) {
+        let path = directory.to_string_lossy();
         self.cluster
             .kubectl(&["apply", "--server-side", "-k", &path]);
         self.until_rolled_out();
@@ -314,7 +320,12 @@ pub(crate) struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// Starts one on a node, and waits until it writes.
     pub(crate) fn start(namespace: &'a Namespace<'a>, name: &str, node: &str) -> Self {
-        namespace.apply(&writer(name, node));
+        Self::start_with(namespace, name, &writer(name, node))
+    }
+
+    /// Starts the one of these manifests, and waits until it writes.
+    pub(crate) fn start_with(namespace: &'a Namespace<'a>, name: &str, manifests: &str) -> Self {
+        namespace.apply(manifests);
         until_running(namespace, name);
         let mut writer = Self {
             namespace,
@@ -334,9 +345,10 @@ impl<'a> Writer<'a> {
             .kubectl(&["get", "pod", &self.name, "-o", id])
     }
 
-    /// What is mounted there, with the id that the kernel gave this mount.
+    /// What is mounted there, with the id that the kernel gave this mount; without its options, of which ext4 tells others
+    /// when it has grown.
     fn mount(&self) -> String {
-        let line = self.shell("grep ' /data ' /proc/self/mountinfo");
+        let line = self.shell("grep ' /data ' /proc/self/mountinfo | cut -d ' ' -f 1-5");
         assert_eq!(line.lines().count(), 1, "{line}");
         line
     }

@@ -9,6 +9,7 @@
 
 mod examples;
 mod lab;
+mod lvm_node;
 mod nodes;
 mod restarts;
 mod rollout;

@@ -85,7 +85,8 @@ fn configure(agent: &Agent) {
 /// Waits until the storage of a node has these classes, each with whether it is ready.
 async fn until_reported(stack: &Stack, node: &str, wanted: &str) {
     let path = "jsonpath={range .status.classes[*]}{.name}={.ready} {end}";
-    let words = ["get", "nodestorage", node, "-o", path];
+    // The controller makes it when it leads.
+    let words = ["get", "nodestorage", node, "--ignore-not-found", "-o", path];
     let found = || stack.cluster.kubectl(&words).trim().to_owned();
     eventually(found, |found| found == wanted).await;
 }

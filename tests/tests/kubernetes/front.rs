@@ -42,12 +42,12 @@ fn create_on(name: &str, mebibytes: i64, nodes: &[&str]) -> CreateVolumeRequest 
     }
 }
 
-struct Asking {
+pub(crate) struct Asking {
     channel: Channel,
 }
 
 impl Asking {
-    fn new(stack: &Stack) -> Self {
+    pub(crate) fn new(stack: &Stack) -> Self {
         Self {
             channel: drumlin_proto::connect(&stack.front()).unwrap(),
         }
@@ -181,7 +181,7 @@ async fn a_volume_is_made_where_it_belongs_and_everything_about_it_goes_there() 
     stack.needed_no_more_rights();
 }
 
-async fn the_room_of_each_is_known(stack: &Stack, asking: &Asking, nodes: &[&str]) {
+pub(crate) async fn the_room_of_each_is_known(stack: &Stack, asking: &Asking, nodes: &[&str]) {
     for node in nodes {
         let begun = Instant::now();
         while asking.capacity(node, None).await == 0 {

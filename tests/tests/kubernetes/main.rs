@@ -39,6 +39,9 @@ mod owners;
 mod pod_security;
 mod policies;
 mod rbac;
+mod sanity;
 mod sidecars;
 mod sources;
+#[path = "../sanity/tool.rs"]
+mod tool;
 mod validation_parity;

@@ -62,7 +62,7 @@ impl Lab {
     fn machine(&self, command: &[&str]) -> Command {
         let mut machine = program(workspace().join("tests/lab/vm/run"));
         machine
-            .args(["-d", self.size, "-d", self.size, "-t", "120", "-k"])
+            .args(["-d", self.size, "-d", self.size, "-t", "600", "-k"])
             .arg(self.directory.path())
             .arg("--")
             .args(command)
@@ -113,7 +113,7 @@ impl Lab {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        let deadline = Instant::now() + Duration::from_secs(100);
+        let deadline = Instant::now() + Duration::from_mins(5);
         while self.lines(word) == begun {
             assert!(load.try_wait().unwrap().is_none(), "the load ended");
             assert!(Instant::now() < deadline, "{word} never comes");

@@ -50,6 +50,13 @@ impl FileClass {
         })
     }
 
+    /// Has its directory created when it is missing, if it lies directly in the state directory.
+    pub(super) fn create_in(&mut self, state_dir: &Path) {
+        if let Some(directory) = &mut self.directory {
+            directory.create_in(state_dir);
+        }
+    }
+
     /// The name of the class.
     pub(crate) fn name(&self) -> &ClassName {
         &self.name

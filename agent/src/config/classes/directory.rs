@@ -1,6 +1,6 @@
 //! Classes of image files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use drumlin_core::{
@@ -23,7 +23,7 @@ pub(super) struct FileDirectory {
     allocation: FileAllocation,
     #[serde(default)]
     longest_freeze: FileFreeze,
-    /// Set for the built-in class only.
+    /// Not in the file: it depends on where the directory is.
     #[serde(skip)]
     missing: FileMissing,
 }
@@ -53,7 +53,15 @@ impl FileDirectory {
             fs_type: None,
             allocation: FileAllocation::Thin,
             longest_freeze: FileFreeze::default(),
-            missing: FileMissing::Create,
+            missing: FileMissing::Refuse,
+        }
+    }
+
+    /// Has the directory created when it is missing, if it lies directly in the state directory, which is the agent's
+    /// own. Elsewhere, and further below, it may be missing for a file system that is not mounted.
+    pub(super) fn create_in(&mut self, state_dir: &Path) {
+        if self.path.parent() == Some(state_dir) {
+            self.missing = FileMissing::Create;
         }
     }
 
@@ -82,5 +90,32 @@ impl FileDirectory {
             node: nodes.here.clone(),
             adoption: adoption(self.adopt_node.of(nodes).context("directory.adoptNode")?),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_in_the_state_directory_is_created_and_no_other_one() {
+        for (path, missing) in [
+            ("/state/images", Missing::Create),
+            ("/state", Missing::Refuse),
+            ("/state/disk/images", Missing::Refuse),
+            ("/srv/images", Missing::Refuse),
+        ] {
+            let mut directory = FileDirectory::built_in(path.into());
+            directory.create_in(Path::new("/state"));
+            let nodes = Nodes {
+                here: "n".parse().unwrap(),
+                former: Vec::new(),
+            };
+            assert_eq!(
+                directory.settings(&nodes).unwrap().missing,
+                missing,
+                "{path}"
+            );
+        }
     }
 }

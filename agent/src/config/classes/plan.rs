@@ -32,6 +32,9 @@ impl ClassPlan {
         if classes.is_empty() {
             classes.push(FileClass::built_in(state_dir)?);
         }
+        for class in &mut classes {
+            class.create_in(state_dir);
+        }
         check_defaults(&classes)?;
         check_directories(&classes)?;
         for (index, class) in classes.iter().enumerate() {

@@ -29,8 +29,10 @@ impl v1::classes_server::Classes for Front {
         const METHOD: &str = "drumlin.v1.Classes/WatchClasses";
         let seconds = request.into_inner().interval_seconds;
         answer(METHOD, "", async {
-            let watch = self.operations.watch_classes(interval(seconds)?);
-            Ok(answers(watch))
+            let interval = interval(seconds)?;
+            // Who is told of too few classes at the start takes that for an answer: the scheduler for minutes.
+            self.operations.check_decided()?;
+            Ok(answers(self.operations.watch_classes(interval)))
         })
         .await
     }

@@ -52,7 +52,9 @@ impl Inner {
         let now = match fs::metadata(path) {
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
-                    && self.settings.missing == Missing::Create =>
+                    && self.settings.missing == Missing::Create
+                    // An empty one in the place of one that has gone away would pass for it.
+                    && !self.was_opened() =>
             {
                 make_directory(path)?;
                 fs::metadata(path)

@@ -14,11 +14,11 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::classes::ClassState;
-use crate::host::fail::time_lapse;
 use crate::ops::{
     Operations,
     changes::{ChangeCount, CountedWhenDropped},
 };
+use crate::{Error, Kind, Result, host::fail::time_lapse};
 
 /// Minimum time between the beginnings of two readings, however many watchers there are.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -114,6 +114,17 @@ pub struct ClassWatch {
 }
 
 impl Operations {
+    /// Which classes this node has is known.
+    ///
+    /// # Errors
+    /// [`Kind::Silent`] as long as the labels of the node are missing that a class selects: it could still get that class.
+    pub fn check_decided(&self) -> Result<()> {
+        match &self.classes.now().undecided {
+            Some(why) => Err(Error::new(Kind::Silent, why.as_str())),
+            None => Ok(()),
+        }
+    }
+
     /// Watches the states of all classes, with at least this time between two of them.
     pub fn watch_classes(self: &Arc<Self>, interval: Duration) -> ClassWatch {
         ClassWatch {
