@@ -58,6 +58,13 @@ impl Daemon {
         );
     }
 
+    /// The same, with a variable of its environment set to another value.
+    pub fn restart_with(&mut self, name: &str, value: &str) {
+        self.environment.retain(|(other, _)| other != name);
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self.restart();
+    }
+
     /// Its process id.
     pub fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("a process id")

@@ -20,6 +20,7 @@ use kube::{
     Client, ResourceExt,
     api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
+use drumlin_reconciler::Hooks;
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,
@@ -74,6 +75,7 @@ pub(crate) struct Calls {
     watch: Arc<CallWatch>,
     view: Arc<ClusterView>,
     withdrawn: AtomicU64,
+    hooks: Hooks,
 }
 
 impl fmt::Debug for Calls {
@@ -98,12 +100,14 @@ impl Calls {
         namespace: &str,
         watch: Arc<CallWatch>,
         view: Arc<ClusterView>,
+        hooks: Hooks,
     ) -> Self {
         Self {
             api: Api::namespaced(client, namespace),
             watch,
             view,
             withdrawn: AtomicU64::new(0),
+            hooks,
         }
     }
 
@@ -132,8 +136,10 @@ impl Calls {
             let Some(open) = self.open(wanted).await? else {
                 continue;
             };
+            (self.hooks.fail)(&ask.method.fail_point("front", "created"));
             match self.wait(open, sights, deadline).await {
                 Waited::Done(call) => {
+                    (self.hooks.fail)(&ask.method.fail_point("front", "answered"));
                     if call.is_settled() || ask.method.effect == Effect::Reads {
                         self.delete_later(&call);
                     }

@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use drumlin_reconciler::{api_server::watch, lock};
+use drumlin_reconciler::{Hooks, api_server::watch, lock};
 use futures::StreamExt;
 use kube::{
     Client, ResourceExt,
@@ -47,6 +47,7 @@ pub struct Executor {
     /// The UIDs of the calls that are in flight; true if one was asked for once more meanwhile.
     running: Mutex<HashMap<String, bool>>,
     room: Semaphore,
+    hooks: Hooks,
 }
 
 impl fmt::Debug for Executor {
@@ -70,14 +71,21 @@ enum Take {
 }
 
 impl Executor {
-    /// Runs the calls to `node` that are in `namespace`, on the socket behind `channel`.
-    pub fn new(client: Client, namespace: &str, node: &str, channel: Channel) -> Arc<Self> {
+    /// Runs the calls to `node` that are in `namespace`, on the socket behind `channel`. The fail points of a test build
+    /// are `executor.<member>.taken`, `.run` and `.told`.
+    pub fn new(
+        client: Client,
+        (namespace, node): (&str, &str),
+        channel: Channel,
+        hooks: Hooks,
+    ) -> Arc<Self> {
         Arc::new(Self {
             calls: Api::namespaced(client, namespace),
             node: node.to_owned(),
             channel,
             running: Mutex::default(),
             room: Semaphore::new(AT_ONCE),
+            hooks,
         })
     }
 
@@ -157,6 +165,8 @@ impl Executor {
             };
             match taken {
                 Take::Run => {
+                    let step = |step| (self.hooks.fail)(&method.fail_point("executor", step));
+                    step("taken");
                     let status = self.execute(method, request).await;
                     let code = status.get("code").and_then(Value::as_str);
                     tracing::debug!(
@@ -165,7 +175,10 @@ impl Executor {
                         rpc.code = code,
                         "call of the cluster completed"
                     );
-                    return self.finish(&call, status).await;
+                    step("run");
+                    self.finish(&call, status).await;
+                    step("told");
+                    return;
                 }
                 Take::Over => return,
                 Take::Expired => {

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use drumlin_crd::names;
 use drumlin_proto::csi::v1;
+use drumlin_reconciler::Hooks;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{Client, ResourceExt, api::Api};
 use prost::Message;
@@ -25,6 +26,8 @@ use crate::{
 pub struct FrontSettings {
     /// The namespace of the calls and of the agents' pods.
     pub namespace: String,
+    /// The fail points of a test build: `front.<member>.created` and `front.<member>.answered`.
+    pub hooks: Hooks,
 }
 
 /// Answers the CSI calls of a cluster.
@@ -62,6 +65,7 @@ impl Front {
             &settings.namespace,
             Arc::clone(&watch),
             Arc::clone(&view),
+            settings.hooks,
         );
         Arc::new(Self {
             client,

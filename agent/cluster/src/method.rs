@@ -88,6 +88,11 @@ impl Method {
         proto_json::method(self.service, self.rpc)
     }
 
+    /// The fail point of a test build in a step of this call: `<part>.<member>.<step>`.
+    pub(crate) fn fail_point(&self, part: &str, step: &str) -> String {
+        format!("{part}.{}.{step}", self.member)
+    }
+
     /// The name of the call about `key`: two calls of one name are never open at the same time, in the whole cluster. A key
     /// is the name of what is created, or the id of what is changed.
     pub(crate) fn call_name(&self, key: &str) -> String {

@@ -8,6 +8,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 
+use super::hooks::HOOKS;
+
 /// An agent that is a member of a cluster.
 pub(super) struct ClusterMember {
     client: kube::Client,
@@ -46,9 +48,9 @@ impl ClusterMember {
     pub(super) async fn run(self, stop: CancellationToken) {
         let executor = Executor::new(
             self.client.clone(),
-            &self.namespace,
-            &self.node,
+            (&self.namespace, &self.node),
             self.channel.clone(),
+            HOOKS,
         );
         let reporter = Reporter::new(self.client, &self.node, self.channel, self.labels);
         let both = async { tokio::join!(executor.run(), reporter.run()) };

@@ -39,6 +39,7 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     let client = api_server::client(arguments.kubeconfig.as_deref()).await?;
     let settings = FrontSettings {
         namespace: arguments.namespace.clone(),
+        hooks: HOOKS,
     };
     let front = Front::new(client, &settings);
     let leader = Leader::new(

@@ -31,7 +31,7 @@ fn on(node: &str) -> Topology {
 }
 
 /// As the provisioner asks for a volume that shall be on one of these, preferably the first.
-fn create_on(name: &str, mebibytes: i64, nodes: &[&str]) -> CreateVolumeRequest {
+pub(crate) fn create_on(name: &str, mebibytes: i64, nodes: &[&str]) -> CreateVolumeRequest {
     let nodes: Vec<Topology> = nodes.iter().map(|node| on(node)).collect();
     CreateVolumeRequest {
         accessibility_requirements: (!nodes.is_empty()).then(|| TopologyRequirement {
@@ -53,11 +53,11 @@ impl Asking {
         }
     }
 
-    fn controller(&self) -> ControllerClient<Channel> {
+    pub(crate) fn controller(&self) -> ControllerClient<Channel> {
         ControllerClient::new(self.channel.clone())
     }
 
-    fn groups(&self) -> GroupControllerClient<Channel> {
+    pub(crate) fn groups(&self) -> GroupControllerClient<Channel> {
         GroupControllerClient::new(self.channel.clone())
     }
 
@@ -101,7 +101,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, part: &str
 }
 
 /// Waits until no call is left.
-async fn no_call_is_left(stack: &Stack) {
+pub(crate) async fn no_call_is_left(stack: &Stack) {
     let left = || {
         let words = ["-n", SYSTEM, "get", "nodecalls", "-o", "name"];
         stack.cluster.kubectl(&words)

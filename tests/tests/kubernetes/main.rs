@@ -21,6 +21,7 @@ mod end_to_end;
 mod example;
 mod faults;
 mod front;
+mod front_kills;
 mod gitops;
 #[path = "../black_box/helpers.rs"]
 mod helpers;
