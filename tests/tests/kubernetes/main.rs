@@ -12,6 +12,7 @@
 
 mod adopt;
 mod attacks;
+mod capacity;
 mod certificate_rotation;
 mod chaos;
 mod classes;

@@ -432,7 +432,7 @@ fn pod_of_the_controller(cluster: &Cluster, rendered: &Rendered) -> String {
 }
 
 /// A pod of a workload.
-fn pod_of(rendered: &Rendered, workload: &str, name: &str) -> Value {
+pub(crate) fn pod_of(rendered: &Rendered, workload: &str, name: &str) -> Value {
     let mut workloads = rendered.workloads();
     let found = workloads.find(|(found, _)| found["metadata"]["name"] == workload);
     let mut pod = found.unwrap().1.clone();
