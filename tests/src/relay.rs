@@ -182,10 +182,20 @@ async fn pass(
     }
 }
 
-/// The first part of a body, which has bytes; then nothing, until it breaks.
+/// How many bytes of an answer are its first ones, at least: a frame (RFC 9113, 6.5.2).
+const FIRST: usize = 16 << 10;
+
+/// The first bytes of a body; then nothing, until it breaks.
 fn stopped(body: Body, is_broken: watch::Receiver<()>) -> Body {
     let parts = axum::body::Body::new(body).into_data_stream();
-    let first = parts.take(1).map_err(|error| error.to_string());
+    // A server that gets little time sends less at once than fits into a frame.
+    let mut sent = 0;
+    let first = parts.take_while(move |part| {
+        let is_first = sent < FIRST;
+        sent += part.as_ref().map_or(0, Bytes::len);
+        std::future::ready(is_first)
+    });
+    let first = first.map_err(|error| error.to_string());
     let broken = stream::once(async move {
         let mut is_broken = is_broken;
         let _ = is_broken.changed().await;
