@@ -182,13 +182,12 @@ async fn pass(
     }
 }
 
-/// How many bytes of an answer are its first ones, at least: a frame (RFC 9113, 6.5.2).
-const FIRST: usize = 16 << 10;
+/// How many bytes of an answer are its first ones, at least: some messages of a stream, which may come one by one.
+const FIRST: usize = 128;
 
 /// The first bytes of a body; then nothing, until it breaks.
 fn stopped(body: Body, is_broken: watch::Receiver<()>) -> Body {
     let parts = axum::body::Body::new(body).into_data_stream();
-    // A server that gets little time sends less at once than fits into a frame.
     let mut sent = 0;
     let first = parts.take_while(move |part| {
         let is_first = sent < FIRST;

@@ -16,11 +16,11 @@ use std::{
     time::Duration,
 };
 
+use drumlin_reconciler::Hooks;
 use kube::{
     Client, ResourceExt,
     api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions},
 };
-use drumlin_reconciler::Hooks;
 use serde_json::{Value, json};
 use tokio::{
     sync::mpsc,

@@ -113,9 +113,8 @@ async fn is_well(agent: &Agent, quiet: &Agent) {
         slow.push((time, beside));
     }
     assert!(slow.is_empty(), "{slow:?}");
-    // Of the code of a debug build, more is resident the more is used.
     let ((resident, _), (usual, _)) = (has(agent), has(quiet));
-    assert!(resident <= usual + 12, "{resident} MiB, beside {usual}");
+    assert!(resident <= usual + 40, "{resident} MiB, beside {usual}");
 }
 
 /// Waits until the agent has no more descriptors than before.

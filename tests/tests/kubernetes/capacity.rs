@@ -52,7 +52,8 @@ async fn patch_status(api: &Api<DynamicObject>, name: &str, status: &Value) {
 /// What there is of a node: what kubelet writes, the pod of the agent, and what that reports once it may.
 async fn join(client: &Client, pod: &Value, name: &str) {
     let labels = json!({"topology.drumlin.dev/node": name});
-    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
+    let node =
+        json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}});
     create(&api(client, None, "Node", "nodes"), node).await;
     let driver = json!({"name": "csi.drumlin.dev", "nodeID": name, "topologyKeys": ["topology.drumlin.dev/node"]});
     let known = json!({
@@ -111,9 +112,7 @@ async fn the_room_of_all_nodes_is_known_within_two_minutes() {
     let stack = Stack::start().await;
     let client = stack.cluster.client().await;
     let more = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: more}\nprovisioner: csi.drumlin.dev\nvolumeBindingMode: WaitForFirstConsumer\n";
-    let made = stack
-        .cluster
-        .try_with_input(&["create", "-f", "-"], more);
+    let made = stack.cluster.try_with_input(&["create", "-f", "-"], more);
     assert!(made.status.success(), "{made:?}");
     until_known(&stack, &client, CLASSES).await;
 

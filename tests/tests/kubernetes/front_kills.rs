@@ -51,6 +51,7 @@ impl Life {
                 environment: vec![("DRUMLIN_FAIL".to_owned(), points)],
                 ..self.stack.agent.options().clone()
             };
+            self.stack.agent.kill();
             self.stack.agent.restart_with(options).await;
         }
     }

@@ -91,7 +91,13 @@ async fn with_late_watch(
     let client = Client::new(server.clone(), "drumlin");
     let watch = Arc::new(CallWatch::default());
     let view = Arc::new(ClusterView::new(client.clone(), "drumlin"));
-    let calls = Calls::new(client, "drumlin", Arc::clone(&watch), view, Hooks::default());
+    let calls = Calls::new(
+        client,
+        "drumlin",
+        Arc::clone(&watch),
+        view,
+        Hooks::default(),
+    );
     let ask = Ask {
         node: "node-a",
         method: &DELETE_VOLUME,
