@@ -16,6 +16,7 @@ use serde_json::Value;
 
 use crate::{
     agent::PATIENCE,
+    lookup::{self, Lookup},
     programs::{program, workspace},
     storage::Scratch,
 };
@@ -26,6 +27,7 @@ pub struct Cluster {
     kubeconfig: PathBuf,
     /// The server, where it is the test's own; it ends with its input.
     own: Option<(Child, ChildStdin)>,
+    lookup: Lookup,
 }
 
 /// So many namespaces and nodes were made up.
@@ -39,6 +41,7 @@ impl Cluster {
         let cluster = Self {
             kubeconfig: kubeconfig.into(),
             own: None,
+            lookup: Lookup::default(),
         };
         cluster.define();
         cluster
@@ -61,6 +64,7 @@ impl Cluster {
         let cluster = Self {
             kubeconfig: path.trim().into(),
             own: Some((child, input)),
+            lookup: Lookup::default(),
         };
         cluster.define();
         cluster
@@ -71,6 +75,7 @@ impl Cluster {
         Self {
             kubeconfig: kubeconfig.to_owned(),
             own: None,
+            lookup: Lookup::default(),
         }
     }
 
@@ -164,13 +169,7 @@ impl Cluster {
 
     /// A client that asks it without a program.
     pub async fn client(&self) -> kube::Client {
-        let told = Kubeconfig::read_from(&self.kubeconfig).expect("it can be read");
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(told, &options).await;
-        let mut config = config.expect("it names a server");
-        // Watches are silent.
-        config.read_timeout = None;
-        kube::Client::try_from(config).expect("a client can be made")
+        client(self.kubeconfig.clone()).await
     }
 
     /// `kubectl`, whatever becomes of it.
@@ -230,6 +229,17 @@ impl Drop for Cluster {
     }
 }
 
+/// A client of the server that a file names.
+async fn client(kubeconfig: PathBuf) -> kube::Client {
+    let told = Kubeconfig::read_from(kubeconfig).expect("it can be read");
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(told, &options).await;
+    let mut config = config.expect("it names a server");
+    // Watches are silent.
+    config.read_timeout = None;
+    kube::Client::try_from(config).expect("a client can be made")
+}
+
 fn printed(output: &Output, arguments: &[&str]) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -268,6 +278,15 @@ impl Namespace<'_> {
 
     /// An object such as `dv/data`, if it is there.
     pub fn find(&self, object: &str) -> Option<Value> {
+        if let Some(path) = lookup::path(&self.name, object) {
+            let cluster = self.cluster;
+            let kubeconfig = cluster.kubeconfig.clone();
+            let make = || lookup::wait_for(client(kubeconfig));
+            // Otherwise kubectl reads the file anew, and says why.
+            if let Ok(found) = cluster.lookup.get(make, &path) {
+                return found;
+            }
+        }
         let text = self.kubectl(&["get", object, "-o", "json", "--ignore-not-found"]);
         (!text.is_empty()).then(|| serde_json::from_str(&text).expect("kubectl prints JSON"))
     }

@@ -35,6 +35,7 @@ pub mod conformance;
 pub mod daemon;
 pub mod kubelet;
 pub mod kustomize;
+mod lookup;
 pub mod programs;
 pub mod proxy;
 pub mod random;

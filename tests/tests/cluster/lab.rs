@@ -32,7 +32,8 @@ pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     let begun = Instant::now();
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "never came to be so: {what}");
-        thread::sleep(Duration::from_millis(100));
+        // Most ask by kubectl, which is a fifth of a second of a processor.
+        thread::sleep(Duration::from_millis(300));
     }
 }
 

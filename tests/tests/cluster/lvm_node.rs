@@ -48,7 +48,7 @@ fn thin_volumes_grow_under_pods_that_write_and_are_copied_as_one_moment() {
             .split_whitespace()
             .map(|number| number.parse().unwrap())
             .collect();
-        numbers[0] * numbers[1] >> 20
+        (numbers[0] * numbers[1]) >> 20
     };
     until("the file system has grown", || size() > 128);
     let capacity = "jsonpath={.status.capacity.storage}";

@@ -1,0 +1,106 @@
+//! Objects of an API server, read without a program: tests look at them many times a second, and `kubectl` takes a fifth of
+//! a second of a processor each time.
+
+use std::sync::{LazyLock, OnceLock, mpsc};
+
+use kube::Client;
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+use crate::agent::PATIENCE;
+
+/// Where requests run, whatever the test runs on.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(1).enable_all().build();
+    runtime.expect("a runtime can be made")
+});
+
+/// The server did not say whether there is such an object.
+#[derive(Debug)]
+pub(crate) struct Unanswered;
+
+/// A client of an API server, made when it is first used.
+#[derive(Default)]
+pub(crate) struct Lookup(OnceLock<Client>);
+
+impl std::fmt::Debug for Lookup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lookup").finish_non_exhaustive()
+    }
+}
+
+/// Runs something to its end.
+pub(crate) fn wait_for<T: Send + 'static>(task: impl Future<Output = T> + Send + 'static) -> T {
+    let (tell, told) = mpsc::channel();
+    RUNTIME.spawn(async move {
+        let _ = tell.send(task.await);
+    });
+    told.recv().expect("the task ends")
+}
+
+impl Lookup {
+    /// An object at a path of the API, as `kubectl` prints it; none if it is not there.
+    ///
+    /// # Errors
+    /// When the server refuses, or does not answer; why, `kubectl` tells.
+    pub(crate) fn get(
+        &self,
+        make: impl FnOnce() -> Client,
+        path: &str,
+    ) -> Result<Option<Value>, Unanswered> {
+        let client = self.0.get_or_init(make).clone();
+        let request = http::Request::get(path).body(Vec::new());
+        let request = request.expect("it is a path");
+        let asked = async move {
+            let asked = client.request::<Value>(request);
+            tokio::time::timeout(PATIENCE, asked).await
+        };
+        let Ok(found) = wait_for(asked) else {
+            return Err(Unanswered);
+        };
+        match found {
+            Ok(mut object) => {
+                let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
+                metadata.map(|metadata| metadata.remove("managedFields"));
+                Ok(Some(object))
+            }
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(_) => Err(Unanswered),
+        }
+    }
+}
+
+/// The path of an object such as `dv/data`, if its kind is one of those that tests wait for.
+pub(crate) fn path(namespace: &str, object: &str) -> Option<String> {
+    let (kind, name) = object.split_once('/')?;
+    let (api, plural) = match kind {
+        "dv" => ("/apis/drumlin.dev/v1alpha1", "volumes"),
+        "dvg" => ("/apis/drumlin.dev/v1alpha1", "volumegroups"),
+        "dsnap" => ("/apis/drumlin.dev/v1alpha1", "snapshots"),
+        "dgsnap" => ("/apis/drumlin.dev/v1alpha1", "groupsnapshots"),
+        "pvc" => ("/api/v1", "persistentvolumeclaims"),
+        "pod" => ("/api/v1", "pods"),
+        "pv" => return Some(format!("/api/v1/persistentvolumes/{name}")),
+        _ => return None,
+    };
+    Some(format!("{api}/namespaces/{namespace}/{plural}/{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_known_by_its_path_or_not_at_all() {
+        let of = |object| path("ns", object);
+        let volume = "/apis/drumlin.dev/v1alpha1/namespaces/ns/volumes/data";
+        assert_eq!(of("dv/data").as_deref(), Some(volume));
+        let claim = "/api/v1/namespaces/ns/persistentvolumeclaims/data";
+        assert_eq!(of("pvc/data").as_deref(), Some(claim));
+        let global = "/api/v1/persistentvolumes/pvc-1";
+        assert_eq!(of("pv/pvc-1").as_deref(), Some(global));
+        assert_eq!(of("volumesnapshot/one"), None);
+        assert_eq!(of("data"), None);
+    }
+}
