@@ -129,11 +129,11 @@ async fn the_room_of_all_nodes_is_known_within_two_minutes() {
         .await;
     let joined = begun.elapsed();
     let wanted = (nodes + 1) * CLASSES;
-    let waited = until_known(&stack, &client, wanted).await;
+    let later = until_known(&stack, &client, wanted).await;
     report(&format!(
         "{wanted} capacities: nodes joined in {} s, all known {} s later",
         joined.as_secs(),
-        waited.as_secs()
+        later.as_secs()
     ));
 }
 
