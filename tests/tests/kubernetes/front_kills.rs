@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use drumlin_proto::csi::v1::{
-    ControllerModifyVolumeRequest, ListSnapshotsRequest, ListVolumesRequest,
+    ControllerModifyVolumeRequest, ListSnapshotsRequest, ListVolumesRequest, Snapshot,
+    VolumeGroupSnapshot,
 };
 use drumlin_tests::{
     agent::{Options, PATIENCE},
@@ -129,6 +130,18 @@ impl Life {
             .map(|call| format!("{part}.{call}.{step}"))
             .collect();
         self.arm(part).await;
+        let (id, one, moment) = self.all_made(part, step).await;
+        self.all_deleted(part, step, (&id, &one, &moment)).await;
+        no_call_is_left(&self.stack).await;
+        assert_eq!(self.armed, Vec::<String>::new());
+    }
+
+    /// A volume that has grown, a snapshot of it and a group snapshot.
+    async fn all_made(
+        &mut self,
+        part: &str,
+        step: &str,
+    ) -> (String, Snapshot, VolumeGroupSnapshot) {
         let asking = Asking::new(&self.stack);
         let (controller, groups) = (asking.controller(), asking.groups());
         let controller = || controller.clone();
@@ -184,13 +197,25 @@ impl Life {
         let moment = moment.group_snapshot.unwrap();
         assert_eq!(moment.snapshots.len(), 1);
         assert_eq!(self.holds().await, (1, 2), "{at:?}");
+        (id, one, moment)
+    }
+
+    async fn all_deleted(
+        &mut self,
+        part: &str,
+        step: &str,
+        (id, one, moment): (&str, &Snapshot, &VolumeGroupSnapshot),
+    ) {
+        let asking = Asking::new(&self.stack);
+        let (controller, groups) = (asking.controller(), asking.groups());
+        let controller = || controller.clone();
 
         let at = (part, "deleteGroupSnapshot", step);
         let deleted = |request| {
             let mut groups = groups.clone();
             async move { groups.delete_volume_group_snapshot(request).await }
         };
-        self.killed_once(at, &delete_group_snapshot(&moment), deleted)
+        self.killed_once(at, &delete_group_snapshot(moment), deleted)
             .await;
         assert_eq!(self.holds().await, (1, 1), "{at:?}");
 
@@ -207,10 +232,8 @@ impl Life {
             let mut controller = controller();
             async move { controller.delete_volume(request).await }
         };
-        self.killed_once(at, &delete(&id), deleted).await;
+        self.killed_once(at, &delete(id), deleted).await;
         assert_eq!(self.holds().await, (0, 0), "{at:?}");
-        no_call_is_left(&self.stack).await;
-        assert_eq!(self.armed, Vec::<String>::new());
     }
 }
 
