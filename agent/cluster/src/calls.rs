@@ -136,10 +136,10 @@ impl Calls {
             let Some(open) = self.open(wanted).await? else {
                 continue;
             };
-            (self.hooks.fail)(&ask.method.fail_point("front", "created"));
+            ask.method.fail(self.hooks, "front", "created");
             match self.wait(open, sights, deadline).await {
                 Waited::Done(call) => {
-                    (self.hooks.fail)(&ask.method.fail_point("front", "answered"));
+                    ask.method.fail(self.hooks, "front", "answered");
                     if call.is_settled() || ask.method.effect == Effect::Reads {
                         self.delete_later(&call);
                     }

@@ -165,7 +165,7 @@ impl Executor {
             };
             match taken {
                 Take::Run => {
-                    let step = |step| (self.hooks.fail)(&method.fail_point("executor", step));
+                    let step = |step| method.fail(self.hooks, "executor", step);
                     step("taken");
                     let status = self.execute(method, request).await;
                     let code = status.get("code").and_then(Value::as_str);

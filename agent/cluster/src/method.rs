@@ -3,6 +3,7 @@
 use std::fmt;
 
 use drumlin_crd::names;
+use drumlin_reconciler::Hooks;
 use prost_reflect::MethodDescriptor;
 use sha2::{Digest, Sha256};
 
@@ -88,9 +89,11 @@ impl Method {
         proto_json::method(self.service, self.rpc)
     }
 
-    /// The fail point of a test build in a step of this call: `<part>.<member>.<step>`.
-    pub(crate) fn fail_point(&self, part: &str, step: &str) -> String {
-        format!("{part}.{}.{step}", self.member)
+    /// Comes to the fail point `<part>.<member>.<step>`; a release build does not even put its name together.
+    pub(crate) fn fail(&self, hooks: Hooks, part: &str, step: &str) {
+        if cfg!(debug_assertions) {
+            (hooks.fail)(&format!("{part}.{}.{step}", self.member));
+        }
     }
 
     /// The name of the call about `key`: two calls of one name are never open at the same time, in the whole cluster. A key
