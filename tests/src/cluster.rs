@@ -38,11 +38,7 @@ impl Cluster {
     pub fn of_the_lab() -> Self {
         let kubeconfig = std::env::var_os("KUBECONFIG");
         let kubeconfig = kubeconfig.expect("tests/lab/apiserver/run is the runner of this test");
-        let cluster = Self {
-            kubeconfig: kubeconfig.into(),
-            own: None,
-            lookup: Lookup::default(),
-        };
+        let cluster = Self::at(kubeconfig.into(), None);
         cluster.define();
         cluster
     }
@@ -61,20 +57,20 @@ impl Cluster {
         let read = BufReader::new(output).read_line(&mut path);
         read.expect("it says where it is");
         let input = child.stdin.take().expect("it has an input");
-        let cluster = Self {
-            kubeconfig: path.trim().into(),
-            own: Some((child, input)),
-            lookup: Lookup::default(),
-        };
+        let cluster = Self::at(path.trim().into(), Some((child, input)));
         cluster.define();
         cluster
     }
 
     /// The one that a file says how to reach, and as whom.
     pub fn known_by(kubeconfig: &Path) -> Self {
+        Self::at(kubeconfig.to_owned(), None)
+    }
+
+    fn at(kubeconfig: PathBuf, own: Option<(Child, ChildStdin)>) -> Self {
         Self {
-            kubeconfig: kubeconfig.to_owned(),
-            own: None,
+            kubeconfig,
+            own,
             lookup: Lookup::default(),
         }
     }

@@ -3,10 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use drumlin_proto::csi::v1::{
-    ControllerModifyVolumeRequest, ListSnapshotsRequest, ListVolumesRequest, Snapshot,
-    VolumeGroupSnapshot,
-};
+use drumlin_proto::csi::v1::{ControllerModifyVolumeRequest, Snapshot, VolumeGroupSnapshot};
 use drumlin_tests::{
     agent::{Options, PATIENCE},
     requests::{
@@ -18,6 +15,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::{
     front::{Asking, create_on, no_call_is_left, the_room_of_each_is_known},
     helpers::ok,
+    node::holds,
     sidecars::{NODE, Stack},
 };
 
@@ -113,14 +111,8 @@ impl Life {
         answer.unwrap()
     }
 
-    /// How many volumes and snapshots the agent has.
     async fn holds(&self) -> (usize, usize) {
-        let mut controller = self.stack.agent.controller();
-        let volumes = ok(controller.list_volumes(ListVolumesRequest::default()).await);
-        let snapshots = ok(controller
-            .list_snapshots(ListSnapshotsRequest::default())
-            .await);
-        (volumes.entries.len(), snapshots.entries.len())
+        holds(&self.stack.agent).await
     }
 
     /// Everything is made and deleted again, and `part` is killed at `step` of each call.

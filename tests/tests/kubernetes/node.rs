@@ -49,12 +49,17 @@ impl Node {
 
     /// How many volumes and snapshots there are.
     pub(crate) async fn holds(&self) -> (usize, usize) {
-        let volumes = ListVolumesRequest::default();
-        let volumes = ok(self.agent.controller().list_volumes(volumes).await);
-        let snapshots = ListSnapshotsRequest::default();
-        let snapshots = ok(self.agent.controller().list_snapshots(snapshots).await);
-        (volumes.entries.len(), snapshots.entries.len())
+        holds(&self.agent).await
     }
+}
+
+/// How many volumes and snapshots an agent has.
+pub(crate) async fn holds(agent: &Agent) -> (usize, usize) {
+    let volumes = ListVolumesRequest::default();
+    let volumes = ok(agent.controller().list_volumes(volumes).await);
+    let snapshots = ListSnapshotsRequest::default();
+    let snapshots = ok(agent.controller().list_snapshots(snapshots).await);
+    (volumes.entries.len(), snapshots.entries.len())
 }
 
 fn following(cluster: &Cluster, node: &str, mut options: Options) -> Options {
