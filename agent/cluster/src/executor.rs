@@ -101,14 +101,7 @@ impl Executor {
                         && let Some(uid) = self.begin(&call)
                     {
                         let this = Arc::clone(&self);
-                        tasks.spawn(async move {
-                            let mut open = Some(call);
-                            while let Some(call) = open {
-                                this.settle(call.clone()).await;
-                                let has_ended = this.end(&uid);
-                                open = if has_ended { None } else { this.read(&call).await };
-                            }
-                        });
+                        tasks.spawn(async move { this.carry(call, &uid).await });
                     }
                 }
                 Some(_) = tasks.join_next() => {}
@@ -144,6 +137,18 @@ impl Executor {
 
     fn in_flight(&self) -> MutexGuard<'_, HashMap<String, bool>> {
         lock(&self.running)
+    }
+
+    /// Runs a call that is in flight until nobody has asked for it once more.
+    async fn carry(&self, call: NodeCall, uid: &str) {
+        self.settle(call.clone()).await;
+        // What was asked for once more may have run already, if it was read before its event came: it is in flight as long
+        // as `end` has not removed it.
+        while !self.end(uid) {
+            if let Some(now) = self.read(&call).await {
+                self.settle(now).await;
+            }
+        }
     }
 
     /// Runs a call and writes its answer, unless it is over.
@@ -308,4 +313,74 @@ impl Executor {
 fn answer(code: Code, message: &str) -> Value {
     let message: String = message.chars().take(MESSAGE).collect();
     json!({"phase": Phase::Done, "code": code::name(code), "message": message})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{fake_server::FakeServer, method::DELETE_VOLUME};
+
+    /// A call as the server has it: asked for so often, with a version that says as much.
+    fn asked(attempt: i32) -> NodeCall {
+        let mut call = NodeCall::of("node-a", &DELETE_VOLUME, "v", json!({"volumeId": "v"}));
+        call.metadata.uid = Some("one".to_owned());
+        call.metadata.resource_version = Some(attempt.to_string());
+        call.spec.attempt = attempt;
+        call
+    }
+
+    /// An executor without a socket, and the one call of its server.
+    fn beside(call: &NodeCall) -> (Arc<Executor>, Arc<Mutex<Value>>) {
+        let stored = Arc::new(Mutex::new(serde_json::to_value(call).unwrap()));
+        let of_server = Arc::clone(&stored);
+        let client = FakeServer::client(move |method, _, body| {
+            let mut stored = lock(&of_server);
+            if method == "PATCH" {
+                let version = body.pointer("/metadata/resourceVersion");
+                if version.is_some_and(|version| *version != stored["metadata"]["resourceVersion"])
+                {
+                    return Err(409);
+                }
+                stored["status"] = body["status"].clone();
+                let written = json!([
+                    {"manager": AGENT, "subresource": "status", "time": "2030-01-01T00:00:00Z"},
+                ]);
+                stored["metadata"]["creationTimestamp"] = json!("2030-01-01T00:00:00Z");
+                stored["metadata"]["managedFields"] = written;
+            }
+            Ok(stored.clone())
+        });
+        let nowhere = tonic::transport::Endpoint::from_static("http://127.0.0.1:1");
+        let to = nowhere.connect_lazy();
+        let executor = Executor::new(client, ("drumlin", "node-a"), to, Hooks::default());
+        (executor, stored)
+    }
+
+    #[tokio::test]
+    async fn a_call_that_was_asked_for_once_more_before_it_was_taken_can_be_asked_for_again() {
+        // The front has asked a second time, and the first event is on its way still.
+        let mut now = asked(2);
+        now.status = Some(status_of(1));
+        let (executor, stored) = beside(&now);
+        let mut first = asked(1);
+        first.status = None;
+        let uid = executor.begin(&first).expect("it is new");
+        assert_eq!(executor.begin(&now), None, "it is in flight");
+        executor.carry(first, &uid).await;
+        let answered: NodeCall = serde_json::from_value(lock(&stored).clone()).unwrap();
+        assert_eq!(answered.progress(), Progress::Done);
+        assert_eq!(
+            answered.status.as_ref().map(|status| status.attempt),
+            Some(2)
+        );
+
+        let mut again = answered;
+        again.spec.attempt = 3;
+        assert_eq!(executor.begin(&again), Some(uid), "nothing is in flight");
+    }
+
+    fn status_of(attempt: i32) -> crate::node_call::NodeCallStatus {
+        let status = json!({"phase": "Done", "attempt": attempt, "code": "ABORTED"});
+        serde_json::from_value(status).unwrap()
+    }
 }

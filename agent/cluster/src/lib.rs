@@ -32,6 +32,8 @@ mod calls;
 mod cluster_state;
 mod code;
 mod executor;
+#[cfg(test)]
+mod fake_server;
 mod front;
 mod kept;
 mod leader;

@@ -1,56 +1,24 @@
 //! Calls whose watch is late, against a server that stores one call.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Mutex,
-    task::{Context, Poll},
-};
+use std::sync::Mutex;
 
 use drumlin_reconciler::lock;
-use kube::client::Body;
-use tonic::codegen::{
-    Service,
-    http::{Request, Response},
-};
 
 use super::*;
-use crate::method::DELETE_VOLUME;
+use crate::{fake_server::FakeServer, method::DELETE_VOLUME};
 
-/// A server that stores one call, and whose nodes all exist.
-#[derive(Clone, Default)]
-struct Server(Arc<Mutex<Option<Value>>>);
+/// What a server stores: one call.
+type Stored = Arc<Mutex<Option<Value>>>;
 
-impl Service<Request<Body>> for Server {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let stored = Arc::clone(&self.0);
-        Box::pin(async move {
-            let (head, body) = request.into_parts();
-            let body = body.collect_bytes().await.unwrap();
-            let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-            let answer = if head.uri.path().contains("/nodes/") {
-                Some(json!({"metadata": {"name": "node-a"}}))
-            } else {
-                served(&mut lock(&stored), head.method.as_str(), body)
-            };
-            let refusal = |code| json!({"kind": "Status", "status": "Failure", "reason": "", "message": "", "code": code});
-            let (code, answer) = match (answer, head.method.as_str()) {
-                (Some(answer), _) => (200, answer),
-                (None, "POST") => (409, refusal(409)),
-                (None, _) => (404, refusal(404)),
-            };
-            let body = Body::from(answer.to_string().into_bytes());
-            Ok(Response::builder().status(code).body(body).unwrap())
-        })
-    }
+/// A client of a server with one call, whose nodes all exist.
+fn client_of(stored: Stored) -> Client {
+    FakeServer::client(move |method, path, body| {
+        if path.contains("/nodes/") {
+            return Ok(json!({"metadata": {"name": "node-a"}}));
+        }
+        let refusal = if method == "POST" { 409 } else { 404 };
+        served(&mut lock(&stored), method, body).ok_or(refusal)
+    })
 }
 
 /// Serves a request about the stored call.
@@ -87,8 +55,8 @@ async fn with_late_watch(
     answer: NodeCall,
 ) -> Result<Value, Failure> {
     let before = found.map(|call| serde_json::to_value(call).unwrap());
-    let server = Server(Arc::new(Mutex::new(before.clone())));
-    let client = Client::new(server.clone(), "drumlin");
+    let stored = Arc::new(Mutex::new(before.clone()));
+    let client = client_of(Arc::clone(&stored));
     let watch = Arc::new(CallWatch::default());
     let view = Arc::new(ClusterView::new(client.clone(), "drumlin"));
     let calls = Calls::new(
@@ -105,7 +73,7 @@ async fn with_late_watch(
         request: json!({"volumeId": "v"}),
     };
     let shown = async {
-        while *lock(&server.0) == before {
+        while *lock(&stored) == before {
             tokio::task::yield_now().await;
         }
         watch.see(&late);
