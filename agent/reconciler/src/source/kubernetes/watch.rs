@@ -3,6 +3,10 @@
 //! The initial list comes from the server's cache, not from its store: thousands of watches that start at once must not
 //! make it read everything for each. If it can, the server streams the list, object by object; an older server is asked
 //! for a list. A cache may be stale: code that does something irreversible reads the object itself first.
+//!
+//! A watch that ends in order goes on from the version that it has heard of. One that fails begins anew with what there is: a
+//! server that was set back to an older state (etcd restored from a backup) takes a watch from a later version, and tells it
+//! nothing until it has come there again.
 
 use std::{collections::BTreeMap, fmt::Debug, sync::Mutex, time::Duration};
 
@@ -10,10 +14,7 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use kube::{
     Resource,
     api::Api,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Config, Event, ListSemantic, watcher},
-    },
+    runtime::watcher::{self, Config, Event, ListSemantic, watcher},
 };
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -22,6 +23,8 @@ use crate::{engine::chance, state::lock};
 
 /// Minimum pause after a failed watch; the maximum is twice that, because those of many nodes fail at once.
 const PAUSE: Duration = Duration::from_secs(5);
+/// So many times the pause doubles while a watch goes on failing.
+const DOUBLED: u32 = 2;
 /// Minimum duration of a watch.
 pub(super) const LASTS: Duration = Duration::from_secs(230);
 /// Maximum random addition to the duration, so that watches that started together do not all end together.
@@ -49,25 +52,9 @@ where
     let lasts = LASTS + LONGER.mul_f64(chance());
     config.timeout = u32::try_from(lasts.as_secs()).ok();
     let mut failures = Failures::of(objects.resource_url());
-    let streamed = begin(objects.clone(), config.clone().streaming_lists());
-    config.list_semantic = ListSemantic::Any;
-    // A paginated list would be read from the store.
-    config.page_size = None;
-    let state = (streamed, Some((objects, config)));
-    let events = stream::unfold(state, async |(mut events, mut listed)| {
-        let mut event = events.next().await?;
-        if let Err(watcher::Error::WatchStartFailed(error)) = &event
-            && cannot_stream(error)
-            && let Some((objects, config)) = listed.take()
-        {
-            events = begin(objects, config);
-            event = events.next().await?;
-        }
-        // A backoff of our own: kube resets its own when a list that fails has begun.
-        if event.is_err() {
-            tokio::time::sleep(PAUSE.mul_f64(1.0 + chance())).await;
-        }
-        Some((event, (events, listed)))
+    let events = stream::unfold(Watched::of(objects, config), async |mut watched| {
+        let event = watched.next().await?;
+        Some((event, watched))
     });
     let heard = events.filter_map(move |event| {
         let event = failures.heard(event);
@@ -121,11 +108,67 @@ impl Failures {
     }
 }
 
-fn begin<K>(objects: Api<K>, config: Config) -> BoxStream<'static, watcher::Result<Event<K>>>
+/// A watch that begins anew whenever it fails.
+struct Watched<K: Resource> {
+    objects: Api<K>,
+    config: Config,
+    /// Whether the server is asked to stream the list.
+    is_streamed: bool,
+    events: BoxStream<'static, watcher::Result<Event<K>>>,
+    /// How often it has failed since it told something.
+    failed: u32,
+}
+
+impl<K> Watched<K>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    watcher(objects, config).default_backoff().boxed()
+    fn of(objects: Api<K>, config: Config) -> Self {
+        let mut watched = Self {
+            objects,
+            config,
+            is_streamed: true,
+            events: stream::empty().boxed(),
+            failed: 0,
+        };
+        watched.begin();
+        watched
+    }
+
+    async fn next(&mut self) -> Option<watcher::Result<Event<K>>> {
+        let mut event = self.events.next().await?;
+        if let Err(watcher::Error::WatchStartFailed(error)) = &event
+            && self.is_streamed
+            && cannot_stream(error)
+        {
+            self.is_streamed = false;
+            self.config.list_semantic = ListSemantic::Any;
+            // A paginated list would be read from the store.
+            self.config.page_size = None;
+            self.begin();
+            event = self.events.next().await?;
+        }
+        match &event {
+            Err(_) => {
+                let times = f64::from(1 << self.failed.min(DOUBLED));
+                self.failed += 1;
+                tokio::time::sleep(PAUSE.mul_f64(times * (1.0 + chance()))).await;
+                self.begin();
+            }
+            // A list that fails has begun, too.
+            Ok(Event::Init) => {}
+            Ok(_) => self.failed = 0,
+        }
+        Some(event)
+    }
+
+    fn begin(&mut self) {
+        let mut config = self.config.clone();
+        if self.is_streamed {
+            config = config.streaming_lists();
+        }
+        self.events = watcher(self.objects.clone(), config).boxed();
+    }
 }
 
 /// Returns true if a server does not support streaming lists: it refuses the request.
@@ -223,6 +266,28 @@ mod tests {
         );
         assert!(!list.contains("limit="), "{list}");
         assert!(watch.ends_with("resourceVersion=7"), "{watch}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_watch_that_breaks_begins_anew_with_a_list() {
+        let asked = requests(|asked| {
+            if asked.query.contains("sendInitialEvents") {
+                let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+                let status = serde_json::json!({"status": "Failure", "code": 422, "reason": "Invalid", "message": why});
+                return Some(Answer::Says(422, status));
+            }
+            if asked.query.contains("watch=true") {
+                return Some(Answer::refusal());
+            }
+            let list = serde_json::json!({"metadata": {"resourceVersion": "7"}, "items": []});
+            Some(Answer::Says(200, list))
+        })
+        .await;
+        assert!(asked.len() > 4, "{asked:?}");
+        let of_lists = asked.iter().skip(1).step_by(2);
+        for list in of_lists {
+            assert!(!list.contains("watch=true"), "{asked:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]
