@@ -4,7 +4,10 @@ use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Output, Stdio},
-    sync::atomic::{AtomicUsize, Ordering},
+    sync::{
+        Once,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,7 +15,7 @@ use kube::{
     Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     agent::PATIENCE,
@@ -39,7 +42,9 @@ impl Cluster {
         let kubeconfig = std::env::var_os("KUBECONFIG");
         let kubeconfig = kubeconfig.expect("tests/lab/apiserver/run is the runner of this test");
         let cluster = Self::at(kubeconfig.into(), None);
-        cluster.define();
+        // All tests of a process run beside one server.
+        static DEFINED: Once = Once::new();
+        DEFINED.call_once(|| cluster.define());
         cluster
     }
 
@@ -205,10 +210,27 @@ impl Cluster {
         )
     }
 
+    /// Posts an object to a path of the API; says what the server has made of it.
+    ///
+    /// # Errors
+    /// What the server says that refuses it.
+    pub fn post(&self, path: &str, object: &Value) -> Result<Value, String> {
+        let posted = self.lookup.post(|| self.lookup_client(), path, object);
+        posted.map_err(|status| status.expect("the server answers").message.clone())
+    }
+
+    /// The client that looks things up, where there is none yet.
+    fn lookup_client(&self) -> kube::Client {
+        lookup::wait_for(client(self.kubeconfig.clone()))
+    }
+
     /// A namespace of the test's own.
     pub fn namespace(&self) -> Namespace<'_> {
         let name = self.name("ns");
-        self.kubectl(&["create", "namespace", &name]);
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let made = self.post("/api/v1/namespaces", &namespace);
+        made.expect("a namespace can be made");
         Namespace {
             cluster: self,
             name,
@@ -276,10 +298,8 @@ impl Namespace<'_> {
     pub fn find(&self, object: &str) -> Option<Value> {
         if let Some(path) = lookup::path(&self.name, object) {
             let cluster = self.cluster;
-            let kubeconfig = cluster.kubeconfig.clone();
-            let make = || lookup::wait_for(client(kubeconfig));
             // Otherwise kubectl reads the file anew, and says why.
-            if let Ok(found) = cluster.lookup.get(make, &path) {
+            if let Ok(found) = cluster.lookup.get(|| cluster.lookup_client(), &path) {
                 return found;
             }
         }

@@ -48,8 +48,7 @@ impl Daemon {
 
     /// Kills it, if it still runs, and starts it again.
     pub fn restart(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         self.child = start(
             &self.name,
             &self.arguments,
@@ -63,6 +62,12 @@ impl Daemon {
         self.environment.retain(|(other, _)| other != name);
         self.environment.push((name.to_owned(), value.to_owned()));
         self.restart();
+    }
+
+    /// Kills it, if it runs.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     /// Its process id.
@@ -90,8 +95,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -1,9 +1,9 @@
-//! Objects of an API server, read without a program: tests look at them many times a second, and `kubectl` takes a fifth of
-//! a second of a processor each time.
+//! Requests to an API server without a program: tests send many, and `kubectl` takes a fifth of a second of a processor for
+//! each.
 
 use std::sync::{LazyLock, OnceLock, mpsc};
 
-use kube::Client;
+use kube::{Client, core::Status};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
@@ -49,24 +49,48 @@ impl Lookup {
         make: impl FnOnce() -> Client,
         path: &str,
     ) -> Result<Option<Value>, Unanswered> {
-        let client = self.0.get_or_init(make).clone();
         let request = http::Request::get(path).body(Vec::new());
-        let request = request.expect("it is a path");
-        let asked = async move {
-            let asked = client.request::<Value>(request);
-            tokio::time::timeout(PATIENCE, asked).await
-        };
-        let Ok(found) = wait_for(asked) else {
-            return Err(Unanswered);
-        };
-        match found {
+        match self.send(make, request.expect("it is a path")) {
             Ok(mut object) => {
                 let metadata = object.get_mut("metadata").and_then(Value::as_object_mut);
                 metadata.map(|metadata| metadata.remove("managedFields"));
                 Ok(Some(object))
             }
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(Some(status)) if status.code == 404 => Ok(None),
             Err(_) => Err(Unanswered),
+        }
+    }
+
+    /// Posts an object, as JSON, to a path of the API.
+    ///
+    /// # Errors
+    /// What the server says that refuses it, or nothing where it does not answer.
+    pub(crate) fn post(
+        &self,
+        make: impl FnOnce() -> Client,
+        path: &str,
+        object: &Value,
+    ) -> Result<Value, Option<Box<Status>>> {
+        let request = http::Request::post(path).header("Content-Type", "application/json");
+        let request = request.body(object.to_string().into_bytes());
+        self.send(make, request.expect("it is a path"))
+    }
+
+    /// Sends a request, and waits for its answer.
+    fn send(
+        &self,
+        make: impl FnOnce() -> Client,
+        request: http::Request<Vec<u8>>,
+    ) -> Result<Value, Option<Box<Status>>> {
+        let client = self.0.get_or_init(make).clone();
+        let asked = async move {
+            let asked = client.request::<Value>(request);
+            tokio::time::timeout(PATIENCE, asked).await
+        };
+        match wait_for(asked) {
+            Ok(Ok(object)) => Ok(object),
+            Ok(Err(kube::Error::Api(status))) => Err(Some(status)),
+            Ok(Err(_)) | Err(_) => Err(None),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Lives of claims and of objects of ours while the agent, the API server and etcd are killed at random.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -9,10 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_tests::{
-    cluster::{Cluster, is_ready},
-    programs::{output, run},
-};
+use drumlin_tests::cluster::{Cluster, is_ready};
 use kube::{
     Api, Client, Error,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
@@ -25,6 +21,7 @@ use crate::{
     end_to_end::{claim, from_snapshot, snapshot_of},
     helpers::{get, put},
     node::{Node, manifest, volume},
+    server,
     sidecars::{Kubelet, NODE, Stack},
 };
 
@@ -227,28 +224,8 @@ async fn live(asking: &Asking, kubelet: &Kubelet, number: usize) {
     }
 }
 
-/// What of the server is killed, and started again.
-fn kill_of_the_server(cluster: &Cluster, program: &str) {
-    let directory = cluster.kubeconfig().parent().unwrap();
-    let file = |end: &str| {
-        directory
-            .join(format!("{program}.{end}"))
-            .to_string_lossy()
-            .into_owned()
-    };
-    let pid = std::fs::read_to_string(file("pid")).unwrap();
-    output("kill", &["-9", pid.trim()]);
-    // Its port is free when it is gone.
-    let gone = PathBuf::from(format!("/proc/{}", pid.trim()));
-    let begun = Instant::now();
-    while gone.exists() && begun.elapsed() < PATIENCE {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    run("bash", &[&file("command")]);
-}
-
 /// What kubelet does: sidecars end when the agent's socket is gone for long, and when they begin without a server.
-fn restart_ended(stack: &mut Stack) {
+pub(crate) fn restart_ended(stack: &mut Stack) {
     for daemon in stack.daemons.values_mut() {
         if !daemon.is_running() {
             daemon.restart();
@@ -328,6 +305,11 @@ fn all_lives(client: &Client, namespace: &str, kubelet: &Kubelet) -> Vec<JoinHan
     living.collect()
 }
 
+fn restart_of_the_server(cluster: &Cluster, program: &str) {
+    server::kill(cluster, program);
+    server::start(cluster, program);
+}
+
 /// Kills one after the other until the lives are over; says how often the agent, the API server and etcd.
 async fn kill_until(are_over: &AtomicBool, stack: &mut Stack) -> [usize; 3] {
     let mut kills = [0_usize; 3];
@@ -341,8 +323,8 @@ async fn kill_until(are_over: &AtomicBool, stack: &mut Stack) -> [usize; 3] {
             _ => 0,
         };
         match victim {
-            2 => kill_of_the_server(&stack.cluster, "etcd"),
-            1 => kill_of_the_server(&stack.cluster, "kube-apiserver"),
+            2 => restart_of_the_server(&stack.cluster, "etcd"),
+            1 => restart_of_the_server(&stack.cluster, "kube-apiserver"),
             _ => {
                 stack.agent.kill();
                 stack.agent.restart().await;

@@ -121,7 +121,7 @@ async fn copies_have_what_was_there(stack: &Stack, space: &Namespace<'_>, at: &P
     space.kubectl(&["delete", "pvc/copy", "pvc/restored", "--timeout=60s"]);
 }
 
-fn nothing_is_left(stack: &Stack) {
+pub(crate) fn nothing_is_left(stack: &Stack) {
     let volumes = || {
         stack
             .cluster

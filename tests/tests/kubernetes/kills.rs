@@ -4,7 +4,7 @@ use drumlin_tests::{agent::Options, cluster::Cluster};
 
 use crate::node::{Node, manifest, volume};
 
-/// Between which steps it is killed: those that only objects of a server have, and those of each kind.
+/// Between which steps it is killed while objects are made: those that only objects of a server have, and those of each kind.
 const MADE: [&str; 17] = [
     "ingest.finalizer-added",
     "finalizer.added",
@@ -24,6 +24,7 @@ const MADE: [&str; 17] = [
     "group-snapshot.create.recorded",
     "status.told",
 ];
+/// And while they are taken down; fewer than those.
 const TAKEN: [&str; 9] = [
     "volume.delete.called",
     "volume.destroyed",
@@ -60,8 +61,10 @@ fn dying_at(point: &str) -> Options {
 async fn killed_at_each_step_all_are_ready_and_then_all_are_gone() {
     let cluster = Cluster::of_the_lab();
     let mut node = Node::start(&cluster).await;
-    for point in MADE.into_iter().chain(TAKEN) {
-        println!("killed at {point}");
+    // One life has a kill while its objects are made, and one while they are taken down.
+    for (number, made) in MADE.into_iter().enumerate() {
+        let taken = TAKEN.get(number);
+        println!("killed at {made} and {taken:?}");
         let space = cluster.namespace();
         let delete = "volumeMode: Block\n  deletionPolicy: Delete";
         let copy = "capacity: 8Mi\n  volumeMode: Block\n  deletionPolicy: Delete\n  source: {snapshotName: one}";
@@ -72,29 +75,25 @@ async fn killed_at_each_step_all_are_ready_and_then_all_are_gone() {
             manifest("Snapshot", "one", "source: {volumeName: data}"),
             volume("again", copy),
         ];
-        if MADE.contains(&point) {
-            node.restart_with(&cluster, dying_at(point)).await;
-        }
+        node.restart_with(&cluster, dying_at(made)).await;
         space.apply(&all.concat());
-        if MADE.contains(&point) {
-            node.agent.wait_until_killed().await;
-            node.restart_with(&cluster, Options::default()).await;
-        }
+        node.agent.wait_until_killed().await;
+        node.restart_with(&cluster, Options::default()).await;
         for object in OBJECTS {
             space.until_ready(object);
         }
-        assert_eq!(node.holds().await, (2, 2), "{point}");
-        if TAKEN.contains(&point) {
-            node.restart_with(&cluster, dying_at(point)).await;
+        assert_eq!(node.holds().await, (2, 2), "{made}");
+        if let Some(taken) = taken {
+            node.restart_with(&cluster, dying_at(taken)).await;
         }
         space.kubectl(&["delete", "dvg,dgsnap,dsnap,dv", "--all", "--wait=false"]);
-        if TAKEN.contains(&point) {
+        if taken.is_some() {
             node.agent.wait_until_killed().await;
             node.restart_with(&cluster, Options::default()).await;
         }
         for object in OBJECTS {
             space.until_gone(object);
         }
-        assert_eq!(node.holds().await, (0, 0), "{point}");
+        assert_eq!(node.holds().await, (0, 0), "{made} and {taken:?}");
     }
 }

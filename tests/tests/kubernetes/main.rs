@@ -35,6 +35,7 @@ mod installed;
 mod kills;
 mod kustomize;
 mod metrics;
+mod migration;
 mod node;
 mod object_lifecycle;
 mod owners;
@@ -42,6 +43,8 @@ mod pod_security;
 mod policies;
 mod rbac;
 mod sanity;
+mod server;
+mod set_back;
 mod sidecars;
 mod sources;
 #[path = "../sanity/tool.rs"]
