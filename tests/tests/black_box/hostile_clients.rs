@@ -195,12 +195,19 @@ fn read_answer(stream: &mut UnixStream) -> io::Result<()> {
 #[tokio::test]
 async fn who_is_slow_to_ask_is_not_displaced_at_once() {
     let agent = Agent::start().await;
+    let (_, before) = has(&agent);
     for _ in 0..50 {
-        let mut others: Vec<UnixStream> = (0..500).map(|_| connect(&agent)).collect();
-        for stream in &mut others {
-            stream.write_all(&[BEGIN, &call(1)].concat()).unwrap();
-            read_answer(stream).expect("it was closed");
-        }
+        // Those of the former attempt have their places until the agent has seen that they are gone.
+        is_left(&agent, before).await;
+        // Who has asked stays, and there is room for all of them.
+        let others: Vec<UnixStream> = (0..500)
+            .map(|_| {
+                let mut stream = connect(&agent);
+                stream.write_all(&[BEGIN, &call(1)].concat()).unwrap();
+                read_answer(&mut stream).expect("it was closed");
+                stream
+            })
+            .collect();
         let begun = Instant::now();
         let mut slow = connect(&agent);
         let silent: Vec<UnixStream> = (0..100).map(|_| connect(&agent)).collect();
