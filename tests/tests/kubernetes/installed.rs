@@ -1,6 +1,6 @@
 //! What `kubectl apply -k` installs, judged by a real server and by the programs that it starts.
 
-use std::{path::PathBuf, sync::OnceLock};
+use std::{collections::HashSet, path::PathBuf, sync::OnceLock};
 
 use drumlin_tests::{
     agent::{Agent, Options},
@@ -50,7 +50,16 @@ fn whatever_can_be_installed_is_valid_for_the_server() {
     let cluster = Cluster::of_the_lab();
     define_snapshots(&cluster);
     cluster.install();
+    // Most of what one set has another one has, too.
+    let mut judged = HashSet::new();
     for (name, rendered) in all(&cluster) {
+        let objects = rendered.objects.iter().map(|object| object.to_string());
+        let news = objects.filter(|object| judged.insert(object.clone()));
+        let text = news.map(|object| format!("---\n{object}\n"));
+        let text: String = text.collect();
+        if text.is_empty() {
+            continue;
+        }
         let apply = [
             "apply",
             "--server-side",
@@ -60,10 +69,12 @@ fn whatever_can_be_installed_is_valid_for_the_server() {
             "-f",
             "-",
         ];
-        let applied = cluster.try_with_input(&apply, &rendered.text);
+        let applied = cluster.try_with_input(&apply, &text);
         assert!(applied.status.success(), "{name}: {applied:?}");
         // Nobody here makes pods of the workloads: the server is asked for them itself.
-        let pods = rendered.workloads().map(|(workload, template)| {
+        let workloads = rendered.workloads();
+        let workloads = workloads.filter(|(workload, _)| text.contains(&workload.to_string()));
+        let pods = workloads.map(|(workload, template)| {
             let mut pod = template.clone();
             pod["apiVersion"] = json!("v1");
             pod["kind"] = json!("Pod");
@@ -72,6 +83,9 @@ fn whatever_can_be_installed_is_valid_for_the_server() {
             format!("---\n{pod}\n")
         });
         let pods: String = pods.collect();
+        if pods.is_empty() {
+            continue;
+        }
         let create = [
             "create",
             "--dry-run=server",
@@ -119,13 +133,15 @@ fn complaint(container: &Container) -> Option<String> {
 #[test]
 fn the_programs_know_the_flags_that_they_are_given() {
     let cluster = Cluster::of_the_lab();
-    let mut seen = 0;
+    let (mut seen, mut started_before) = (0, HashSet::new());
     for (name, rendered) in all(&cluster) {
         for container in rendered.containers() {
-            let complaint = complaint(&container);
             let which = format!("{name}: {}/{}", container.workload, container.name);
-            assert_eq!(complaint, None, "{which}");
+            let started = (&container.image, &container.command, &container.arguments);
             seen += 1;
+            if started_before.insert(format!("{started:?}")) {
+                assert_eq!(complaint(&container), None, "{which}");
+            }
         }
     }
     assert!(seen > 30, "{seen} containers");

@@ -223,7 +223,8 @@ impl Stack {
             }
             let logs = || format!("{}\n{}", self.logs(), self.agent.log());
             assert!(begun.elapsed() < 3 * PATIENCE, "{now:#?}\n{}", logs());
-            std::thread::sleep(Duration::from_millis(100));
+            // Most ask with kubectl, which takes a processor for as long.
+            std::thread::sleep(Duration::from_millis(300));
         }
     }
 
