@@ -24,6 +24,7 @@ use kube::{
         ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams, WatchEvent,
         WatchParams,
     },
+    core::Request,
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -280,7 +281,7 @@ pub(crate) async fn memory(table: &mut Table) {
 }
 
 /// The processor time that the API server has had, in seconds.
-fn server_time() -> f64 {
+pub(crate) fn server_time() -> f64 {
     let directory = std::env::var("CLUSTER").unwrap();
     let pid = fs::read_to_string(format!("{directory}/kube-apiserver.pid")).unwrap();
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap();
@@ -342,31 +343,34 @@ async fn write(
     (count, server_time() - before)
 }
 
-/// Opens the watch of each agent at this version, which counts what it hears.
-async fn open_watches(
+/// Opens watches of a kind at this version, which count what they hear.
+pub(crate) async fn open_watches(
     cluster: &Cluster,
+    objects: &Api<DynamicObject>,
     version: &str,
-    nodes: &[String],
+    watches: &[WatchParams],
     heard: &Arc<AtomicUsize>,
 ) -> Vec<JoinHandle<()>> {
-    let (begun, mut watches) = (Instant::now(), Vec::new());
+    let (begun, mut open) = (Instant::now(), Vec::new());
     let mut clients = Vec::new();
-    for _ in 0..nodes.len().div_ceil(100) {
+    for _ in 0..watches.len().div_ceil(100) {
         clients.push(cluster.client().await);
     }
-    let mut opened = stream::iter(nodes.iter().enumerate())
-        .map(|(number, node)| {
+    let path = objects.resource_url();
+    let mut opened = stream::iter(watches.iter().enumerate())
+        .map(|(number, how)| {
             // A watch has a connection of its own, whosever client it is of.
-            let all: Api<DynamicObject> = Api::all_with(clients[number / 100].clone(), &resource());
-            let how = WatchParams::default()
-                .fields(&format!("spec.nodeName={node}"))
-                .timeout(290);
-            async move { all.watch(&how, version).await.unwrap().boxed() }
+            let client = &clients[number / 100];
+            let request = Request::new(path).watch(how, version).unwrap();
+            async move {
+                let events = client.request_events::<DynamicObject>(request);
+                events.await.unwrap().boxed()
+            }
         })
         .buffer_unordered(BESIDE);
     while let Some(mut watch) = opened.next().await {
         let heard = Arc::clone(heard);
-        watches.push(tokio::spawn(async move {
+        open.push(tokio::spawn(async move {
             while let Some(Ok(event)) = watch.next().await {
                 if !matches!(event, WatchEvent::Bookmark(_)) {
                     heard.fetch_add(1, Ordering::Relaxed);
@@ -374,13 +378,13 @@ async fn open_watches(
             }
         }));
     }
-    let many = watches.len();
+    let many = open.len();
     println!("{many} watches were opened in {:?}", begun.elapsed());
-    watches
+    open
 }
 
 /// The version that watches begin at.
-async fn version(objects: &Api<DynamicObject>) -> String {
+pub(crate) async fn version(objects: &Api<DynamicObject>) -> String {
     let list = kube::api::ListParams::default().limit(1);
     let list = objects.list(&list).await.unwrap();
     list.metadata.resource_version.unwrap()
@@ -389,8 +393,8 @@ async fn version(objects: &Api<DynamicObject>) -> String {
 /// What the watches of very many agents cost the server.
 pub(crate) async fn fleet(table: &mut Table) {
     let (cluster, size) = (Cluster::of_the_lab(), size());
-    let space = cluster.namespace();
-    let objects = volumes(&cluster.client().await, &space.name);
+    let (client, space) = (cluster.client().await, cluster.namespace());
+    let objects = volumes(&client, &space.name);
     let fleet = cluster.name("fleet");
     let nodes: Vec<String> = (0..size.agents)
         .map(|number| format!("{fleet}-{number}"))
@@ -408,7 +412,13 @@ pub(crate) async fn fleet(table: &mut Table) {
 
     let heard = Arc::new(AtomicUsize::new(0));
     let version = version(&objects).await;
-    let watches = open_watches(&cluster, &version, &nodes, &heard).await;
+    let each = |node: &String| {
+        let all = WatchParams::default().timeout(290);
+        all.fields(&format!("spec.nodeName={node}"))
+    };
+    let each: Vec<_> = nodes.iter().map(each).collect();
+    let everywhere = Api::all_with(client, &resource());
+    let watches = open_watches(&cluster, &everywhere, &version, &each, &heard).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     heard.store(0, Ordering::Relaxed);
     let (written, cost) = write(&objects, &size, &status, 2).await;

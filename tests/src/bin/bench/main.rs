@@ -22,6 +22,7 @@ mod kubernetes;
 mod lvm;
 mod measure;
 mod metadata;
+mod node_calls;
 mod peer;
 mod process;
 mod snapshot_metadata;
@@ -115,6 +116,9 @@ async fn beside_kubernetes(table: &mut Table, only: &[String]) {
     }
     if part("fleet") {
         kubernetes::fleet(table).await;
+    }
+    if part("calls") {
+        node_calls::node_calls(table).await;
     }
     if part("quiet") {
         kubernetes::quiet(table).await;
