@@ -33,6 +33,8 @@ pub struct Cluster {
     lookup: Lookup,
 }
 
+/// Whether the lab's server has the definitions: all tests of a process run beside one.
+static DEFINED: Once = Once::new();
 /// So many namespaces and nodes were made up.
 static NAMES: AtomicUsize = AtomicUsize::new(0);
 
@@ -42,8 +44,6 @@ impl Cluster {
         let kubeconfig = std::env::var_os("KUBECONFIG");
         let kubeconfig = kubeconfig.expect("tests/lab/apiserver/run is the runner of this test");
         let cluster = Self::at(kubeconfig.into(), None);
-        // All tests of a process run beside one server.
-        static DEFINED: Once = Once::new();
         DEFINED.call_once(|| cluster.define());
         cluster
     }

@@ -387,4 +387,23 @@ impl<'a> Writer<'a> {
         let said = self.said();
         assert!(self.count() >= said);
     }
+
+    /// Its node loses its power and comes back, and it writes on: all that it said is on the disk is there.
+    pub(crate) fn outlives_a_power_cut(&self, lab: &Lab, node: &str) {
+        self.goes_on();
+        let said = self.said();
+        lab.node(node, &["reboot"]);
+        lab.until_kubelet_answers(node);
+        until("the pod is started again", || {
+            let restarts = "jsonpath={.status.containerStatuses[0].restartCount}";
+            let words = ["get", "pod", &self.name, "-o", restarts];
+            let count = self.namespace.kubectl(&words);
+            count.parse::<u32>().is_ok_and(|count| count > 0)
+        });
+        lab.until_rolled_out();
+        until_running(self.namespace, &self.name);
+        self.goes_on();
+        let counted = self.count();
+        assert!(counted > said, "{counted} of {said}");
+    }
 }

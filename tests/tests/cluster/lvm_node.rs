@@ -107,3 +107,12 @@ fn a_node_without_the_label_has_no_such_class_and_is_ready() {
         NODE
     );
 }
+
+#[test]
+fn a_node_that_loses_its_power_has_its_thin_volumes_back() {
+    let lab = installed();
+    let namespace = lab.namespace();
+    let data = Writer::start_with(&namespace, "data", &on_thin(&writer("data", NODE)));
+    data.outlives_a_power_cut(&lab, NODE);
+    namespace.kubectl(&["delete", "pod,pvc", "data"]);
+}

@@ -1,6 +1,6 @@
 //! Nodes: where volumes are, and what becomes of them when a node is drained or loses its power.
 
-use crate::lab::{Lab, Writer, claim, pod_on, until, until_running};
+use crate::lab::{Lab, Writer, claim, pod_on, until};
 
 #[test]
 fn volumes_are_made_where_their_pods_run() {
@@ -31,20 +31,7 @@ fn a_node_that_loses_its_power_has_all_that_pods_were_told_is_written() {
         Writer::start(&namespace, &name, other)
     });
     let others: Vec<_> = others.collect();
-    writer.goes_on();
-    let said = writer.said();
-    lab.node(node, &["reboot"]);
-    lab.until_kubelet_answers(node);
-    until("the pod is started again", || {
-        let restarts = "jsonpath={.status.containerStatuses[0].restartCount}";
-        let count = namespace.kubectl(&["get", "pod", "writer", "-o", restarts]);
-        count.parse::<u32>().is_ok_and(|count| count > 0)
-    });
-    lab.until_rolled_out();
-    until_running(&namespace, "writer");
-    writer.goes_on();
-    let counted = writer.count();
-    assert!(counted > said, "{counted} of {said}");
+    writer.outlives_a_power_cut(lab, node);
     for other in &others {
         other.is_undisturbed();
     }

@@ -53,7 +53,7 @@ fn whatever_can_be_installed_is_valid_for_the_server() {
     // Most of what one set has another one has, too.
     let mut judged = HashSet::new();
     for (name, rendered) in all(&cluster) {
-        let objects = rendered.objects.iter().map(|object| object.to_string());
+        let objects = rendered.objects.iter().map(Value::to_string);
         let news = objects.filter(|object| judged.insert(object.clone()));
         let text = news.map(|object| format!("---\n{object}\n"));
         let text: String = text.collect();

@@ -3,7 +3,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::PathBuf,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -49,8 +49,8 @@ fn beside_the_agent(stack: &Stack) -> Daemon {
 }
 
 /// Makes claims one after the other until it is over, and deletes all but the last three; says what each was bound to.
-fn claims_come_and_go(kubeconfig: PathBuf, is_over: &AtomicBool) -> Vec<String> {
-    let cluster = Cluster::known_by(&kubeconfig);
+fn claims_come_and_go(kubeconfig: &Path, is_over: &AtomicBool) -> Vec<String> {
+    let cluster = Cluster::known_by(kubeconfig);
     let space = cluster.namespace();
     let mut handles = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -77,7 +77,7 @@ async fn claims_are_bound_once_whichever_provisioner_there_is() {
     let is_over = Arc::new(AtomicBool::new(false));
     let claiming = {
         let (kubeconfig, is_over) = (stack.cluster.kubeconfig().to_owned(), Arc::clone(&is_over));
-        thread::spawn(move || claims_come_and_go(kubeconfig, &is_over))
+        thread::spawn(move || claims_come_and_go(&kubeconfig, &is_over))
     };
     thread::sleep(STEP);
     // Both, and then the former one alone.

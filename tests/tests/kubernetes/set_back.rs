@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Does something to the files of etcd, while neither it nor the server runs.
-async fn at_rest(stack: &Stack, change: impl FnOnce(&Path)) {
+fn at_rest(stack: &Stack, change: impl FnOnce(&Path)) {
     server::kill(&stack.cluster, "kube-apiserver");
     server::kill(&stack.cluster, "etcd");
     change(&server::directory(&stack.cluster));
@@ -66,7 +66,7 @@ async fn a_backup_of_etcd_brings_no_call_back_that_harms_and_costs_no_volume() {
         stack.cluster.kubectl(&words)
     };
     stack.eventually(calls, |calls| !calls.is_empty());
-    at_rest(&stack, |of| copied(&of.join("etcd"), &of.join("backup"))).await;
+    at_rest(&stack, |of| copied(&of.join("etcd"), &of.join("backup")));
     stack.agent.restart().await;
     restart_all_but_ours(&mut stack.daemons);
 
@@ -82,7 +82,7 @@ async fn a_backup_of_etcd_brings_no_call_back_that_harms_and_costs_no_volume() {
     put(&at, "file", b"written since");
     kubelet.unmount(&late).await;
 
-    at_rest(&stack, |of| copied(&of.join("backup"), &of.join("etcd"))).await;
+    at_rest(&stack, |of| copied(&of.join("backup"), &of.join("etcd")));
     restart_all_but_ours(&mut stack.daemons);
 
     // The call runs once more, and its claim has a volume; nothing else runs.

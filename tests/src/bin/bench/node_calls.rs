@@ -1,4 +1,4 @@
-//! What calls to nodes cost the API server: by NodeCalls, which the agent of each node watches, beside a provisioner on each
+//! What calls to nodes cost the API server: by `NodeCall`s, which the agent of each node watches, beside a provisioner on each
 //! node (node deployment), which watches all claims of the cluster.
 
 use std::{
@@ -43,7 +43,7 @@ fn size() -> Size {
     }
 }
 
-/// NodeCalls a second.
+/// `NodeCall`s a second.
 const CALLS: u32 = 50;
 /// Claims a second: each of their events goes to every watch, and a server with two processors has no time for more.
 const CLAIMS: u32 = 5;
@@ -103,7 +103,7 @@ impl Server {
             .await
     }
 
-    /// The life of a NodeCall, as controller and agent write it.
+    /// The life of a `NodeCall`, as controller and agent write it.
     async fn run_calls(&self) -> f64 {
         let calls = self.calls();
         let nodes = self.size.nodes;
