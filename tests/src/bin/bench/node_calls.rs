@@ -153,7 +153,7 @@ async fn run_call(calls: Api<DynamicObject>, number: usize, nodes: usize) {
             "attempt": 1,
             "createVolume": {
                 "name": volume,
-                "capacityRange": {"requiredBytes": "16777216"},
+                "capacityRange": {"requiredBytes": 16_777_216},
                 "volumeCapabilities": [
                     {"mount": {}, "accessMode": {"mode": "SINGLE_NODE_WRITER"}},
                 ],
@@ -163,7 +163,7 @@ async fn run_call(calls: Api<DynamicObject>, number: usize, nodes: usize) {
     calls.create(&PostParams::default(), &call).await.unwrap();
     let how = PatchParams::default();
     let taken = json!({"status": {"phase": "Taken", "attempt": 1, "runs": 1}});
-    let answer = json!({"volume": {"volumeId": volume, "capacityBytes": "16777216"}});
+    let answer = json!({"volume": {"volumeId": volume, "capacityBytes": 16_777_216}});
     let done = json!({"status": {"phase": "Done", "code": "OK", "createVolume": answer}});
     for status in [taken, done] {
         let status = Patch::Merge(status);
