@@ -362,8 +362,7 @@ mod tests {
         let mut now = asked(2);
         now.status = Some(status_of(1));
         let (executor, stored) = beside(&now);
-        let mut first = asked(1);
-        first.status = None;
+        let first = asked(1);
         let uid = executor.begin(&first).expect("it is new");
         assert_eq!(executor.begin(&now), None, "it is in flight");
         executor.carry(first, &uid).await;

@@ -237,6 +237,17 @@ mod tests {
         asked.map(|asked| asked.query).collect()
     }
 
+    /// The answer of a server that does not stream lists to anything but a watch.
+    fn without_streams(asked: &Asked) -> Option<Answer> {
+        if asked.query.contains("sendInitialEvents") {
+            let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+            let status = serde_json::json!({"status": "Failure", "code": 422, "reason": "Invalid", "message": why});
+            return Some(Answer::Says(422, status));
+        }
+        let list = serde_json::json!({"metadata": {"resourceVersion": "7"}, "items": []});
+        (!asked.query.contains("watch=true")).then_some(Answer::Says(200, list))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_there_is_comes_from_the_cache_of_the_server() {
         let streamed = requests(|_| None).await;
@@ -247,16 +258,7 @@ mod tests {
             assert!(first.split('&').any(|one| one == part), "{part}: {first}");
         }
 
-        let listed = requests(|asked| {
-            if asked.query.contains("sendInitialEvents") {
-                let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-                let status = serde_json::json!({"status": "Failure", "code": 422, "reason": "Invalid", "message": why});
-                return Some(Answer::Says(422, status));
-            }
-            let list = serde_json::json!({"metadata": {"resourceVersion": "7"}, "items": []});
-            (!asked.query.contains("watch=true")).then_some(Answer::Says(200, list))
-        })
-        .await;
+        let listed = requests(without_streams).await;
         let [_, list, watch] = &listed[..] else {
             panic!("{listed:?}")
         };
@@ -270,19 +272,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_watch_that_breaks_begins_anew_with_a_list() {
-        let asked = requests(|asked| {
-            if asked.query.contains("sendInitialEvents") {
-                let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
-                let status = serde_json::json!({"status": "Failure", "code": 422, "reason": "Invalid", "message": why});
-                return Some(Answer::Says(422, status));
-            }
-            if asked.query.contains("watch=true") {
-                return Some(Answer::refusal());
-            }
-            let list = serde_json::json!({"metadata": {"resourceVersion": "7"}, "items": []});
-            Some(Answer::Says(200, list))
-        })
-        .await;
+        let asked =
+            requests(|asked| Some(without_streams(asked).unwrap_or_else(Answer::refusal))).await;
         assert!(asked.len() > 4, "{asked:?}");
         let of_lists = asked.iter().skip(1).step_by(2);
         for list in of_lists {
