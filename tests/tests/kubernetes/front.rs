@@ -100,13 +100,25 @@ fn refused<T: std::fmt::Debug>(answer: Result<T, Status>, code: Code, part: &str
     assert!(status.message().contains(part), "{status:?}");
 }
 
+/// The calls to nodes that there are, a line each.
+pub(crate) fn calls(stack: &Stack) -> String {
+    let words = ["-n", SYSTEM, "get", "nodecalls", "-o", "name"];
+    stack.cluster.kubectl(&words)
+}
+
 /// Waits until no call is left.
 pub(crate) async fn no_call_is_left(stack: &Stack) {
-    let left = || {
-        let words = ["-n", SYSTEM, "get", "nodecalls", "-o", "name"];
-        stack.cluster.kubectl(&words)
-    };
-    eventually(left, String::is_empty).await;
+    eventually(|| calls(stack), String::is_empty).await;
+}
+
+/// The handles of the volumes of a node that no PersistentVolume is about, as the audit lists them, sorted.
+pub(crate) fn unclaimed(stack: &Stack, node: &str) -> Vec<String> {
+    let path = "jsonpath={.status.unclaimed[*].volumeHandle}";
+    let words = ["get", "nodestorage", node, "-o", path];
+    let text = stack.cluster.kubectl(&words);
+    let mut handles: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    handles.sort();
+    handles
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -373,14 +385,7 @@ async fn the_audit_deletes_what_was_never_used_and_lists_what_may_hold_data() {
     let by_hand = ok_id(asking.create(create_on("by-hand", 64, &["node-a"])).await);
     let leaked = ok_id(asking.create(create_for("leaked", &digits("3"))).await);
 
-    let listed = || {
-        let path = "jsonpath={.status.unclaimed[*].volumeHandle}";
-        let words = ["get", "nodestorage", "node-a", "-o", path];
-        let text = stack.cluster.kubectl(&words);
-        let mut handles: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-        handles.sort();
-        handles
-    };
+    let listed = || unclaimed(&stack, "node-a");
     let mut wanted = vec![used.clone(), by_hand.clone()];
     wanted.sort();
     let all = [&waiting, &bound, &used, &by_hand, &leaked];

@@ -53,13 +53,16 @@ fn whatever_can_be_installed_is_valid_for_the_server() {
     // Most of what one set has another one has, too.
     let mut judged = HashSet::new();
     for (name, rendered) in all(&cluster) {
-        let objects = rendered.objects.iter().map(Value::to_string);
-        let news = objects.filter(|object| judged.insert(object.clone()));
-        let text = news.map(|object| format!("---\n{object}\n"));
-        let text: String = text.collect();
-        if text.is_empty() {
+        let mut news = rendered.objects;
+        news.retain(|object| judged.insert(object.to_string()));
+        if news.is_empty() {
             continue;
         }
+        let text = news.iter().map(|object| format!("---\n{object}\n"));
+        let news = Rendered {
+            text: text.collect(),
+            objects: news,
+        };
         let apply = [
             "apply",
             "--server-side",
@@ -69,12 +72,10 @@ fn whatever_can_be_installed_is_valid_for_the_server() {
             "-f",
             "-",
         ];
-        let applied = cluster.try_with_input(&apply, &text);
+        let applied = cluster.try_with_input(&apply, &news.text);
         assert!(applied.status.success(), "{name}: {applied:?}");
         // Nobody here makes pods of the workloads: the server is asked for them itself.
-        let workloads = rendered.workloads();
-        let workloads = workloads.filter(|(workload, _)| text.contains(&workload.to_string()));
-        let pods = workloads.map(|(workload, template)| {
+        let pods = news.workloads().map(|(workload, template)| {
             let mut pod = template.clone();
             pod["apiVersion"] = json!("v1");
             pod["kind"] = json!("Pod");

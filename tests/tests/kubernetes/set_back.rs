@@ -2,14 +2,17 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use drumlin_tests::{daemon::Daemon, programs::run, requests::stage};
+use drumlin_tests::{
+    daemon::Daemon,
+    programs::run,
+    requests::{mounted, stage},
+};
 use tonic::Code;
 
 use crate::{
     end_to_end::claim,
-    front::no_call_is_left,
+    front::{calls, no_call_is_left, unclaimed},
     helpers::{get, home, put},
-    rbac::SYSTEM,
     server,
     sidecars::{NODE, Stack, handle},
 };
@@ -61,11 +64,7 @@ async fn a_backup_of_etcd_brings_no_call_back_that_harms_and_costs_no_volume() {
     // A call that nobody has begun yet is in the backup, too.
     stack.agent.kill();
     space.apply(&claim("waiting", "320Mi", ""));
-    let calls = || {
-        let words = ["-n", SYSTEM, "get", "nodecalls", "-o", "name"];
-        stack.cluster.kubectl(&words)
-    };
-    stack.eventually(calls, |calls| !calls.is_empty());
+    stack.eventually(|| calls(&stack), |calls| !calls.is_empty());
     at_rest(&stack, |of| copied(&of.join("etcd"), &of.join("backup")));
     stack.agent.restart().await;
     restart_all_but_ours(&mut stack.daemons);
@@ -94,22 +93,13 @@ async fn a_backup_of_etcd_brings_no_call_back_that_harms_and_costs_no_volume() {
     // What was deleted since is not made anew: its pod waits, and hears why.
     assert!(space.find("pvc/gone").is_some());
     let staging = stack.agent.path("staging-gone").display().to_string();
-    let request = stage(
-        &handle(&gone),
-        &staging,
-        &drumlin_tests::requests::mounted("xfs"),
-    );
+    let request = stage(&handle(&gone), &staging, &mounted("xfs"));
     let status = stack.agent.node().node_stage_volume(request).await;
     assert_eq!(status.unwrap_err().code(), Code::NotFound);
     // What was made since is kept, listed, and given to no other claim of that name.
     assert!(space.find("pvc/late").is_none());
-    let listed = || {
-        let path = "jsonpath={.status.unclaimed[*].volumeHandle}";
-        stack
-            .cluster
-            .kubectl(&["get", "nodestorage", NODE, "-o", path])
-    };
-    stack.eventually(listed, |listed| *listed == handle(&late));
+    let listed = || unclaimed(&stack, NODE);
+    stack.eventually(listed, |listed| *listed == [handle(&late)]);
     space.apply(&claim("late", "320Mi", ""));
     let another = stack.volume_of(&space, "late");
     assert_ne!(handle(&another), handle(&late));

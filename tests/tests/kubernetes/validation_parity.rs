@@ -268,13 +268,7 @@ fn object(number: u64) -> Value {
 type Judgement = (bool, String);
 
 fn by_server(cluster: &Cluster, object: &Value) -> Judgement {
-    let kinds = match object["kind"].as_str().unwrap() {
-        "Volume" => "volumes",
-        "VolumeGroup" => "volumegroups",
-        "Snapshot" => "snapshots",
-        "GroupSnapshot" => "groupsnapshots",
-        other => panic!("what are several of {other} called?"),
-    };
+    let kinds = format!("{}s", object["kind"].as_str().unwrap().to_lowercase());
     let path = format!(
         "/apis/drumlin.dev/v1alpha1/namespaces/default/{kinds}?dryRun=All&fieldValidation=Strict"
     );

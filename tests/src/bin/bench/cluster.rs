@@ -24,11 +24,11 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::{
-    measure::{Table, median, timed},
+    measure::{Table, median, sized, timed},
     process::resident,
 };
 
-/// How many of everything, fewer where `DRUMLIN_BENCH_SMALL` is set to see whether it works.
+/// How many there are of everything.
 struct Size {
     one_by_one: usize,
     at_once: usize,
@@ -36,18 +36,17 @@ struct Size {
 }
 
 fn size() -> Size {
-    if std::env::var_os("DRUMLIN_BENCH_SMALL").is_some() {
-        return Size {
-            one_by_one: 5,
-            at_once: 10,
-            still: Duration::from_secs(30),
-        };
-    }
-    Size {
+    let all = Size {
         one_by_one: 50,
         at_once: 100,
         still: Duration::from_mins(10),
-    }
+    };
+    let few = Size {
+        one_by_one: 5,
+        at_once: 10,
+        still: Duration::from_secs(30),
+    };
+    sized(all, few)
 }
 
 /// So long anything may take that is waited for.

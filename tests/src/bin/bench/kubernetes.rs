@@ -30,11 +30,11 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::{
-    measure::{Table, median},
+    measure::{Table, median, sized},
     process::resident,
 };
 
-/// How many of everything, fewer where `DRUMLIN_BENCH_SMALL` is set to see whether it works.
+/// How many there are of everything.
 struct Size {
     applied: usize,
     own: usize,
@@ -45,24 +45,23 @@ struct Size {
 }
 
 fn size() -> Size {
-    if std::env::var_os("DRUMLIN_BENCH_SMALL").is_some() {
-        return Size {
-            applied: 5,
-            own: 20,
-            agents: 20,
-            objects: 200,
-            writing: Duration::from_secs(3),
-            still: Duration::from_secs(10),
-        };
-    }
-    Size {
+    let all = Size {
         applied: 60,
         own: 1000,
         agents: 1000,
         objects: 20_000,
         writing: Duration::from_secs(15),
         still: Duration::from_mins(10),
-    }
+    };
+    let few = Size {
+        applied: 5,
+        own: 20,
+        agents: 20,
+        objects: 200,
+        writing: Duration::from_secs(3),
+        still: Duration::from_secs(10),
+    };
+    sized(all, few)
 }
 
 /// So many requests are under way at a time.

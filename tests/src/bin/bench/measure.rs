@@ -76,6 +76,15 @@ pub(crate) async fn timed<T>(what: impl Future<Output = T>) -> (T, Duration) {
     (result, begun.elapsed())
 }
 
+/// How many of everything: fewer where `DRUMLIN_BENCH_SMALL` is set to see whether it works.
+pub(crate) fn sized<T>(all: T, few: T) -> T {
+    if std::env::var_os("DRUMLIN_BENCH_SMALL").is_some() {
+        few
+    } else {
+        all
+    }
+}
+
 /// The middle one.
 pub(crate) fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();

@@ -20,10 +20,10 @@ use serde_json::{Value, json};
 
 use crate::{
     kubernetes::{open_watches, server_time, version},
-    measure::Table,
+    measure::{Table, sized},
 };
 
-/// How many of everything, fewer where `DRUMLIN_BENCH_SMALL` is set to see whether it works.
+/// How many there are of everything.
 struct Size {
     nodes: usize,
     /// The time in which calls come at a rate.
@@ -31,16 +31,15 @@ struct Size {
 }
 
 fn size() -> Size {
-    if std::env::var_os("DRUMLIN_BENCH_SMALL").is_some() {
-        return Size {
-            nodes: 20,
-            working: Duration::from_secs(3),
-        };
-    }
-    Size {
+    let all = Size {
         nodes: 1000,
         working: Duration::from_secs(20),
-    }
+    };
+    let few = Size {
+        nodes: 20,
+        working: Duration::from_secs(3),
+    };
+    sized(all, few)
 }
 
 /// `NodeCall`s a second.
@@ -227,10 +226,10 @@ pub(crate) async fn node_calls(table: &mut Table) {
         ms(called),
         ms(everywhere)
     );
-    table.most(
+    table.beside(
         &format!("{nodes} nodes, {CALLS} calls a second: the API server's processor time for a claim beside a provisioner on each node"),
-        (bound + called) / everywhere,
+        (ms(bound + called), ms(everywhere)),
         1.2,
-        "×",
+        "ms",
     );
 }
