@@ -185,12 +185,12 @@ async fn pass(
 /// How many bytes of an answer are its first ones, at least: some messages of a stream, which may come one by one.
 const FIRST: usize = 128;
 
-/// The first bytes of a body; then nothing, until it breaks.
+/// The first bytes of a body; then nothing, until it breaks. The end of who sends it is none of that.
 fn stopped(body: Body, is_broken: watch::Receiver<()>) -> Body {
     let parts = axum::body::Body::new(body).into_data_stream();
     let mut sent = 0;
     let first = parts.take_while(move |part| {
-        let is_first = sent < FIRST;
+        let is_first = sent < FIRST && part.is_ok();
         sent += part.as_ref().map_or(0, Bytes::len);
         std::future::ready(is_first)
     });
