@@ -147,7 +147,7 @@ impl Drop for Scratch {
             for target in mounts_below(&root).into_iter().rev() {
                 output("umount", &[&target]);
             }
-            output("vgremove", &["-q", "-ff", "-y", group]);
+            take_devices_away(group);
         }
         // Devices of images inside images: what was mounted last goes first, and freeing one lets the next go.
         for _ in 0..4 {
@@ -155,7 +155,11 @@ impl Drop for Scratch {
                 output("fsfreeze", &["--unfreeze", &target]);
                 output("umount", &[&target]);
             }
-            for device in loop_devices_below(&root) {
+            let devices = loop_devices_below(&root);
+            if devices.is_empty() && mounts_below(&root).is_empty() {
+                break;
+            }
+            for device in devices {
                 output("losetup", &["-d", &device]);
             }
         }
@@ -174,6 +178,53 @@ fn eprintln_left(left: &[String]) {
     );
 }
 
+/// Takes away the devices of a volume group. Its disks go with the test, so that what is on them may stay: LVM would spend a
+/// quarter of a second on each volume.
+fn take_devices_away(group: &str) {
+    // Those on which others lie go in a later round.
+    for _ in 0..8 {
+        let devices = devices_of(group);
+        if devices.is_empty() {
+            // Links that nobody else removes where there is no udevd.
+            let _ = fs::remove_dir_all(Path::new("/dev").join(group));
+            return;
+        }
+        let highest = devices.iter().filter(|device| !device.is_held);
+        let names = highest.map(|device| device.name.as_str());
+        let arguments: Vec<&str> = ["remove", "--noudevsync"]
+            .into_iter()
+            .chain(names)
+            .collect();
+        output("dmsetup", &arguments);
+    }
+    output("vgremove", &["-q", "-ff", "-y", group]);
+}
+
+/// The device of a logical volume.
+struct Device {
+    name: String,
+    /// Whether another one lies on it.
+    is_held: bool,
+}
+
+/// The devices of a volume group's logical volumes.
+fn devices_of(group: &str) -> Vec<Device> {
+    let prefix = format!("{}-", group.replace('-', "--"));
+    let look = |directory: PathBuf| {
+        let name = fs::read_to_string(directory.join("dm/name")).ok()?;
+        let holders = fs::read_dir(directory.join("holders"));
+        let is_held = holders.is_ok_and(|mut holders| holders.next().is_some());
+        let name = name.trim().to_owned();
+        // Two hyphens are one of the name of another group.
+        let is_of_group = name
+            .strip_prefix(&prefix)
+            .is_some_and(|rest| !rest.starts_with('-'));
+        is_of_group.then_some(Device { name, is_held })
+    };
+    let block = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    block.filter_map(|entry| look(entry.path())).collect()
+}
+
 /// The mount points at `root` or below it, in the order in which they were made.
 pub fn mounts_below(root: &str) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
@@ -185,40 +236,31 @@ pub fn mounts_below(root: &str) -> Vec<String> {
         .collect()
 }
 
+/// The loop devices whose image is below `root`, each with its image.
+fn images_below(root: &str) -> Vec<(String, String)> {
+    let look = |directory: PathBuf| {
+        let image = fs::read_to_string(directory.join("loop/backing_file")).ok()?;
+        let device = directory.file_name()?.to_string_lossy();
+        is_below(&image, root).then(|| (format!("/dev/{device}"), image.trim().to_owned()))
+    };
+    let block = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    block.filter_map(|entry| look(entry.path())).collect()
+}
+
 /// The loop devices whose image is below `root`.
-pub fn loop_devices_below(root: &str) -> Vec<String> {
-    let listed = run(
-        "losetup",
-        &[
-            "--list",
-            "--noheadings",
-            "--raw",
-            "--output",
-            "NAME,BACK-FILE",
-        ],
-    );
-    listed
-        .lines()
-        .filter_map(|line| line.split_once(' '))
-        .filter(|(_, file)| is_below(file, root))
-        .map(|(device, _)| device.to_owned())
-        .collect()
+fn loop_devices_below(root: &str) -> Vec<String> {
+    let images = images_below(root).into_iter();
+    images.map(|(device, _)| device).collect()
 }
 
 /// The same without the disks of volume groups: what an agent has attached.
 pub fn attached_images_below(root: &str) -> Vec<String> {
-    let is_disk = |device: &String| {
-        let name = device.trim_start_matches("/dev/");
-        let file = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file"));
-        file.is_ok_and(|file| {
-            file.rsplit('/')
-                .next()
-                .is_some_and(|name| name.starts_with("disk-"))
-        })
-    };
-    let mut devices = loop_devices_below(root);
-    devices.retain(|device| !is_disk(device));
-    devices
+    let mut images = images_below(root);
+    images.retain(|(_, image)| {
+        let name = image.rsplit('/').next();
+        !name.is_some_and(|name| name.starts_with("disk-"))
+    });
+    images.into_iter().map(|(device, _)| device).collect()
 }
 
 fn is_below(path: &str, root: &str) -> bool {
