@@ -19,11 +19,17 @@ debian_mirror() {
 
 # How Go compiles what only tests run: with half of the time that it takes with optimization. What an API server and kubectl
 # spend most of their time in is optimized nevertheless: they need half of the time then, and there are hundreds of them.
-# shellcheck disable=SC2034
 go_flags=(-gcflags 'all=-N -l -dwarf=false')
 for hot in std sigs.k8s.io/... k8s.io/apimachinery/... k8s.io/kube-openapi/...; do
     go_flags+=(-gcflags "$hot=-dwarf=false")
 done
+
+# quick_go build|test ARGUMENT...: compiles so. The compiler collects no garbage below two gibibytes, a sixth of its time.
+quick_go() {
+    local verb=$1
+    shift
+    CGO_ENABLED=0 GOGC=off GOMEMLIMIT=2GiB go "$verb" -mod=readonly -trimpath "${go_flags[@]}" "$@" >&2
+}
 
 # lab_once CACHE PROGRAM COMMAND...: runs the command, which makes PROGRAM.new in the cache, unless PROGRAM is there already;
 # at a time one of all that want it.
