@@ -23,7 +23,7 @@ use stage::Stage;
 /// The seed of the first history in CI.
 const SEED: u64 = 0x0d12_0a11;
 /// So many there are; the soak tells as many from another seed.
-const MANY: u64 = 60;
+const MANY: u64 = 30;
 /// So many histories are told at a time: each waits for most of its time.
 const ABREAST: usize = 32;
 /// So many steps a history has.
