@@ -20,9 +20,9 @@ use crate::{
 
 /// So many that passes of the reconciler are under way when the disk stalls.
 const VOLUMES: usize = 60;
-/// So long a Probe may take: kubelet kills an agent that does not answer. Under the load of all tests one takes up to 0.2 s,
+/// So long a Probe may take: kubelet kills an agent that does not answer. Under the load of all tests one took 0.15 s,
 /// and one that waits for what stalls never ends.
-pub(crate) const PROMPT: Duration = Duration::from_secs(2);
+const PROMPT: Duration = Duration::from_secs(2);
 
 /// A file system that is frozen: its writers wait in the kernel, and cannot be killed, until this is dropped.
 struct Frozen(String);
@@ -42,7 +42,7 @@ impl Drop for Frozen {
 }
 
 /// The slowest of a thousand answers.
-pub(crate) async fn slowest_probe(agent: &Agent) -> Duration {
+async fn slowest_probe(agent: &Agent) -> Duration {
     let mut identity = agent.identity();
     let mut slowest = Duration::ZERO;
     for _ in 0..1_000 {
@@ -52,6 +52,18 @@ pub(crate) async fn slowest_probe(agent: &Agent) -> Duration {
         slowest = slowest.max(start.elapsed());
     }
     slowest
+}
+
+/// Checks that Probe is answered as kubelet wants it.
+pub(crate) async fn probes_are_prompt(agent: &Agent) {
+    // The best of three: this machine may do something else meanwhile.
+    let mut best = slowest_probe(agent).await;
+    for _ in 0..2 {
+        if best > PROMPT {
+            best = best.min(slowest_probe(agent).await);
+        }
+    }
+    assert!(best <= PROMPT, "a Probe took {best:?}");
 }
 
 #[tokio::test]
@@ -76,16 +88,8 @@ async fn calls_are_answered_while_the_disk_of_the_state_directory_stalls() {
     // As many as the agent has threads that answer calls.
     eventually(|| waiting(host.agent.pid()), |waiting| *waiting >= 2).await;
 
-    // The best of three: this machine may do something else meanwhile.
-    let mut best = Duration::MAX;
-    for _ in 0..3 {
-        best = best.min(slowest_probe(&host.agent).await);
-        if best <= PROMPT {
-            break;
-        }
-    }
+    probes_are_prompt(&host.agent).await;
     assert!(waiting(host.agent.pid()) >= 2, "the disk stalls still");
-    assert!(best <= PROMPT, "a Probe took {best:?}");
 
     drop(frozen);
     for name in &names {
