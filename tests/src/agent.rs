@@ -30,6 +30,9 @@ use crate::{
 /// How long anything may take that is waited for: among other lanes a disk was seen to need 20 s for what takes it one.
 pub const PATIENCE: Duration = Duration::from_mins(1);
 
+/// How long a process that was killed may take until it is gone.
+const ENDING: Duration = Duration::from_secs(5);
+
 /// What an agent is started with.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
@@ -171,7 +174,16 @@ impl Agent {
     }
 
     /// Starts it.
+    ///
+    /// # Panics
+    /// When it runs: another one ends at once, and the one that was there before would be taken for it.
     pub fn spawn(&mut self) {
+        // Who breaks a call off by its end may still be ending.
+        let deadline = Instant::now() + ENDING;
+        while !self.has_ended() {
+            assert!(Instant::now() < deadline, "the agent runs already");
+            std::thread::sleep(Duration::from_millis(2));
+        }
         let log = File::options()
             .create(true)
             .append(true)

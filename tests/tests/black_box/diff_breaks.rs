@@ -150,6 +150,7 @@ fn check_failed(output: &Output) -> String {
 async fn a_stream_that_the_agents_end_breaks_goes_on_at_the_end_of_its_last_range() {
     let mut pair = Pair::start().await;
     let running = pair.stopped().await;
+    pair.agent.kill();
     pair.agent.restart().await;
     pair.relay.break_off();
     let output = running.end().await;
@@ -177,6 +178,7 @@ async fn a_stream_that_the_agents_end_breaks_goes_on_at_the_end_of_its_last_rang
 async fn ranges_of_a_snapshot_that_is_taken_again_meanwhile_are_not_mixed_with_the_first_ones() {
     let mut pair = Pair::start().await;
     let running = pair.stopped().await;
+    pair.agent.kill();
     pair.agent.restart().await;
     let [_, target] = &pair.snapshots;
     let mut controller = pair.agent.controller();

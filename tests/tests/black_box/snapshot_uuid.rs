@@ -72,6 +72,7 @@ async fn every_snapshot_has_a_uuid_of_its_handle_and_time_and_nothing_else_has_o
     different.dedup();
     assert_eq!(different.len(), 3);
 
+    agent.kill();
     agent.restart().await;
     assert_eq!(inventory(&agent).await, before);
     for listed in &before {
