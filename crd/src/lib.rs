@@ -16,6 +16,7 @@ pub mod group_snapshot;
 pub mod manifest;
 pub mod names;
 mod quantity;
+mod quote;
 pub mod selector;
 mod served;
 pub mod snapshot;
@@ -33,6 +34,7 @@ pub use group::{
 pub use group_snapshot::{GroupSnapshot, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot};
 pub use manifest::{Document, Manifest, Object, ObjectKey, Problem, read};
 pub use quantity::{Quantity, QuantityError};
+pub use quote::quote;
 pub use selector::{Operator, Requirement, Selector};
 pub use snapshot::{Snapshot, SnapshotSource, SnapshotSpec, SnapshotStatus};
 pub use status::{LastOperation, Observed};

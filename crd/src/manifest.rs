@@ -19,6 +19,9 @@ pub const DOCUMENTS: usize = 10_000;
 /// Maximum number of reported problems of a text: each requires parsing it again.
 const PROBLEMS: usize = 100;
 
+/// The kinds of this project.
+const KINDS: [&str; 4] = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+
 /// Key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectKey {
@@ -283,6 +286,8 @@ pub fn read(text: &str) -> Result<Manifest, Vec<Problem>> {
     if reader.problems.is_empty() {
         Ok(reader.manifest)
     } else {
+        let place = |problem: &Problem| (problem.line, problem.column);
+        reader.problems.sort_by_key(place);
         Err(reader.problems)
     }
 }
@@ -395,8 +400,10 @@ impl Reader {
                 self.object(value, origin, here, make_group_snapshot);
             }
             (Some(GROUP), API_VERSION, _) => {
+                let near = yaml::nearest(kind, KINDS);
+                let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
                 let message = format!(
-                    "kind: {kind:?} is unknown; use Volume, VolumeGroup, Snapshot or GroupSnapshot"
+                    "kind: {kind:?} is unknown; use Volume, VolumeGroup, Snapshot or GroupSnapshot{hint}"
                 );
                 self.problem(origin.place("kind"), None, message);
             }
@@ -423,9 +430,14 @@ impl Reader {
         here: Location,
         make: impl FnOnce(ObjectMeta, S) -> CheckedObject,
     ) {
-        let full: Full<S> = match yaml::from_part(value, &origin.text, &origin.within) {
-            Ok(full) => full,
-            Err(error) => return self.error(origin, error),
+        let most = PROBLEMS - self.problems.len();
+        let mut read = yaml::leniently::<Full<S>>(value, &origin.text, &origin.within, most);
+        let is_whole = read.problems.is_empty();
+        for error in std::mem::take(&mut read.problems) {
+            self.error(origin, error);
+        }
+        let Some(full) = read.value.take() else {
+            return self.metadata_alone(&read.rest, origin);
         };
         let mut wrong = check_metadata(&full.metadata);
         let metadata = ObjectMeta {
@@ -441,16 +453,32 @@ impl Reader {
         };
         let (object, more) = make(metadata, full.spec);
         wrong.extend(more);
+        // What was left out cannot be judged.
+        wrong.retain(|wrong| !read.is_wrong(&wrong.field));
         for FieldError { field, message } in &wrong {
             let message = format!("{field}: {message}");
             self.problem(origin.place(field), Some(object.key()), message);
         }
-        if wrong.is_empty() {
+        if wrong.is_empty() && is_whole {
             self.manifest.documents.push(Document {
                 object,
                 line: here.line,
                 origin: origin.clone(),
             });
+        }
+    }
+}
+
+impl Reader {
+    /// Checks the metadata of an object whose spec cannot be read.
+    fn metadata_alone(&mut self, value: &Value, origin: &Origin) {
+        let metadata = value.get("metadata").cloned();
+        let Some(Ok(metadata)) = metadata.map(|value| yaml::from_value(value, "")) else {
+            return;
+        };
+        for FieldError { field, message } in check_metadata(&metadata) {
+            let place = origin.place(&field);
+            self.problem(place, None, format!("{field}: {message}"));
         }
     }
 }

@@ -67,6 +67,55 @@ fn an_unknown_field_anywhere_is_an_error_with_its_line() {
 }
 
 #[test]
+fn all_problems_of_a_file_are_told_at_once_in_their_order() {
+    let text = "apiVersion: drumlin.dev/v1alpha1
+kind: Volume
+metadata: {name: Bad_name, lables: {}}
+spec:
+  capacty: 10Gi
+  capacity: 10Gi
+  fsType: ext5
+  source: {volume: a}
+  mount: {path: srv/data, optons: [noatime]}
+  deletionPolicy: delete
+---
+apiVersion: drumlin.dev/v1alpha1
+kind: VolumGroup
+metadata: {name: g}
+spec: {}
+---
+apiVersion: drumlin.dev/v1alpha1
+kind: Volume
+metadata: {name: Bad_name}
+spec: {capacity: 10, deviceClass: Fast}
+";
+    let found: Vec<_> = read(text)
+        .unwrap_err()
+        .into_iter()
+        .map(|problem| (problem.line, problem.message))
+        .collect();
+    let wanted = [
+        (3, "metadata.name: ", ""),
+        (3, "metadata.lables: ", "; did you mean `labels`?"),
+        (5, "spec.capacty: ", "; did you mean `capacity`?"),
+        (7, "spec.fsType: ", "; did you mean `ext4`?"),
+        (8, "spec.source.volume: ", "; did you mean `volumeName`?"),
+        (9, "spec.mount.path: ", ""),
+        (9, "spec.mount.optons: ", "; did you mean `options`?"),
+        (10, "spec.deletionPolicy: ", "; did you mean `Delete`?"),
+        (13, "kind: ", "; did you mean VolumeGroup?"),
+        (19, "metadata.name: ", ""),
+        (20, "spec.capacity: ", "expected a string"),
+    ];
+    assert_eq!(found.len(), wanted.len(), "{found:#?}");
+    for ((line, message), (wanted, begin, end)) in found.iter().zip(wanted) {
+        assert_eq!(*line, wanted, "{message}");
+        assert!(message.starts_with(begin), "{message}");
+        assert!(message.ends_with(end), "{message}");
+    }
+}
+
+#[test]
 fn a_key_that_stands_twice_is_an_error() {
     assert!(read(&with("capacity: 2Gi")).is_err());
     assert!(read(&with("parameters: {a: x, a: y}")).is_err());

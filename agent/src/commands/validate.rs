@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use drumlin_crd::{ObjectKey, Problem};
+use drumlin_crd::{ObjectKey, Problem, quote, yaml::Location};
 
 use super::print::print;
 use crate::cli::ValidateArguments;
@@ -16,7 +16,7 @@ use crate::cli::ValidateArguments;
 /// Exit code if a manifest is invalid.
 const INVALID: u8 = 4;
 
-/// Prints all problems, one per line: `file:line:column: field: message`.
+/// Prints all problems: `file:line:column: field: message`, and below each the line of the file with the place marked.
 pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
     let mut problems = Vec::new();
     let mut places: HashMap<ObjectKey, String> = HashMap::new();
@@ -45,7 +45,9 @@ pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
                         message,
                         ..
                     } = problem;
-                    format!("{}:{line}:{column}: {message}", file.display())
+                    let quoted = quote(&text, Location { line, column });
+                    let quoted = quoted.trim_end_matches('\n');
+                    format!("{}:{line}:{column}: {message}\n{quoted}", file.display())
                 })),
                 Ok(manifest) => {
                     for document in manifest.documents {

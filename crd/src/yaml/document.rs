@@ -10,7 +10,7 @@ use serde_path_to_error::Segment;
 use serde_yaml::Value;
 
 use super::{
-    Location,
+    Location, nearest,
     strict_value::{Node, Notes},
 };
 
@@ -78,6 +78,18 @@ pub fn from_part<T: DeserializeOwned>(
     text: &str,
     within: &[String],
 ) -> Result<T, YamlError> {
+    try_read(value).map_err(|mistake| mistake.at(text, within))
+}
+
+/// Why a value is not of a type.
+pub(super) struct Mistake {
+    /// The field, or what lacks one.
+    pub(super) path: Vec<String>,
+    reason: String,
+}
+
+/// Deserializes a value.
+pub(super) fn try_read<T: DeserializeOwned>(value: Value) -> Result<T, Mistake> {
     serde_path_to_error::deserialize(value).map_err(|error| {
         let mut path: Vec<String> = error
             .path()
@@ -90,24 +102,49 @@ pub fn from_part<T: DeserializeOwned>(
             .collect();
         let reason = error.inner().to_string();
         // The reported path of an unknown field is either its own or that of its parent.
-        let unknown = reason
-            .strip_prefix("unknown field `")
-            .and_then(|rest| rest.split('`').next());
-        if let Some(unknown) = unknown
+        if let Some(unknown) = quoted_after(&reason, "unknown field `")
             && path.last().is_none_or(|last| last != unknown)
         {
             path.push(unknown.to_owned());
         }
-        let place = Location::of(text, &[within, path.as_slice()].concat());
+        Mistake { path, reason }
+    })
+}
+
+/// The word in backticks that a message begins with, after `prefix`.
+fn quoted_after<'a>(message: &'a str, prefix: &str) -> Option<&'a str> {
+    message.strip_prefix(prefix)?.split('`').next()
+}
+
+impl Mistake {
+    /// The field that is missing.
+    pub(super) fn missing(&self) -> Option<&str> {
+        quoted_after(&self.reason, "missing field `")
+    }
+
+    /// The error, in the part of a text at the path `within`.
+    pub(super) fn at(&self, text: &str, within: &[String]) -> YamlError {
+        let place = Location::of(text, &[within, self.path.as_slice()].concat());
+        let reason = format!("{}{}", self.reason, self.hint());
         YamlError {
             line: place.line,
             column: place.column,
-            message: match path.join(".") {
+            message: match self.path.join(".") {
                 path if path.is_empty() => reason,
                 path => format!("{path}: {reason}"),
             },
         }
-    })
+    }
+
+    /// The allowed word that is nearest to an unknown one: the reason lists those that are allowed in backticks.
+    fn hint(&self) -> String {
+        let unknown = ["unknown field `", "unknown variant `"];
+        let mut unknown = unknown.iter();
+        let word = unknown.find_map(|prefix| quoted_after(&self.reason, prefix));
+        let allowed = self.reason.split('`').skip(3).step_by(2);
+        let near = word.and_then(|word| nearest(word, allowed));
+        near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+    }
 }
 
 /// Writes a value as one document.

@@ -4,11 +4,15 @@
 //! column. Words such as `yes`, `on` and `010` are strings; callers can ask for them in order to refuse them.
 
 mod document;
+mod leniently;
 mod location;
+mod nearest;
 mod strict_value;
 #[cfg(test)]
 mod tests;
 
 pub use document::{Parsed, YamlError, from_part, from_str, from_value, parse, to_string};
+pub use leniently::{Leniently, leniently};
 pub use location::Location;
+pub use nearest::nearest;
 pub use serde_yaml::Value;
