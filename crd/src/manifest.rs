@@ -467,9 +467,7 @@ impl Reader {
             });
         }
     }
-}
 
-impl Reader {
     /// Checks the metadata of an object whose spec cannot be read.
     fn metadata_alone(&mut self, value: &Value, origin: &Origin) {
         let metadata = value.get("metadata").cloned();

@@ -36,7 +36,7 @@ pub fn quote(text: &str, place: Location) -> String {
     let (margin, blank) = (" ".repeat(number.len()), " ".repeat(at - begin));
     let mark = "^".repeat(width);
     format!(
-        "  {number} | {}\n  {margin} | {blank}{mark}\n",
+        "  {number} | {}\n  {margin} | {blank}{mark}",
         shown.trim_end()
     )
 }
@@ -49,9 +49,9 @@ mod tests {
     fn the_word_at_the_place_is_marked() {
         let text = "kind: Volume\nspec:\n  capacty: 1Gi\n\tx: {a: 1}\n";
         let at = |line, column| quote(text, Location { line, column });
-        assert_eq!(at(3, 3), "  3 |   capacty: 1Gi\n    |   ^^^^^^^\n");
-        assert_eq!(at(4, 6), "  4 |  x: {a: 1}\n    |      ^\n");
-        assert_eq!(at(2, 99), "  2 | spec:\n    |      ^\n");
+        assert_eq!(at(3, 3), "  3 |   capacty: 1Gi\n    |   ^^^^^^^");
+        assert_eq!(at(4, 6), "  4 |  x: {a: 1}\n    |      ^");
+        assert_eq!(at(2, 99), "  2 | spec:\n    |      ^");
         assert_eq!(at(9, 1), "");
     }
 

@@ -46,7 +46,6 @@ pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
                         ..
                     } = problem;
                     let quoted = quote(&text, Location { line, column });
-                    let quoted = quoted.trim_end_matches('\n');
                     format!("{}:{line}:{column}: {message}\n{quoted}", file.display())
                 })),
                 Ok(manifest) => {

@@ -66,19 +66,7 @@ pub fn parse(text: &str) -> Result<Parsed, YamlError> {
 /// # Errors
 /// The error has the line, and the path of the field if there is one.
 pub fn from_value<T: DeserializeOwned>(value: Value, text: &str) -> Result<T, YamlError> {
-    from_part(value, text, &[])
-}
-
-/// Deserializes a value at the path `within` of `text`.
-///
-/// # Errors
-/// As [`from_value`]; the path of a field is relative to the value.
-pub fn from_part<T: DeserializeOwned>(
-    value: Value,
-    text: &str,
-    within: &[String],
-) -> Result<T, YamlError> {
-    try_read(value).map_err(|mistake| mistake.at(text, within))
+    try_read(value).map_err(|mistake| mistake.at(text, &[]))
 }
 
 /// Why a value is not of a type.

@@ -11,7 +11,7 @@ mod strict_value;
 #[cfg(test)]
 mod tests;
 
-pub use document::{Parsed, YamlError, from_part, from_str, from_value, parse, to_string};
+pub use document::{Parsed, YamlError, from_str, from_value, parse, to_string};
 pub use leniently::{Leniently, leniently};
 pub use location::Location;
 pub use nearest::nearest;
