@@ -57,6 +57,8 @@ pub enum Break {
     JoinedWhateverItAsks,
     /// Nobody sweeps.
     NoSweep,
+    /// The audit lists the PersistentVolumes before it reads the claim.
+    VolumesBeforeClaim,
 }
 
 /// How the clock of the near node goes.

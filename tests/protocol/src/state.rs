@@ -200,6 +200,17 @@ pub(crate) enum Sidecar {
     Idle,
 }
 
+/// How far the audit is with the volume of a node. Between its steps everything else may happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Audited {
+    #[default]
+    Nothing,
+    /// It has seen that no claim waits for the volume, or that no PersistentVolume is about it, whichever it looks at first.
+    Half(Node),
+    /// It has seen both, and is about to delete the volume.
+    Unclaimed(Node),
+}
+
 /// Everything at one instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct State {
@@ -216,6 +227,7 @@ pub struct State {
     pub(crate) withdrawn: Option<u8>,
     /// The answer that was written last, where a front is to believe one that is late.
     pub(crate) late: Option<Late>,
+    pub(crate) audited: Audited,
     pub(crate) violation: Option<Property>,
 }
 

@@ -3,7 +3,9 @@
 use crate::api_server::Api;
 use crate::checker::{Kind, Model, Step};
 use crate::rules::{Action, Break, Property, Protocol};
-use crate::state::{Agent, Caller, Front, Node, PerNode, Progress, Run, Sidecar, State, Verb};
+use crate::state::{
+    Agent, Audited, Caller, Front, Node, PerNode, Progress, Run, Sidecar, State, Verb,
+};
 
 /// Collects what follows one state.
 pub(crate) struct Steps<'a> {
@@ -85,6 +87,7 @@ impl Model for Protocol {
             left: self.faults,
             withdrawn: None,
             late: None,
+            audited: Audited::Nothing,
             violation: None,
         }
     }

@@ -1,8 +1,8 @@
 //! What works without a request (time, the sweep, the audit), and what others do: users, Nodes, etcd.
 
 use crate::api_server::{Call, Phase, Precondition, Presence};
-use crate::rules::{Audit, Deletion, Memory};
-use crate::state::{Caller, Code, Node, Progress, Run, Sidecar, State, Verb};
+use crate::rules::{Audit, Break, Deletion, Memory};
+use crate::state::{Audited, Caller, Code, Node, Progress, Run, Sidecar, State, Verb};
 use crate::steps::Steps;
 
 impl Steps<'_> {
@@ -60,29 +60,64 @@ impl Steps<'_> {
         }
     }
 
-    /// The lease holder deletes volumes that nobody will ask for.
+    /// The lease holder deletes volumes that nobody will ask for: those that are old, whose claim waits for no volume, and
+    /// which no PersistentVolume is about, in this order.
     pub(crate) fn audit(&mut self) {
-        for node in Node::BOTH {
-            let api = &self.state.api;
-            let busy =
-                *self.state.agents.at(node).runs.of(Verb::Create) != Run::None
-                    || api.call(Verb::Create, node).is_some()
-                    || self.state.fronts.iter().any(|front| {
-                        front.caller == Caller::Waits || front.progress != Progress::Idle
-                    });
-            let unclaimed = match (api.claim, api.bound) {
-                (_, Some(bound)) if bound == node => false,
-                (None, _) => true,
-                (Some(_), bound) => {
-                    bound.is_some() && self.protocol.audit == Audit::ClaimGoneOrBoundElsewhere
+        match self.state.audited {
+            Audited::Nothing => {
+                for node in Node::BOTH {
+                    if self.is_old(node) && self.audit_sees(node, 0) {
+                        self.step("the audit looks at a volume", Some(node), |_, state| {
+                            state.audited = Audited::Half(node);
+                        });
+                    }
                 }
-            };
-            if unclaimed && !busy && !api.is_gone(node) {
+            }
+            Audited::Half(node) => {
+                let next = if self.audit_sees(node, 1) {
+                    Audited::Unclaimed(node)
+                } else {
+                    Audited::Nothing
+                };
+                self.step("the audit looks once more", Some(node), |_, state| {
+                    state.audited = next;
+                });
+            }
+            Audited::Unclaimed(node) => {
                 self.step("the audit deletes a volume", Some(node), |_, state| {
-                    *state.disks.at_mut(node) = None;
+                    state.audited = Audited::Nothing;
+                    if !state.api.is_gone(node) {
+                        *state.disks.at_mut(node) = None;
+                    }
                 });
             }
         }
+    }
+
+    /// Whether there is a volume that nobody is busy with: the audit passes over those that were made in the last hour.
+    fn is_old(&self, node: Node) -> bool {
+        let api = &self.state.api;
+        let is_asked_for = self
+            .state
+            .fronts
+            .iter()
+            .any(|front| front.caller == Caller::Waits || front.progress != Progress::Idle);
+        self.state.disks.at(node).is_some()
+            && *self.state.agents.at(node).runs.of(Verb::Create) == Run::None
+            && api.call(Verb::Create, node).is_none()
+            && !is_asked_for
+            && !api.is_gone(node)
+    }
+
+    /// Whether the first or second thing that the audit looks at lets it go on.
+    fn audit_sees(&self, node: Node, which: usize) -> bool {
+        let api = &self.state.api;
+        let volumes_first = self.protocol.lacks(Break::VolumesBeforeClaim);
+        if (which == 0) == volumes_first {
+            return api.bound != Some(node);
+        }
+        let goes_by_binding = self.protocol.audit == Audit::ClaimGoneOrBoundElsewhere;
+        api.claim.is_none() || (goes_by_binding && api.bound.is_some())
     }
 
     /// What users and administrators do.
@@ -107,6 +142,8 @@ impl Steps<'_> {
             ] {
                 self.fault(what, None, |_, state| {
                     state.left.recreations -= 1;
+                    // The new claim has another UID, and its volume another name.
+                    state.audited = Audited::Nothing;
                     state.api.claim = Some(arguments);
                 });
             }

@@ -385,6 +385,24 @@ mod rules {
     }
 
     #[test]
+    fn the_audit_lists_volumes_after_it_has_read_the_claim() {
+        // Else the call of a create keeps its volume from being looked at until it is bound.
+        let faults = Faults {
+            deleted_calls: 1,
+            ..NO_FAULTS
+        };
+        broken(
+            Break::VolumesBeforeClaim,
+            Protocol {
+                faults,
+                claimed: AT_LEAST,
+                ..WORLD
+            },
+            Property::BoundVolumeExists,
+        );
+    }
+
+    #[test]
     fn what_expires_is_swept() {
         fails(
             &Protocol {
