@@ -107,6 +107,11 @@ pub fn is_over_lvm() -> bool {
     std::env::var_os("DRUMLIN_LAB").is_some()
 }
 
+/// Whether kills are tried one by one, at each point over each kind of volumes: before a release.
+pub fn is_thorough() -> bool {
+    std::env::var_os("DRUMLIN_EACH_ALONE").is_some()
+}
+
 /// Whether a volume that has snapshots cannot be deleted, and not grown while it is used: that of thick volumes.
 pub fn snapshots_bind_their_volume() -> bool {
     is_over_lvm() && Volumes::asked() != Volumes::Thin

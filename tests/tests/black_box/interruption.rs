@@ -12,7 +12,7 @@ use std::{
 
 use drumlin_proto::csi::v1::VolumeCapability;
 use drumlin_tests::{
-    agent::{Volumes, is_over_lvm},
+    agent::{Volumes, is_over_lvm, is_thorough},
     programs::programs_of,
     requests::{mounted, raw},
     sources,
@@ -59,7 +59,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
             || point.starts_with("adopting.")
     };
     points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));
-    if std::env::var_os("DRUMLIN_EACH_ALONE").is_none() {
+    if !is_thorough() {
         return killed_at_each_in_few_lives(points.into_iter().collect(), &wanted).await;
     }
     for point in points {

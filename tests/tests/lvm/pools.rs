@@ -208,7 +208,7 @@ async fn a_pool_whose_making_was_killed_is_made_by_the_next_call() {
     let (mut agent, group) = start("{size: 300Mi}").await;
     let mut begun = 0;
     // LVM takes 40 to 100 ms in the lab; sometimes it dies with the agent, sometimes alone.
-    let usual = (0_u64..=114).step_by(6);
+    let usual = (0_u64..=114).step_by(12);
     // It takes longer on a machine that is slow or busy.
     let later = iter::successors(Some(140_u64), |after| Some(after * 5 / 4));
     let later = later.take_while(|after| *after < 2500);
