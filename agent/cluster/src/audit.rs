@@ -1,8 +1,8 @@
-//! The audit of the nodes: volumes that no PersistentVolume is about.
+//! The audit of the nodes: volumes that no PersistentVolume is about, and PersistentVolumes without a volume.
 //!
 //! A create whose provisioner died before it wrote the volume down, and whose claim is gone, leaves such a volume; so does a
 //! create that went to another node after all. One that was never used is deleted; all others are listed in the storage of
-//! the node, for an administrator to decide.
+//! the node, for an administrator to decide. A PersistentVolume whose volume is not on its node any more is told by an event.
 
 use std::{
     collections::BTreeSet,
@@ -12,14 +12,14 @@ use std::{
 };
 
 use drumlin_crd::names;
-use drumlin_proto::{
-    csi::v1::DeleteVolumeRequest,
-    drumlin::v1::{InventoryObject, ListObjectsRequest, ListObjectsResponse, ObjectKind},
+use drumlin_proto::drumlin::v1::{
+    DeleteBlankVolumeRequest, DeleteBlankVolumeResponse, InventoryObject, ListObjectsRequest,
+    ListObjectsResponse, ObjectKind,
 };
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
     Client, ResourceExt,
-    api::{Api, ListParams, Patch, PatchParams},
+    api::{Api, Patch, PatchParams},
 };
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -27,9 +27,10 @@ use tonic::Code;
 
 use crate::{
     front::Front,
-    method::LIST_OBJECTS,
+    method::{DELETE_BLANK_VOLUME, LIST_OBJECTS},
     node_call::CONTROLLER,
     node_storage::{NodeStorage, UnclaimedVolume},
+    persistent_volumes::PersistentVolumes,
     refusal::Refusal,
 };
 
@@ -47,6 +48,8 @@ const PAGES: usize = 1000;
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Maximum number of volumes that are listed in the storage of a node.
 const LISTED: usize = 1000;
+/// Maximum number of PersistentVolumes of a node that an audit publishes an event about.
+const TOLD: usize = 100;
 
 /// Audits the nodes.
 pub(crate) struct Audit {
@@ -60,6 +63,14 @@ impl fmt::Debug for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Audit").finish_non_exhaustive()
     }
+}
+
+/// What a node has.
+#[derive(Default)]
+struct Inventory {
+    volumes: Vec<InventoryObject>,
+    /// The names of the classes that could not be read.
+    unreadable: BTreeSet<String>,
 }
 
 /// What is to be done about a volume.
@@ -95,13 +106,20 @@ impl Audit {
         rounds.tick().await;
         loop {
             rounds.tick().await;
+            let known = match self.persistent_volumes().await {
+                Ok(known) => known,
+                Err(refusal) => {
+                    tracing::warn!(error = %refusal, "nodes could not be audited");
+                    continue;
+                }
+            };
             let mut nodes = self.front.view.storages();
             nodes.sort();
             for node in nodes {
                 if self.front.view.is_away(&node) {
                     continue;
                 }
-                if let Err(refusal) = self.look_at(&node).await {
+                if let Err(refusal) = self.look_at(&node, &known).await {
                     tracing::warn!(node, error = %refusal, "node could not be audited");
                 }
                 sleep((self.time_lapse)(APART)).await;
@@ -109,55 +127,119 @@ impl Audit {
         }
     }
 
-    async fn look_at(&self, node: &str) -> Result<(), Refusal> {
-        let mut volumes = self.volumes_of(node).await?;
-        volumes.retain(|volume| self.is_suspect(volume));
-        let handles = if volumes.is_empty() {
-            BTreeSet::new()
-        } else {
-            self.handles().await?
-        };
+    /// Audits a node. `known` may be hours old: it only spares the server what is all right.
+    async fn look_at(&self, node: &str, known: &PersistentVolumes) -> Result<(), Refusal> {
+        let Inventory {
+            mut volumes,
+            unreadable,
+        } = self.inventory_of(node).await?;
+        self.tell_missing(node, known, &volumes, &unreadable)
+            .await?;
+        volumes.retain(|volume| self.is_suspect(volume) && !known.have(&volume.object_id));
+        if !volumes.is_empty() {
+            let known = self.persistent_volumes().await?;
+            volumes.retain(|volume| !known.have(&volume.object_id));
+        }
         let mut listed = Vec::new();
         for volume in volumes {
-            match self.judge(&volume, &handles).await? {
+            match self.judge(&volume).await? {
                 Verdict::Keep => {}
-                Verdict::Delete => {
-                    let request = DeleteVolumeRequest {
-                        volume_id: volume.object_id.clone(),
-                        ..DeleteVolumeRequest::default()
-                    };
-                    self.front.delete_volume(request, PATIENCE).await?;
-                    tracing::warn!(
-                        volume.id = volume.object_id,
-                        volume.name = volume.name,
-                        "unused volume without PersistentVolume deleted"
-                    );
-                }
+                Verdict::Delete => self.delete(&volume).await?,
                 Verdict::List => listed.push(unclaimed(&volume)),
             }
         }
         self.tell(node, listed).await
     }
 
-    /// All volumes of a node.
-    async fn volumes_of(&self, node: &str) -> Result<Vec<InventoryObject>, Refusal> {
+    /// Deletes a volume, unless it was used since it was listed: then the next audit lists it.
+    async fn delete(&self, volume: &InventoryObject) -> Result<(), Refusal> {
+        let id = &volume.object_id;
+        let Some(node) = names::node_of(id) else {
+            return Ok(());
+        };
+        let request = DeleteBlankVolumeRequest {
+            volume_id: id.clone(),
+        };
+        let about = (node, &DELETE_BLANK_VOLUME, id.as_str());
+        let deleted: Result<DeleteBlankVolumeResponse, Refusal> =
+            self.front.ask_owner(about, &request, PATIENCE).await;
+        match deleted {
+            Ok(_) => {
+                let name = &volume.name;
+                tracing::warn!(
+                    volume.id = id,
+                    volume.name = name,
+                    "unused volume without PersistentVolume deleted"
+                );
+                Ok(())
+            }
+            Err(refusal) if refusal.code == Code::FailedPrecondition => {
+                tracing::warn!(volume.id = id, error = %refusal, "volume without PersistentVolume kept");
+                Ok(())
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// Publishes an event of each PersistentVolume whose volume is not on the node.
+    async fn tell_missing(
+        &self,
+        node: &str,
+        known: &PersistentVolumes,
+        volumes: &[InventoryObject],
+        unreadable: &BTreeSet<String>,
+    ) -> Result<(), Refusal> {
+        let there: BTreeSet<&str> = volumes
+            .iter()
+            .map(|volume| volume.object_id.as_str())
+            .collect();
+        let may_be_missing = |handle: &str| {
+            let is_readable =
+                names::class_of(handle).is_some_and(|name| !unreadable.contains(name));
+            is_readable && !there.contains(handle)
+        };
+        let missing = known.of_node(node, (self.time_lapse)(AGE));
+        let missing = missing.filter(|(handle, _)| may_be_missing(handle));
+        for (handle, volume) in missing.take(TOLD) {
+            // Once more, by itself: it may have gone and come, or been made, between the two lists.
+            let request = ListObjectsRequest {
+                object_id: handle.to_owned(),
+                ..ListObjectsRequest::default()
+            };
+            let about = (node, &LIST_OBJECTS, handle);
+            let found: ListObjectsResponse =
+                self.front.ask_owner(about, &request, PATIENCE).await?;
+            if found.objects.is_empty() {
+                tracing::warn!(volume.id = handle, "volume of a PersistentVolume not found");
+                if let Err(refusal) = volume.tell_missing(&self.client, handle).await {
+                    tracing::warn!(volume.id = handle, error = %refusal, "event could not be published");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// All volumes of a node, and its classes that cannot be read.
+    async fn inventory_of(&self, node: &str) -> Result<Inventory, Refusal> {
         let mut request = ListObjectsRequest {
             max_entries: PAGE,
             ..ListObjectsRequest::default()
         };
-        let mut volumes = Vec::new();
+        let mut inventory = Inventory::default();
         for _ in 0..PAGES {
             let key = format!("{node} {}", request.starting_token);
             let about = (node, &LIST_OBJECTS, key.as_str());
             let page = self.front.ask_owner(about, &request, PATIENCE);
             let page: ListObjectsResponse = page.await?;
             let objects = page.objects.into_iter();
-            volumes.extend(objects.filter(|object| {
+            let unreadable = page.unreadable.into_iter().map(|class| class.name);
+            inventory.unreadable.extend(unreadable);
+            inventory.volumes.extend(objects.filter(|object| {
                 object.kind == i32::from(ObjectKind::Volume)
                     && names::node_of(&object.object_id) == Some(node)
             }));
             if page.next_token.is_empty() {
-                return Ok(volumes);
+                return Ok(inventory);
             }
             request.starting_token = page.next_token;
         }
@@ -178,55 +260,51 @@ impl Audit {
             && age.is_some_and(|age| age > (self.time_lapse)(AGE))
     }
 
-    /// The handles of all PersistentVolumes of the driver, from the server's store.
-    async fn handles(&self) -> Result<BTreeSet<String>, Refusal> {
-        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
-        let mut how = ListParams::default().limit(500);
-        let mut handles = BTreeSet::new();
-        loop {
-            let page = volumes.list(&how).await.map_err(|error| silence(&error))?;
-            let sources = page.items.into_iter().filter_map(|volume| volume.spec?.csi);
-            let own = sources.filter(|source| source.driver == self.driver);
-            handles.extend(own.map(|source| source.volume_handle));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => how.continue_token = Some(token),
-                None => return Ok(handles),
-            }
-        }
+    /// The PersistentVolumes of the driver, from the server's store.
+    async fn persistent_volumes(&self) -> Result<PersistentVolumes, Refusal> {
+        PersistentVolumes::list(&self.client, &self.driver).await
     }
 
-    async fn judge(
-        &self,
-        volume: &InventoryObject,
-        handles: &BTreeSet<String>,
-    ) -> Result<Verdict, Refusal> {
-        if handles.contains(&volume.object_id) {
-            return Ok(Verdict::Keep);
-        }
+    /// What is to be done about a volume, by the server's store.
+    ///
+    /// First the claim, then the PersistentVolumes: one that a claim is bound to was there before the claim said so, whatever
+    /// happens between the two.
+    async fn judge(&self, volume: &InventoryObject) -> Result<Verdict, Refusal> {
         let parameter = |key: &str| volume.parameters.get(key);
         let claim = parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM));
-        let Some((uid, (namespace, name))) = uid_of(&volume.name).zip(claim) else {
-            return Ok(Verdict::List);
+        let is_provisioned = match uid_of(&volume.name).zip(claim) {
+            Some((uid, (namespace, name))) => {
+                if self.is_waiting(uid, namespace, name).await? {
+                    return Ok(Verdict::Keep);
+                }
+                true
+            }
+            None => false,
         };
+        if !(is_provisioned && volume.blank) {
+            return Ok(Verdict::List);
+        }
+        Ok(
+            if self.persistent_volumes().await?.have(&volume.object_id) {
+                Verdict::Keep
+            } else {
+                Verdict::Delete
+            },
+        )
+    }
+
+    /// Returns true while the claim with this UID is there and bound to no volume: it may still get one.
+    async fn is_waiting(&self, uid: &str, namespace: &str, name: &str) -> Result<bool, Refusal> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         let claim = claims
             .get_opt(name)
             .await
             .map_err(|error| silence(&error))?;
         let claim = claim.filter(|claim| claim.uid().as_deref() == Some(uid));
-        // A claim that is bound has another volume; one that is not may still get this one.
-        let is_waiting = |claim: PersistentVolumeClaim| {
+        Ok(claim.is_some_and(|claim| {
             let bound = claim.spec.and_then(|spec| spec.volume_name);
             bound.is_none_or(|bound| bound.is_empty())
-        };
-        if claim.is_some_and(is_waiting) {
-            return Ok(Verdict::Keep);
-        }
-        Ok(if volume.blank {
-            Verdict::Delete
-        } else {
-            Verdict::List
-        })
+        }))
     }
 
     /// Lists volumes in the storage of their node, if they are others than before: as the server's store says, for a watch

@@ -41,6 +41,7 @@ mod method;
 mod node_call;
 mod node_labels;
 mod node_storage;
+mod persistent_volumes;
 mod proto_json;
 mod refusal;
 mod reporter;

@@ -39,6 +39,7 @@ impl fmt::Debug for Method {
 
 const CONTROLLER: &str = "csi.v1.Controller";
 const GROUP_CONTROLLER: &str = "csi.v1.GroupController";
+const INVENTORY: &str = "drumlin.v1.Inventory";
 
 macro_rules! methods {
     ($($(#[$doc:meta])+ $name:ident = $member:literal: $service:expr, $rpc:literal, $effect:ident;)+) => {
@@ -80,7 +81,9 @@ methods! {
     /// `GetVolumeGroupSnapshot`.
     GET_GROUP_SNAPSHOT = "getGroupSnapshot": GROUP_CONTROLLER, "GetVolumeGroupSnapshot", Reads;
     /// `ListObjects` of our own inventory, for the audit.
-    LIST_OBJECTS = "listObjects": "drumlin.v1.Inventory", "ListObjects", Reads;
+    LIST_OBJECTS = "listObjects": INVENTORY, "ListObjects", Reads;
+    /// `DeleteBlankVolume` of our own inventory, for the audit.
+    DELETE_BLANK_VOLUME = "deleteBlankVolume": INVENTORY, "DeleteBlankVolume", Changes;
 }
 
 impl Method {

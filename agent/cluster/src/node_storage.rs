@@ -30,6 +30,11 @@ use serde_json::Value;
     ),
     printcolumn(name = "Size", type_ = "string", json_path = ".status.classes[*].size"),
     printcolumn(
+        name = "Promised",
+        type_ = "string",
+        json_path = ".status.classes[*].promised"
+    ),
+    printcolumn(
         name = "Available",
         type_ = "string",
         json_path = ".status.classes[*].available"
@@ -52,8 +57,7 @@ use serde_json::Value;
     printcolumn(
         name = "Message",
         type_ = "string",
-        json_path = ".status.classes[*].message",
-        priority = 1
+        json_path = ".status.classes[*].message"
     )
 )]
 #[serde(rename_all = "camelCase")]

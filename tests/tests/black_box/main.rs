@@ -30,6 +30,7 @@ mod csi_pre_v1_spec;
 mod csi_v1_node_spec;
 mod csi_v1_snapshot_spec;
 mod csi_v1_spec;
+mod delete_blank_volume;
 mod dialect;
 mod dialect_requests;
 mod dialects;

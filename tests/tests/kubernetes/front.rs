@@ -375,6 +375,13 @@ async fn the_audit_deletes_what_was_never_used_and_lists_what_may_hold_data() {
         .cluster
         .try_with_input(&["create", "-f", "-"], &volume);
     assert!(made.status.success(), "{made:?}");
+    // Its node has other disks now, say.
+    let handle = format!("node-a/default/{}", digits("4"));
+    let missing = persistent("missing", "csi.drumlin.dev", &handle);
+    let made = stack
+        .cluster
+        .try_with_input(&["create", "-f", "-"], &missing);
+    assert!(made.status.success(), "{made:?}");
     let used = ok_id(asking.create(create_for("used", &digits("2"))).await);
     let as_volume = serde_json::json!({
         "metadata": {"name": "used"},
@@ -395,6 +402,20 @@ async fn the_audit_deletes_what_was_never_used_and_lists_what_may_hold_data() {
     for kept in [&waiting, &bound, &used, &by_hand] {
         assert!(there(kept), "{kept}");
     }
+    let events = [
+        "get",
+        "events",
+        "--field-selector=reason=VolumeNotFound",
+        "-o",
+        "jsonpath={.items[*].involvedObject.name}",
+    ];
+    let told = || stack.cluster.kubectl(&events);
+    stack.eventually(told, |told| told.split(' ').any(|name| name == "missing"));
+    assert!(
+        told().split(' ').all(|name| name == "missing"),
+        "{}",
+        told()
+    );
     no_call_is_left(&stack).await;
     stack.needed_no_more_rights();
 }

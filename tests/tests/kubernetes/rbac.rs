@@ -117,9 +117,6 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
                 return READ.contains(&verb);
             }
             ("controller", ("apps", "replicasets")) => return verb == "get",
-            ("controller", ("events.k8s.io", "events")) => {
-                return ["create", "patch"].contains(&verb);
-            }
             ("controller", ("drumlin.dev", "nodecalls")) => {
                 return READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb);
             }
@@ -144,7 +141,7 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
                 READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
             }
             ("", "persistentvolumeclaims") => READ.contains(&verb) || verb == "update",
-            ("", "events") => ["create", "patch"].contains(&verb),
+            ("" | "events.k8s.io", "events") => ["create", "patch"].contains(&verb),
             ("", "nodes")
             | ("storage.k8s.io", "storageclasses" | "csinodes" | "volumeattributesclasses")
             | ("snapshot.storage.k8s.io", "volumesnapshotclasses")

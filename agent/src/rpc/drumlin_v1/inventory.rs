@@ -55,6 +55,20 @@ impl v1::inventory_server::Inventory for Front {
         })
         .await
     }
+
+    async fn delete_blank_volume(
+        &self,
+        request: Request<v1::DeleteBlankVolumeRequest>,
+    ) -> Result<Response<v1::DeleteBlankVolumeResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/DeleteBlankVolume";
+        let id = request.into_inner().volume_id;
+        answer(METHOD, id.clone(), async {
+            let volume = Reference::parse("volume_id", &id)?;
+            self.operations.delete_blank_volume(&volume).await?;
+            Ok(v1::DeleteBlankVolumeResponse {})
+        })
+        .await
+    }
 }
 
 fn kind(number: i32) -> Result<ImageKind> {

@@ -39,7 +39,7 @@ pub struct Object {
     pub problem: Option<String>,
     /// The UUID of a snapshot, unless its record cannot be read.
     pub uuid: Option<SnapshotUuid>,
-    /// True for a volume that holds no data: created blank, and never formatted nor used as a block device.
+    /// True for a volume that holds no data: created blank for a file system, and never formatted.
     pub is_blank: bool,
 }
 
@@ -74,7 +74,7 @@ impl From<LocatedImage> for Object {
             volumes: shown.into_iter().chain(held).collect(),
             group_snapshot: group.and_then(|place| Handle::parse(&format!("{node}/{place}"))),
             problem: image.health.fault().map(|fault| fault.message.clone()),
-            is_blank: image.is_unformatted() && !image.is_format_running(),
+            is_blank: image.is_blank(),
             uuid: created.map(|created| SnapshotUuid::of(&found.handle, created)),
             handle: found.handle,
         }

@@ -172,6 +172,11 @@ pub(crate) trait Read {
         self.label(FORMAT) == Some("running")
     }
 
+    /// Returns true if it holds no data: created blank for a file system, and never formatted.
+    fn is_blank(&self) -> bool {
+        self.is_unformatted() && !self.is_format_running()
+    }
+
     /// The controller publication, if any.
     ///
     /// # Errors

@@ -270,6 +270,24 @@ impl Operations {
     /// # Errors
     /// `InUse` if it is published, attached or mounted, `Precondition` if it is protected or its record cannot be read.
     pub async fn delete_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
+        self.delete_volume_if(reference, |_| Ok(())).await
+    }
+
+    /// Deletes a volume that holds no data. Idempotent: one that does not exist is no error.
+    ///
+    /// # Errors
+    /// `Precondition` if it was formatted or is raw, else those of [`Operations::delete_volume`].
+    pub async fn delete_blank_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
+        self.delete_volume_if(reference, LocatedImage::check_blank)
+            .await
+    }
+
+    /// Deletes a volume for which `check` finds nothing, while nobody else changes it.
+    async fn delete_volume_if(
+        self: &Arc<Self>,
+        reference: &Reference,
+        check: fn(&LocatedImage) -> Result<()>,
+    ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, reference) {
             Ok(place) => place,
             Err(error) if error.kind() == Kind::NotFound => return Ok(()),
@@ -288,6 +306,7 @@ impl Operations {
                     }
                     Err(error) => return Err(error),
                 };
+                check(&found)?;
                 this.check_in_no_group(&found).await?;
                 this.delete_found_volume(&found).await
             })
@@ -427,6 +446,18 @@ impl LocatedImage {
                 ),
             )),
         }
+    }
+
+    /// Refuses a volume that may hold data.
+    ///
+    /// # Errors
+    /// `Precondition`.
+    fn check_blank(&self) -> Result<()> {
+        if self.readable()?.is_blank() {
+            return Ok(());
+        }
+        let message = format!("volume {} may hold data", self.handle);
+        Err(Error::new(Kind::Precondition, message))
     }
 
     fn condition(&self) -> Condition {
