@@ -1,6 +1,6 @@
 //! Nodes: where volumes are, and what becomes of them when a node is drained or loses its power.
 
-use crate::lab::{Lab, Writer, claim, pod_on, until};
+use crate::lab::{Lab, Writer, claim, pod_on, until, writer};
 
 #[test]
 fn volumes_are_made_where_their_pods_run() {
@@ -17,7 +17,90 @@ fn volumes_are_made_where_their_pods_run() {
         let affinity = &volume.affinity;
         assert!(affinity.contains(&volume.node), "{affinity}");
     }
+    // A class of attributes reaches each node, and the volume there is protected then.
+    let attributes = |class: &str| {
+        for node in &lab.nodes {
+            let claim = format!("on-{node}");
+            let change = format!(r#"{{"spec": {{"volumeAttributesClassName": "{class}"}}}}"#);
+            namespace.kubectl(&["patch", "pvc", &claim, "--type=merge", "-p", &change]);
+            let current = "jsonpath={.status.currentVolumeAttributesClassName}";
+            until("the claim has its attributes", || {
+                namespace.kubectl(&["get", "pvc", &claim, "-o", current]) == class
+            });
+        }
+    };
+    attributes("drumlin-protected");
+    attributes("drumlin-unprotected");
     lab.delete(&namespace, &["pod,pvc", "--all"]);
+}
+
+/// A class of volumes that are bound before there is a pod, on this node.
+fn immediate_class(name: &str, node: &str) -> String {
+    format!(
+        "
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {{name: {name}}}
+provisioner: csi.drumlin.dev
+volumeBindingMode: Immediate
+allowedTopologies:
+- matchLabelExpressions: [{{key: topology.drumlin.dev/node, values: [{node}]}}]
+---
+"
+    )
+}
+
+#[test]
+fn pods_follow_their_copies_to_the_node_of_the_source_and_their_class_to_its_nodes() {
+    let lab = Lab::installed();
+    let namespace = lab.namespace();
+    let [first, second] = [&lab.nodes[0], &lab.nodes[1]];
+    let source = Writer::start(&namespace, "source", first);
+    let runs_on = |pod: &str| {
+        let node = "jsonpath={.spec.nodeName}";
+        namespace.kubectl(&["get", "pod", pod, "-o", node])
+    };
+    // The scheduler has it on the other node first, where nothing can be copied to.
+    let preferred = format!(
+        "affinity: {{nodeAffinity: {{preferredDuringSchedulingIgnoredDuringExecution: \
+         [{{weight: 100, preference: {{matchExpressions: \
+         [{{key: kubernetes.io/hostname, operator: In, values: [{second}]}}]}}}}]}}}}\n  volumes:"
+    );
+    source.shell("echo precious > /data/marker && sync /data/marker");
+    let from_source = "  dataSource: {kind: PersistentVolumeClaim, name: source}\n  accessModes:";
+    let copy = writer("copy", "")
+        .replacen("volumes:", &preferred, 1)
+        .replacen("  accessModes:", from_source, 1);
+    let copy = Writer::start_with(&namespace, "copy", &copy);
+    assert_eq!(&runs_on("copy"), first);
+    assert_eq!(copy.shell("cat /data/marker").trim(), "precious");
+
+    // Beside a volume that is new, a copy is bound before the pod has a node.
+    let restored = claim("restored")
+        .replacen("Name: drumlin\n", "Name: drumlin-restore\n", 1)
+        .replacen("  accessModes:", from_source, 1);
+    let both = preferred.replacen(
+        "volumes:",
+        "volumes:\n  - {name: restored, persistentVolumeClaim: {claimName: restored}}",
+        1,
+    );
+    let both = writer("fresh", "").replacen("volumes:", &both, 1);
+    Writer::start_with(&namespace, "fresh", &(restored + &both));
+    assert_eq!(&runs_on("fresh"), first);
+
+    let class = format!("immediate-{second}");
+    namespace.apply(&immediate_class(&class, second));
+    let there = writer("there", "").replacen("Name: drumlin\n", &format!("Name: {class}\n"), 1);
+    let (claim, pod) = there.split_once("---\n").unwrap();
+    namespace.apply(claim);
+    let phase = "jsonpath={.status.phase}";
+    until("the claim is bound without a pod", || {
+        namespace.kubectl(&["get", "pvc", "there", "-o", phase]) == "Bound"
+    });
+    Writer::start_with(&namespace, "there", pod);
+    assert_eq!(&runs_on("there"), second);
+    lab.delete(&namespace, &["pod,pvc", "--all"]);
+    lab.cluster.kubectl(&["delete", "storageclass", &class]);
 }
 
 #[test]

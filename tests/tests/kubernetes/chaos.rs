@@ -1,6 +1,8 @@
-//! Lives of claims and of objects of ours while the agent, the API server and etcd are killed at random.
+//! Lives of claims and of objects of ours while the agent, the controller, the sidecars, the API server and etcd are killed
+//! at random.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -14,7 +16,7 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
 };
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use crate::{
@@ -135,6 +137,15 @@ impl Asking {
         }
     }
 
+    async fn change(&self, object: &str, change: &Value) {
+        let (api, name) = self.named(object);
+        let how = PatchParams::default();
+        let changed = until_done(object, async || {
+            api.patch(name, &how, &Patch::Merge(change)).await
+        });
+        assert!(changed.await.is_some(), "{object}");
+    }
+
     async fn delete(&self, object: &str) {
         let (api, name) = self.named(object);
         let how = DeleteParams::default();
@@ -171,8 +182,8 @@ impl Asking {
     }
 }
 
-/// A claim with something in it, a snapshot and a copy of that, a volume and the claim as a group, a moment of it, and a
-/// restore; and all of it taken down.
+/// A claim with something in it, a snapshot and a copy of that, which grows and has another VolumeAttributesClass then, a
+/// volume and the claim as a group, a moment of it, and a restore; and all of it taken down.
 async fn live(asking: &Asking, kubelet: &Kubelet, number: usize) {
     let name = |of: &str| format!("{of}-{number}");
     asking.apply(&claim(&name("data"), "320Mi", "")).await;
@@ -211,6 +222,18 @@ async fn live(asking: &Asking, kubelet: &Kubelet, number: usize) {
     let at = kubelet.mount(&copy).await;
     assert_eq!(get(&at, "file"), name("precious").as_bytes());
     kubelet.unmount(&copy).await;
+    let claim = format!("pvc/{}", name("copy"));
+    let wider = json!({"spec": {
+        "resources": {"requests": {"storage": "384Mi"}},
+        "volumeAttributesClassName": "drumlin-unprotected",
+    }});
+    asking.change(&claim, &wider).await;
+    let grown = format!("pv/{}", copy["metadata"]["name"].as_str().unwrap());
+    let has_grown = |now: &Value| now["spec"]["capacity"]["storage"] == "384Mi";
+    asking.until(&grown, has_grown).await;
+    let is_modified =
+        |now: &Value| now["status"]["currentVolumeAttributesClassName"] == "drumlin-unprotected";
+    asking.until(&claim, is_modified).await;
     let ours = ["dv/raw", "dvg/both", "dgsnap/night", "dv/again"].map(name);
     for object in &ours {
         asking.until(object, is_ready).await;
@@ -255,14 +278,10 @@ async fn nothing_is_lost_or_left_whatever_is_killed() {
         .filter_map(Result::err)
         .count();
     assert_eq!(failed, 0, "{}", stack.logs());
-    println!(
-        "{} lives; killed: agent {}, API server {}, etcd {}",
-        lives(),
-        kills[0],
-        kills[1],
-        kills[2]
-    );
-    assert!(kills[0] > 0 && kills[1] > 0, "{kills:?}");
+    println!("{} lives; killed: {kills:?}", lives());
+    for part in ["agent", "controller", "kube-apiserver"] {
+        assert!(kills.contains_key(part), "{part}: {kills:?}");
+    }
 
     no_object_is_left(&mut stack).await;
     let node = Node {
@@ -310,27 +329,35 @@ fn restart_of_the_server(cluster: &Cluster, program: &str) {
     server::start(cluster, program);
 }
 
-/// Kills one after the other until the lives are over; says how often the agent, the API server and etcd.
-async fn kill_until(are_over: &AtomicBool, stack: &mut Stack) -> [usize; 3] {
-    let mut kills = [0_usize; 3];
-    while !are_over.load(Ordering::Relaxed) {
-        tokio::time::sleep(Duration::from_millis(3000 + below(6000))).await;
+/// Kills one after the other until the lives are over; says how often each.
+async fn kill_until(are_over: &AtomicBool, stack: &mut Stack) -> BTreeMap<String, usize> {
+    let mut kills = BTreeMap::new();
+    // The controller first: the sidecars are one container beside it, each.
+    let mut others: Vec<String> = stack.daemons.keys().cloned().collect();
+    others.sort_by_key(|name| name != "controller");
+    let mut others = others.iter().cycle();
+    for turn in 0.. {
+        tokio::time::sleep(Duration::from_millis(2000 + below(5000))).await;
+        if are_over.load(Ordering::Relaxed) {
+            break;
+        }
         restart_ended(stack);
         // The agent most often: a server takes seconds to come back.
-        let victim = match kills.iter().sum::<usize>() % 12 {
-            2 => 1,
-            8 => 2,
-            _ => 0,
+        let victim = match turn % 12 {
+            4 => "kube-apiserver",
+            10 => "etcd",
+            turn if turn % 2 == 0 => "agent",
+            _ => others.next().unwrap(),
         };
         match victim {
-            2 => restart_of_the_server(&stack.cluster, "etcd"),
-            1 => restart_of_the_server(&stack.cluster, "kube-apiserver"),
-            _ => {
+            "kube-apiserver" | "etcd" => restart_of_the_server(&stack.cluster, victim),
+            "agent" => {
                 stack.agent.kill();
                 stack.agent.restart().await;
             }
+            other => stack.daemons.get_mut(other).unwrap().restart(),
         }
-        kills[victim] += 1;
+        *kills.entry(victim.to_owned()).or_default() += 1;
     }
     kills
 }
