@@ -100,12 +100,8 @@ impl Subject {
             self.kills += 1;
             // The last one that it tells of; who was killed from outside tells of none.
             let log = self.agent.log();
-            let told = log
-                .lines()
-                .filter_map(|line| line.strip_prefix("killed at "));
-            let told: Vec<&str> = told.collect();
-            if let Some(point) = told.get(self.met.len()) {
-                self.met.push((*point).to_owned());
+            if let Some(point) = killed_at(&log).get(self.met.len()) {
+                self.met.push(point.clone());
                 self.armed.retain(|armed| armed != point);
             }
             let options = Options {
@@ -132,8 +128,16 @@ impl Subject {
     }
 }
 
+/// The points at which an agent was killed, by what it has said of each.
+pub(crate) fn killed_at(log: &str) -> Vec<String> {
+    log.lines()
+        .filter_map(|line| line.strip_prefix("killed at "))
+        .map(str::to_owned)
+        .collect()
+}
+
 /// The environment in which an agent ends at these points.
-fn ending_at(points: &[String]) -> Vec<(String, String)> {
+pub(crate) fn ending_at(points: &[String]) -> Vec<(String, String)> {
     if points.is_empty() {
         return Vec::new();
     }

@@ -1,6 +1,6 @@
 //! `examples/lvm-cluster`: a node with a volume group, in a machine whose kernel has device-mapper, beside one without.
 
-use drumlin_tests::programs::workspace;
+use drumlin_tests::{programs::workspace, storage::Scratch};
 
 use crate::lab::{Lab, Writer, until, writer};
 
@@ -106,6 +106,42 @@ fn a_node_without_the_label_has_no_such_class_and_is_ready() {
         namespace.kubectl(&["get", "pod", "anywhere", "-o", node]),
         NODE
     );
+}
+
+/// A kustomization as the page has it, for the nodes with LVM.
+const COMPONENT: &str = "
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [manifests/base]
+components: [manifests/components/lvm]
+patches:
+- patch: |
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: drumlin-agent, namespace: drumlin-system}
+    spec: {template: {spec: {nodeSelector: {drumlin.dev/lvm: \"true\"}}}}
+";
+
+#[test]
+fn the_component_alone_gives_thin_volumes_to_all_that_name_no_class() {
+    let lab = installed();
+    let scratch = Scratch::new();
+    let directory = scratch.path();
+    std::os::unix::fs::symlink(workspace().join("manifests"), directory.join("manifests")).unwrap();
+    std::fs::write(directory.join("kustomization.yaml"), COMPONENT).unwrap();
+    let path = directory.to_string_lossy();
+    lab.cluster
+        .kubectl(&["apply", "--server-side", "-k", &path]);
+    lab.until_rolled_out();
+    let namespace = lab.namespace();
+    let before = logical_volumes(&lab).len();
+    let data = Writer::start(&namespace, "data", NODE);
+    assert_eq!(logical_volumes(&lab).len(), before + 1);
+    data.is_undisturbed();
+    namespace.kubectl(&["delete", "pod,pvc", "data"]);
+    until("the logical volume is deleted", || {
+        logical_volumes(&lab).len() == before
+    });
 }
 
 #[test]
