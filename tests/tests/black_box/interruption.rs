@@ -105,10 +105,10 @@ pub(crate) fn seed() -> u64 {
     u64::from(now.subsec_nanos()) | 1
 }
 
-/// How many kills of each test meet a call: `DRUMLIN_KILLS`, else twelve, or five in the lab, which is slow.
+/// How many kills of each test meet a call: `DRUMLIN_KILLS`, else twelve, or three in the lab, which is slow.
 pub(crate) fn times() -> usize {
     let asked = std::env::var("DRUMLIN_KILLS").ok();
-    let usual = if is_over_lvm() { 5 } else { 12 };
+    let usual = if is_over_lvm() { 3 } else { 12 };
     asked.map_or(usual, |times| times.parse().unwrap())
 }
 
