@@ -39,7 +39,7 @@ fn lives() -> usize {
 }
 
 /// A number below `end` that nobody knows before.
-fn below(end: u64) -> u64 {
+pub(crate) fn below(end: u64) -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let state = std::collections::hash_map::RandomState::new();
     state.build_hasher().finish() % end

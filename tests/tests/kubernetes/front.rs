@@ -1,7 +1,10 @@
 //! The CSI front of the cluster, asked as its sidecars ask it: where volumes are made, and what becomes of calls whose agent
 //! or node is away.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use drumlin_proto::csi::v1::{
     CreateVolumeRequest, GetCapacityRequest, ListSnapshotsRequest, Topology, TopologyRequirement,
@@ -42,14 +45,19 @@ pub(crate) fn create_on(name: &str, mebibytes: i64, nodes: &[&str]) -> CreateVol
     }
 }
 
+#[derive(Clone)]
 pub(crate) struct Asking {
     channel: Channel,
 }
 
 impl Asking {
     pub(crate) fn new(stack: &Stack) -> Self {
+        Self::over(&stack.front())
+    }
+
+    pub(crate) fn over(socket: &Path) -> Self {
         Self {
-            channel: drumlin_proto::connect(&stack.front()).unwrap(),
+            channel: drumlin_proto::connect(socket).unwrap(),
         }
     }
 
@@ -62,7 +70,7 @@ impl Asking {
     }
 
     /// The id of a volume that is made.
-    async fn create(&self, request: CreateVolumeRequest) -> Result<String, Status> {
+    pub(crate) async fn create(&self, request: CreateVolumeRequest) -> Result<String, Status> {
         let mut request = Request::new(request);
         request.set_timeout(Duration::from_mins(1));
         let made = self.controller().create_volume(request).await?;
@@ -72,7 +80,7 @@ impl Asking {
         Ok(volume.volume_id)
     }
 
-    async fn delete(&self, id: &str) -> Result<(), Status> {
+    pub(crate) async fn delete(&self, id: &str) -> Result<(), Status> {
         let mut request = Request::new(delete(id));
         request.set_timeout(Duration::from_mins(1));
         self.controller().delete_volume(request).await.map(drop)

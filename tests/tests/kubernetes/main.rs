@@ -49,4 +49,5 @@ mod sidecars;
 mod sources;
 #[path = "../sanity/tool.rs"]
 mod tool;
+mod two_fronts;
 mod validation_parity;

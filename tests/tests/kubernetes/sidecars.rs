@@ -92,23 +92,10 @@ impl Stack {
         pod: &str,
         environment: &[(&str, &str)],
     ) {
-        let account = "drumlin-controller";
-        let own = self.cluster.as_account(&self.scratch, account, None);
         let socket = self.front();
-        let container = rendered.container("controller");
-        let mut arguments = vec!["controller".to_owned()];
-        arguments.extend(container.arguments.clone());
-        arguments.extend(own.arguments());
-        let endpoint = format!("unix://{}", socket.display());
-        let own_environment = [
-            ("DRUMLIN_IDENTITY", pod),
-            ("DRUMLIN_NAMESPACE", SYSTEM),
-            ("CSI_ENDPOINT", &endpoint),
-            ("DRUMLIN_LOG", "info,drumlin_cluster=debug"),
-        ];
-        let environment = [&own_environment[..], environment].concat();
-        self.run("controller", drumlin(), &arguments, &environment);
-        eventually(|| socket.exists(), |there| *there).await;
+        let own = self
+            .start_front("controller", rendered, pod, environment)
+            .await;
         let environment = [
             ("NAMESPACE", SYSTEM),
             ("POD_NAME", pod),
@@ -120,9 +107,48 @@ impl Stack {
         }
     }
 
-    /// The socket of the front.
+    /// A controller, which serves the cluster on the socket of its name.
+    async fn start_front(
+        &mut self,
+        name: &str,
+        rendered: &Rendered,
+        pod: &str,
+        environment: &[(&str, &str)],
+    ) -> Cluster {
+        let account = "drumlin-controller";
+        let own = self.cluster.as_account(&self.scratch, account, None);
+        let container = rendered.container("controller");
+        let mut arguments = vec!["controller".to_owned()];
+        arguments.extend(container.arguments.clone());
+        arguments.extend(own.arguments());
+        let socket = self.socket_of(name);
+        let endpoint = format!("unix://{}", socket.display());
+        let own_environment = [
+            ("DRUMLIN_IDENTITY", pod),
+            ("DRUMLIN_NAMESPACE", SYSTEM),
+            ("CSI_ENDPOINT", &endpoint),
+            ("DRUMLIN_LOG", "info,drumlin_cluster=debug"),
+        ];
+        let environment = [&own_environment[..], environment].concat();
+        self.run(name, drumlin(), &arguments, &environment);
+        eventually(|| socket.exists(), |there| *there).await;
+        own
+    }
+
+    /// Starts one more controller, of another pod, which serves the cluster on the socket of its name.
+    pub(crate) async fn start_another_front(&mut self, name: &str) {
+        let rendered = Rendered::of(&self.cluster, "base", &["upstream-snapshots"]);
+        self.start_front(name, &rendered, name, &[]).await;
+    }
+
+    /// The socket of a controller.
+    pub(crate) fn socket_of(&self, controller: &str) -> PathBuf {
+        self.scratch.path().join(format!("{controller}.sock"))
+    }
+
+    /// The socket that the sidecars call.
     pub(crate) fn front(&self) -> PathBuf {
-        self.scratch.path().join("front.sock")
+        self.socket_of("controller")
     }
 
     /// What binds claims to volumes, keeps those that are used, and makes contents of snapshots: with all rights, for it
