@@ -1,5 +1,7 @@
 //! Nodes: where volumes are, and what becomes of them when a node is drained or loses its power.
 
+use drumlin_tests::cluster::Namespace;
+
 use crate::lab::{Lab, Writer, claim, pod_on, until, writer};
 
 #[test]
@@ -34,10 +36,16 @@ fn volumes_are_made_where_their_pods_run() {
     lab.delete(&namespace, &["pod,pvc", "--all"]);
 }
 
-/// A class of volumes that are bound before there is a pod, on this node.
-fn immediate_class(name: &str, node: &str) -> String {
-    format!(
-        "
+/// A class of volumes of one node that are bound before there is a pod.
+struct BoundEarly<'a> {
+    namespace: &'a Namespace<'a>,
+    name: &'a str,
+}
+
+impl<'a> BoundEarly<'a> {
+    fn of(namespace: &'a Namespace<'a>, name: &'a str, node: &str) -> Self {
+        namespace.apply(&format!(
+            "
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
 metadata: {{name: {name}}}
@@ -45,9 +53,28 @@ provisioner: csi.drumlin.dev
 volumeBindingMode: Immediate
 allowedTopologies:
 - matchLabelExpressions: [{{key: topology.drumlin.dev/node, values: [{node}]}}]
----
 "
-    )
+        ));
+        Self { namespace, name }
+    }
+
+    /// Makes a claim, and waits until it is bound.
+    fn bind(&self, name: &str) {
+        let class = format!("Name: {}\n", self.name);
+        self.namespace
+            .apply(&claim(name).replacen("Name: drumlin\n", &class, 1));
+        let phase = "jsonpath={.status.phase}";
+        until("the claim is bound without a pod", || {
+            self.namespace.kubectl(&["get", "pvc", name, "-o", phase]) == "Bound"
+        });
+    }
+}
+
+impl Drop for BoundEarly<'_> {
+    fn drop(&mut self) {
+        self.namespace
+            .kubectl(&["delete", "storageclass", self.name]);
+    }
 }
 
 #[test]
@@ -88,19 +115,13 @@ fn pods_follow_their_copies_to_the_node_of_the_source_and_their_class_to_its_nod
     Writer::start_with(&namespace, "fresh", &(restored + &both));
     assert_eq!(&runs_on("fresh"), first);
 
-    let class = format!("immediate-{second}");
-    namespace.apply(&immediate_class(&class, second));
-    let there = writer("there", "").replacen("Name: drumlin\n", &format!("Name: {class}\n"), 1);
-    let (claim, pod) = there.split_once("---\n").unwrap();
-    namespace.apply(claim);
-    let phase = "jsonpath={.status.phase}";
-    until("the claim is bound without a pod", || {
-        namespace.kubectl(&["get", "pvc", "there", "-o", phase]) == "Bound"
-    });
+    let class = BoundEarly::of(&namespace, "early", second);
+    class.bind("there");
+    let there = writer("there", "");
+    let (_, pod) = there.split_once("---\n").unwrap();
     Writer::start_with(&namespace, "there", pod);
     assert_eq!(&runs_on("there"), second);
     lab.delete(&namespace, &["pod,pvc", "--all"]);
-    lab.cluster.kubectl(&["delete", "storageclass", &class]);
 }
 
 #[test]
@@ -188,4 +209,49 @@ spec:
     assert!(starts().starts_with('2'));
     lab.delete(&namespace, &["deployment,pvc", "app"]);
     lab.until_rolled_out();
+}
+
+#[test]
+fn a_node_that_is_given_up_lets_go_of_its_volumes_and_is_used_again_when_it_returns() {
+    let lab = Lab::installed();
+    let namespace = lab.namespace();
+    let node = lab.nodes[1].as_str();
+    let writer = Writer::start(&namespace, "writer", node);
+    writer.goes_on();
+    let volume = format!("pv/{}", lab.volumes(&namespace)[0].name);
+    lab.node(node, &["stop"]);
+    lab.cluster.kubectl(&["delete", "node", node]);
+    namespace.kubectl(&["delete", "pod", "writer", "--force", "--grace-period=0"]);
+    namespace.kubectl(&["delete", "pvc", "writer"]);
+    // As the page says: by itself nothing is given up.
+    let told = || {
+        let about = format!("involvedObject.name={}", &volume[3..]);
+        let words = ["get", "events", "-A", "--field-selector", &about];
+        lab.cluster
+            .kubectl(&[&words[..], &["-o", "jsonpath={.items[*].message}"]].concat())
+    };
+    until("the deletion is refused", || {
+        told().contains("drumlin.dev/abandon")
+    });
+    assert!(!lab.volumes(&namespace).is_empty());
+    let given_up = format!("drumlin.dev/abandon={node}");
+    lab.cluster
+        .kubectl(&["annotate", "nodestorage", node, &given_up]);
+    until("the PersistentVolume is deleted", || {
+        lab.volumes(&namespace).is_empty()
+    });
+
+    lab.node(node, &["start"]);
+    until("kubelet registers the node", || {
+        let found = lab.cluster.try_kubectl(&["get", "node", node]);
+        found.status.success()
+    });
+    lab.until_kubelet_answers(node);
+    lab.until_rolled_out();
+    lab.cluster
+        .kubectl(&["annotate", "nodestorage", node, "drumlin.dev/abandon-"]);
+    // The scheduler knows the room of the node a minute or two later; a claim that is bound before does not wait for it.
+    let class = BoundEarly::of(&namespace, "returned", node);
+    class.bind("again");
+    lab.delete(&namespace, &["pvc", "again"]);
 }

@@ -8,7 +8,7 @@ use std::{
 
 use drumlin_tests::storage::Scratch;
 
-use crate::lab::{Lab, Writer, manifests};
+use crate::lab::{Lab, Writer, manifests, until};
 
 #[test]
 fn another_version_is_rolled_out_under_load_and_disturbs_no_pod() {
@@ -63,4 +63,52 @@ fn another_version_is_rolled_out_under_load_and_disturbs_no_pod() {
         writer.is_undisturbed();
     }
     lab.delete(&namespace, &["pod,pvc", "--all"]);
+}
+
+/// The base with another configuration of the agents.
+const OTHER_CLASSES: &str = "
+apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [base]
+configMapGenerator:
+- name: drumlin-agent
+  namespace: drumlin-system
+  behavior: replace
+  files: [agent-config.yaml]
+  options: {disableNameSuffixHash: true}
+";
+
+#[test]
+fn a_class_that_is_added_is_served_without_a_rollout() {
+    let lab = Lab::installed();
+    let agents = || -> Vec<String> { lab.nodes.iter().map(|node| lab.agent_of(node)).collect() };
+    let before = agents();
+    let scratch = Scratch::new();
+    let directory = scratch.path();
+    let class = |name: &str, more: &str, path: &str| {
+        format!("- {{name: {name}{more}, directory: {{path: /var/lib/drumlin/{path}}}}}\n")
+    };
+    // The one that there is without any, and another one.
+    let classes = class("default", ", default: true", "images") + &class("more", "", "more");
+    let config = format!("log: {{format: json}}\nclasses:\n{classes}");
+    fs::write(directory.join("agent-config.yaml"), config).unwrap();
+    fs::write(directory.join("kustomization.yaml"), OTHER_CLASSES).unwrap();
+    std::os::unix::fs::symlink(manifests("base"), directory.join("base")).unwrap();
+    lab.install_from(directory);
+    let names = "jsonpath={.status.classes[*].name}";
+    for node in &lab.nodes {
+        until("the node has the class", || {
+            let words = ["get", "nodestorage", node, "-o", names];
+            lab.cluster.kubectl(&words) == "default more"
+        });
+    }
+    assert_eq!(agents(), before);
+    lab.install("base");
+    for node in &lab.nodes {
+        until("the node has the class no more", || {
+            let words = ["get", "nodestorage", node, "-o", names];
+            lab.cluster.kubectl(&words) == "default"
+        });
+    }
+    assert_eq!(agents(), before);
 }

@@ -132,13 +132,11 @@ fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
     found
 }
 
-/// Removes what differs for a reason: kustomize names a configuration by its sum, of which the chart has an annotation, and
-/// orders what has names otherwise.
+/// Removes what differs for a reason: the chart keeps the kinds, and kustomize orders what has names otherwise.
 fn level(value: &mut Value) {
     match value {
         Value::Object(members) => {
             if let Some(Value::Object(annotations)) = members.get_mut("annotations") {
-                annotations.remove("checksum/config");
                 annotations.remove("helm.sh/resource-policy");
                 if annotations.is_empty() {
                     members.remove("annotations");
@@ -159,13 +157,6 @@ fn level(value: &mut Value) {
             };
             if all.iter().all(|one| name(one).is_some()) {
                 all.sort_by_key(name);
-            }
-        }
-        Value::String(text) => {
-            let sum = text.strip_prefix("drumlin-agent-").unwrap_or_default();
-            let is_letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit();
-            if sum.len() == 10 && sum.chars().all(is_letter) {
-                "drumlin-agent".clone_into(text);
             }
         }
         // A whole number has no point for one of them.

@@ -132,17 +132,6 @@ fn take_values(manifests: &mut Manifests) -> Result<Vec<Setting>, String> {
                 .to_owned(),
         );
     }
-    // Another configuration starts the agents anew: kustomize gives it another name instead.
-    let template = manifests
-        .document("DaemonSet/drumlin-agent")?
-        .node
-        .at("spec/template/metadata");
-    let sum = "{{ include (print $.Template.BasePath \"/agent-config.yaml\") . | sha256sum }}";
-    let sum = Member::new("checksum/config", Node::Scalar(sum.to_owned()));
-    let template = template
-        .and_then(Node::members)
-        .ok_or("pods without metadata")?;
-    template.push(Member::new("annotations", Node::Map(vec![sum])));
     for (file, documents) in &mut manifests.files {
         if file.starts_with("crds/") {
             for document in documents {

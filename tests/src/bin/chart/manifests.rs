@@ -68,6 +68,7 @@ struct ConfigMap {
 
 #[derive(Debug, Deserialize)]
 struct Options {
+    #[serde(default)]
     labels: BTreeMap<String, String>,
 }
 
@@ -193,7 +194,8 @@ impl Manifests {
             "  name: {}\n  namespace: drumlin-system\n",
             map.name
         ));
-        if let Some(options) = &map.options {
+        let options = map.options.as_ref();
+        if let Some(options) = options.filter(|options| !options.labels.is_empty()) {
             let labels = serde_json::to_string(&options.labels);
             let labels = labels.map_err(|error| error.to_string())?;
             text.push_str(&format!("  labels: {labels}\n"));
