@@ -271,7 +271,8 @@ fn printed(output: &Output, arguments: &[&str]) -> String {
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace<'a> {
-    cluster: &'a Cluster,
+    /// The cluster that it is in.
+    pub cluster: &'a Cluster,
     /// Its name.
     pub name: String,
 }

@@ -30,12 +30,14 @@ use crate::{
     method::{DELETE_BLANK_VOLUME, LIST_OBJECTS},
     node_call::CONTROLLER,
     node_storage::{NodeStorage, UnclaimedVolume},
-    persistent_volumes::PersistentVolumes,
+    persistent_volumes::{KnownVolume, PersistentVolumes},
     refusal::Refusal,
 };
 
 /// Interval between two audits of a node.
 const ROUND: Duration = Duration::from_hours(6);
+/// Pause before the server is asked again for all PersistentVolumes.
+const AGAIN: Duration = Duration::from_mins(1);
 /// Pause between the audits of two nodes.
 const APART: Duration = Duration::from_secs(5);
 /// Minimum age of a volume that the audit looks at.
@@ -73,17 +75,6 @@ struct Inventory {
     unreadable: BTreeSet<String>,
 }
 
-/// What is to be done about a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    /// Something is about it, or may be soon.
-    Keep,
-    /// Nothing is about it, and it holds no data.
-    Delete,
-    /// Nothing is about it, and it may hold data.
-    List,
-}
-
 impl Audit {
     pub(crate) fn new(
         front: &Arc<Front>,
@@ -106,13 +97,7 @@ impl Audit {
         rounds.tick().await;
         loop {
             rounds.tick().await;
-            let known = match self.persistent_volumes().await {
-                Ok(known) => known,
-                Err(refusal) => {
-                    tracing::warn!(error = %refusal, "nodes could not be audited");
-                    continue;
-                }
-            };
+            let known = self.known().await;
             let mut nodes = self.front.view.storages();
             nodes.sort();
             for node in nodes {
@@ -127,36 +112,65 @@ impl Audit {
         }
     }
 
-    /// Audits a node. `known` may be hours old: it only spares the server what is all right.
-    async fn look_at(&self, node: &str, known: &PersistentVolumes) -> Result<(), Refusal> {
-        let Inventory {
-            mut volumes,
-            unreadable,
-        } = self.inventory_of(node).await?;
-        self.tell_missing(node, known, &volumes, &unreadable)
-            .await?;
-        volumes.retain(|volume| self.is_suspect(volume) && !known.have(&volume.object_id));
-        if !volumes.is_empty() {
-            let known = self.persistent_volumes().await?;
-            volumes.retain(|volume| !known.have(&volume.object_id));
-        }
-        let mut listed = Vec::new();
-        for volume in volumes {
-            match self.judge(&volume).await? {
-                Verdict::Keep => {}
-                Verdict::Delete => self.delete(&volume).await?,
-                Verdict::List => listed.push(unclaimed(&volume)),
+    /// The PersistentVolumes of the driver, as soon as the server tells them.
+    async fn known(&self) -> PersistentVolumes {
+        loop {
+            match self.persistent_volumes().await {
+                Ok(known) => return known,
+                Err(refusal) => {
+                    tracing::warn!(error = %refusal, "nodes cannot be audited");
+                    sleep((self.time_lapse)(AGAIN)).await;
+                }
             }
         }
-        self.tell(node, listed).await
     }
 
-    /// Deletes a volume, unless it was used since it was listed: then the next audit lists it.
-    async fn delete(&self, volume: &InventoryObject) -> Result<(), Refusal> {
-        let id = &volume.object_id;
-        let Some(node) = names::node_of(id) else {
-            return Ok(());
-        };
+    /// Audits a node. `known` may be hours old: what it has spares the server questions, and nothing is done by it alone.
+    async fn look_at(&self, node: &str, known: &PersistentVolumes) -> Result<(), Refusal> {
+        let inventory = self.inventory_of(node).await?;
+        let unclaimed = self.unclaimed(&inventory.volumes, known).await?;
+        let mut listed = Vec::new();
+        for volume in unclaimed {
+            let is_deleted = is_provisioned(volume) && volume.blank;
+            if !(is_deleted && self.delete(node, volume).await) {
+                listed.push(described(volume));
+            }
+        }
+        self.tell(node, listed).await?;
+        self.tell_missing(node, known, &inventory).await;
+        Ok(())
+    }
+
+    /// The volumes that no PersistentVolume is about, and no claim can get.
+    ///
+    /// First the claims, then the PersistentVolumes: one that a claim is bound to was there before the claim said so, whatever
+    /// happens between the two.
+    async fn unclaimed<'a>(
+        &self,
+        volumes: &'a [InventoryObject],
+        known: &PersistentVolumes,
+    ) -> Result<Vec<&'a InventoryObject>, Refusal> {
+        let mut suspects = Vec::new();
+        for volume in volumes {
+            if self.is_suspect(volume) && !known.have(&volume.object_id) {
+                if let Some((uid, namespace, name)) = claim_of(volume)
+                    && self.is_waiting(uid, namespace, name).await?
+                {
+                    continue;
+                }
+                suspects.push(volume);
+            }
+        }
+        if !suspects.is_empty() {
+            let now = self.persistent_volumes().await?;
+            suspects.retain(|volume| !now.have(&volume.object_id));
+        }
+        Ok(suspects)
+    }
+
+    /// Deletes a volume that is still blank; returns false if it stays, whatever the reason is.
+    async fn delete(&self, node: &str, volume: &InventoryObject) -> bool {
+        let (id, name) = (&volume.object_id, &volume.name);
         let request = DeleteBlankVolumeRequest {
             volume_id: id.clone(),
         };
@@ -165,58 +179,72 @@ impl Audit {
             self.front.ask_owner(about, &request, PATIENCE).await;
         match deleted {
             Ok(_) => {
-                let name = &volume.name;
                 tracing::warn!(
                     volume.id = id,
                     volume.name = name,
                     "unused volume without PersistentVolume deleted"
                 );
-                Ok(())
+                true
             }
-            Err(refusal) if refusal.code == Code::FailedPrecondition => {
-                tracing::warn!(volume.id = id, error = %refusal, "volume without PersistentVolume kept");
-                Ok(())
+            Err(refusal) => {
+                tracing::warn!(volume.id = id, error = %refusal, "volume without PersistentVolume not deleted");
+                false
             }
-            Err(refusal) => Err(refusal),
         }
     }
 
-    /// Publishes an event of each PersistentVolume whose volume is not on the node.
-    async fn tell_missing(
-        &self,
-        node: &str,
-        known: &PersistentVolumes,
-        volumes: &[InventoryObject],
-        unreadable: &BTreeSet<String>,
-    ) -> Result<(), Refusal> {
-        let there: BTreeSet<&str> = volumes
-            .iter()
-            .map(|volume| volume.object_id.as_str())
-            .collect();
+    /// Publishes an event of each PersistentVolume whose volume is not on the node. What cannot be found out is left to the
+    /// next audit.
+    async fn tell_missing(&self, node: &str, known: &PersistentVolumes, inventory: &Inventory) {
+        let volumes = inventory.volumes.iter();
+        let there: BTreeSet<&str> = volumes.map(|volume| volume.object_id.as_str()).collect();
         let may_be_missing = |handle: &str| {
-            let is_readable =
-                names::class_of(handle).is_some_and(|name| !unreadable.contains(name));
+            let class = names::class_of(handle);
+            let is_readable = class.is_some_and(|name| !inventory.unreadable.contains(name));
             is_readable && !there.contains(handle)
         };
-        let missing = known.of_node(node, (self.time_lapse)(AGE));
-        let missing = missing.filter(|(handle, _)| may_be_missing(handle));
-        for (handle, volume) in missing.take(TOLD) {
-            // Once more, by itself: it may have gone and come, or been made, between the two lists.
-            let request = ListObjectsRequest {
-                object_id: handle.to_owned(),
-                ..ListObjectsRequest::default()
-            };
-            let about = (node, &LIST_OBJECTS, handle);
-            let found: ListObjectsResponse =
-                self.front.ask_owner(about, &request, PATIENCE).await?;
-            if found.objects.is_empty() {
-                tracing::warn!(volume.id = handle, "volume of a PersistentVolume not found");
-                if let Err(refusal) = volume.tell_missing(&self.client, handle).await {
-                    tracing::warn!(volume.id = handle, error = %refusal, "event could not be published");
+        let mut told = 0;
+        for (handle, volume) in known.of_node(node, (self.time_lapse)(AGE)) {
+            if !may_be_missing(handle) {
+                continue;
+            }
+            match self.tell_if_missing(node, handle, volume).await {
+                Ok(false) => {}
+                Ok(true) => told += 1,
+                Err(refusal) => {
+                    tracing::warn!(volume.id = handle, error = %refusal, "volume of a PersistentVolume could not be looked for");
                 }
             }
+            if told == TOLD {
+                tracing::warn!(node, told, "more volumes may be missing; no more events");
+                return;
+            }
         }
-        Ok(())
+    }
+
+    /// Publishes the event if the PersistentVolume is still there, and its volume is not; returns true if it did.
+    async fn tell_if_missing(
+        &self,
+        node: &str,
+        handle: &str,
+        volume: &KnownVolume,
+    ) -> Result<bool, Refusal> {
+        if !volume.is_still_there(&self.client).await? {
+            return Ok(false);
+        }
+        // By itself: it may have been made, or come back, since all were listed.
+        let request = ListObjectsRequest {
+            object_id: handle.to_owned(),
+            ..ListObjectsRequest::default()
+        };
+        let about = (node, &LIST_OBJECTS, handle);
+        let found: ListObjectsResponse = self.front.ask_owner(about, &request, PATIENCE).await?;
+        if !found.objects.is_empty() {
+            return Ok(false);
+        }
+        tracing::warn!(volume.id = handle, "volume of a PersistentVolume not found");
+        volume.tell_missing(&self.client, handle).await?;
+        Ok(true)
     }
 
     /// All volumes of a node, and its classes that cannot be read.
@@ -265,34 +293,6 @@ impl Audit {
         PersistentVolumes::list(&self.client, &self.driver).await
     }
 
-    /// What is to be done about a volume, by the server's store.
-    ///
-    /// First the claim, then the PersistentVolumes: one that a claim is bound to was there before the claim said so, whatever
-    /// happens between the two.
-    async fn judge(&self, volume: &InventoryObject) -> Result<Verdict, Refusal> {
-        let parameter = |key: &str| volume.parameters.get(key);
-        let claim = parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM));
-        let is_provisioned = match uid_of(&volume.name).zip(claim) {
-            Some((uid, (namespace, name))) => {
-                if self.is_waiting(uid, namespace, name).await? {
-                    return Ok(Verdict::Keep);
-                }
-                true
-            }
-            None => false,
-        };
-        if !(is_provisioned && volume.blank) {
-            return Ok(Verdict::List);
-        }
-        Ok(
-            if self.persistent_volumes().await?.have(&volume.object_id) {
-                Verdict::Keep
-            } else {
-                Verdict::Delete
-            },
-        )
-    }
-
     /// Returns true while the claim with this UID is there and bound to no volume: it may still get one.
     async fn is_waiting(&self, uid: &str, namespace: &str, name: &str) -> Result<bool, Refusal> {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
@@ -332,6 +332,17 @@ fn silence(error: &kube::Error) -> Refusal {
     Refusal::unavailable(error.to_string())
 }
 
+/// The claim that a provisioner has made a volume for: its UID, namespace and name.
+fn claim_of(volume: &InventoryObject) -> Option<(&str, &str, &str)> {
+    let parameter = |key: &str| volume.parameters.get(key).map(String::as_str);
+    let (namespace, name) = parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM))?;
+    Some((uid_of(&volume.name)?, namespace, name))
+}
+
+fn is_provisioned(volume: &InventoryObject) -> bool {
+    claim_of(volume).is_some()
+}
+
 /// The UID of the claim for which a provisioner has named a volume: `pvc-<UID>`.
 fn uid_of(name: &str) -> Option<&str> {
     let uid = name.strip_prefix("pvc-")?;
@@ -342,7 +353,7 @@ fn uid_of(name: &str) -> Option<&str> {
     (uid.len() == 36 && uid.bytes().enumerate().all(is_digit)).then_some(uid)
 }
 
-fn unclaimed(volume: &InventoryObject) -> UnclaimedVolume {
+fn described(volume: &InventoryObject) -> UnclaimedVolume {
     let parameter = |key: &str| volume.parameters.get(key).cloned();
     let claim = parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM));
     UnclaimedVolume {

@@ -19,11 +19,11 @@ const PAGE: u32 = 500;
 
 /// The PersistentVolumes of the driver, by their handles, as the server's store had them.
 #[derive(Debug, Default)]
-pub(crate) struct PersistentVolumes(BTreeMap<String, Known>);
+pub(crate) struct PersistentVolumes(BTreeMap<String, KnownVolume>);
 
 /// What is known of a PersistentVolume.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownVolume {
     object: ObjectReference,
     created: Option<Timestamp>,
     is_being_deleted: bool,
@@ -44,7 +44,7 @@ impl PersistentVolumes {
             all.extend(page.items.iter().filter_map(|volume| {
                 let source = volume.spec.as_ref()?.csi.as_ref()?;
                 let handle = source.volume_handle.clone();
-                (source.driver == driver).then(|| (handle, Known::of(volume)))
+                (source.driver == driver).then(|| (handle, KnownVolume::of(volume)))
             }));
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => how.continue_token = Some(token),
@@ -63,7 +63,7 @@ impl PersistentVolumes {
         &self,
         node: &str,
         age: Duration,
-    ) -> impl Iterator<Item = (&str, &Known)> {
+    ) -> impl Iterator<Item = (&str, &KnownVolume)> {
         let prefix = format!("{node}/");
         let latest = Timestamp::now() - age;
         let from = self.0.range(prefix.clone()..);
@@ -76,7 +76,7 @@ impl PersistentVolumes {
     }
 }
 
-impl Known {
+impl KnownVolume {
     fn of(volume: &PersistentVolume) -> Self {
         let created = volume.creation_timestamp().map(|time| time.0);
         Self {
@@ -84,6 +84,20 @@ impl Known {
             created,
             is_being_deleted: volume.metadata.deletion_timestamp.is_some(),
         }
+    }
+
+    /// Returns true if the server's store still has it, and it is not being deleted. What it is about cannot be changed.
+    ///
+    /// # Errors
+    /// `UNAVAILABLE`.
+    pub(crate) async fn is_still_there(&self, client: &Client) -> Result<bool, Refusal> {
+        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        let name = self.object.name.as_deref().unwrap_or_default();
+        let found = volumes.get_opt(name).await;
+        let found = found.map_err(|error| Refusal::unavailable(error.to_string()))?;
+        Ok(found.is_some_and(|found| {
+            found.uid() == self.object.uid && found.metadata.deletion_timestamp.is_none()
+        }))
     }
 
     /// Publishes the event that there is no such volume on its node.

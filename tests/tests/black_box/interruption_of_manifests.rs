@@ -281,8 +281,10 @@ async fn told(telling: &Telling, points: &[&str]) -> Told {
             );
             if has_ended {
                 loop {
+                    let before = left.len();
                     let met = killed_at(&agent.log());
                     left.retain(|point| !met.contains(point));
+                    assert!(left.len() < before, "it ended by itself\n{}", agent.log());
                     if agent.try_restart_with(options(&left)).await {
                         break;
                     }

@@ -35,21 +35,25 @@ fn own_points() -> Vec<String> {
         Volumes::Linear | Volumes::Raid1 => &["directory.", "lvm."],
     };
     points.retain(|point| !other.iter().any(|other| point.starts_with(other)));
-    let points = points.into_iter().enumerate();
-    points
-        .filter_map(|(number, point)| is_due(number, &point).then_some(point))
-        .collect()
+    let mut number = 0;
+    points.retain(|point| {
+        !point.starts_with("rollback.") || {
+            number += 1;
+            is_due(number)
+        }
+    });
+    points.into_iter().collect()
 }
 
-/// Whether the point of this number is met here. The lab is slow: of the points that are no back end's own, each kind of
-/// logical volumes has its share on each change, and all of them before a release.
-fn is_due(number: usize, point: &str) -> bool {
+/// Whether the point of this number, of those that are no back end's own, is met here. The lab is slow: each kind of logical
+/// volumes has its share of them on each change, and all of them before a release.
+fn is_due(number: usize) -> bool {
     let share = match Volumes::asked() {
         _ if !is_over_lvm() || is_thorough() => return true,
         Volumes::Thin => 0,
         Volumes::Linear | Volumes::Raid1 => 1,
     };
-    !point.starts_with("rollback.") || number % 2 == share
+    number % 2 == share
 }
 
 /// Whether a point is met in a rollback only.

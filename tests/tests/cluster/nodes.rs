@@ -72,8 +72,8 @@ allowedTopologies:
 
 impl Drop for BoundEarly<'_> {
     fn drop(&mut self) {
-        self.namespace
-            .kubectl(&["delete", "storageclass", self.name]);
+        let words = ["delete", "storageclass", self.name];
+        self.namespace.cluster.try_kubectl(&words);
     }
 }
 

@@ -182,7 +182,7 @@ impl Asking {
     }
 }
 
-/// A claim with something in it, a snapshot and a copy of that, which grows and has another VolumeAttributesClass then, a
+/// A claim with something in it, a snapshot and a copy of that, which grows and has other attributes then, a
 /// volume and the claim as a group, a moment of it, and a restore; and all of it taken down.
 async fn live(asking: &Asking, kubelet: &Kubelet, number: usize) {
     let name = |of: &str| format!("{of}-{number}");
@@ -344,8 +344,8 @@ async fn kill_until(are_over: &AtomicBool, stack: &mut Stack) -> BTreeMap<String
         restart_ended(stack);
         // The agent most often: a server takes seconds to come back.
         let victim = match turn % 12 {
-            4 => "kube-apiserver",
-            10 => "etcd",
+            2 => "kube-apiserver",
+            8 => "etcd",
             turn if turn % 2 == 0 => "agent",
             _ => others.next().unwrap(),
         };

@@ -399,15 +399,21 @@ async fn the_audit_deletes_what_was_never_used_and_lists_what_may_hold_data() {
     stack.kubelet().unmount(&as_volume).await;
     let by_hand = ok_id(asking.create(create_on("by-hand", 64, &["node-a"])).await);
     let leaked = ok_id(asking.create(create_for("leaked", &digits("3"))).await);
+    // Never used either, but nobody can delete it.
+    let protected = CreateVolumeRequest {
+        mutable_parameters: [("protected".to_owned(), "true".to_owned())].into(),
+        ..create_for("protected", &digits("5"))
+    };
+    let protected = ok_id(asking.create(protected).await);
 
     let listed = || unclaimed(&stack, "node-a");
-    let mut wanted = vec![used.clone(), by_hand.clone()];
+    let mut wanted = vec![used.clone(), by_hand.clone(), protected.clone()];
     wanted.sort();
     let all = [&waiting, &bound, &used, &by_hand, &leaked];
     stack.eventually(|| (listed(), all), |(found, _)| *found == wanted);
     let there = |id: &str| home(&stack.agent, id).exists();
     stack.eventually(|| there(&leaked), |is_there| !is_there);
-    for kept in [&waiting, &bound, &used, &by_hand] {
+    for kept in [&waiting, &bound, &used, &by_hand, &protected] {
         assert!(there(kept), "{kept}");
     }
     let events = [
