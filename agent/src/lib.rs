@@ -81,6 +81,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ping(arguments) => commands::ping::run(arguments).await?,
         Command::Validate(arguments) => return commands::validate::run(&arguments),
         Command::Status(arguments) => return commands::status::run(&arguments),
+        Command::Get(arguments) => commands::get::run(&arguments)?,
+        Command::Wait(arguments) => return commands::wait::run(&arguments).await,
         Command::Kept(arguments) => commands::kept::run(&arguments).await?,
         Command::Adopt(arguments) => commands::adopt::run(&arguments).await?,
         Command::Handover(arguments) => commands::handover::run(&arguments)?,

@@ -46,6 +46,7 @@ pub mod kept;
 mod kinds;
 mod mount_watch;
 mod object_source;
+pub mod objects;
 mod observer;
 mod queue;
 mod record;

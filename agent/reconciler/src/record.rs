@@ -392,6 +392,11 @@ impl Record {
             .find(|condition| condition.type_ == kind)
     }
 
+    /// The generation that its conditions are about.
+    pub(crate) fn observed_generation(&self) -> i64 {
+        self.observed().0
+    }
+
     fn observed(&self) -> (i64, &Vec<Condition>) {
         self.body.kind().status().seen()
     }

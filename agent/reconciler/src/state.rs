@@ -512,7 +512,7 @@ impl Shared {
 static OTHERS: Mutex<()> = Mutex::new(());
 
 /// The boot id: mounts do not survive a reboot.
-fn boot() -> String {
+pub(crate) fn boot() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id")
         .map(|id| id.trim().to_owned())
         .unwrap_or_default()

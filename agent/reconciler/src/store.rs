@@ -177,6 +177,19 @@ pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error>
     Ok((records, unreadable))
 }
 
+/// The record of an object, if there is one.
+///
+/// # Errors
+/// When its file cannot be read.
+pub(crate) fn find(root: &Path, key: &ObjectKey) -> Result<Option<Record>, Error> {
+    let path = path(root, key)?;
+    if !path.exists() {
+        return Ok(None);
+    }
+    let read = read(&path).map(Some);
+    read.map_err(|why| Error::State(format!("could not read {}: {why}", path.display())))
+}
+
 /// The result of the last scan of the manifests, if there was one.
 pub(crate) fn load_source(root: &Path) -> Option<SourceState> {
     serde_json::from_slice(&fs::read(root.join("source.json")).ok()?).ok()

@@ -7,8 +7,8 @@ use clap_complete::Shell;
 
 use super::{
     AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
-    HandoverArguments, KeptArguments, PingArguments, ReconcileArguments, RestoreArguments,
-    RollbackArguments, StatusArguments, ValidateArguments,
+    GetArguments, HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
+    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments, WaitArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -42,6 +42,16 @@ pub(crate) enum Command {
     /// Show the status of all objects, from the state files. Exits with 3 if any object is not ready.
     #[command(after_help = "Example:\n  drumlin status -o wide")]
     Status(StatusArguments),
+    /// Print objects of a kind with their status, from the state files. Exits with 1 if there is no object of that name.
+    #[command(
+        after_help = "Examples:\n  drumlin get dv\n  drumlin get dgsnap db/before-upgrade -o yaml"
+    )]
+    Get(GetArguments),
+    /// Wait until objects have a condition or are deleted, as the state files say. Exits with 3 if they are not in time.
+    #[command(
+        after_help = "Examples:\n  drumlin wait dv/db/data dv/db/log --timeout 2m\n  drumlin wait --mounts"
+    )]
+    Wait(WaitArguments),
     /// Print the manifests that restore a snapshot, from the state files. Does not apply them.
     #[command(
         after_help = "Example:\n  drumlin restore dgsnap db/before-upgrade --suffix -restored > restored.yaml"

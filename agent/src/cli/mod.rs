@@ -12,8 +12,8 @@ pub(crate) use daemons::{
 };
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
-    AdoptArguments, DeleteArguments, HandoverArguments, HostArguments, KeptArguments, Output,
-    StatusArguments, ValidateArguments,
+    AdoptArguments, DeleteArguments, GetArguments, GetOutput, HandoverArguments, HostArguments,
+    KeptArguments, ObjectKind, Output, StatusArguments, ValidateArguments, WaitArguments,
 };
 pub(crate) use snapshots::{
     ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use drumlin_proto::Endpoint;
+use kube::core::Duration;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ValidateArguments {
@@ -26,6 +27,52 @@ pub(crate) struct StatusArguments {
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<Output>,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct GetArguments {
+    /// Kind of the objects.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: ObjectKind,
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default` [default: all objects of the kind].
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<GetOutput>,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+/// Output format of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GetOutput {
+    /// A table with more columns.
+    Wide,
+    /// The whole objects as JSON; several are a `List`.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct WaitArguments {
+    /// Objects: `KIND/NAMESPACE/NAME`, or `KIND/NAME` in the namespace `default`, such as `dv/db/data`.
+    #[arg(value_name = "OBJECT", required_unless_present = "mounts")]
+    pub(crate) objects: Vec<String>,
+    /// What to wait for: `condition=TYPE`, `condition=TYPE=STATUS` or `delete`.
+    #[arg(long = "for", value_name = "WHAT", default_value = "condition=Ready")]
+    pub(crate) awaited: String,
+    /// Wait until every volume with a mount on this host is mounted, since the host was started.
+    #[arg(long, conflicts_with_all = ["objects", "awaited"])]
+    pub(crate) mounts: bool,
+    /// Time to wait, such as `30s` or `5m`.
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    pub(crate) timeout: Duration,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,

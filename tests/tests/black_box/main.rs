@@ -39,6 +39,7 @@ mod diff_command;
 mod empty_requests;
 mod examples;
 mod external_damage;
+mod get_and_wait;
 mod group_consistency;
 mod group_snapshots;
 mod group_trouble;

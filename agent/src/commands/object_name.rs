@@ -1,0 +1,36 @@
+//! The names of objects, as a person gives them.
+
+use anyhow::bail;
+use clap::ValueEnum;
+use drumlin_crd::ObjectKey;
+
+use crate::cli::ObjectKind;
+
+/// The object of a kind with the name `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+pub(super) fn of_kind(kind: ObjectKind, name: &str) -> ObjectKey {
+    let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+    ObjectKey {
+        kind: kind.as_str().to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// The object `KIND/NAMESPACE/NAME`, or `KIND/NAME` in the namespace `default`.
+///
+/// # Errors
+/// If the text is neither, or there is no such kind.
+pub(super) fn with_kind(text: &str) -> anyhow::Result<ObjectKey> {
+    let Some((kind, name)) = text.split_once('/') else {
+        bail!(
+            "{text:?} names no object; write KIND/NAMESPACE/NAME, or KIND/NAME, such as dv/db/data"
+        );
+    };
+    match ObjectKind::from_str(kind, true) {
+        Ok(kind) => Ok(of_kind(kind, name)),
+        Err(_) => bail!(
+            "{text:?}: there is no kind {kind:?}; kinds are dv (Volume), dvg (VolumeGroup), dsnap (Snapshot) and dgsnap \
+             (GroupSnapshot)"
+        ),
+    }
+}

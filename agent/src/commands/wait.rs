@@ -1,0 +1,78 @@
+//! `drumlin wait`: until objects are as they shall be.
+
+use std::{path::Path, process::ExitCode, time::Duration};
+
+use anyhow::bail;
+use drumlin_crd::ObjectKey;
+use drumlin_reconciler::objects::{self, Awaited};
+use tokio::time::{Instant, sleep};
+
+use super::{object_name, print::note};
+use crate::cli::WaitArguments;
+
+/// Exit code if an object is not as is waited for when the time is over.
+const NOT_YET: u8 = 3;
+/// Interval at which the state files are read.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Waits.
+pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
+    let awaited = awaited(&arguments.awaited)?;
+    let keys = arguments.objects.iter();
+    let keys: anyhow::Result<Vec<ObjectKey>> =
+        keys.map(|text| object_name::with_kind(text)).collect();
+    let keys = keys?;
+    if arguments.timeout.is_negative() {
+        bail!("--timeout: a time cannot be negative");
+    }
+    let deadline = Instant::now() + Duration::from(arguments.timeout);
+    loop {
+        let waiting = if arguments.mounts {
+            objects::unmounted(&arguments.state_dir)?
+        } else {
+            waiting(&arguments.state_dir, &keys, &awaited)?
+        };
+        if waiting.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if Instant::now() >= deadline {
+            for (key, why) in waiting {
+                note(&format!("{key}: {why}"));
+            }
+            return Ok(ExitCode::from(NOT_YET));
+        }
+        sleep(INTERVAL.min(deadline - Instant::now())).await;
+    }
+}
+
+/// The objects that are not as is waited for, each with the reason.
+fn waiting(
+    state_dir: &Path,
+    keys: &[ObjectKey],
+    awaited: &Awaited,
+) -> anyhow::Result<Vec<(ObjectKey, String)>> {
+    let mut waiting = Vec::new();
+    for key in keys {
+        if let Some(why) = objects::missing(state_dir, key, awaited)? {
+            waiting.push((key.clone(), why));
+        }
+    }
+    Ok(waiting)
+}
+
+fn awaited(text: &str) -> anyhow::Result<Awaited> {
+    if text == "delete" {
+        return Ok(Awaited::Deleted);
+    }
+    let condition = text
+        .strip_prefix("condition=")
+        .filter(|rest| !rest.is_empty());
+    let Some(condition) = condition else {
+        bail!("--for={text}: is none of condition=TYPE, condition=TYPE=STATUS and delete");
+    };
+    let (kind, status) = condition.split_once('=').unwrap_or((condition, "True"));
+    Ok(Awaited::Condition {
+        kind: kind.to_owned(),
+        status: status.to_owned(),
+    })
+}

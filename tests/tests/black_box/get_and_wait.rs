@@ -1,0 +1,144 @@
+//! `drumlin get` and `drumlin wait`: objects as the state files have them, also while no daemon runs.
+
+use std::{process::Output, time::Instant};
+
+use drumlin_tests::agent::eventually;
+use serde_json::Value;
+
+use crate::{
+    helpers::text,
+    host::{Host, absent, small, volume},
+};
+
+impl Host {
+    fn asked(&self, arguments: &[&str]) -> Output {
+        let state = text(self.agent.path("state"));
+        self.agent
+            .command(&[arguments, &["--state-dir", &state]].concat())
+    }
+
+    /// What a command prints, which must succeed.
+    fn printed(&self, arguments: &[&str]) -> String {
+        let output = self.asked(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// What a command complains of, and its exit code.
+    fn complaint(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        let output = self.asked(arguments);
+        assert!(output.stdout.is_empty(), "{output:?}");
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        (complaint, output.status.code())
+    }
+}
+
+#[tokio::test]
+async fn objects_are_shown_as_kubectl_shows_them_also_without_a_daemon() {
+    let mut host = Host::start().await;
+    host.write("v.yaml", &[small("data"), small("log")]);
+    host.printed(&["wait", "dv/data", "Volume/default/log", "--timeout=1m"]);
+    host.agent.kill();
+
+    let json = host.printed(&["get", "dv", "data", "-o", "json"]);
+    let one: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(one["kind"], "Volume");
+    assert_eq!(one["metadata"]["name"], "data");
+    assert_eq!(one["status"]["conditions"][0]["status"], "True");
+    assert_eq!(one.get("drumlin"), None, "what is private is not shown");
+    let yaml = host.printed(&["get", "Volume", "default/data", "-o", "yaml"]);
+    assert_eq!(serde_yaml::from_str::<Value>(&yaml).unwrap(), one);
+
+    let all = host.printed(&["get", "volume", "-o", "json"]);
+    let all: Value = serde_json::from_str(&all).unwrap();
+    assert_eq!(all["kind"], "List");
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap().iter();
+        items
+            .map(|item| item["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(names(&all), ["data", "log"]);
+    assert_eq!(host.printed(&["get", "dv"]).lines().count(), 3);
+    assert_eq!(host.printed(&["get", "dv", "log"]).lines().count(), 2);
+    assert_eq!(host.printed(&["get", "dsnap"]), "no objects\n");
+
+    let (why, code) = host.complaint(&["get", "dv", "nobody"]);
+    assert!(
+        why.contains("Volume/default/nobody does not exist"),
+        "{why}"
+    );
+    assert_eq!(code, Some(1));
+    let (why, code) = host.complaint(&["get", "dv", "../data"]);
+    assert!(why.contains("not a valid name"), "{why}");
+    assert_eq!(code, Some(1));
+}
+
+#[tokio::test]
+async fn waiting_ends_when_an_object_is_there_and_when_it_is_deleted() {
+    let host = Host::start().await;
+    let (why, code) = host.complaint(&["wait", "dv/data", "--timeout=300ms"]);
+    assert!(
+        why.contains("Volume/default/data: does not exist yet"),
+        "{why}"
+    );
+    assert_eq!(code, Some(3));
+    host.printed(&["wait", "dv/data", "--for=delete", "--timeout=0s"]);
+
+    host.write("v.yaml", &[small("data")]);
+    host.printed(&[
+        "wait",
+        "dv/data",
+        "--for=condition=Ready=True",
+        "--timeout=1m",
+    ]);
+    // It waits all the time that it is given, and no longer.
+    let begun = Instant::now();
+    let (why, code) = host.complaint(&["wait", "dv/data", "--for=delete", "--timeout=600ms"]);
+    assert!(begun.elapsed().as_millis() >= 600);
+    assert!(why.contains("Ready is True"), "{why}");
+    assert_eq!(code, Some(3));
+
+    host.write("v.yaml", &[absent(&small("data"))]);
+    host.printed(&["wait", "dv/data", "--for=delete", "--timeout=1m"]);
+    for (wrong, why) in [
+        (&["wait", "dv"][..], "names no object"),
+        (&["wait", "pv/data"], "there is no kind \"pv\""),
+        (&["wait", "dv/data", "--for=Ready"], "condition=TYPE"),
+        (&["wait", "dv/data", "--for=condition="], "condition=TYPE"),
+        (&["wait", "dv/data", "--timeout=-1s"], "negative"),
+    ] {
+        let (complaint, code) = host.complaint(wrong);
+        assert!(complaint.contains(why), "{complaint}");
+        assert_eq!(code, Some(1), "{wrong:?}");
+    }
+}
+
+#[tokio::test]
+async fn mounts_are_those_of_this_start_of_the_host() {
+    let mut host = Host::start().await;
+    let mount = format!("mount: {{path: {}}}", host.path("data"));
+    host.write("v.yaml", &[volume("data", "32Mi", &mount), small("other")]);
+    host.printed(&["wait", "dv/data", "dv/other", "--timeout=1m"]);
+    host.printed(&["wait", "--mounts", "--timeout=0s"]);
+    host.agent.kill();
+    // As it is when the host was started anew and nothing is mounted yet: what was said before says nothing.
+    let path = host
+        .agent
+        .path("state/reconciler/objects/Volume/default/data.json");
+    let record = std::fs::read_to_string(&path).unwrap();
+    let mut record: Value = serde_json::from_str(&record).unwrap();
+    record["drumlin"]["boot"] = "another".into();
+    std::fs::write(&path, record.to_string()).unwrap();
+    for words in [&["wait", "--mounts"][..], &["wait", "dv/data"]] {
+        let (why, code) = host.complaint(&[words, &["--timeout=300ms"]].concat());
+        assert!(
+            why.contains("not mounted since the host was started"),
+            "{why}"
+        );
+        assert_eq!(code, Some(3));
+    }
+    host.restart(None).await;
+    host.printed(&["wait", "--mounts", "--timeout=1m"]);
+    eventually(|| host.agent.status().1, |code| *code == 0).await;
+}
