@@ -219,9 +219,14 @@ fn a_node_that_is_given_up_lets_go_of_its_volumes_and_is_used_again_when_it_retu
     let writer = Writer::start(&namespace, "writer", node);
     writer.goes_on();
     let volume = format!("pv/{}", lab.volumes(&namespace)[0].name);
+    let agent = lab.agent_of(node);
     lab.node(node, &["stop"]);
     lab.cluster.kubectl(&["delete", "node", node]);
-    namespace.kubectl(&["delete", "pod", "writer", "--force", "--grace-period=0"]);
+    // Kubernetes does that itself, a minute later.
+    let at_once = ["--force", "--grace-period=0"];
+    namespace.kubectl(&[&["delete", "pod", "writer"], &at_once[..]].concat());
+    let agent = ["-n", "drumlin-system", "delete", &agent];
+    lab.cluster.kubectl(&[&agent[..], &at_once].concat());
     namespace.kubectl(&["delete", "pvc", "writer"]);
     // As the page says: by itself nothing is given up.
     let told = || {
