@@ -167,7 +167,7 @@ pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error>
                     continue;
                 }
                 match read(&path) {
-                    Ok(record) => records.push(record),
+                    Ok(record) => records.extend(record),
                     Err(why) => unreadable.push(Unreadable { path, why }),
                 }
             }
@@ -183,11 +183,7 @@ pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error>
 /// When its file cannot be read.
 pub(crate) fn find(root: &Path, key: &ObjectKey) -> Result<Option<Record>, Error> {
     let path = path(root, key)?;
-    if !path.exists() {
-        return Ok(None);
-    }
-    let read = read(&path).map(Some);
-    read.map_err(|why| Error::State(format!("could not read {}: {why}", path.display())))
+    read(&path).map_err(|why| Error::State(format!("could not read {}: {why}", path.display())))
 }
 
 /// The result of the last scan of the manifests, if there was one.
@@ -195,7 +191,8 @@ pub(crate) fn load_source(root: &Path) -> Option<SourceState> {
     serde_json::from_slice(&fs::read(root.join("source.json")).ok()?).ok()
 }
 
-fn read(path: &Path) -> Result<Record, String> {
+/// The record in a file; none if there is no such file, since the reconciler may remove it at any time.
+fn read(path: &Path) -> Result<Option<Record>, String> {
     #[derive(Deserialize)]
     struct Version {
         drumlin: Number,
@@ -204,7 +201,11 @@ fn read(path: &Path) -> Result<Record, String> {
     struct Number {
         version: u32,
     }
-    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
     let version: Version = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if version.drumlin.version != VERSION {
         return Err(format!(
@@ -212,7 +213,8 @@ fn read(path: &Path) -> Result<Record, String> {
             version.drumlin.version
         ));
     }
-    serde_json::from_slice(&bytes).map_err(|error| error.to_string())
+    let record = serde_json::from_slice(&bytes);
+    record.map(Some).map_err(|error| error.to_string())
 }
 
 fn entries(directory: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -263,6 +265,23 @@ mod tests {
         let text = "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {name: data, namespace: db}\nspec: {capacity: 1Gi}\n";
         let document = read(text).unwrap().documents.remove(0);
         Record::new(&document.object, "a.yaml", 1)
+    }
+
+    #[test]
+    fn a_record_that_is_removed_while_all_are_read_is_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        store.save(&record()).unwrap();
+        let path = path(&store.root, &record().key()).unwrap();
+        fs::remove_file(&path).unwrap();
+        // What a reader has listed just before.
+        std::os::unix::fs::symlink("nothing", &path).unwrap();
+        let (records, unreadable) = store.load().unwrap();
+        assert!(
+            records.is_empty() && unreadable.is_empty(),
+            "{unreadable:?}"
+        );
+        assert!(find(&store.root, &record().key()).unwrap().is_none());
     }
 
     #[test]

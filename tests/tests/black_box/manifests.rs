@@ -610,7 +610,8 @@ async fn what_is_as_asked_is_no_trouble() {
     }
     eventually(|| host.agent.status(), fine).await;
     host.restart(None).await;
-    assert_eq!(host.agent.status().1, 0);
+    let (table, code) = host.agent.status();
+    assert_eq!(code, 0, "{table}");
     host.write("all.yaml", &[small("last")]);
     host.until("last", &["True"]).await;
     eventually(|| host.agent.status(), fine).await;
