@@ -131,7 +131,7 @@ impl Audit {
         let unclaimed = self.unclaimed(&inventory.volumes, known).await?;
         let mut listed = Vec::new();
         for volume in unclaimed {
-            let is_deleted = is_provisioned(volume) && volume.blank;
+            let is_deleted = claim_of(volume).is_some() && volume.blank;
             if !(is_deleted && self.delete(node, volume).await) {
                 listed.push(described(volume));
             }
@@ -334,13 +334,14 @@ fn silence(error: &kube::Error) -> Refusal {
 
 /// The claim that a provisioner has made a volume for: its UID, namespace and name.
 fn claim_of(volume: &InventoryObject) -> Option<(&str, &str, &str)> {
-    let parameter = |key: &str| volume.parameters.get(key).map(String::as_str);
-    let (namespace, name) = parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM))?;
+    let (namespace, name) = named_claim(volume)?;
     Some((uid_of(&volume.name)?, namespace, name))
 }
 
-fn is_provisioned(volume: &InventoryObject) -> bool {
-    claim_of(volume).is_some()
+/// The namespace and name of the claim that the parameters of a volume name.
+fn named_claim(volume: &InventoryObject) -> Option<(&str, &str)> {
+    let parameter = |key: &str| volume.parameters.get(key).map(String::as_str);
+    parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM))
 }
 
 /// The UID of the claim for which a provisioner has named a volume: `pvc-<UID>`.
@@ -354,12 +355,10 @@ fn uid_of(name: &str) -> Option<&str> {
 }
 
 fn described(volume: &InventoryObject) -> UnclaimedVolume {
-    let parameter = |key: &str| volume.parameters.get(key).cloned();
-    let claim = parameter(names::CLAIM_NAMESPACE).zip(parameter(names::CLAIM));
     UnclaimedVolume {
         volume_handle: volume.object_id.clone(),
         capacity: volume.size_bytes,
-        claim: claim
+        claim: named_claim(volume)
             .map(|(namespace, name)| format!("{namespace}/{name}"))
             .unwrap_or_default(),
     }

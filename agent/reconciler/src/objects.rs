@@ -9,6 +9,7 @@ use crate::{
     Error,
     record::{Body, Of, Record},
     state::boot,
+    status::{StatusTable, row},
     store::{self, DIRECTORY},
 };
 
@@ -32,12 +33,26 @@ pub enum Awaited {
 /// # Errors
 /// When the state files cannot be read, or there is no object with this key.
 pub fn find(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<Vec<Value>, Error> {
-    let root = state_dir.join(DIRECTORY);
+    Ok(records(state_dir, kind, key)?.iter().map(shown).collect())
+}
+
+/// The same objects as a table.
+///
+/// # Errors
+/// As those of [`find`].
+pub fn table(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<StatusTable, Error> {
+    Ok(StatusTable {
+        objects: records(state_dir, kind, key)?.iter().map(row).collect(),
+        ..StatusTable::default()
+    })
+}
+
+fn records(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<Vec<Record>, Error> {
     let Some(key) = key else {
-        return Ok(of_kind(&root, kind)?.iter().map(shown).collect());
+        return of_kind(state_dir, kind);
     };
-    match store::find(&root, key)? {
-        Some(record) => Ok(vec![shown(&record)]),
+    match store::find(&state_dir.join(DIRECTORY), key)? {
+        Some(record) => Ok(vec![record]),
         None => Err(Error::State(format!(
             "{key} does not exist; `drumlin status` lists all objects"
         ))),
@@ -69,7 +84,7 @@ pub fn missing(
 /// # Errors
 /// When the state files cannot be read.
 pub fn unmounted(state_dir: &Path) -> Result<Vec<(ObjectKey, String)>, Error> {
-    let records = of_kind(&state_dir.join(DIRECTORY), "Volume")?;
+    let records = of_kind(state_dir, "Volume")?;
     let waiting = records.iter().filter(|record| {
         let is_mounted =
             matches!(&record.body, Body::Volume(Of { spec, .. }) if spec.mount.is_some());
@@ -81,18 +96,12 @@ pub fn unmounted(state_dir: &Path) -> Result<Vec<(ObjectKey, String)>, Error> {
 }
 
 /// The records of a kind. One that cannot be read is not taken for one that is not there.
-fn of_kind(root: &Path, kind: &str) -> Result<Vec<Record>, Error> {
-    let (mut records, unreadable) = store::load(root)?;
-    let directory = root.join("objects").join(kind);
-    if let Some(one) = unreadable
-        .iter()
-        .find(|one| one.path.starts_with(&directory))
-    {
-        let (path, why) = (one.path.display(), &one.why);
-        return Err(Error::State(format!("could not read {path}: {why}")));
+fn of_kind(state_dir: &Path, kind: &str) -> Result<Vec<Record>, Error> {
+    let (records, unreadable) = store::load_kind(&state_dir.join(DIRECTORY), kind)?;
+    match unreadable.first() {
+        None => Ok(records),
+        Some(one) => Err(store::could_not_read(&one.path, &one.why)),
     }
-    records.retain(|record| record.kind == kind);
-    Ok(records)
 }
 
 /// The object without what is private to the reconciler.

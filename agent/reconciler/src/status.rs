@@ -114,7 +114,7 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     })
 }
 
-fn row(record: &Record) -> Row {
+pub(crate) fn row(record: &Record) -> Row {
     let ObjectKey {
         kind,
         namespace,
@@ -206,17 +206,6 @@ fn total(members: &[MemberSnapshot]) -> String {
 }
 
 impl StatusTable {
-    /// The objects of a kind alone.
-    #[must_use]
-    pub fn of_kind(self, kind: &str) -> Self {
-        let mut objects = self.objects;
-        objects.retain(|row| row.kind == kind);
-        Self {
-            objects,
-            ..Self::default()
-        }
-    }
-
     /// Returns true if all objects are ready and every file is valid.
     pub fn is_all_ready(&self) -> bool {
         let is_done = |row: &Row| {

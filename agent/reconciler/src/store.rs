@@ -158,10 +158,20 @@ impl Store {
 
 /// All records below a reconciler's state directory, without locking it.
 pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
+    load_kinds(&entries(&root.join("objects"))?)
+}
+
+/// The records of a kind.
+pub(crate) fn load_kind(root: &Path, kind: &str) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
+    load_kinds(&[root.join("objects").join(kind)])
+}
+
+/// The records in the directories of kinds.
+fn load_kinds(kinds: &[PathBuf]) -> Result<(Vec<Record>, Vec<Unreadable>), Error> {
     let mut records = Vec::new();
     let mut unreadable = Vec::new();
-    for kind in entries(&root.join("objects"))? {
-        for namespace in entries(&kind)? {
+    for kind in kinds {
+        for namespace in entries(kind)? {
             for path in entries(&namespace)? {
                 if path.extension().is_none_or(|extension| extension != "json") {
                     continue;
@@ -183,7 +193,12 @@ pub(crate) fn load(root: &Path) -> Result<(Vec<Record>, Vec<Unreadable>), Error>
 /// When its file cannot be read.
 pub(crate) fn find(root: &Path, key: &ObjectKey) -> Result<Option<Record>, Error> {
     let path = path(root, key)?;
-    read(&path).map_err(|why| Error::State(format!("could not read {}: {why}", path.display())))
+    read(&path).map_err(|why| could_not_read(&path, &why))
+}
+
+/// The error of a state file.
+pub(crate) fn could_not_read(path: &Path, why: &str) -> Error {
+    Error::State(format!("could not read {}: {why}", path.display()))
 }
 
 /// The result of the last scan of the manifests, if there was one.

@@ -2,21 +2,16 @@
 
 use drumlin_reconciler::kept;
 
-use super::print::print;
+use super::{object_name, print::print};
 use crate::cli::AdoptArguments;
 
 /// Assigns it.
 pub(crate) async fn run(arguments: &AdoptArguments) -> anyhow::Result<()> {
     let (host, handle) = (&arguments.host, &arguments.handle);
-    let name = split(&arguments.name);
+    let name = object_name::split(&arguments.name);
     let key = kept::adopt(host.endpoint.path(), &host.state_dir, handle, name).await?;
     print(&format!(
         "{handle} is assigned to {key}: it is adopted as soon as a manifest or the API server declares that object on this node\n"
     ));
     Ok(())
-}
-
-/// The namespace and the name of an object.
-pub(super) fn split(name: &str) -> (&str, &str) {
-    name.split_once('/').unwrap_or(("default", name))
 }

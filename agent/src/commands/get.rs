@@ -1,10 +1,7 @@
 //! `drumlin get`: objects with their status.
 
 use drumlin_crd::ObjectKey;
-use drumlin_reconciler::{
-    objects,
-    status::{self, Form},
-};
+use drumlin_reconciler::{objects, status::Form};
 use serde_json::{Value, json};
 
 use super::{object_name, print::print};
@@ -13,29 +10,22 @@ use crate::cli::{GetArguments, GetOutput};
 /// Prints the objects.
 pub(crate) fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let kind = arguments.kind.as_str();
-    let name = arguments.name.as_deref();
-    let key = name.map(|name| object_name::of_kind(arguments.kind, name));
-    let found = objects::find(&arguments.state_dir, kind, key.as_ref())?;
-    let form = match arguments.output {
-        None => Form::Table,
-        Some(GetOutput::Wide) => Form::Wide,
+    let key = arguments
+        .name
+        .as_deref()
+        .map(|name| object_name::of_kind(kind, name));
+    let (state_dir, key) = (&arguments.state_dir, key.as_ref());
+    let table = |form| Ok(objects::table(state_dir, kind, key)?.render(form));
+    let found = || Ok(whole(objects::find(state_dir, kind, key)?, key));
+    let text: anyhow::Result<String> = match arguments.output {
+        None => table(Form::Table),
+        Some(GetOutput::Wide) => table(Form::Wide),
         Some(GetOutput::Json) => {
-            let text = serde_json::to_string_pretty(&whole(found, key.as_ref()))?;
-            print(&(text + "\n"));
-            return Ok(());
+            found().and_then(|found| Ok(serde_json::to_string_pretty(&found)? + "\n"))
         }
-        Some(GetOutput::Yaml) => {
-            print(&drumlin_crd::to_yaml(&whole(found, key.as_ref())));
-            return Ok(());
-        }
+        Some(GetOutput::Yaml) => found().map(|found| drumlin_crd::to_yaml(&found)),
     };
-    let mut table = status::load(&arguments.state_dir)?.of_kind(kind);
-    if let Some(key) = key {
-        table
-            .objects
-            .retain(|row| row.namespace == key.namespace && row.name == key.name);
-    }
-    print(&table.render(form));
+    print(&text?);
     Ok(())
 }
 

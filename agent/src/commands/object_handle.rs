@@ -5,6 +5,8 @@ use std::path::Path;
 use anyhow::bail;
 use drumlin_reconciler::status;
 
+use super::object_name;
+
 /// The handle: given as such (`NODE/CLASS/KEY`), or looked up in the state files by the name of an object of this kind
 /// (`NAMESPACE/NAME`, or `NAME` in the namespace `default`).
 ///
@@ -14,7 +16,7 @@ pub(super) fn handle(state_dir: &Path, kind: &str, which: &str) -> anyhow::Resul
     if which.matches('/').count() == 2 {
         return Ok(which.to_owned());
     }
-    let (namespace, name) = which.split_once('/').unwrap_or(("default", which));
+    let (namespace, name) = object_name::split(which);
     let table = status::load(state_dir)?;
     let mut rows = table.objects.iter();
     let row = rows.find(|row| {

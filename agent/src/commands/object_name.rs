@@ -6,11 +6,16 @@ use drumlin_crd::ObjectKey;
 
 use crate::cli::ObjectKind;
 
-/// The object of a kind with the name `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
-pub(super) fn of_kind(kind: ObjectKind, name: &str) -> ObjectKey {
-    let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+/// The namespace and the name of an object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+pub(super) fn split(name: &str) -> (&str, &str) {
+    name.split_once('/').unwrap_or(("default", name))
+}
+
+/// The object of a kind with such a name.
+pub(super) fn of_kind(kind: &str, name: &str) -> ObjectKey {
+    let (namespace, name) = split(name);
     ObjectKey {
-        kind: kind.as_str().to_owned(),
+        kind: kind.to_owned(),
         namespace: namespace.to_owned(),
         name: name.to_owned(),
     }
@@ -27,7 +32,7 @@ pub(super) fn with_kind(text: &str) -> anyhow::Result<ObjectKey> {
         );
     };
     match ObjectKind::from_str(kind, true) {
-        Ok(kind) => Ok(of_kind(kind, name)),
+        Ok(kind) => Ok(of_kind(kind.as_str(), name)),
         Err(_) => bail!(
             "{text:?}: there is no kind {kind:?}; kinds are dv (Volume), dvg (VolumeGroup), dsnap (Snapshot) and dgsnap \
              (GroupSnapshot)"
