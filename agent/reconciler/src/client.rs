@@ -1,6 +1,6 @@
 //! Client of the CSI socket: every call has a deadline, and every failure a code.
 
-use std::{future::Future, path::Path, time::Duration};
+use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
 use drumlin_proto::{
     csi::v1::{
@@ -9,9 +9,9 @@ use drumlin_proto::{
     },
     volumegroup,
 };
-use tonic::{Code, Response, Status, transport::Channel};
+use tonic::{Code, Response, Status};
 
-use crate::{Error, inventory::Cache};
+use crate::{Error, dry_run::DryRun, inventory::Cache, transport::Transport};
 
 /// Timeout for a call of a pass. A longer operation continues in the agent and the call is retried, so that no other
 /// object waits behind it.
@@ -22,7 +22,7 @@ pub(crate) const LIST: Duration = Duration::from_mins(1);
 /// A connection to the agent, established on first use.
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
-    channel: Channel,
+    transport: Transport,
     pub(crate) inventory: Cache,
 }
 
@@ -60,41 +60,49 @@ impl Client {
         let channel =
             drumlin_proto::connect(socket).map_err(|error| Error::Endpoint(error.to_string()))?;
         Ok(Self {
-            channel,
+            transport: Transport::Socket(channel),
             inventory: Cache::default(),
         })
     }
 
-    pub(crate) fn channel(&self) -> Channel {
-        self.channel.clone()
+    /// A client whose calls a dry run answers.
+    pub(crate) fn dry_run(dry_run: Arc<DryRun>) -> Self {
+        Self {
+            transport: Transport::DryRun(dry_run),
+            inventory: Cache::default(),
+        }
     }
 
-    pub(crate) fn controller(&self) -> ControllerClient<Channel> {
-        ControllerClient::new(self.channel.clone()).max_decoding_message_size(64 << 20)
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport.clone()
     }
 
-    pub(crate) fn group_controller(&self) -> GroupControllerClient<Channel> {
-        GroupControllerClient::new(self.channel.clone())
+    pub(crate) fn controller(&self) -> ControllerClient<Transport> {
+        ControllerClient::new(self.transport.clone()).max_decoding_message_size(64 << 20)
     }
 
-    pub(crate) fn groups(&self) -> volumegroup::controller_client::ControllerClient<Channel> {
-        volumegroup::controller_client::ControllerClient::new(self.channel.clone())
+    pub(crate) fn group_controller(&self) -> GroupControllerClient<Transport> {
+        GroupControllerClient::new(self.transport.clone())
     }
 
-    pub(crate) fn node(&self) -> NodeClient<Channel> {
-        NodeClient::new(self.channel.clone())
+    pub(crate) fn groups(&self) -> volumegroup::controller_client::ControllerClient<Transport> {
+        volumegroup::controller_client::ControllerClient::new(self.transport.clone())
+    }
+
+    pub(crate) fn node(&self) -> NodeClient<Transport> {
+        NodeClient::new(self.transport.clone())
     }
 
     /// Checks that the agent answers, with a call that depends on no class: a failed class must not stop the others.
     pub(crate) async fn greet(&self) -> Result<(), Failure> {
-        let mut identity = IdentityClient::new(self.channel.clone());
+        let mut identity = IdentityClient::new(self.transport.clone());
         let answer = identity.get_plugin_info(v1::GetPluginInfoRequest {});
         call("GetPluginInfo", PATIENCE, answer).await.map(drop)
     }
 
     /// Checks that all classes are available; the failure names one that is not.
     pub(crate) async fn probe(&self) -> Result<(), Failure> {
-        let mut identity = IdentityClient::new(self.channel.clone());
+        let mut identity = IdentityClient::new(self.transport.clone());
         let answer = identity.probe(v1::ProbeRequest {});
         call("Probe", LIST, answer).await.map(drop)
     }

@@ -64,6 +64,18 @@ impl Engine {
     /// Looks for volumes, snapshots and groups that disappeared or came back, and for missing mounts. A list that fails
     /// is retried at the next check.
     async fn verify(&self) {
+        for record in self.verify_resources().await {
+            if let Body::Volume(Of { status, .. }) = &record.body
+                && let (Some(handle), Some(path)) = (&status.volume_handle, &status.mount_path)
+                && !self.verify_mount(&record.key(), handle, path).await
+            {
+                return;
+            }
+        }
+    }
+
+    /// Looks for resources that disappeared or came back; returns the records that are as they should be.
+    pub(crate) async fn verify_resources(&self) -> Vec<Record> {
         let keys = self.shared.keys_of(|record| {
             record.is_begun()
                 && record.drumlin.orphan_since.is_none()
@@ -71,25 +83,22 @@ impl Engine {
                 && !record.is_paused()
         });
         if keys.is_empty() {
-            return;
+            return Vec::new();
         }
         // Collected before the lists: a resource that is created later is in no list and must not count as missing.
-        let records: Vec<Record> = keys
+        let mut records: Vec<Record> = keys
             .iter()
             .filter_map(|key| self.shared.record(key))
             .collect();
         let found = self.everything(&records).await;
-        for record in records {
-            let key = record.key();
-            if found.differs_from(&record) {
-                self.doubt(&key);
-            } else if let Body::Volume(Of { status, .. }) = &record.body
-                && let (Some(handle), Some(path)) = (&status.volume_handle, &status.mount_path)
-                && !self.verify_mount(&key, handle, path).await
-            {
-                return;
+        records.retain(|record| {
+            let differs = found.differs_from(record);
+            if differs {
+                self.doubt(&record.key());
             }
-        }
+            !differs
+        });
+        records
     }
 
     /// Reads the observed resources: from our own agent by one inventory call, in which no class hides another; from

@@ -136,7 +136,8 @@ impl Engine {
         }
     }
 
-    async fn greet(&self) -> Result<(), Failure> {
+    /// Asks the agent who it is; the first time also which objects its answer concerns.
+    pub(crate) async fn greet(&self) -> Result<(), Failure> {
         self.client.greet().await?;
         let is_known = self.agent.initialized();
         let agent = self.agent.get_or_try_init(|| self.client.agent()).await?;
@@ -198,6 +199,14 @@ impl Engine {
     /// Waits until the agent answers.
     pub(crate) async fn open(&self) {
         let _ = self.gate.subscribe().wait_for(|open| *open).await;
+    }
+
+    /// Runs one pass that is due now; returns its object, or `None` if none is due. For a caller that is the only worker.
+    pub(crate) async fn step(&self) -> Option<ObjectKey> {
+        let key = self.shared.queue.next_due(|key| self.shared.lane(key))?;
+        self.one(&key).await;
+        self.shared.queue.done(&key);
+        Some(key)
     }
 
     async fn work(self: Arc<Self>) {

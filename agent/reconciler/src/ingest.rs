@@ -19,6 +19,11 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
+    /// The result of the last scan.
+    pub(crate) fn state(&self) -> Option<&SourceState> {
+        self.shown.as_ref()
+    }
+
     /// Applies a scan of the manifests: an unchanged manifest writes nothing and queues nothing.
     pub(crate) fn apply(
         &mut self,

@@ -7,11 +7,12 @@ use drumlin_proto::drumlin::v1::{
     inventory_client::InventoryClient,
 };
 use tokio::time::Instant;
-use tonic::{Code, transport::Channel};
+use tonic::Code;
 
 use crate::{
     client::{Client, Failure, LIST, PATIENCE, call},
     inventory::Inventory,
+    transport::Transport,
 };
 
 /// How long a list is cached.
@@ -57,7 +58,7 @@ impl Client {
         };
         let mut objects = Vec::new();
         loop {
-            let mut client = inventory_client(self.channel());
+            let mut client = inventory_client(self.transport());
             let answer = client.list_objects(request.clone());
             let answer = call("ListObjects", LIST, answer).await?;
             objects.extend(answer.objects);
@@ -70,12 +71,12 @@ impl Client {
 
     /// Records the owner of a resource at the agent.
     pub(crate) async fn set_owner(&self, request: SetOwnerRequest) -> Result<(), Failure> {
-        let mut client = inventory_client(self.channel());
+        let mut client = inventory_client(self.transport());
         let answer = client.set_owner(request);
         call("SetOwner", PATIENCE, answer).await.map(drop)
     }
 }
 
-fn inventory_client(channel: Channel) -> InventoryClient<Channel> {
-    InventoryClient::new(channel).max_decoding_message_size(64 << 20)
+fn inventory_client(transport: Transport) -> InventoryClient<Transport> {
+    InventoryClient::new(transport).max_decoding_message_size(64 << 20)
 }

@@ -15,6 +15,8 @@
 //! - [`observer`]: what can be measured of a reconciler.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
+//! - [`apply`]: one pass over the manifests, for scripts.
+//! - [`plan`]: what a pass would do, by a dry run of the reconciler.
 //! - [`restore`]: generates the manifests that restore a snapshot.
 //!
 //! **Invariant:** the socket is the only interface to the agent; nothing here depends on its operations.
@@ -33,11 +35,13 @@
 
 mod api_object;
 pub mod api_server;
+mod apply;
 mod backoff;
 mod blocking;
 mod client;
 pub mod controller;
 mod drift;
+mod dry_run;
 mod engine;
 mod ingest;
 mod inventory;
@@ -48,6 +52,7 @@ mod mount_watch;
 mod object_source;
 pub mod objects;
 mod observer;
+pub mod plan;
 mod queue;
 mod record;
 mod request_watch;
@@ -58,7 +63,9 @@ mod state;
 pub mod state_file;
 pub mod status;
 mod store;
+mod transport;
 
+pub use apply::apply;
 pub use backoff::reason_of;
 pub use observer::Observer;
 pub use source::directory::is_manifest;
@@ -98,6 +105,9 @@ pub enum Error {
     /// The endpoint cannot be dialled.
     #[error("{0}")]
     Endpoint(String),
+    /// The agent does not answer.
+    #[error("the agent does not answer: {0}")]
+    Unreachable(String),
     /// An object was recreated under the same name while its predecessor was reconciled.
     #[error("{0} was recreated while it was reconciled")]
     Replaced(String),
@@ -279,11 +289,10 @@ const SLOW: Duration = Duration::from_secs(10);
 
 impl Files {
     fn new(manifests: &Path, trust: Trust) -> Result<Self, Error> {
-        let manifests = std::path::absolute(manifests)
-            .map_err(|error| Error::State(format!("{}: {error}", manifests.display())))?;
+        let directory = Directory::of(manifests, trust)?;
         Ok(Self {
-            watch: Watch::new(&manifests),
-            directory: Directory::new(manifests, trust),
+            watch: Watch::new(directory.path()),
+            directory,
         })
     }
 

@@ -53,7 +53,7 @@ impl Engine {
 
     /// Asks the agent about each mount that is missing in the table: the agent may have mounts that this process does
     /// not see.
-    async fn doubt_unmounted(&self) -> MountScan {
+    pub(crate) async fn doubt_unmounted(&self) -> MountScan {
         let mut look = MountScan::Done;
         for (key, handle, path) in blocking(|| self.unseen()) {
             // Its own pass may have unmounted it.
@@ -96,7 +96,7 @@ fn watched() -> io::Result<AsyncFd<File>> {
 
 /// Whether all mounts could be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MountScan {
+pub(crate) enum MountScan {
     Done,
     Again,
 }

@@ -89,10 +89,24 @@ impl Queue {
         }
     }
 
+    /// The next key that is due now, if there is one; it belongs to the caller until [`Queue::done`].
+    pub(crate) fn next_due(&self, lane_of: impl Fn(&ObjectKey) -> Lane) -> Option<ObjectKey> {
+        self.lock().take(&lane_of).0
+    }
+
     /// Returns a key.
     pub(crate) fn done(&self, key: &ObjectKey) {
         self.lock().running.remove(key);
         self.wake.notify_one();
+    }
+
+    /// True if no key is due now and no worker has one.
+    pub(crate) fn is_idle(&self) -> bool {
+        let inner = self.lock();
+        let first = inner.due.first_key_value();
+        let is_due = first.is_some_and(|((time, _), _)| *time <= Instant::now());
+        let mut namespaces = inner.ready.values().flat_map(BTreeMap::values);
+        !is_due && inner.running.is_empty() && namespaces.all(BTreeMap::is_empty)
     }
 
     /// Returns true if a worker has the key.

@@ -22,6 +22,8 @@ const HOLDS: Duration = Duration::from_hours(1);
 #[derive(Debug, Clone)]
 pub(crate) struct Requests {
     root: PathBuf,
+    /// True in a dry run, which leaves requests to the reconciler.
+    is_dry_run: bool,
 }
 
 /// A request about an object.
@@ -37,6 +39,15 @@ impl Requests {
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self {
             root: state_dir.join(store::DIRECTORY).join(DIRECTORY),
+            is_dry_run: false,
+        }
+    }
+
+    /// The same for a dry run, which removes no request.
+    pub(crate) fn dry_run(state_dir: &Path) -> Self {
+        Self {
+            is_dry_run: true,
+            ..Self::new(state_dir)
         }
     }
 
@@ -76,6 +87,9 @@ impl Requests {
 
     /// Removes a request that was carried out.
     pub(crate) fn forget(&self, key: &ObjectKey) {
+        if self.is_dry_run {
+            return;
+        }
         if let Ok(path) = store::path(&self.root, key) {
             let _ = fs::remove_file(path);
         }

@@ -120,13 +120,22 @@ impl Shared {
         for one in unreadable {
             tracing::error!(path = %one.path.display(), error = %one.why, "state file cannot be read; its object is ignored");
         }
+        Ok(Self::of(store, state_dir, hooks, loaded))
+    }
+
+    /// The same with these records.
+    pub(crate) fn of(store: Store, state_dir: PathBuf, hooks: Hooks, loaded: Vec<Record>) -> Self {
         let mut records = Records::default();
         for record in loaded {
             records.insert(record);
         }
-        Ok(Self {
+        Self {
             boot: boot(),
-            requests: Requests::new(&state_dir),
+            requests: if store.is_dry_run() {
+                Requests::dry_run(&state_dir)
+            } else {
+                Requests::new(&state_dir)
+            },
             state_dir,
             hooks,
             queue: Queue::default(),
@@ -140,7 +149,7 @@ impl Shared {
             rescan: OnceLock::new(),
             writers: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
-        })
+        }
     }
 
     /// A fail point of this name.
@@ -198,6 +207,11 @@ impl Shared {
 
     pub(crate) fn tell(&self, key: &ObjectKey) {
         lock(&self.listeners).retain(|listener| listener.send(key.clone()).is_ok());
+    }
+
+    /// True if nothing on this host may be changed.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        self.store.is_dry_run()
     }
 
     pub(crate) fn store(&self) -> &Store {

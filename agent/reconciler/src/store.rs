@@ -34,7 +34,16 @@ pub(crate) struct Store {
     root: PathBuf,
     /// True if the state may have been lost: not all classes were listed since the directory was created.
     is_new: AtomicBool,
-    _lock: Flock<File>,
+    mode: Mode,
+}
+
+/// What a store may do to its directory.
+#[derive(Debug)]
+enum Mode {
+    /// It writes; no other reconciler does.
+    Locked { _lock: Flock<File> },
+    /// A dry run: it only reads, beside the reconciler that has the lock.
+    DryRun,
 }
 
 /// The result of the last scan of the manifests, for the operator.
@@ -104,7 +113,7 @@ impl Store {
         let store = Self {
             is_new: AtomicBool::new(is_new || root.join(NEW).exists()),
             root,
-            _lock: lock,
+            mode: Mode::Locked { _lock: lock },
         };
         if is_new {
             write(
@@ -115,6 +124,22 @@ impl Store {
         Ok(store)
     }
 
+    /// Opens the state directory below `state_dir` for a dry run: without a lock, and nothing is ever written. A missing
+    /// directory has no objects.
+    pub(crate) fn dry_run(state_dir: &Path) -> Self {
+        let root = state_dir.join(DIRECTORY);
+        Self {
+            is_new: AtomicBool::new(!root.join("objects").exists() || root.join(NEW).exists()),
+            root,
+            mode: Mode::DryRun,
+        }
+    }
+
+    /// True if nothing is written.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        matches!(self.mode, Mode::DryRun)
+    }
+
     /// Returns true if the state may have been lost.
     pub(crate) fn is_new(&self) -> bool {
         self.is_new.load(Ordering::Relaxed)
@@ -122,7 +147,7 @@ impl Store {
 
     /// Notes that all classes of the agent were listed.
     pub(crate) fn has_seen_all(&self) {
-        if self.is_new() && fs::remove_file(self.root.join(NEW)).is_ok() {
+        if self.is_new() && !self.is_dry_run() && fs::remove_file(self.root.join(NEW)).is_ok() {
             self.is_new.store(false, Ordering::Relaxed);
         }
     }
@@ -130,12 +155,18 @@ impl Store {
     /// Writes a record durably: later steps rely on it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
         let path = path(&self.root, &record.key())?;
+        if self.is_dry_run() {
+            return Ok(());
+        }
         write(&path, record)
     }
 
     /// Deletes a record.
     pub(crate) fn remove(&self, key: &ObjectKey) -> Result<(), Error> {
         let path = path(&self.root, key)?;
+        if self.is_dry_run() {
+            return Ok(());
+        }
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::State(format!(
                 "could not remove {}: {error}",
@@ -147,6 +178,9 @@ impl Store {
 
     /// Writes the result of the last scan of the manifests.
     pub(crate) fn save_source(&self, source: &SourceState) -> Result<(), Error> {
+        if self.is_dry_run() {
+            return Ok(());
+        }
         write(&self.root.join("source.json"), source)
     }
 

@@ -86,7 +86,7 @@ impl Pass<'_> {
         self.save("volume.mount.intended")?;
         let publish_context = self.attach(wanted).await?;
         let staging = self.staging();
-        make_directory(&staging)?;
+        self.make_directory(&staging)?;
         let request = v1::NodeStageVolumeRequest {
             volume_id: self.handle(),
             publish_context: publish_context.clone(),
@@ -106,7 +106,7 @@ impl Pass<'_> {
         if self.record.drumlin.confined.is_none()
             && let Some(parent) = Path::new(&wanted.path).parent()
         {
-            make_directory(parent)?;
+            self.make_directory(parent)?;
         }
         let request = v1::NodePublishVolumeRequest {
             volume_id: self.handle(),
@@ -237,8 +237,23 @@ impl Pass<'_> {
             )?;
         }
         // Removes only an empty directory: a mounted one stays.
-        let _ = blocking(|| fs::remove_dir(staging));
+        if !self.shared.is_dry_run() {
+            let _ = blocking(|| fs::remove_dir(staging));
+        }
         Ok(())
+    }
+
+    fn make_directory(&self, path: &Path) -> Result<(), Halt> {
+        if self.shared.is_dry_run() {
+            return Ok(());
+        }
+        match blocking(|| fs::create_dir_all(path)) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(waiting(
+                "MountPending",
+                format!("could not create directory {}: {error}", path.display()),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -259,14 +274,4 @@ fn in_use(failure: Failure) -> Halt {
         );
     }
     Halt::Failed(failure)
-}
-
-fn make_directory(path: &Path) -> Result<(), Halt> {
-    match blocking(|| fs::create_dir_all(path)) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(waiting(
-            "MountPending",
-            format!("could not create directory {}: {error}", path.display()),
-        )),
-        _ => Ok(()),
-    }
 }

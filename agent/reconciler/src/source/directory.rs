@@ -13,7 +13,12 @@ use super::{
     file::{ReadFile, Reader, Reading},
     open_for_write::OpenFiles,
     trust::Trust,
+    watch::UNSETTLED,
 };
+use crate::Error;
+
+/// How often a command looks at files that are being written.
+const LOOKS: usize = 3;
 
 /// Reads a directory repeatedly; only changed files are read again.
 #[derive(Debug)]
@@ -60,6 +65,17 @@ impl Directory {
         }
     }
 
+    /// The same of a path that may be relative.
+    ///
+    /// # Errors
+    /// When there is no working directory for a relative path.
+    pub(crate) fn of(path: &Path, trust: Trust) -> Result<Self, Error> {
+        let absolute = std::path::absolute(path);
+        let absolute =
+            absolute.map_err(|error| Error::State(format!("{}: {error}", path.display())))?;
+        Ok(Self::new(absolute, trust))
+    }
+
     /// The path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -79,6 +95,17 @@ impl Directory {
         Scan::Unavailable(format!(
             "{shown} was replaced during every attempt to read it"
         ))
+    }
+
+    /// Scans the directory once for a command: files that are being written are looked at again for some seconds.
+    pub(crate) async fn settled_scan(&mut self) -> Scan {
+        for _ in 1..LOOKS {
+            match self.scan() {
+                Scan::Read(content) if content.unsettled => tokio::time::sleep(UNSETTLED).await,
+                scan => return scan,
+            }
+        }
+        self.scan()
     }
 
     /// Reads changed files; returns false if the directory was replaced meanwhile.

@@ -20,7 +20,7 @@ use crate::{engine::chance, state::lock};
 /// Minimum interval between two starts of the same watch, and maximum random addition after an interruption.
 const PACE: Duration = Duration::from_secs(5);
 
-type Request = tonic::codegen::http::Request<Body>;
+type Request = http::Request<Body>;
 
 /// The time of the last start of each watch.
 #[derive(Debug, Default)]

@@ -1,0 +1,354 @@
+//! What happens to an object, from its record before and after a dry run and the calls between.
+
+use std::collections::BTreeSet;
+
+use drumlin_crd::{DeletionPolicy, ObjectKey, Quantity, VolumeMount, names};
+use serde::Serialize;
+
+use crate::{
+    kinds::group_members::state,
+    record::{Body, Of, Record},
+};
+
+/// What would happen to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Action {
+    /// It would be created.
+    Create,
+    /// Its volume would grow.
+    Grow,
+    /// Members would join or leave its group.
+    Members,
+    /// It would be mounted, at another place or otherwise, or unmounted.
+    Mount,
+    /// It would get a resource that exists already, or its agent would note whose it is.
+    Adopt,
+    /// Something else would be requested for it.
+    Update,
+    /// It would be unmounted and its data kept, as its manifest asks.
+    Release,
+    /// Its data would be destroyed, as its manifest asks.
+    Destroy,
+    /// A person has to act before it can be as its manifest asks.
+    Blocked,
+    /// It waits for something that this plan does not bring.
+    Waits,
+    /// It has no manifest any more and stays as it is.
+    Orphan,
+}
+
+/// One line of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PlannedChange {
+    /// What would happen.
+    pub action: Action,
+    /// Kind of the object.
+    pub kind: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// What exactly, for people.
+    pub detail: String,
+    /// The RPCs that would be sent, in their order; one that is repeated stands once.
+    pub rpcs: Vec<String>,
+    /// The file of its manifest, or the last one.
+    pub file: String,
+    /// The line in it, from 1.
+    pub line: usize,
+    /// The reason, as in its `Ready` condition; for what is blocked or waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Size of its data in bytes; for what would be destroyed, and for orphans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+    /// Since when it exists, or has no manifest, in RFC 3339; for what would be destroyed, and for orphans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub since: Option<String>,
+}
+
+/// An object before and after a dry run.
+pub(super) struct Difference<'a> {
+    pub(super) before: Option<&'a Record>,
+    pub(super) after: &'a Record,
+    pub(super) calls: &'a [&'static str],
+}
+
+/// The lines of a plan, by action, kind, namespace and name.
+pub(super) fn changes(differences: &[Difference<'_>]) -> Vec<PlannedChange> {
+    let lines = differences.iter();
+    let mut lines: Vec<PlannedChange> = lines.flat_map(Difference::lines).collect();
+    lines.sort_by(|a, b| {
+        let place = |line: &PlannedChange| {
+            let key = (line.namespace.clone(), line.name.clone());
+            (line.action, rank(&line.kind), key)
+        };
+        place(a).cmp(&place(b))
+    });
+    lines
+}
+
+/// Kinds in the order in which they are created.
+fn rank(kind: &str) -> usize {
+    let kinds = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+    let place = kinds.iter().position(|one| *one == kind);
+    place.unwrap_or(kinds.len())
+}
+
+impl Difference<'_> {
+    fn lines(&self) -> Vec<PlannedChange> {
+        let mut lines = Vec::new();
+        if let Some(since) = &self.after.drumlin.orphan_since {
+            let mut line = self.line(Action::Orphan, String::new());
+            line.bytes = bytes(self.after);
+            line.since = Some(since.clone());
+            lines.push(line);
+            return lines;
+        }
+        if !self.calls.is_empty() {
+            let (action, details) = self.change();
+            let mut line = self.line(action, details.join(", "));
+            if matches!(action, Action::Destroy | Action::Release) {
+                let had = self.before.unwrap_or(self.after);
+                line.bytes = bytes(had);
+                let made = had.metadata.creation_timestamp.as_ref();
+                line.since = made.map(|made| made.0.to_string());
+            }
+            lines.push(line);
+        }
+        if !self.after.is_settled()
+            && let Some(line) = self.unsettled()
+        {
+            lines.push(line);
+        }
+        lines
+    }
+
+    fn line(&self, action: Action, detail: String) -> PlannedChange {
+        let ObjectKey {
+            kind,
+            namespace,
+            name,
+        } = self.after.key();
+        let mut rpcs: Vec<String> = Vec::new();
+        for rpc in self.calls {
+            if !rpcs.iter().any(|known| known == rpc) {
+                rpcs.push((*rpc).to_owned());
+            }
+        }
+        PlannedChange {
+            action,
+            kind,
+            namespace,
+            name,
+            detail,
+            rpcs,
+            file: self.after.drumlin.file.clone(),
+            line: self.after.drumlin.line,
+            reason: None,
+            bytes: None,
+            since: None,
+        }
+    }
+
+    /// What keeps the object from being as its manifest asks.
+    fn unsettled(&self) -> Option<PlannedChange> {
+        if self.after.is_paused() {
+            let detail = format!("{} is set: nothing is requested for it", names::PAUSED);
+            let mut line = self.line(Action::Waits, detail);
+            line.reason = Some("Paused".to_owned());
+            return Some(line);
+        }
+        let ready = self.after.condition("Ready")?;
+        let is_stalled = self.after.condition("Stalled").is_some();
+        let action = if is_stalled {
+            Action::Blocked
+        } else {
+            Action::Waits
+        };
+        let mut line = self.line(action, ready.message.clone());
+        line.rpcs = Vec::new();
+        line.reason = Some(ready.reason.clone());
+        Some(line)
+    }
+
+    fn calls(&self, rpc: &str) -> bool {
+        self.calls.contains(&rpc)
+    }
+
+    fn calls_a(&self, verb: &str) -> bool {
+        self.calls.iter().any(|rpc| rpc.starts_with(verb))
+    }
+
+    /// What the calls amount to, and the details.
+    fn change(&self) -> (Action, Vec<String>) {
+        if self.after.is_absent() {
+            let is_destroyed = self.after.deletion_policy() == DeletionPolicy::Delete;
+            return if is_destroyed && self.calls_a("Delete") {
+                (Action::Destroy, Vec::new())
+            } else if is_destroyed {
+                // What it waits for is in a line of its own.
+                (Action::Update, Vec::new())
+            } else {
+                (Action::Release, vec!["data retained".to_owned()])
+            };
+        }
+        if self.calls_a("Create") {
+            return (Action::Create, self.creation());
+        }
+        let mut found: Vec<(Action, String)> = Vec::new();
+        found.extend(self.growth().map(|detail| (Action::Grow, detail)));
+        found.extend(self.membership().map(|detail| (Action::Members, detail)));
+        found.extend(self.mount().map(|detail| (Action::Mount, detail)));
+        if self.calls("SetOwner") {
+            let handle = self.after.handle().unwrap_or_default();
+            found.push((Action::Adopt, handle.to_owned()));
+        }
+        let action = found.first().map_or(Action::Update, |(action, _)| *action);
+        (
+            action,
+            found.into_iter().map(|(_, detail)| detail).collect(),
+        )
+    }
+
+    /// What would be created.
+    fn creation(&self) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        match &self.after.body {
+            Body::Volume(Of { spec, .. }) => {
+                words.push(spec.capacity.to_string());
+                words.extend(spec.device_class.clone());
+                words.extend(spec.fs_type.map(|kind| kind.as_str().to_owned()));
+                if let Some(source) = self.after.sources().first() {
+                    words.push(format!("from {}/{}", source.kind, source.name));
+                }
+                if let Some(mount) = &spec.mount {
+                    words.push(format!("→ {}", mount.path));
+                }
+            }
+            Body::Snapshot(_) | Body::GroupSnapshot(_) => {
+                let sources = self.after.sources();
+                words.extend(
+                    sources
+                        .iter()
+                        .map(|source| format!("of {}/{}", source.kind, source.name)),
+                );
+            }
+            Body::Group(_) => words.extend(self.membership()),
+        }
+        let mut details = vec![words.join(" ")];
+        let mut record = self.before.cloned();
+        let last = record
+            .as_mut()
+            .and_then(|record| record.last_operation().take());
+        details.extend(
+            last.map(|last| format!("last attempt failed: {}: {}", last.code, last.message)),
+        );
+        details.retain(|detail| !detail.is_empty());
+        details
+    }
+
+    fn growth(&self) -> Option<String> {
+        if !self.calls("ControllerExpandVolume") {
+            return None;
+        }
+        let had = self.before.and_then(capacity)?;
+        Some(format!("{had} → {}", capacity(self.after)?))
+    }
+
+    /// The members that would join and leave.
+    fn membership(&self) -> Option<String> {
+        if !self.calls("ModifyVolumeGroupMembership") {
+            return None;
+        }
+        let had = self.before.map(joined).unwrap_or_default();
+        let has = joined(self.after);
+        let more = has.difference(&had).map(|name| format!("+{name}"));
+        let less = had.difference(&has).map(|name| format!("-{name}"));
+        Some(more.chain(less).collect::<Vec<_>>().join(" "))
+    }
+
+    /// How the mount would change.
+    fn mount(&self) -> Option<String> {
+        let is_mounted = self.calls("NodePublishVolume");
+        let is_unmounted = self.calls("NodeUnpublishVolume");
+        let had = self
+            .before
+            .and_then(|record| record.drumlin.mounted.clone());
+        let has = &self.after.drumlin.mounted;
+        match (had, has) {
+            (Some(had), Some(has)) if is_mounted && is_unmounted => Some(moved(&had, has)),
+            (_, Some(has)) if is_mounted => Some(format!("→ {}", has.path)),
+            (Some(had), None) if is_unmounted => Some(format!("unmount {}", had.path)),
+            _ => None,
+        }
+    }
+
+    /// The class and the number of bytes that it needs in it, if any.
+    pub(super) fn needs(&self) -> Option<(String, u64)> {
+        let Body::Volume(Of { spec, status }) = &self.after.body else {
+            return None;
+        };
+        let wanted = spec.capacity.bytes().ok()?;
+        if self.calls("CreateVolume") {
+            return Some((spec.device_class.clone().unwrap_or_default(), wanted));
+        }
+        if !self.calls("ControllerExpandVolume") {
+            return None;
+        }
+        let class = status.device_class.clone()?;
+        let had = self.before.and_then(bytes).unwrap_or(0);
+        Some((class, wanted.saturating_sub(had)))
+    }
+}
+
+fn moved(had: &VolumeMount, has: &VolumeMount) -> String {
+    if had.path != has.path {
+        return format!("{} → {}", had.path, has.path);
+    }
+    let options = |mount: &VolumeMount| {
+        let mut options = mount.options.clone();
+        options.extend(mount.read_only.then(|| "ro".to_owned()));
+        options.join(",")
+    };
+    format!(
+        "remount {}: {:?} → {:?}",
+        has.path,
+        options(had),
+        options(has)
+    )
+}
+
+/// The names of the members that are in a group.
+fn joined(record: &Record) -> BTreeSet<String> {
+    let Body::Group(Of { status, .. }) = &record.body else {
+        return BTreeSet::new();
+    };
+    let inside = status.members.iter();
+    let inside = inside.filter(|member| [state::JOINED, state::FOREIGN].contains(&&*member.state));
+    inside.map(|member| member.name.clone()).collect()
+}
+
+/// The size of a volume.
+fn capacity(record: &Record) -> Option<Quantity> {
+    match &record.body {
+        Body::Volume(Of { status, .. }) => status.capacity.clone(),
+        _ => None,
+    }
+}
+
+/// The size of the data of an object, in bytes.
+fn bytes(record: &Record) -> Option<u64> {
+    let of = |size: &Option<Quantity>| size.as_ref().and_then(|size| size.bytes().ok());
+    match &record.body {
+        Body::Volume(Of { status, .. }) => of(&status.capacity),
+        Body::Snapshot(Of { status, .. }) => of(&status.restore_size),
+        Body::GroupSnapshot(Of { status, .. }) => {
+            let sizes = status.members.iter();
+            Some(sizes.filter_map(|member| of(&member.restore_size)).sum())
+        }
+        Body::Group(_) => None,
+    }
+}

@@ -1,0 +1,247 @@
+//! Makes a plan.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use drumlin_crd::{ObjectKey, names};
+use drumlin_proto::csi::v1;
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::{
+    Plan, Shortage,
+    change::{Difference, changes},
+};
+use crate::{
+    Error, Hooks,
+    client::{Cause, Client, Failure, PATIENCE, call},
+    dry_run::DryRun,
+    engine::Engine,
+    ingest::Catalog,
+    kinds::group_members::state,
+    record::{Body, Of, Record},
+    source::{
+        directory::{Directory, Scan},
+        trust::Trust,
+    },
+    state::Shared,
+    status::FileProblem,
+    store::{self, SourceState, Store},
+};
+
+/// Maximum number of passes for each object: far more than a plan needs.
+const PASSES: usize = 64;
+
+/// What a plan is made of.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The socket of the agent.
+    pub socket: PathBuf,
+    /// The directory of manifests; without one that which the reconciler has followed last.
+    pub manifests: Option<PathBuf>,
+    /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
+    pub manifest_owners: Vec<u32>,
+    /// The agent's state directory.
+    pub state_dir: PathBuf,
+    /// The node's name, for an agent that does not answer and a state without handles.
+    pub node: String,
+}
+
+/// Plans what a pass over the manifests would do.
+///
+/// # Errors
+/// When the state directory or the socket cannot be used, or no directory of manifests is known.
+pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
+    let path = directory(settings)?;
+    let store = Store::dry_run(&settings.state_dir);
+    let (loaded, unreadable) = store.load()?;
+    let before: HashMap<ObjectKey, Record> = loaded
+        .iter()
+        .map(|record| (record.key(), record.clone()))
+        .collect();
+    let (dry_run, unreachable) = agent(settings, &loaded).await?;
+    let dry_run = Arc::new(dry_run);
+    let (state_dir, hooks) = (settings.state_dir.clone(), Hooks::default());
+    let shared = Arc::new(Shared::of(store, state_dir, hooks, loaded));
+    let engine = Engine::new(shared, Client::dry_run(Arc::clone(&dry_run)));
+    engine.greet().await.map_err(refused)?;
+
+    let trust = Trust::new(&settings.manifest_owners);
+    let mut directory = Directory::of(&path, trust)?;
+    let scan = directory.settled_scan().await;
+    let files = match &scan {
+        Scan::Read(content) => content.files,
+        Scan::Unavailable(_) => 0,
+    };
+    let mut catalog = Catalog::default();
+    let shown = directory.path().display().to_string();
+    catalog.apply(&engine, &shown, scan)?;
+    let source = catalog.state().cloned().unwrap_or_default();
+    engine.verify_resources().await;
+    engine.doubt_unmounted().await;
+    let calls = settle(&engine, &dry_run).await;
+
+    let mut after: Vec<Record> = engine
+        .shared
+        .keys_of(is_ours)
+        .iter()
+        .filter_map(|key| engine.shared.record(key))
+        .collect();
+    after.sort_by_key(Record::key);
+    let differences = after.iter().map(|now| {
+        let key = now.key();
+        Difference {
+            before: before.get(&key),
+            after: now,
+            calls: calls.get(&key).map_or(&[], Vec::as_slice),
+        }
+    });
+    let differences: Vec<Difference<'_>> = differences.collect();
+    let shortages = shortages(&engine.client, &differences).await;
+    let is_here = |record: &&Record| record.drumlin.orphan_since.is_none();
+    Ok(Plan {
+        node: engine
+            .known_agent()
+            .map(|agent| agent.node.clone())
+            .unwrap_or_default(),
+        directory: shown,
+        agent_unreachable: unreachable,
+        files,
+        objects: after.iter().filter(is_here).count(),
+        elsewhere: source.elsewhere,
+        changes: changes(&differences),
+        problems: problems(&source),
+        unavailable: source.unavailable,
+        unreadable: unreadable
+            .iter()
+            .map(|one| format!("{}: {}", one.path.display(), one.why))
+            .collect(),
+        shortages,
+    })
+}
+
+/// An object of a manifest file: those of an API server are not planned here.
+fn is_ours(record: &Record) -> bool {
+    record.served().is_none()
+}
+
+/// The directory of manifests.
+fn directory(settings: &Settings) -> Result<PathBuf, Error> {
+    let followed = || {
+        let root = settings.state_dir.join(store::DIRECTORY);
+        let source = store::load_source(&root)?;
+        (!source.directory.is_empty()).then(|| PathBuf::from(source.directory))
+    };
+    let path = settings.manifests.clone().or_else(followed);
+    path.ok_or_else(|| {
+        Error::State(format!(
+            "no directory of manifests is known: name it with --manifests DIR; the state in {} is of no reconciler that followed one",
+            settings.state_dir.display()
+        ))
+    })
+}
+
+/// The agent, and why it was not asked if it does not answer.
+async fn agent(settings: &Settings, records: &[Record]) -> Result<(DryRun, Option<String>), Error> {
+    let channel = drumlin_proto::connect(&settings.socket)
+        .map_err(|error| Error::Endpoint(error.to_string()))?;
+    let why = match Client::new(&settings.socket)?.agent().await {
+        Ok(agent) => return Ok((DryRun::before(channel, agent.node), None)),
+        Err(failure) if is_refusal(&failure) => return Err(refused(failure)),
+        Err(failure) => failure.message,
+    };
+    let mut handles = records
+        .iter()
+        .filter(|record| is_ours(record))
+        .filter_map(Record::handle);
+    let node = handles.find_map(names::node_of).unwrap_or(&settings.node);
+    let groups = records.iter().filter_map(members).collect();
+    Ok((DryRun::offline(node.to_owned(), groups), Some(why)))
+}
+
+fn refused(failure: Failure) -> Error {
+    Error::Endpoint(format!("{}: {}", failure.rpc, failure.message))
+}
+
+/// True if the agent has answered. One behind a proxy is unavailable by the answer of that.
+fn is_refusal(failure: &Failure) -> bool {
+    failure.cause == Cause::Answer && failure.code != Code::Unavailable
+}
+
+/// The members of a group as they were last seen.
+fn members(record: &Record) -> Option<(String, Vec<String>)> {
+    let Body::Group(Of { status, .. }) = &record.body else {
+        return None;
+    };
+    let inside = status
+        .members
+        .iter()
+        .filter(|member| [state::JOINED, state::FOREIGN].contains(&&*member.state));
+    let handles = inside.filter_map(|member| member.volume_handle.clone());
+    Some((status.group_handle.clone()?, handles.collect()))
+}
+
+/// Runs passes until none is due; returns the calls of each object.
+async fn settle(engine: &Engine, dry_run: &DryRun) -> BTreeMap<ObjectKey, Vec<&'static str>> {
+    let keys = engine.shared.keys_of(is_ours);
+    for key in &keys {
+        engine.shared.queue.add(key, Instant::now());
+    }
+    let mut calls: BTreeMap<ObjectKey, Vec<&'static str>> = BTreeMap::new();
+    for _ in 0..keys.len().saturating_add(1).saturating_mul(PASSES) {
+        let Some(key) = engine.step().await else {
+            break;
+        };
+        let made = dry_run.take_calls();
+        if !made.is_empty() {
+            calls.entry(key).or_default().extend(made);
+        }
+    }
+    calls
+}
+
+/// The problems of manifest files.
+fn problems(source: &SourceState) -> Vec<FileProblem> {
+    let problems = source.problems.iter().flat_map(|(file, problems)| {
+        problems.iter().map(|problem| FileProblem {
+            file: file.clone(),
+            problem: problem.clone(),
+        })
+    });
+    problems.collect()
+}
+
+/// The classes that have less room than new and growing volumes need. A class that cannot say what it has is left out.
+async fn shortages(client: &Client, differences: &[Difference<'_>]) -> Vec<Shortage> {
+    let mut needed: BTreeMap<String, u64> = BTreeMap::new();
+    for difference in differences {
+        if let Some((class, bytes)) = difference.needs() {
+            *needed.entry(class).or_default() += bytes;
+        }
+    }
+    let mut shortages = Vec::new();
+    for (class, needed_bytes) in needed {
+        let named = (!class.is_empty()).then(|| ("class".to_owned(), class.clone()));
+        let request = v1::GetCapacityRequest {
+            parameters: named.into_iter().collect(),
+            ..v1::GetCapacityRequest::default()
+        };
+        let mut controller = client.controller();
+        let answer = controller.get_capacity(request);
+        let Ok(answer) = call("GetCapacity", PATIENCE, answer).await else {
+            continue;
+        };
+        let available_bytes = u64::try_from(answer.available_capacity).unwrap_or(0);
+        if available_bytes < needed_bytes {
+            shortages.push(Shortage {
+                class,
+                needed_bytes,
+                available_bytes,
+            });
+        }
+    }
+    shortages
+}
