@@ -80,6 +80,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Controller(arguments) => Box::pin(commands::controller::run(arguments)).await?,
         Command::Ping(arguments) => commands::ping::run(arguments).await?,
         Command::Validate(arguments) => return commands::validate::run(&arguments),
+        Command::Apply(arguments) => return Box::pin(commands::apply::run(*arguments)).await,
+        Command::Plan(arguments) => return Box::pin(commands::plan::run(arguments)).await,
         Command::Status(arguments) => return commands::status::run(&arguments),
         Command::Get(arguments) => commands::get::run(&arguments)?,
         Command::Wait(arguments) => return commands::wait::run(&arguments).await,

@@ -115,6 +115,13 @@ impl Relay {
         calls.filter(|(called, _)| called == method).count()
     }
 
+    /// The methods of all calls, in their order.
+    pub fn methods(&self) -> Vec<String> {
+        let seen = lock(&self.seen);
+        let calls = seen.calls.iter();
+        calls.map(|(method, _)| method.clone()).collect()
+    }
+
     /// The requests of a method, as they came.
     ///
     /// # Panics

@@ -6,9 +6,10 @@ use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 use super::{
-    AdoptArguments, AgentArguments, ControllerArguments, DeleteArguments, DiffArguments,
-    GetArguments, HandoverArguments, KeptArguments, PingArguments, ReconcileArguments,
-    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments, WaitArguments,
+    AdoptArguments, AgentArguments, ApplyArguments, ControllerArguments, DeleteArguments,
+    DiffArguments, GetArguments, HandoverArguments, KeptArguments, PingArguments, PlanArguments,
+    ReconcileArguments, RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
+    WaitArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -39,6 +40,16 @@ pub(crate) enum Command {
     /// Validate manifests without an agent. Exits with 4 if one is invalid.
     #[command(after_help = "Example:\n  drumlin validate examples/quickstart")]
     Validate(ValidateArguments),
+    /// Show what a pass over a directory of manifests would do, and do nothing. Exits with 0 if there is nothing to do, 2 if there is,
+    /// 4 if a manifest is invalid, and 5 if the agent does not answer: it is planned from the state files then.
+    #[command(
+        after_help = "Examples:\n  drumlin plan --manifests /etc/drumlin/manifests.d\n  drumlin plan -o json"
+    )]
+    Plan(PlanArguments),
+    /// Apply a directory of manifests once, for scripts: ends when each object is ready, or is not and will not be by itself, and shows the status.
+    /// Exits with 3 if any object is not ready, and 5 if the agent does not answer.
+    #[command(after_help = "Example:\n  drumlin apply --once --manifests /etc/drumlin/manifests.d")]
+    Apply(Box<ApplyArguments>),
     /// Show the status of all objects, from the state files. Exits with 3 if any object is not ready.
     #[command(after_help = "Example:\n  drumlin status -o wide")]
     Status(StatusArguments),

@@ -8,12 +8,14 @@ mod snapshots;
 
 pub(crate) use command::{Cli, Command};
 pub(crate) use daemons::{
-    AgentArguments, ControllerArguments, MetricsArguments, PingArguments, ReconcileArguments,
+    AgentArguments, ControllerArguments, LogArguments, MetricsArguments, OwnerArguments,
+    PingArguments, ReconcileArguments,
 };
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
-    AdoptArguments, DeleteArguments, GetArguments, GetOutput, HandoverArguments, HostArguments,
-    KeptArguments, ObjectKind, Output, StatusArguments, ValidateArguments, WaitArguments,
+    AdoptArguments, ApplyArguments, DeleteArguments, GetArguments, GetOutput, HandoverArguments,
+    HostArguments, KeptArguments, ObjectKind, Output, PlanArguments, PlanOutput, StatusArguments,
+    ValidateArguments, WaitArguments,
 };
 pub(crate) use snapshots::{
     ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,

@@ -6,6 +6,8 @@ use clap::{Args, ValueEnum};
 use drumlin_proto::Endpoint;
 use kube::core::Duration;
 
+use super::{LogArguments, OwnerArguments};
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ValidateArguments {
     /// Manifest files, or directories of them.
@@ -30,6 +32,51 @@ pub(crate) struct StatusArguments {
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct PlanArguments {
+    /// Directory of manifests [default: the one that the reconciler followed last].
+    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) owners: OwnerArguments,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<PlanOutput>,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ApplyArguments {
+    /// Apply the manifests once and end. Required: `drumlin reconcile` and `drumlin agent` follow them for as long as they run.
+    #[arg(long, required = true)]
+    pub(crate) once: bool,
+    /// Directory of manifests.
+    #[arg(long, env = "DRUMLIN_MANIFESTS", value_name = "DIR")]
+    pub(crate) manifests: PathBuf,
+    #[command(flatten)]
+    pub(crate) owners: OwnerArguments,
+    /// Maximum time to work, such as `30s` or `5m`.
+    #[arg(long, value_name = "TIME", default_value = "5m")]
+    pub(crate) timeout: Duration,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<Output>,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+/// Output format of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlanOutput {
+    /// All fields as JSON, for programs.
+    Json,
+    /// The same as YAML.
+    Yaml,
 }
 
 #[derive(Debug, Clone, Args)]

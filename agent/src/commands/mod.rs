@@ -3,6 +3,7 @@
 pub(crate) mod adopt;
 pub(crate) mod agent;
 mod agent_status;
+pub(crate) mod apply;
 mod cluster_member;
 pub(crate) mod completions;
 pub(crate) mod controller;
@@ -18,6 +19,7 @@ pub(crate) mod manual;
 mod object_handle;
 mod object_name;
 pub(crate) mod ping;
+pub(crate) mod plan;
 mod print;
 pub(crate) mod reconcile;
 mod repetition;

@@ -68,6 +68,7 @@ mod node_rename;
 mod nomad;
 mod pending_calls;
 mod ping;
+mod plan_and_apply;
 mod plugin_process;
 mod power_cut;
 mod process;
