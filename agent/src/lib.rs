@@ -84,6 +84,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Plan(arguments) => return Box::pin(commands::plan::run(arguments)).await,
         Command::Status(arguments) => return commands::status::run(&arguments),
         Command::Get(arguments) => commands::get::run(&arguments)?,
+        Command::Describe(arguments) => commands::describe::run(&arguments)?,
+        Command::Events(arguments) => commands::events::run(&arguments)?,
         Command::Wait(arguments) => return commands::wait::run(&arguments).await,
         Command::Kept(arguments) => commands::kept::run(&arguments).await?,
         Command::Adopt(arguments) => commands::adopt::run(&arguments).await?,

@@ -17,6 +17,7 @@
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
 //! - [`apply`]: one pass over the manifests, for scripts.
 //! - [`plan`]: what a pass would do, by a dry run of the reconciler.
+//! - [`describe`], [`events`]: one object for a person, and the last transitions of all.
 //! - [`restore`]: generates the manifests that restore a snapshot.
 //!
 //! **Invariant:** the socket is the only interface to the agent; nothing here depends on its operations.
@@ -33,6 +34,7 @@
     )
 )]
 
+mod age;
 mod api_object;
 pub mod api_server;
 mod apply;
@@ -40,9 +42,11 @@ mod backoff;
 mod blocking;
 mod client;
 pub mod controller;
+pub mod describe;
 mod drift;
 mod dry_run;
 mod engine;
+pub mod events;
 mod ingest;
 mod inventory;
 mod inventory_calls;

@@ -53,9 +53,7 @@ fn records(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<Vec<
     };
     match store::find(&state_dir.join(DIRECTORY), key)? {
         Some(record) => Ok(vec![record]),
-        None => Err(Error::State(format!(
-            "{key} does not exist; `drumlin status` lists all objects"
-        ))),
+        None => Err(store::missing(key)),
     }
 }
 

@@ -82,9 +82,29 @@ pub(crate) struct Book {
     /// The handles of the members that the reconciler applied to this group, without those that other callers added.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) applied: Vec<String>,
+    /// The last transitions, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) events: Vec<Event>,
     /// The API server metadata, if it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) served: Option<Served>,
+}
+
+/// Number of events that a record keeps.
+const EVENTS: usize = 10;
+
+/// A transition of an object: its `Ready` condition has another reason or message than before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Event {
+    /// When it was last seen, in RFC 3339.
+    pub(crate) time: String,
+    /// The reason of the condition.
+    pub(crate) reason: String,
+    /// The last message of the condition with this reason.
+    pub(crate) message: String,
+    /// How many messages with this reason came one after the other.
+    pub(crate) count: u32,
 }
 
 /// The arguments of `CreateVolume` that must be identical in every retry (idempotency).
@@ -158,6 +178,7 @@ impl Record {
                 destroyed: false,
                 owner_unset: false,
                 applied: Vec::new(),
+                events: Vec::new(),
                 served: None,
             },
         }
@@ -333,6 +354,14 @@ impl Record {
         self.body.kind().handle()
     }
 
+    /// The CSI name of its volume, which is also the name of its staging directory.
+    pub(crate) fn csi_name(&self) -> Option<&str> {
+        match &self.body {
+            Body::Volume(Of { status, .. }) => status.csi_name.as_deref(),
+            _ => None,
+        }
+    }
+
     /// Returns true if it comes from a file and its handle begins with another node name.
     pub(crate) fn is_of_former_name(&self, here: &str) -> bool {
         let node = self.handle().and_then(names::node_of);
@@ -392,6 +421,11 @@ impl Record {
             .find(|condition| condition.type_ == kind)
     }
 
+    /// All of its conditions.
+    pub(crate) fn conditions(&self) -> &[Condition] {
+        self.observed().1
+    }
+
     /// The generation that its conditions are about.
     pub(crate) fn observed_generation(&self) -> i64 {
         self.observed().0
@@ -408,7 +442,31 @@ impl Record {
         let (observed, conditions) = self.body.kind_mut().status_mut().seen_mut();
         *observed = generation;
         judge(conditions, verdict, generation);
+        self.note_event(verdict);
         *self != before
+    }
+
+    /// Notes a verdict as an event, if it differs from the last one.
+    fn note_event(&mut self, verdict: &Verdict) {
+        let events = &mut self.drumlin.events;
+        let mut count = 1;
+        if let Some(last) = events.last()
+            && last.reason == verdict.reason
+        {
+            if last.message == verdict.message {
+                return;
+            }
+            count += last.count;
+            events.pop();
+        }
+        events.push(Event {
+            time: now(),
+            reason: verdict.reason.to_owned(),
+            message: verdict.message.clone(),
+            count,
+        });
+        let surplus = events.len().saturating_sub(EVENTS);
+        events.drain(..surplus);
     }
 }
 
@@ -484,7 +542,32 @@ fn incarnation() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use drumlin_crd::read;
     use serde_json::json;
+
+    #[test]
+    fn the_last_ten_transitions_are_kept_and_messages_of_one_reason_are_counted() {
+        let text = "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata: {name: a}\nspec: {capacity: 1Gi}\n";
+        let object = read(text).unwrap().documents.remove(0).object;
+        let mut record = Record::new(&object, "a.yaml", 1);
+        let mut judge = |reason: &'static str, message: &str| {
+            record.judge(&Verdict {
+                state: State::Reconciling,
+                reason,
+                message: message.to_owned(),
+            });
+            let last = record.drumlin.events.last().unwrap();
+            (record.drumlin.events.len(), last.count)
+        };
+        assert_eq!(judge("Creating", "10 %"), (1, 1));
+        assert_eq!(judge("Creating", "10 %"), (1, 1));
+        assert_eq!(judge("Creating", "20 %"), (1, 2));
+        for turn in 0..9 {
+            judge(["Created", "Published"][turn % 2], "");
+        }
+        assert_eq!(judge("Drifted", ""), (10, 1));
+        assert_eq!(record.drumlin.events[0].reason, "Created");
+    }
 
     /// This format is on the disks of hosts: a change here needs a new version.
     #[test]
@@ -511,6 +594,12 @@ mod tests {
             "destroyed": false,
             "ownerUnset": true,
             "applied": ["n/c/1"],
+            "events": [{
+                "time": "2026-11-25T01:00:00Z",
+                "reason": "Created",
+                "message": "16Mi, not mounted",
+                "count": 1,
+            }],
             "served": {
                 "uid": "u",
                 "namespaceUid": "v",

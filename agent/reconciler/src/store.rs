@@ -230,6 +230,13 @@ pub(crate) fn find(root: &Path, key: &ObjectKey) -> Result<Option<Record>, Error
     read(&path).map_err(|why| could_not_read(&path, &why))
 }
 
+/// The error for an object that there is not.
+pub(crate) fn missing(key: &ObjectKey) -> Error {
+    Error::State(format!(
+        "{key} does not exist; `drumlin status` lists all objects"
+    ))
+}
+
 /// The error of a state file.
 pub(crate) fn could_not_read(path: &Path, why: &str) -> Error {
     Error::State(format!("could not read {}: {why}", path.display()))

@@ -7,9 +7,9 @@ use clap_complete::Shell;
 
 use super::{
     AdoptArguments, AgentArguments, ApplyArguments, ControllerArguments, DeleteArguments,
-    DiffArguments, GetArguments, HandoverArguments, KeptArguments, PingArguments, PlanArguments,
-    ReconcileArguments, RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments,
-    WaitArguments,
+    DescribeArguments, DiffArguments, EventsArguments, GetArguments, HandoverArguments,
+    KeptArguments, PingArguments, PlanArguments, ReconcileArguments, RestoreArguments,
+    RollbackArguments, StatusArguments, ValidateArguments, WaitArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -58,6 +58,12 @@ pub(crate) enum Command {
         after_help = "Examples:\n  drumlin get dv\n  drumlin get dgsnap db/before-upgrade -o yaml"
     )]
     Get(GetArguments),
+    /// Describe an object: its state, what it waits for, what belongs to it, and its last ten events; from the state files.
+    #[command(after_help = "Example:\n  drumlin describe dv db/data")]
+    Describe(DescribeArguments),
+    /// Show the last transitions of all objects, or of one, oldest first, from the state files: at most ten of each.
+    #[command(after_help = "Examples:\n  drumlin events\n  drumlin events dv/db/data -o json")]
+    Events(EventsArguments),
     /// Wait until objects have a condition or are deleted, as the state files say. Exits with 3 if they are not in time.
     #[command(
         after_help = "Examples:\n  drumlin wait dv/db/data dv/db/log --timeout 2m\n  drumlin wait --mounts"
@@ -79,9 +85,9 @@ pub(crate) enum Command {
     /// Hand a retained resource over between manifest files and the API server, after its manifest was removed from one side.
     #[command(after_help = "Example:\n  drumlin handover Volume db/data")]
     Handover(HandoverArguments),
-    /// Permanently delete a retained resource that no object refers to; shows it and asks for confirmation first.
+    /// Permanently delete a retained resource that no object refers to, or an orphan; shows it and asks for confirmation first.
     #[command(
-        after_help = "Example:\n  drumlin delete host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4"
+        after_help = "Examples:\n  drumlin delete host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4\n  drumlin delete dv db/old"
     )]
     Delete(DeleteArguments),
     /// Roll the volumes of a group snapshot back to its point in time, in place: all of them or none.

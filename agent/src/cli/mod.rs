@@ -13,9 +13,9 @@ pub(crate) use daemons::{
 };
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
-    AdoptArguments, ApplyArguments, DeleteArguments, GetArguments, GetOutput, HandoverArguments,
-    HostArguments, KeptArguments, ObjectKind, Output, PlanArguments, PlanOutput, StatusArguments,
-    ValidateArguments, WaitArguments,
+    AdoptArguments, ApplyArguments, DataOutput, DeleteArguments, DescribeArguments,
+    EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments, KeptArguments,
+    ObjectKind, Output, PlanArguments, StatusArguments, ValidateArguments, WaitArguments,
 };
 pub(crate) use snapshots::{
     ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,

@@ -29,6 +29,9 @@ pub(crate) struct StatusArguments {
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<Output>,
+    /// Show the status again whenever it has changed, until the command is stopped.
+    #[arg(short, long)]
+    pub(crate) watch: bool,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
@@ -43,7 +46,7 @@ pub(crate) struct PlanArguments {
     pub(crate) owners: OwnerArguments,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
-    pub(crate) output: Option<PlanOutput>,
+    pub(crate) output: Option<DataOutput>,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }
@@ -70,9 +73,9 @@ pub(crate) struct ApplyArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Output format of a plan.
+/// Output format for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum PlanOutput {
+pub(crate) enum DataOutput {
     /// All fields as JSON, for programs.
     Json,
     /// The same as YAML.
@@ -104,6 +107,32 @@ pub(crate) enum GetOutput {
     Json,
     /// The same as YAML.
     Yaml,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct DescribeArguments {
+    /// Kind of the object.
+    #[arg(value_name = "KIND")]
+    pub(crate) kind: ObjectKind,
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: String,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct EventsArguments {
+    /// Object: `KIND/NAMESPACE/NAME`, or `KIND/NAME` in the namespace `default` [default: all objects].
+    #[arg(value_name = "OBJECT")]
+    pub(crate) object: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
+    /// State directory.
+    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
+    pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -200,9 +229,12 @@ pub(crate) struct HandoverArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DeleteArguments {
-    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`.
-    #[arg(value_name = "HANDLE")]
-    pub(crate) handle: String,
+    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`, or the kind of an orphan (`dv`, `dsnap`, …).
+    #[arg(value_name = "HANDLE|KIND")]
+    pub(crate) what: String,
+    /// Name of the orphan: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub(crate) name: Option<String>,
     /// Delete without asking for confirmation.
     #[arg(long)]
     pub(crate) yes: bool,

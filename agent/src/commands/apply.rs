@@ -6,7 +6,7 @@ use anyhow::bail;
 use drumlin_reconciler::{Error, Settings, apply};
 
 use super::{hooks::HOOKS, plan::UNREACHABLE, print::note, status};
-use crate::cli::{ApplyArguments, StatusArguments};
+use crate::cli::ApplyArguments;
 
 /// Applies the manifests and shows the status.
 pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
@@ -30,9 +30,6 @@ pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(UNREACHABLE))
         }
         Err(error) => Err(error.into()),
-        Ok(()) => status::run(&StatusArguments {
-            output: arguments.output,
-            state_dir,
-        }),
+        Ok(()) => status::show(&state_dir, arguments.output),
     }
 }

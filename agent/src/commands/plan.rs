@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::print::{print, print_styled};
 use crate::{
-    cli::{PlanArguments, PlanOutput},
+    cli::{DataOutput, PlanArguments},
     config::host_name,
 };
 
@@ -26,8 +26,8 @@ pub(crate) async fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
     .await?;
     match arguments.output {
         None => print_styled(&plan.render()),
-        Some(PlanOutput::Json) => print(&(serde_json::to_string_pretty(&plan)? + "\n")),
-        Some(PlanOutput::Yaml) => print(&drumlin_crd::to_yaml(&json!(plan))),
+        Some(DataOutput::Json) => print(&(serde_json::to_string_pretty(&plan)? + "\n")),
+        Some(DataOutput::Yaml) => print(&drumlin_crd::to_yaml(&json!(plan))),
     }
     Ok(ExitCode::from(match plan.outcome() {
         Outcome::Nothing => 0,

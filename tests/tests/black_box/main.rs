@@ -31,6 +31,7 @@ mod csi_v1_node_spec;
 mod csi_v1_snapshot_spec;
 mod csi_v1_spec;
 mod delete_blank_volume;
+mod describe_and_events;
 mod dialect;
 mod dialect_requests;
 mod dialects;

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use drumlin_crd::ObjectKey;
 use drumlin_proto::{
     csi::v1,
     drumlin::v1::{InventoryObject, ObjectKind},
@@ -14,10 +15,11 @@ use drumlin_proto::{
 use super::{BothSides, failed, kind, size, whose};
 use crate::{
     Error,
-    client::{PATIENCE, call},
+    client::{Failure, PATIENCE, call},
     inventory::rfc3339,
     record::Record,
     requests::{AdminRequest, Requests},
+    store::{self, DIRECTORY},
 };
 
 /// A resource to be deleted.
@@ -63,9 +65,38 @@ impl Deletion {
         })
     }
 
+    /// Looks up the resource of an orphan. Nothing is deleted yet.
+    ///
+    /// # Errors
+    /// When there is no such object, it has a manifest or no resource; and as those of [`Deletion::of`].
+    pub async fn of_orphan(
+        socket: &Path,
+        state_dir: &Path,
+        key: &ObjectKey,
+    ) -> Result<Self, Error> {
+        let record = store::find(&state_dir.join(DIRECTORY), key)?;
+        let record = record.ok_or_else(|| store::missing(key))?;
+        match record.handle() {
+            Some(handle) => Self::of(socket, state_dir, handle).await,
+            None => Err(Error::Kept(format!(
+                "{key} has no resource yet, so there is nothing to delete; remove its manifest, or set drumlin.dev/state: absent in it"
+            ))),
+        }
+    }
+
     /// Describes what would be destroyed.
     pub fn shown(&self) -> String {
         let mut text = self.line(&self.object);
+        if let Some(mounted) = self.mounted() {
+            let _ = writeln!(text, "  mounted at {mounted}, where it is unmounted first");
+        }
+        if let Some(group) = self.group() {
+            let _ = writeln!(
+                text,
+                "  a member of group {}, which it leaves first",
+                group.object_id
+            );
+        }
         for member in self.members() {
             let _ = write!(text, "  {}", self.line(member));
         }
@@ -103,11 +134,66 @@ impl Deletion {
         objects.filter(move |member| member.group_snapshot_id == *id)
     }
 
-    /// Deletes it.
+    /// Where an orphan is mounted.
+    fn mounted(&self) -> Option<&str> {
+        let mounted = self.orphan.as_ref()?.drumlin.mounted.as_ref()?;
+        Some(&mounted.path)
+    }
+
+    /// The group that an orphan is a member of.
+    fn group(&self) -> Option<&InventoryObject> {
+        self.orphan.as_ref()?;
+        let id = &self.object.object_id;
+        let mut objects = self.both.inventory.iter();
+        objects
+            .find(|group| group.kind() == ObjectKind::VolumeGroup && group.volume_ids.contains(id))
+    }
+
+    /// Takes an orphan down as the reconciler would: nothing else does, because it leaves orphans alone.
+    async fn take_down(&self) -> Result<(), Failure> {
+        let client = &self.both.client;
+        let volume_id = self.object.object_id.clone();
+        if let Some(path) = self.mounted() {
+            let request = v1::NodeUnpublishVolumeRequest {
+                volume_id: volume_id.clone(),
+                target_path: path.to_owned(),
+            };
+            let mut node = client.node();
+            let answer = node.node_unpublish_volume(request);
+            call("NodeUnpublishVolume", PATIENCE, answer).await?;
+            let name = self.orphan.as_ref().and_then(Record::csi_name);
+            let staging = self
+                .state_dir
+                .join("staging")
+                .join(name.unwrap_or_default());
+            let request = v1::NodeUnstageVolumeRequest {
+                volume_id: volume_id.clone(),
+                staging_target_path: staging.to_string_lossy().into_owned(),
+            };
+            let answer = node.node_unstage_volume(request);
+            call("NodeUnstageVolume", PATIENCE, answer).await?;
+        }
+        let Some(group) = self.group() else {
+            return Ok(());
+        };
+        let others = group.volume_ids.iter().filter(|id| **id != volume_id);
+        let request = ModifyVolumeGroupMembershipRequest {
+            volume_group_id: group.object_id.clone(),
+            volume_ids: others.cloned().collect(),
+            ..ModifyVolumeGroupMembershipRequest::default()
+        };
+        let mut groups = client.groups();
+        let answer = groups.modify_volume_group_membership(request);
+        let left = call("ModifyVolumeGroupMembership", PATIENCE, answer).await;
+        left.map(drop)
+    }
+
+    /// Deletes it; an orphan is unmounted and leaves its group before.
     ///
     /// # Errors
     /// The error of the agent: it is in use, a member of a group, or protected.
     pub async fn run(self) -> Result<(), Error> {
+        self.take_down().await.map_err(failed)?;
         let id = self.object.object_id.clone();
         let client = &self.both.client;
         let deleted = match self.object.kind() {
@@ -160,7 +246,7 @@ impl Deletion {
     }
 
     /// Its volumes leave the group first: whether a deletion destroys them is a setting of the agent.
-    async fn delete_group(&self, id: &str) -> Result<(), crate::client::Failure> {
+    async fn delete_group(&self, id: &str) -> Result<(), Failure> {
         let request = ModifyVolumeGroupMembershipRequest {
             volume_group_id: id.to_owned(),
             ..ModifyVolumeGroupMembershipRequest::default()

@@ -4,10 +4,9 @@ use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
 use drumlin_crd::{ObjectKey, Quantity};
-use k8s_openapi::jiff::Timestamp;
 
 use super::{Action, Plan, PlannedChange, shown};
-use crate::status::FileProblem;
+use crate::{age::age, status::FileProblem};
 
 impl Plan {
     /// The plan for people, with colours: whoever prints it removes them where they do not belong.
@@ -204,16 +203,4 @@ fn write_lines(text: &mut String, lines: &[Line]) {
         let line = format!("{word:<8} {object:objects$}  {detail:details$}  {more}");
         let _ = writeln!(text, "{style}{sign}{style:#} {}", line.trim_end());
     }
-}
-
-/// How long ago a time in RFC 3339 was, as kubectl shows it.
-fn age(since: &str) -> Option<String> {
-    let since: Timestamp = since.parse().ok()?;
-    let seconds = Timestamp::now().as_second() - since.as_second();
-    Some(match seconds {
-        ..120 => format!("{}s", seconds.max(0)),
-        120..7_200 => format!("{}m", seconds / 60),
-        7_200..172_800 => format!("{}h", seconds / 3_600),
-        _ => format!("{}d", seconds / 86_400),
-    })
 }

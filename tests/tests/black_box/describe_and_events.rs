@@ -1,0 +1,182 @@
+//! `drumlin describe`, `drumlin events` and `drumlin status --watch`, and what becomes of an orphan that is deleted by its
+//! name.
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Output, Stdio},
+};
+
+use drumlin_tests::{
+    agent::eventually,
+    programs::{drumlin, program},
+};
+use serde_json::Value;
+
+use crate::{
+    helpers::text,
+    host::{Host, group, object, small, volume},
+};
+
+impl Host {
+    fn ask(&self, arguments: &[&str]) -> Output {
+        let state = text(self.agent.path("state"));
+        self.agent
+            .command(&[arguments, &["--state-dir", &state]].concat())
+    }
+
+    fn shown(&self, arguments: &[&str]) -> String {
+        let output = self.ask(arguments);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn delete(&self, arguments: &[&str]) -> Output {
+        let socket = text(self.agent.socket());
+        self.ask(&[&["delete"], arguments, &["--yes", "--endpoint", &socket]].concat())
+    }
+}
+
+#[tokio::test]
+async fn an_object_is_described_with_what_belongs_to_it_and_what_it_waits_for() {
+    let mut host = Host::start().await;
+    let snapshot = object("Snapshot", "first", "", "source: {volumeName: data}");
+    let restored = volume("restored", "16Mi", "source: {snapshotName: first}");
+    let waiting = volume("waiting", "16Mi", "source: {snapshotName: nobody}");
+    host.write(
+        "a.yaml",
+        &[small("data"), small("log"), group("pg", "data log")],
+    );
+    host.until("pg", &["AllMembersJoined"]).await;
+    host.write("b.yaml", &[snapshot, restored, waiting]);
+    host.until("restored", &["Created"]).await;
+    host.until("waiting", &["DependencyNotFound"]).await;
+    host.agent.kill();
+
+    let about = host.shown(&["describe", "dsnap", "first"]);
+    for line in [
+        "Object:       Snapshot/default/first\n",
+        "Manifest:     b.yaml:1\n",
+        "Policy:       Delete\n",
+        "  VolumeGroup/default/pg  AllMembersJoined\n",
+        "  ├─ Volume/default/data  Created\n",
+        "  │  └─ Snapshot/default/first  SnapshotReady  *\n",
+        "  │     └─ Volume/default/restored  Created\n",
+        "  └─ Volume/default/log  Created\n",
+    ] {
+        assert!(about.contains(line), "{line}{about}");
+    }
+    assert!(about.contains("SnapshotReady  1 "), "its event: {about}");
+    let about = host.shown(&["describe", "Volume", "default/waiting"]);
+    assert!(
+        about.contains("Waits for:    waiting for snapshot nobody, which does not exist"),
+        "{about}"
+    );
+
+    let events = host.shown(&["events", "dv/waiting", "-o", "json"]);
+    let events: Vec<Value> = serde_json::from_str(&events).unwrap();
+    assert_eq!(events.len(), 1, "{events:?}");
+    let keys: Vec<&String> = events[0].as_object().unwrap().keys().collect();
+    assert_eq!(
+        keys,
+        [
+            "count",
+            "kind",
+            "message",
+            "name",
+            "namespace",
+            "reason",
+            "time"
+        ]
+    );
+    assert_eq!(events[0]["reason"], "DependencyNotFound");
+    let all = host.shown(&["events"]);
+    assert!(all.starts_with("AGE"), "{all}");
+    assert!(all.contains("VolumeGroup/default/pg"), "{all}");
+    let output = host.ask(&["describe", "dv", "nobody"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("Volume/default/nobody does not exist")
+    );
+}
+
+#[tokio::test]
+async fn the_status_is_shown_again_when_it_has_changed() {
+    let host = Host::start().await;
+    let state = text(host.agent.path("state"));
+    let mut child = program(drumlin())
+        .args(["status", "--watch", "--state-dir", &state])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (sender, received) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        lines
+            .map_while(Result::ok)
+            .try_for_each(|line| sender.send(line))
+    });
+    host.write("a.yaml", &[small("data")]);
+    let mut seen = Vec::new();
+    eventually(
+        || {
+            seen.extend(received.try_iter());
+            seen.join("\n")
+        },
+        |seen| seen.starts_with("no objects\n") && seen.contains("data"),
+    )
+    .await;
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[tokio::test]
+async fn an_orphan_is_deleted_by_its_name_after_it_is_unmounted_and_has_left_its_group() {
+    let host = Host::start().await;
+    let mount = format!("mount: {{path: {}}}", host.path("old"));
+    host.write("a.yaml", &[small("data"), group("pg", "data old")]);
+    host.write("b.yaml", &[volume("old", "16Mi", &mount)]);
+    host.until("pg", &["2 of 2 members"]).await;
+    host.until("old", &["Published"]).await;
+
+    let refused = host.delete(&["dv", "old"]);
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("whose manifest is in b.yaml"), "{why}");
+    assert!(why.contains("drumlin.dev/state: absent"), "{why}");
+
+    fs::remove_file(host.manifests.join("b.yaml")).unwrap();
+    host.until("old", &["Orphan"]).await;
+    assert!(nix::sys::statvfs::statvfs(Path::new(&host.path("old"))).is_ok());
+    let deleted = host.delete(&["Volume", "default/old"]);
+    assert!(deleted.status.success(), "{deleted:?}");
+    let said = String::from_utf8_lossy(&deleted.stdout).into_owned();
+    assert!(
+        said.contains("this permanently deletes:\nVolume "),
+        "{said}"
+    );
+    assert!(said.contains(": 16Mi, owned by "), "{said}");
+    assert!(
+        said.contains(&format!(
+            "mounted at {}, where it is unmounted first",
+            host.path("old")
+        )),
+        "{said}"
+    );
+    assert!(said.contains("a member of group "), "{said}");
+    eventually(|| host.find("Volume", "old"), Option::is_none).await;
+    assert!(!Path::new(&host.path("old")).exists(), "unmounted");
+    assert_eq!(host.counts().await, (1, 0));
+
+    let again = host.delete(&["dv", "old"]);
+    assert!(
+        String::from_utf8_lossy(&again.stderr).contains("does not exist"),
+        "{again:?}"
+    );
+    let wrong = host.delete(&["pv", "old"]);
+    assert!(
+        String::from_utf8_lossy(&wrong.stderr).contains("there is no kind"),
+        "{wrong:?}"
+    );
+}
