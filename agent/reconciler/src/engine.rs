@@ -356,9 +356,20 @@ impl Engine {
             if let Err(error) = self.shared.save(&record) {
                 tracing::error!(object = %key, error = %error, "state could not be written");
             }
+            self.forget_pruned(&key);
         }
         if let Some(pause) = again {
             due(pause);
+        }
+    }
+
+    /// Removes the record of an object that was pruned: no manifest is left that could ask what became of it.
+    fn forget_pruned(&self, key: &ObjectKey) {
+        let is_over = |record: &Record| record.drumlin.is_pruned && record.is_nothing();
+        if self.shared.with(key, is_over) == Some(true)
+            && let Err(error) = self.shared.forget(key)
+        {
+            tracing::error!(object = %key, error = %error, "state could not be written");
         }
     }
 

@@ -1,12 +1,17 @@
 //! Turns manifests of files into records. A missing manifest deletes nothing.
 
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    time::{Duration, Instant},
+};
 
-use drumlin_crd::{Document, Problem, names};
+use drumlin_crd::{Document, ObjectKey, Problem, names};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     Error,
     engine::Engine,
+    prune::{Absences, Prune, allowance},
     record::{Record, now},
     source::directory::{Content, Scan},
     store::SourceState,
@@ -16,9 +21,32 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     shown: Option<SourceState>,
+    prune: Option<Prune>,
+    absences: Absences,
+}
+
+/// What a scan of the manifests amounts to.
+struct Taken {
+    problems: BTreeMap<String, Vec<Problem>>,
+    elsewhere: usize,
+    /// The orphans.
+    missing: Vec<ObjectKey>,
 }
 
 impl Catalog {
+    /// One that prunes objects whose manifests are gone, and knows those that its predecessor pruned.
+    pub(crate) fn pruning(prune: Option<Prune>, before: Option<SourceState>) -> Self {
+        let before = before.map(|before| SourceState {
+            pruned: before.pruned,
+            ..SourceState::default()
+        });
+        Self {
+            shown: before,
+            prune,
+            absences: Absences::default(),
+        }
+    }
+
     /// The result of the last scan.
     pub(crate) fn state(&self) -> Option<&SourceState> {
         self.shown.as_ref()
@@ -33,6 +61,12 @@ impl Catalog {
     ) -> Result<(), Error> {
         let mut state = SourceState {
             directory: directory.to_owned(),
+            prune: self.prune.clone(),
+            pruned: self
+                .shown
+                .iter()
+                .flat_map(|shown| shown.pruned.clone())
+                .collect(),
             ..SourceState::default()
         };
         match trusted(engine, directory, scan) {
@@ -44,6 +78,7 @@ impl Catalog {
                 {
                     tracing::warn!(source = directory, error = %why, "manifests cannot be read; no object is changed");
                 }
+                self.absences.stop();
                 state.unavailable = Some(why);
                 // The problems of the last readable scan remain the known ones.
                 if let Some(shown) = &self.shown {
@@ -51,7 +86,15 @@ impl Catalog {
                 }
             }
             Scan::Read(content) => {
-                let (problems, elsewhere) = take_over(engine, content)?;
+                let (empty, may_prune) = (content.empty.clone(), content.may_prune);
+                let Taken {
+                    problems,
+                    elsewhere,
+                    missing,
+                } = take_over(engine, content)?;
+                self.tell_empty(engine, &empty, &missing);
+                state.empty = empty;
+                self.prune(engine, &mut state, (may_prune, &missing))?;
                 for (file, problems) in &problems {
                     let is_new = self
                         .shown
@@ -71,6 +114,78 @@ impl Catalog {
         }
         Ok(())
     }
+
+    /// Tells of files that have lost all of their documents.
+    fn tell_empty(&self, engine: &Engine, empty: &[String], missing: &[ObjectKey]) {
+        for file in empty {
+            let shown = self.shown.as_ref();
+            let is_new = shown.is_none_or(|shown| !shown.empty.contains(file));
+            let was_in_it = |record: &Record| record.drumlin.file == *file;
+            let lost = missing
+                .iter()
+                .filter(|key| engine.shared.with(key, was_in_it) == Some(true));
+            let lost = lost.count();
+            if is_new && lost > 0 {
+                tracing::warn!(
+                    file,
+                    reason = "SuspiciousEmpty",
+                    objects = lost,
+                    "manifest file is empty; its objects are retained, and not pruned"
+                );
+            }
+        }
+    }
+
+    /// Has objects destroyed whose manifests are gone for long enough.
+    fn prune(
+        &mut self,
+        engine: &Engine,
+        state: &mut SourceState,
+        (may_prune, missing): (bool, &[ObjectKey]),
+    ) -> Result<(), Error> {
+        let Some(prune) = &self.prune else {
+            return Ok(());
+        };
+        let is_meant = |record: &Record| {
+            let is_suspicious = state.empty.contains(&record.drumlin.file);
+            prune.concerns(record)
+                && !is_suspicious
+                && !record.is_paused()
+                && record.drumlin.orphan_since.is_some()
+        };
+        let missing = missing
+            .iter()
+            .filter(|key| engine.shared.with(key, is_meant) == Some(true));
+        let missing: Vec<ObjectKey> = missing.cloned().collect();
+        if !may_prune {
+            // Its time begins when the directory says that it is complete.
+            self.absences.note(&[], Instant::now());
+            return Ok(());
+        }
+        self.absences.note(&missing, Instant::now());
+        let mut due = self.absences.due(Duration::from_secs(prune.grace_seconds));
+        if due.is_empty() {
+            return Ok(());
+        }
+        let now = Timestamp::now();
+        let objects = engine
+            .shared
+            .keys_of(|record| record.served().is_none())
+            .len();
+        due.truncate(allowance(&mut state.pruned, objects, now));
+        for key in due {
+            // On disk before the object is destroyed: a restart does not begin to count anew.
+            state.pruned.push(now);
+            engine.shared.store().save_source(state)?;
+            self.absences.forget(&key);
+            if engine.shared.edit(&key, Record::prune)? {
+                engine.shared.fail("ingest.pruned");
+                tracing::warn!(object = %key, reason = "Pruned", "manifest is gone; object is destroyed, as --prune=auto asks");
+                engine.reset(&key);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A directory that became empty is treated as an accident: the scan is rejected, and no object becomes an orphan.
@@ -83,10 +198,7 @@ fn trusted(engine: &Engine, directory: &str, scan: Scan) -> Scan {
     }
 }
 
-fn take_over(
-    engine: &Engine,
-    content: Content,
-) -> Result<(BTreeMap<String, Vec<Problem>>, usize), Error> {
+fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
     let Content {
         documents,
         mut problems,
@@ -123,22 +235,30 @@ fn take_over(
             && !named.contains(&record.key())
             && !silent.contains(&record.drumlin.file)
     });
-    for key in missing {
-        if engine.shared.with(&key, Record::is_nothing) == Some(true) {
-            engine.shared.forget(&key)?;
+    for key in &missing {
+        if engine.shared.with(key, Record::is_nothing) == Some(true) {
+            engine.shared.forget(key)?;
             continue;
         }
-        let is_new = engine.shared.edit(&key, |record| {
+        // It is being destroyed.
+        if engine.shared.with(key, |record| record.drumlin.is_pruned) == Some(true) {
+            continue;
+        }
+        let is_new = engine.shared.edit(key, |record| {
             let is_new = record.drumlin.orphan_since.is_none();
             record.drumlin.orphan_since.get_or_insert_with(now);
             is_new
         })?;
         if is_new {
-            engine.shared.wake_groups(&key);
+            engine.shared.wake_groups(key);
             tracing::warn!(object = %key, "manifest removed; object retained as an orphan");
         }
     }
-    Ok((problems, elsewhere))
+    Ok(Taken {
+        problems,
+        elsewhere,
+        missing,
+    })
 }
 
 /// Returns true if a document is the tombstone of an object that now belongs to the API server, where its deletion has

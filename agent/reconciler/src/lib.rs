@@ -9,6 +9,7 @@
 //! - [`controller`]: work for the whole cluster that no single node can do.
 //! - [`api_server`]: the connection to an API server, and watches of it, for others, too.
 //! - [`inventory`]: the resources of the agent, by owner.
+//! - [`prune`]: which objects are destroyed when their manifests are gone.
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
 //! - [`state_file`]: writes files of a state directory, also for others.
@@ -57,6 +58,7 @@ mod object_source;
 pub mod objects;
 mod observer;
 pub mod plan;
+mod prune;
 mod queue;
 mod record;
 mod request_watch;
@@ -72,6 +74,7 @@ mod transport;
 pub use apply::apply;
 pub use backoff::reason_of;
 pub use observer::Observer;
+pub use prune::Prune;
 pub use source::directory::is_manifest;
 pub use state::lock;
 
@@ -135,6 +138,8 @@ pub struct Settings {
     pub manifests: Option<PathBuf>,
     /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
     pub manifest_owners: Vec<u32>,
+    /// Which objects of the directory are destroyed when their manifests are gone; without this none is.
+    pub prune: Option<Prune>,
     /// The API server whose objects are reconciled, if any.
     pub cluster: Option<Cluster>,
     /// The agent's state directory; the reconciler's is below it.
@@ -187,6 +192,7 @@ pub struct Reconciler {
 struct Files {
     directory: Directory,
     watch: Watch,
+    prune: Option<Prune>,
 }
 
 impl std::fmt::Debug for Reconciler {
@@ -211,7 +217,9 @@ impl Reconciler {
         let client = Client::new(&settings.socket)?;
         let trust = Trust::new(&settings.manifest_owners);
         let files = settings.manifests.as_deref();
-        let files = files.map(|path| Files::new(path, trust)).transpose()?;
+        let files = files
+            .map(|path| Files::new(path, trust, settings.prune.clone()))
+            .transpose()?;
         if let Some(files) = &files {
             shared.follow_directory(files.watch.waker());
         }
@@ -292,16 +300,17 @@ impl Reconciler {
 const SLOW: Duration = Duration::from_secs(10);
 
 impl Files {
-    fn new(manifests: &Path, trust: Trust) -> Result<Self, Error> {
+    fn new(manifests: &Path, trust: Trust, prune: Option<Prune>) -> Result<Self, Error> {
         let directory = Directory::of(manifests, trust)?;
         Ok(Self {
             watch: Watch::new(directory.path()),
             directory,
+            prune,
         })
     }
 
     async fn follow(mut self, engine: Arc<Engine>) {
-        let mut catalog = Catalog::default();
+        let mut catalog = Catalog::pruning(self.prune.take(), engine.shared.store().source());
         let shown = self.directory.path().display().to_string();
         let apply = |catalog: &mut Catalog, scan| {
             if let Err(error) = blocking(|| catalog.apply(&engine, &shown, scan)) {

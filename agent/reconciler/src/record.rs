@@ -76,6 +76,9 @@ pub(crate) struct Book {
     /// The deletion or release that `state: absent` requests is complete.
     #[serde(default)]
     pub(crate) destroyed: bool,
+    /// Its manifest is gone, and it is destroyed because of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_pruned: bool,
     /// The agent still records another owner, or none, for its resource.
     #[serde(default)]
     pub(crate) owner_unset: bool,
@@ -176,6 +179,7 @@ impl Record {
                 grow_file_system: false,
                 lost: false,
                 destroyed: false,
+                is_pruned: false,
                 owner_unset: false,
                 applied: Vec::new(),
                 events: Vec::new(),
@@ -205,6 +209,7 @@ impl Record {
             && self.metadata.annotations == metadata.annotations
             && self.metadata.labels == metadata.labels
             && self.drumlin.orphan_since.is_none()
+            && !self.drumlin.is_pruned
             && self.drumlin.file == file
             && self.drumlin.line == line
     }
@@ -225,12 +230,25 @@ impl Record {
             self.metadata.generation = place.map(|generation| generation + 1);
         }
         self.drumlin.orphan_since = None;
+        self.drumlin.is_pruned = false;
         if self.drumlin.served.take().is_some() {
             self.unsettle();
             self.drumlin.owner_unset = true;
         }
         file.clone_into(&mut self.drumlin.file);
         self.drumlin.line = line;
+        true
+    }
+
+    /// Has an orphan destroyed as its last manifest would by `drumlin.dev/state: absent`. Returns true if it is one.
+    pub(crate) fn prune(&mut self) -> bool {
+        if self.drumlin.orphan_since.take().is_none() {
+            return false;
+        }
+        self.drumlin.is_pruned = true;
+        let annotations = self.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::STATE.to_owned(), "absent".to_owned());
+        self.metadata.generation = Some(self.generation() + 1);
         true
     }
 
@@ -243,6 +261,7 @@ impl Record {
         self.drumlin.file = now.drumlin.file;
         self.drumlin.line = now.drumlin.line;
         self.drumlin.orphan_since = now.drumlin.orphan_since;
+        self.drumlin.is_pruned = now.drumlin.is_pruned;
         self.take_over_served(now.drumlin.served);
     }
 
@@ -592,6 +611,7 @@ mod tests {
             "growFileSystem": true,
             "lost": false,
             "destroyed": false,
+            "isPruned": true,
             "ownerUnset": true,
             "applied": ["n/c/1"],
             "events": [{

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     Error,
+    prune::Prune,
     record::{Body, Of, Record},
     store::{self, DIRECTORY},
 };
@@ -95,23 +96,42 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     let root = state_dir.join(DIRECTORY);
     let (records, unreadable) = store::load(&root)?;
     let source = store::load_source(&root).unwrap_or_default();
-    let problems = source.problems.into_iter().flat_map(|(file, problems)| {
-        problems.into_iter().map(move |problem| FileProblem {
-            file: file.clone(),
-            problem,
-        })
-    });
+    let problems = source
+        .problems
+        .clone()
+        .into_iter()
+        .flat_map(|(file, problems)| {
+            problems.into_iter().map(move |problem| FileProblem {
+                file: file.clone(),
+                problem,
+            })
+        });
     Ok(StatusTable {
         directory: source.directory,
         unavailable: source.unavailable,
         problems: problems.collect(),
         elsewhere: source.elsewhere,
-        objects: records.iter().map(row).collect(),
+        objects: records
+            .iter()
+            .map(|record| shown_row(record, source.prune.as_ref()))
+            .collect(),
         unreadable: unreadable
             .iter()
             .map(|one| format!("{}: {}", one.path.display(), one.why))
             .collect(),
     })
+}
+
+/// The row of an object; of an orphan also what becomes of it.
+fn shown_row(record: &Record, prune: Option<&Prune>) -> Row {
+    let mut row = row(record);
+    if row.orphan_since.is_some()
+        && let Some(prune) = prune.filter(|prune| prune.concerns(record))
+    {
+        row.message.push_str("; ");
+        row.message.push_str(&prune.told());
+    }
+    row
 }
 
 pub(crate) fn row(record: &Record) -> Row {

@@ -10,6 +10,7 @@ use std::{
 };
 
 use drumlin_crd::{ObjectKey, Problem, names};
+use k8s_openapi::jiff::Timestamp;
 use nix::{
     errno::Errno,
     fcntl::{Flock, FlockArg},
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
+    prune::Prune,
     record::{Record, VERSION},
     state_file::{sync_parent, write},
 };
@@ -61,6 +63,15 @@ pub(crate) struct SourceState {
     /// Number of objects of other nodes.
     #[serde(default)]
     pub(crate) elsewhere: usize,
+    /// Files without a document, which are taken for an accident.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) empty: Vec<String>,
+    /// Which objects are pruned, if any are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) prune: Option<Prune>,
+    /// When objects were pruned within the last hour.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) pruned: Vec<Timestamp>,
 }
 
 /// A record that cannot be used; its file is left unchanged.
@@ -182,6 +193,11 @@ impl Store {
             return Ok(());
         }
         write(&self.root.join("source.json"), source)
+    }
+
+    /// The result of the last scan of the manifests, if there was one.
+    pub(crate) fn source(&self) -> Option<SourceState> {
+        load_source(&self.root)
     }
 
     /// All records.

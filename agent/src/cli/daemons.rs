@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use drumlin_reconciler::Cluster;
 
-use super::KubeletArguments;
+use super::{KubeletArguments, PruneArguments};
 use crate::{
     config::OnGroup,
     metrics::Metrics,
@@ -69,6 +69,8 @@ pub(crate) struct AgentArguments {
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) owners: OwnerArguments,
+    #[command(flatten)]
+    pub(crate) prune: PruneArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
     /// With --kubernetes or --kubeconfig: the namespace of the controller, whose calls to this node the agent runs.
@@ -335,6 +337,8 @@ pub(crate) struct ReconcileArguments {
     pub(crate) manifests: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) owners: OwnerArguments,
+    #[command(flatten)]
+    pub(crate) prune: PruneArguments,
     #[command(flatten)]
     pub(crate) cluster: ClusterArguments,
     /// State directory.

@@ -4,6 +4,7 @@ mod command;
 mod daemons;
 mod kubelet;
 mod objects;
+mod prune;
 mod snapshots;
 
 pub(crate) use command::{Cli, Command};
@@ -17,6 +18,7 @@ pub(crate) use objects::{
     EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments, KeptArguments,
     ObjectKind, Output, PlanArguments, StatusArguments, ValidateArguments, WaitArguments,
 };
+pub(crate) use prune::PruneArguments;
 pub(crate) use snapshots::{
     ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,
     RollbackArguments, SnapshotKind,

@@ -20,6 +20,8 @@ pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         cluster: None,
         socket: arguments.host.endpoint.path().to_owned(),
         manifests: Some(arguments.manifests),
+        // One pass sees a manifest missing once, which is not enough.
+        prune: None,
         manifest_owners: arguments.owners.manifest_owners,
         state_dir: state_dir.clone(),
         hooks: HOOKS,

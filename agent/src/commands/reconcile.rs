@@ -17,6 +17,7 @@ pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
         cluster: arguments.cluster.cluster(),
         socket: endpoint.path().to_owned(),
         manifests: arguments.manifests,
+        prune: arguments.prune.prune(),
         manifest_owners: arguments.owners.manifest_owners,
         state_dir: arguments.state_dir,
         hooks: HOOKS,

@@ -73,6 +73,7 @@ mod plan_and_apply;
 mod plugin_process;
 mod power_cut;
 mod process;
+mod prune;
 mod raw_copies;
 mod reclaim;
 mod registration;

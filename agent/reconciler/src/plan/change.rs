@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     kinds::group_members::state,
+    prune::Prune,
     record::{Body, Of, Record},
 };
 
@@ -77,9 +78,18 @@ pub(super) struct Difference<'a> {
 }
 
 /// The lines of a plan, by action, kind, namespace and name.
-pub(super) fn changes(differences: &[Difference<'_>]) -> Vec<PlannedChange> {
-    let lines = differences.iter();
-    let mut lines: Vec<PlannedChange> = lines.flat_map(Difference::lines).collect();
+pub(super) fn changes(differences: &[Difference<'_>], prune: Option<&Prune>) -> Vec<PlannedChange> {
+    let lines = differences.iter().flat_map(|difference| {
+        let mut lines = difference.lines();
+        for line in &mut lines {
+            if line.action == Action::Orphan {
+                let prune = prune.filter(|prune| prune.concerns(difference.after));
+                line.detail = prune.map_or_else(|| "kept".to_owned(), Prune::told);
+            }
+        }
+        lines
+    });
+    let mut lines: Vec<PlannedChange> = lines.collect();
     lines.sort_by(|a, b| {
         let place = |line: &PlannedChange| {
             let key = (line.namespace.clone(), line.name.clone());

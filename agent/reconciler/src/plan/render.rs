@@ -131,8 +131,9 @@ impl Line {
             Action::Orphan => {
                 let mut words: Vec<String> = size.into_iter().collect();
                 words.push(format!(
-                    "in no manifest for {}; kept",
-                    age.unwrap_or_default()
+                    "in no manifest for {}; {}",
+                    age.unwrap_or_default(),
+                    change.detail
                 ));
                 (words.join(", "), format!("(last in {})", change.file))
             }

@@ -101,6 +101,8 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     });
     let differences: Vec<Difference<'_>> = differences.collect();
     let shortages = shortages(&engine.client, &differences).await;
+    let followed = store::load_source(&settings.state_dir.join(store::DIRECTORY));
+    let prune = followed.and_then(|followed| followed.prune);
     let is_here = |record: &&Record| record.drumlin.orphan_since.is_none();
     Ok(Plan {
         node: engine
@@ -112,7 +114,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         files,
         objects: after.iter().filter(is_here).count(),
         elsewhere: source.elsewhere,
-        changes: changes(&differences),
+        changes: changes(&differences, prune.as_ref()),
         problems: problems(&source),
         unavailable: source.unavailable,
         unreadable: unreadable

@@ -15,7 +15,7 @@ use super::{
     trust::Trust,
     watch::UNSETTLED,
 };
-use crate::Error;
+use crate::{Error, prune::SENTINEL};
 
 /// How often a command looks at files that are being written.
 const LOOKS: usize = 3;
@@ -28,6 +28,7 @@ pub(crate) struct Directory {
     /// The device of the directory at the first successful read; on another device it is another directory.
     device: Option<u64>,
     known: HashMap<String, ReadFile>,
+    may_prune: bool,
 }
 
 /// The result of a scan.
@@ -52,6 +53,10 @@ pub(crate) struct Content {
     pub(crate) files: usize,
     /// True if a file was being written, so that another scan is due soon.
     pub(crate) unsettled: bool,
+    /// Files without a document.
+    pub(crate) empty: Vec<String>,
+    /// True if the directory says that objects whose manifests are gone may be pruned.
+    pub(crate) may_prune: bool,
 }
 
 impl Directory {
@@ -62,6 +67,7 @@ impl Directory {
             trust,
             device: None,
             known: HashMap::new(),
+            may_prune: false,
         }
     }
 
@@ -146,6 +152,7 @@ impl Directory {
                 self.known.insert(name, found);
             }
         }
+        self.may_prune = root.join(SENTINEL).is_file();
         let (_, now) = self.trust.locate(&self.path)?;
         Ok((now.dev(), now.ino()) == (metadata.dev(), metadata.ino()))
     }
@@ -153,11 +160,15 @@ impl Directory {
     fn gather(&self) -> Content {
         let mut content = Content {
             files: self.known.len(),
+            may_prune: self.may_prune,
             ..Content::default()
         };
         for (name, found) in &self.known {
             match &found.reading {
                 Reading::Good(manifest) => {
+                    if manifest.documents.is_empty() {
+                        content.empty.push(name.clone());
+                    }
                     let documents = manifest.documents.iter().cloned();
                     content
                         .documents
@@ -175,6 +186,7 @@ impl Directory {
         }
         content.refuse_duplicates();
         content.silent.sort_unstable();
+        content.empty.sort_unstable();
         content
             .documents
             .sort_by(|a, b| (&a.0, a.1.line).cmp(&(&b.0, b.1.line)));

@@ -1,0 +1,142 @@
+//! Objects whose manifests are gone are destroyed where `--prune=auto` asks for that, within its limits.
+
+use std::fs;
+
+use drumlin_tests::agent::{Options, eventually};
+
+use crate::host::{Host, object, small};
+
+const PRUNING: [&str; 2] = ["--prune=auto", "--prune-grace=0s"];
+
+fn options(arguments: &[&str]) -> Options {
+    Options {
+        arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+        ..Options::default()
+    }
+}
+
+fn snapshot(name: &str, policy: &str) -> String {
+    let spec = format!("source: {{volumeName: data}}, deletionPolicy: {policy}");
+    object("Snapshot", name, "", &spec)
+}
+
+impl Host {
+    /// Three scans of the directory: each takes up a new object.
+    async fn scan(&self, names: &str) {
+        for turn in 0..3 {
+            let name = format!("{names}{turn}");
+            self.write(&format!("{name}.yaml"), &[small(&name)]);
+            self.until(&name, &["Created"]).await;
+        }
+    }
+
+    fn orphans(&self) -> Vec<String> {
+        let (table, _) = self.agent.status();
+        let lines = table.lines().filter(|line| line.contains(" Orphan "));
+        lines
+            .filter_map(|line| line.split_whitespace().nth(2))
+            .map(str::to_owned)
+            .collect()
+    }
+
+    async fn sentinel(&self) {
+        fs::write(self.manifests.join(".drumlin-prune"), "").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_its_manifest_lets_be_deleted_is_pruned_one_at_a_time_and_only_where_the_directory_says_so()
+ {
+    let mut host = Host::with(options(&PRUNING)).await;
+    host.write("a.yaml", &[small("data"), small("other")]);
+    host.until("data", &["Created"]).await;
+    host.write(
+        "b.yaml",
+        &[snapshot("first", "Delete"), snapshot("second", "Delete")],
+    );
+    host.write("c.yaml", &[snapshot("kept", "Retain")]);
+    host.write("d.yaml", &[snapshot("emptied", "Delete")]);
+    for name in ["first", "second", "kept", "emptied"] {
+        host.until(name, &["SnapshotReady"]).await;
+    }
+    // A volume is of a kind that is not pruned unless it is named.
+    host.write("a.yaml", &[small("data")]);
+    fs::remove_file(host.manifests.join("b.yaml")).unwrap();
+    fs::remove_file(host.manifests.join("c.yaml")).unwrap();
+    host.write("d.yaml", &[]);
+    host.scan("without").await;
+    assert_eq!(
+        host.orphans(),
+        ["emptied", "first", "kept", "second", "other"]
+    );
+    assert!(host.agent.log().contains("SuspiciousEmpty"));
+    let (table, code) = host.agent.status();
+    assert!(
+        table.contains("pruned when it was missing for 0 s"),
+        "{table}"
+    );
+    assert_eq!(code, 3);
+
+    host.sentinel().await;
+    host.scan("with").await;
+    // One in an hour, of so few, also after a restart.
+    let orphans = ["emptied", "kept", "second", "other"];
+    assert_eq!(host.orphans(), orphans);
+    eventually(|| host.find("Snapshot", "first"), Option::is_none).await;
+    assert_eq!(host.counts().await.1, 3);
+    host.agent.kill();
+    let arguments = host.agent.options().arguments.clone();
+    host.agent
+        .restart_with(Options {
+            arguments,
+            ..Options::default()
+        })
+        .await;
+    host.scan("again").await;
+    assert_eq!(host.orphans(), orphans);
+    // Whose manifest is back is an orphan no more.
+    host.write("b.yaml", &[snapshot("second", "Delete")]);
+    host.until("second", &["SnapshotReady"]).await;
+    assert_eq!(host.counts().await.1, 3);
+}
+
+#[tokio::test]
+async fn nothing_is_pruned_by_default_and_a_kill_ends_in_the_same() {
+    let mut host = Host::start().await;
+    host.write("a.yaml", &[small("data")]);
+    host.write("b.yaml", &[small("old")]);
+    host.until("old", &["Created"]).await;
+    fs::remove_file(host.manifests.join("b.yaml")).unwrap();
+    host.sentinel().await;
+    host.scan("default").await;
+    assert_eq!(host.orphans(), ["old"]);
+
+    host.agent.kill();
+    let mut arguments = host.agent.options().arguments.clone();
+    arguments.extend(PRUNING.map(str::to_owned));
+    arguments.push("--prune-kinds=Volume".to_owned());
+    let environment = vec![("DRUMLIN_FAIL".to_owned(), "ingest.pruned".to_owned())];
+    host.agent
+        .restart_with(Options {
+            arguments: arguments.clone(),
+            environment,
+            ..Options::default()
+        })
+        .await;
+    // The scan at the start is the first one.
+    host.write("later0.yaml", &[small("later0")]);
+    host.until("later0", &["Created"]).await;
+    host.write("later1.yaml", &[small("later1")]);
+    host.agent.wait_until_killed().await;
+    assert!(host.find("Volume", "old").is_some());
+    host.agent
+        .restart_with(Options {
+            arguments,
+            ..Options::default()
+        })
+        .await;
+    host.until("later1", &["Created"]).await;
+    eventually(|| host.find("Volume", "old"), Option::is_none).await;
+    // data, default0 to 2, later0 and later1.
+    assert_eq!(host.counts().await.0, 6);
+}
