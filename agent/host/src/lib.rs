@@ -69,7 +69,7 @@ pub use mounts::{mount, mount_table};
 use mounts::{mount_options, place};
 pub use place::PathBeneath;
 pub use poison::lock;
-pub use process::{descriptor, exec, heap, holders, identity, session};
+pub use process::{descriptor, exec, file_locks, heap, holders, identity, isolated, session};
 pub use resize_fs::{Growth, grow, grow_unmounted, may_grow_mounted_ext4};
 pub use statfs::Disk;
 pub use superblock::probe as probe_bytes;

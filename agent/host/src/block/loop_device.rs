@@ -21,7 +21,7 @@ use crate::{
 };
 use crate::{Error, Kind, Result};
 
-pub use crate::loop_table::{Backing, LoopDevice, at, find, list};
+pub use crate::loop_table::{Backing, LoopDevice, at, find, list, list_below};
 
 const CONTROL: &str = "/dev/loop-control";
 /// The same for all devices, so that a file system with this sector size can be mounted wherever its image is moved.

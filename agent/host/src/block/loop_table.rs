@@ -70,6 +70,11 @@ pub fn list() -> Result<Vec<LoopDevice>> {
     list_where(|_| true)
 }
 
+/// The loop devices whose backing files are below `directory`, or were, by number. No other device is opened.
+pub fn list_below(directory: &Path) -> Result<Vec<LoopDevice>> {
+    list_where(|backing| backing.path.starts_with(directory))
+}
+
 /// The loop devices that expose all of `image`, and those of a file that was at this path before.
 ///
 /// No other device is opened: an open device cannot be detached.
