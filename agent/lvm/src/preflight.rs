@@ -1,7 +1,7 @@
 //! Preflight checks of this host's LVM, once per process: whether it can be used safely.
 
 use std::{
-    fs,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
@@ -16,10 +16,18 @@ use crate::{command, lock_files, stale_cookies};
 
 /// The oldest version of a distribution that is still supported (Debian 11); older ones are untested.
 const OLDEST: Version = Version(2, 3, 11);
+/// The versions that the tests run with.
+const TESTED: [Version; 2] = [Version(2, 3, 16), Version(2, 3, 31)];
 
 /// A version of LVM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Version(u32, u32, u32);
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:02}.{:02}", self.0, self.1, self.2)
+    }
+}
 
 impl Version {
     /// Parses the output of `lvm version`: `LVM version:     2.03.16(2) (2022-05-18)`.
@@ -59,13 +67,22 @@ pub async fn check() -> Result<()> {
     checked.await.copied()
 }
 
-fn check_version(text: &str) -> Result<()> {
+/// The version in the output of `lvm version`, if the tests do not run with it.
+pub fn untested(text: &str) -> Option<String> {
+    let version = Version::parse(text)?;
+    (!TESTED.contains(&version)).then(|| version.to_string())
+}
+
+/// Checks the version in the output of `lvm version`.
+///
+/// # Errors
+/// [`Kind::Precondition`] if it is too old, or none.
+pub fn check_version(text: &str) -> Result<()> {
     let refused = |why: String| Err(Error::new(Kind::Precondition, why));
     match Version::parse(text) {
         Some(version) if version >= OLDEST => Ok(()),
-        Some(Version(major, minor, patch)) => refused(format!(
-            "lvm is {major}.{minor:02}.{patch:02}, and must be {}.{:02}.{:02} or newer; update lvm2",
-            OLDEST.0, OLDEST.1, OLDEST.2
+        Some(version) => refused(format!(
+            "lvm is {version}, and must be {OLDEST} or newer; update lvm2"
         )),
         None => refused(
             "could not find the version in the output of `lvm version`; install lvm2".to_owned(),

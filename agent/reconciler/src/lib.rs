@@ -13,6 +13,7 @@
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
 //! - [`state_file`]: writes files of a state directory, also for others.
+//! - [`manifest_scan`]: reads manifests without applying them.
 //! - [`observer`]: what can be measured of a reconciler.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
@@ -53,6 +54,7 @@ mod inventory;
 mod inventory_calls;
 pub mod kept;
 mod kinds;
+pub mod manifest_scan;
 mod mount_watch;
 mod object_source;
 pub mod objects;
@@ -75,6 +77,7 @@ pub use apply::apply;
 pub use backoff::reason_of;
 pub use observer::Observer;
 pub use prune::Prune;
+pub use record::rfc3339;
 pub use source::directory::is_manifest;
 pub use state::lock;
 

@@ -7,7 +7,10 @@ mod served;
 mod snapshot;
 mod volume;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
 
 use drumlin_crd::{
     DeletionPolicy, FsType, LastOperation, MemberKind, Object, ObjectKey, VolumeMount, names,
@@ -543,6 +546,11 @@ fn set(
 /// The current time in RFC 3339, as Kubernetes writes it.
 pub(crate) fn now() -> String {
     Timestamp::now().to_string()
+}
+
+/// A time in RFC 3339.
+pub fn rfc3339(time: SystemTime) -> Option<String> {
+    Timestamp::try_from(time).ok().map(|time| time.to_string())
 }
 
 /// The time after this pause, in RFC 3339.

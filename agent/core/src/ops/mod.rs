@@ -23,6 +23,7 @@ pub use controller::health::VolumeHealth;
 pub use controller::inventory::{Inventory, Object};
 pub use controller::pagination::{Listing, PageRequest};
 pub use controller::snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
+pub use controller::survey::{created, was_staged_raw};
 pub use controller::validate::ValidateVolume;
 pub use controller::volume::{Condition, CreateVolume, Source, Volume};
 use controller::{

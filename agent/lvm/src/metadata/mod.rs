@@ -6,6 +6,7 @@ mod disk;
 mod group;
 mod losses;
 mod reader;
+mod scan;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -16,3 +17,4 @@ pub use group::{
     unknown_flag,
 };
 pub use reader::Reader;
+pub use scan::{FoundGroup, Scan, scan};

@@ -1,7 +1,7 @@
 //! Ownership of the directory: the ids of its images begin with the node that created them. A directory of another
 //! node, or of this node under a former name, is adopted when the administrator configures it.
 
-use std::{collections::BTreeSet, fs, io};
+use std::{collections::BTreeSet, fs, io, path::Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -106,29 +106,7 @@ impl Inner {
     }
 
     fn mark(&self) -> Result<Option<String>> {
-        let path = self.settings.path.join(MARK);
-        let unusable = |why: String| {
-            Error::new(
-                Kind::Precondition,
-                format!(
-                    "{} {why}, so the node that owns the images in this directory is unknown; repair the file, or remove it if the images belong to this node",
-                    path.display()
-                ),
-            )
-        };
-        let bytes = match fs::read(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(unusable("cannot be read".to_owned()).because(error)),
-        };
-        match serde_json::from_slice::<Mark>(&bytes) {
-            Ok(mark) if mark.version == VERSION => Ok(Some(mark.node)),
-            Ok(mark) => Err(unusable(format!(
-                "has version {}, but this agent supports version {VERSION}",
-                mark.version
-            ))),
-            Err(error) => Err(unusable(format!("cannot be parsed: {error}"))),
-        }
+        owner_of(&self.settings.path)
     }
 
     /// The node whose ids are in the labels of images, if any: for a directory that has lost its marker.
@@ -167,5 +145,35 @@ impl Inner {
         fs::rename(&passing, &there)
             .map_err(|error| Error::io(format!("could not write {}", there.display()), error))?;
         record::sync_directory(home)
+    }
+}
+
+/// The node that the marker of a directory names; none where it has no marker.
+///
+/// # Errors
+/// [`Kind::Precondition`] when the marker cannot be read.
+pub(super) fn owner_of(directory: &Path) -> Result<Option<String>> {
+    let path = directory.join(MARK);
+    let unusable = |why: String| {
+        Error::new(
+            Kind::Precondition,
+            format!(
+                "{} {why}, so the node that owns the images in this directory is unknown; repair the file, or remove it if the images belong to this node",
+                path.display()
+            ),
+        )
+    };
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(unusable("cannot be read".to_owned()).because(error)),
+    };
+    match serde_json::from_slice::<Mark>(&bytes) {
+        Ok(mark) if mark.version == VERSION => Ok(Some(mark.node)),
+        Ok(mark) => Err(unusable(format!(
+            "has version {}, but this agent supports version {VERSION}",
+            mark.version
+        ))),
+        Err(error) => Err(unusable(format!("cannot be parsed: {error}"))),
     }
 }

@@ -27,7 +27,9 @@ mod open_lock;
 mod record;
 mod rollback;
 mod snapshot_copy;
+mod survey;
 mod watched;
 
 pub use class::{Allocation, Directory, DirectorySettings, Missing};
 use class::{Inner, UNIT};
+pub use survey::{Leftover, LeftoverKind, Survey, SurveyedImage, survey};

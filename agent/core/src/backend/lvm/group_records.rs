@@ -9,7 +9,7 @@ use drumlin_lvm::{command::Command, metadata::GroupMetadata};
 
 use super::{
     Change, Health, Image, ImageSpec, LabelChange, Lvm,
-    tags::{OURS, Tags},
+    tags::{OURS, Tags, wrong},
 };
 use crate::{
     Error, Kind, Result, fail,
@@ -33,6 +33,25 @@ fn records(now: &GroupMetadata) -> impl Iterator<Item = Tags> {
         (!tags.id.kind.has_bytes() && tags.id.key.to_string() == key).then_some(tags)
     };
     found.into_iter().filter_map(whole)
+}
+
+/// Those tags of a volume group that are of a record and that cannot be parsed, or whose record is not whole.
+pub(super) fn wrong_records(now: &GroupMetadata) -> Vec<&str> {
+    let whole: Vec<String> = records(now).map(|tags| tags.id.key.to_string()).collect();
+    let mut found = Vec::new();
+    for tag in &now.tags {
+        let Some(rest) = tag.strip_prefix(RECORD) else {
+            continue;
+        };
+        let parsed = rest.split_once(':').is_some_and(|(key, rest)| {
+            let tag = format!("{OURS}{rest}");
+            whole.iter().any(|known| known == key) && wrong(&[tag]).is_empty()
+        });
+        if !parsed {
+            found.push(tag.as_str());
+        }
+    }
+    found
 }
 
 /// The tags of a group.

@@ -21,6 +21,7 @@ mod range_spool;
 mod recovery;
 mod rollback;
 mod settings;
+mod survey;
 mod tags;
 #[cfg(all(test, feature = "lab"))]
 pub(super) mod testing;
@@ -32,6 +33,7 @@ pub use self::class::Lvm;
 pub use self::settings::{
     Layout, LvmSettings, NewPool, PoolLimits, PoolSize, Provisioning, Thick, ThinPool, Wipe,
 };
+pub use self::survey::{Owned, keeps_orphan, own_devices, owned, wrong_group_tags, wrong_tags};
 pub(crate) use self::tags::read_metadata;
 pub use self::thin::create_pool::POOL_METADATA;
 use self::{

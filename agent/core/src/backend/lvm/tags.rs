@@ -136,6 +136,32 @@ impl Tags {
     }
 }
 
+/// Those of our tags that cannot be parsed, or have a key that no agent of this schema writes. A newer agent may write
+/// others: then none is wrong.
+pub(super) fn wrong(tags: &[String]) -> Vec<&str> {
+    if Tags::read(tags).is_some_and(|read| read.is_newer) {
+        return Vec::new();
+    }
+    let is_wrong = |tag: &&String| tag.starts_with(OURS) && !parses(tag);
+    let ours: Vec<&String> = tags.iter().filter(is_wrong).collect();
+    ours.into_iter().map(String::as_str).collect()
+}
+
+/// Returns true if one of our tags has the form that it is written in.
+fn parses(tag: &str) -> bool {
+    let pair = tag.strip_prefix(OURS).and_then(|rest| rest.split_once('='));
+    let Some((Some(key), Some(value))) = pair.map(|(key, value)| (decode(key), decode(value)))
+    else {
+        return false;
+    };
+    match key.as_str() {
+        CLASS | NODE | SCHEMA | INCOMPLETE | DELETING | GROWING => true,
+        ID | SOURCE => parse_id(&value).is_some(),
+        SIZE | COPIED => value.parse::<u64>().is_ok(),
+        other => other.starts_with(LABEL),
+    }
+}
+
 /// The tag of one label.
 pub(super) fn label(key: &str, value: &str) -> String {
     tag(&format!("{LABEL}{key}"), value)
@@ -281,6 +307,25 @@ mod tests {
                 "drumlin.deleting=yes",
             ]
         );
+    }
+
+    #[test]
+    fn what_no_agent_writes_is_wrong() {
+        let mut tags = tags(Labels::from([("a".to_owned(), "b c".to_owned())])).write();
+        tags.extend(["backup=yes".to_owned(), deleting()]);
+        assert_eq!(wrong(&tags), [""; 0]);
+        let bad = [
+            "drumlin.broken=+zz",
+            "drumlin.id=volume:1",
+            "drumlin.size=big",
+            "drumlin.unknown=1",
+            "drumlin.class",
+        ];
+        for tag in bad {
+            assert_eq!(wrong(&[tag.to_owned()]), [tag]);
+        }
+        let newer = ["drumlin.schema=2", tags[1].as_str(), bad[3]];
+        assert_eq!(wrong(&newer.map(str::to_owned)), [""; 0]);
     }
 
     #[test]

@@ -17,5 +17,6 @@ pub(crate) mod mutable_parameters;
 pub(crate) mod pagination;
 pub(crate) mod parameters;
 pub(crate) mod snapshot;
+pub(crate) mod survey;
 pub(crate) mod validate;
 pub(crate) mod volume;

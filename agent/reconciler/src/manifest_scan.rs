@@ -1,0 +1,31 @@
+//! The manifests as a reconciler would read them, for commands: nothing is applied.
+
+use std::path::Path;
+
+use crate::{
+    source::{
+        directory::{Directory, Scan},
+        trust::Trust,
+    },
+    status::FileProblem,
+};
+
+/// The problems of all manifest files of a directory; `owners` are the users who are trusted besides root and that of this
+/// process.
+///
+/// # Errors
+/// Why the directory cannot be read.
+pub fn scan(directory: &Path, owners: &[u32]) -> Result<Vec<FileProblem>, String> {
+    match Directory::new(directory.to_owned(), Trust::new(owners)).scan() {
+        Scan::Unavailable(why) => Err(why),
+        Scan::Read(content) => {
+            let problems = content.problems.into_iter().flat_map(|(file, problems)| {
+                problems.into_iter().map(move |problem| FileProblem {
+                    file: file.clone(),
+                    problem,
+                })
+            });
+            Ok(problems.collect())
+        }
+    }
+}
