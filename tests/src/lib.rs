@@ -6,6 +6,7 @@
 //! - [`collector`]: where an agent exports its traces to.
 //! - [`conformance`]: what the specifications ask for, and which test shows it.
 //! - [`daemon`]: programs that run until a test ends.
+//! - [`doctor`]: what `drumlin doctor` says of an agent's host.
 //! - [`kubelet`]: the part of kubelet that registers plugins.
 //! - [`kustomize`]: kustomizations as a user writes them.
 //! - [`requests`]: requests as callers send them.
@@ -33,6 +34,7 @@ pub mod cluster;
 pub mod collector;
 pub mod conformance;
 pub mod daemon;
+pub mod doctor;
 pub mod kubelet;
 pub mod kustomize;
 mod lookup;

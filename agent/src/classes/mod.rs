@@ -5,4 +5,5 @@ mod record;
 mod reload;
 
 pub(crate) use keeper::{ClassKeeper, LabelSource};
+pub(crate) use record::ClassRecord;
 pub(crate) use reload::{ClassReload, Reloads};

@@ -14,13 +14,13 @@ const FILE: &str = "classes.json";
 /// What an agent remembers of its classes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct ClassRecord {
+pub(crate) struct ClassRecord {
     /// The labels of the Node, as far as they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) node_labels: Option<Labels>,
+    pub(crate) node_labels: Option<Labels>,
     /// The retired classes, which the configuration need not have any more.
     #[serde(default)]
-    pub(super) retired: Vec<FileClass>,
+    pub(crate) retired: Vec<FileClass>,
 }
 
 impl ClassRecord {
@@ -28,7 +28,7 @@ impl ClassRecord {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(super) fn load(state_dir: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn load(state_dir: &Path) -> anyhow::Result<Self> {
         let path = state_dir.join(FILE);
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),

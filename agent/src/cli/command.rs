@@ -7,9 +7,9 @@ use clap_complete::Shell;
 
 use super::{
     AdoptArguments, AgentArguments, ApplyArguments, ControllerArguments, DeleteArguments,
-    DescribeArguments, DiffArguments, EventsArguments, GetArguments, HandoverArguments,
-    KeptArguments, PingArguments, PlanArguments, ReconcileArguments, RestoreArguments,
-    RollbackArguments, StatusArguments, ValidateArguments, WaitArguments,
+    DescribeArguments, DiffArguments, DoctorArguments, EventsArguments, GetArguments,
+    HandoverArguments, KeptArguments, PingArguments, PlanArguments, ReconcileArguments,
+    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments, WaitArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -98,6 +98,13 @@ pub(crate) enum Command {
         after_help = "Example:\n  drumlin diff dsnap db/monday db/tuesday -o json > changes.json"
     )]
     Diff(DiffArguments),
+    /// Look for what is wrong on this host: leaked devices and mounts, half-made things, full pools, wrong settings. Changes
+    /// nothing, and needs no running agent. Exits with 0 if nothing is wrong, 1 with warnings, 2 with errors (and, as every
+    /// command, 2 if its arguments are wrong).
+    #[command(
+        after_help = "Examples:\n  drumlin doctor\n  drumlin doctor --config /etc/drumlin/config.yaml -o json"
+    )]
+    Doctor(DoctorArguments),
     /// Print the custom resource definitions of all kinds.
     #[command(after_help = "Example:\n  drumlin crds | kubectl apply -f -")]
     Crds,

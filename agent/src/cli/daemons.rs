@@ -34,7 +34,7 @@ impl LogArguments {
     }
 }
 
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AgentArguments {
     /// The configuration file.
     #[arg(long, env = "DRUMLIN_CONFIG", value_name = "FILE")]
@@ -301,7 +301,7 @@ impl ClusterArguments {
 }
 
 /// Users whose manifests are accepted.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct OwnerArguments {
     /// Additional user, by name or number, whose manifest files are accepted besides those of root and of the user running
     /// this command, such as 65533 for git-sync; may be repeated.

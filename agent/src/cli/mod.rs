@@ -2,6 +2,7 @@
 
 mod command;
 mod daemons;
+mod doctor;
 mod kubelet;
 mod objects;
 mod prune;
@@ -12,6 +13,7 @@ pub(crate) use daemons::{
     AgentArguments, ControllerArguments, LogArguments, MetricsArguments, OwnerArguments,
     PingArguments, ReconcileArguments,
 };
+pub(crate) use doctor::{DoctorArguments, DoctorOutput};
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
     AdoptArguments, ApplyArguments, DataOutput, DeleteArguments, DescribeArguments,

@@ -11,6 +11,7 @@ pub(crate) mod crds;
 pub(crate) mod delete;
 pub(crate) mod describe;
 pub(crate) mod diff;
+pub(crate) mod doctor;
 pub(crate) mod events;
 pub(crate) mod explain;
 pub(crate) mod get;

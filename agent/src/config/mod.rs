@@ -5,7 +5,7 @@ mod file;
 mod kubelet;
 mod metrics;
 
-pub(crate) use classes::{ClassPlan, FileClass, Labels};
+pub(crate) use classes::{ClassPlan, FileClass, Labels, Storage};
 pub(crate) use file::{
     Config, DRIVER, ENDPOINT, Fixed, OnGroup, STATE_DIR, check_driver, host_name,
 };

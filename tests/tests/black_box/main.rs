@@ -37,6 +37,7 @@ mod dialect_requests;
 mod dialects;
 mod diff_breaks;
 mod diff_command;
+mod doctor;
 mod empty_requests;
 mod examples;
 mod external_damage;

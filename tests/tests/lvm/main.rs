@@ -40,6 +40,7 @@ mod dialects;
 mod discard;
 mod disks;
 mod dm_faults;
+mod doctor;
 mod example;
 mod external_changes;
 mod full;

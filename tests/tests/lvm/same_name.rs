@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// A disk with a group of this name that has seen more changes than the agent's own.
-fn plug_in(agent: &Agent, name: &str) -> String {
+pub(crate) fn plug_in(agent: &Agent, name: &str) -> String {
     let disk = agent.scratch.disk(name, 64);
     let group = group(agent);
     // LVM makes none whose directory in /dev is there.
@@ -29,7 +29,7 @@ fn plug_in(agent: &Agent, name: &str) -> String {
 }
 
 /// Gives the group on this disk another name, as the message says.
-fn rename(disk: &str, name: &str) {
+pub(crate) fn rename(disk: &str, name: &str) {
     let uuid = lvm("vgs", &["--noheadings", "-o", "vg_uuid", "--devices", disk]);
     lvm("vgrename", &[uuid.trim(), name]);
 }

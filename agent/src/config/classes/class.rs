@@ -4,7 +4,11 @@ use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 use drumlin_core::{
-    backend::{Backend, directory::Directory, lvm::Lvm},
+    backend::{
+        Backend,
+        directory::{Directory, DirectorySettings},
+        lvm::{Lvm, LvmSettings},
+    },
     ops::Class,
     types::ClassName,
 };
@@ -18,6 +22,15 @@ use super::{
     thin::FileThin,
     values::Nodes,
 };
+
+/// Where a class has its images, with all settings.
+#[derive(Debug, Clone)]
+pub(crate) enum Storage {
+    /// In a directory.
+    Directory(DirectorySettings),
+    /// In a volume group.
+    Lvm(LvmSettings),
+}
 
 /// A class of the configuration file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -96,22 +109,33 @@ impl FileClass {
     /// # Errors
     /// The error names the field that is not valid.
     pub(super) fn build(&self, nodes: &Nodes) -> anyhow::Result<Class> {
+        let backend: Arc<dyn Backend> = match self.storage(nodes)? {
+            Storage::Directory(settings) => Arc::new(Directory::new(settings)),
+            Storage::Lvm(settings) => Arc::new(Lvm::new(settings)),
+        };
+        Ok(Class {
+            name: self.name.clone(),
+            backend,
+        })
+    }
+
+    /// Where the class has its images.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid.
+    pub(super) fn storage(&self, nodes: &Nodes) -> anyhow::Result<Storage> {
         self.check_selector()?;
         let name = &self.name;
-        let backend: Arc<dyn Backend> = match (&self.directory, &self.thin, &self.thick) {
-            (Some(directory), None, None) => Arc::new(Directory::new(directory.settings(nodes)?)),
-            (None, Some(thin), None) => Arc::new(Lvm::new(thin.settings(name, nodes)?)),
-            (None, None, Some(thick)) => Arc::new(Lvm::new(thick.settings(name, nodes)?)),
+        Ok(match (&self.directory, &self.thin, &self.thick) {
+            (Some(directory), None, None) => Storage::Directory(directory.settings(nodes)?),
+            (None, Some(thin), None) => Storage::Lvm(thin.settings(name, nodes)?),
+            (None, None, Some(thick)) => Storage::Lvm(thick.settings(name, nodes)?),
             (None, None, None) => {
                 bail!(
                     "has no back end; add `directory: {{path: …}}`, `thin: {{volumeGroup: …, pool: …}}` or `thick: {{volumeGroup: …}}`"
                 )
             }
             _ => bail!("has more than one back end; keep one of directory, thin and thick"),
-        };
-        Ok(Class {
-            name: name.clone(),
-            backend,
         })
     }
 

@@ -8,7 +8,7 @@ mod thick;
 mod thin;
 mod values;
 
-pub(crate) use class::FileClass;
+pub(crate) use class::{FileClass, Storage};
 pub(crate) use node_labels::Labels;
 pub(super) use node_labels::node_labels;
 pub(crate) use plan::ClassPlan;

@@ -8,7 +8,11 @@ use drumlin_core::{
     types::ClassName,
 };
 
-use super::{class::FileClass, node_labels::Labels, values::Nodes};
+use super::{
+    class::{FileClass, Storage},
+    node_labels::Labels,
+    values::Nodes,
+};
 
 /// The classes of a configuration, checked, the default ones first, and the labels of this node in it.
 #[derive(Debug, Clone, PartialEq)]
@@ -77,6 +81,14 @@ impl ClassPlan {
     /// The error names the field that is not valid; the classes of this plan were checked.
     pub(crate) fn build(&self, class: &FileClass) -> anyhow::Result<Class> {
         class.build(&self.nodes)
+    }
+
+    /// Where a class has its images.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid; the classes of this plan were checked.
+    pub(crate) fn storage(&self, class: &FileClass) -> anyhow::Result<Storage> {
+        class.storage(&self.nodes)
     }
 }
 

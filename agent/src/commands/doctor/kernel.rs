@@ -1,0 +1,21 @@
+//! What the classes need of the kernel.
+
+use std::path::Path;
+
+use super::{check::Check, finding::Finding, subject::Subject};
+
+/// Looks for loop devices and device-mapper where classes need them.
+pub(super) fn check(subject: &Subject) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let control = Path::new("/dev/loop-control");
+    if subject.directories().next().is_some() && !control.exists() {
+        let message = "directory classes need loop devices, and the kernel has none, or this is a container without the host's /dev";
+        found.push(Finding::at(Check::NoLoopDevices, control, message).command("modprobe loop"));
+    }
+    let control = Path::new("/dev/mapper/control");
+    if subject.volume_groups().next().is_some() && !control.exists() {
+        let message = "LVM classes need device-mapper, and the kernel has none, or this is a container without the host's /dev";
+        found.push(Finding::at(Check::NoDeviceMapper, control, message).command("modprobe dm-mod"));
+    }
+    found
+}

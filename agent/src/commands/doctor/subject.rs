@@ -1,0 +1,225 @@
+//! What is looked at: the settings of the agent, whether it runs or not, and the storage of its classes.
+
+use std::path::{Path, PathBuf};
+
+use drumlin_core::{
+    backend::{directory::DirectorySettings, lvm::LvmSettings},
+    types::{ClassName, NodeName},
+};
+
+use super::processes::{Daemon, parse};
+use crate::{
+    classes::ClassRecord,
+    cli::{AgentArguments, DoctorArguments},
+    config::{Config, ENDPOINT, STATE_DIR, Storage},
+};
+
+/// What is looked at.
+#[derive(Debug)]
+pub(super) struct Subject {
+    /// The arguments of the agent.
+    pub(super) arguments: AgentArguments,
+    /// What the arguments and the file say, or what is wrong with them.
+    pub(super) config: Result<Config, String>,
+    /// The agent that holds the state directory, if it can be seen.
+    pub(super) agent: Option<Daemon>,
+    /// Why the arguments of the running agent are not known, although it runs.
+    pub(super) unknown_arguments: Option<String>,
+    /// What the command line of this command says otherwise than the running agent.
+    pub(super) differences: Vec<String>,
+    /// The classes of this node, retired ones too.
+    pub(super) classes: Vec<SubjectClass>,
+    /// Why not all classes are known.
+    pub(super) unknown_classes: Option<String>,
+}
+
+/// A class, and where it has its images.
+#[derive(Debug)]
+pub(super) struct SubjectClass {
+    pub(super) name: ClassName,
+    pub(super) storage: Storage,
+}
+
+impl Subject {
+    /// Finds out what is to be looked at.
+    pub(super) fn of(asked: &DoctorArguments) -> Self {
+        let lock = state_dir_of(asked).join("LOCK");
+        let holder = drumlin_core::host::file_locks::holder(&lock);
+        let agent = holder.ok().flatten().and_then(Daemon::of);
+        let running = agent.as_ref().map(Daemon::arguments);
+        let (running, unknown_arguments) = match running {
+            Some(Ok(arguments)) => (Some(arguments), None),
+            Some(Err(why)) => (None, Some(why)),
+            None => (None, None),
+        };
+        let base = match &running {
+            Some(arguments) => Ok(arguments.clone()),
+            None => parse(vec!["drumlin".into(), "agent".into()]),
+        };
+        let wrong = base.as_ref().err().cloned();
+        let mut arguments = base.unwrap_or_default();
+        let compared = if running.is_some() {
+            Compared::WithAgent
+        } else {
+            Compared::WithNothing
+        };
+        let differences = override_by(&mut arguments, asked, compared);
+        let config = match wrong {
+            Some(wrong) => Err(wrong),
+            None => Config::load(&arguments).map_err(|error| format!("{error:#}")),
+        };
+        let mut subject = Self {
+            arguments,
+            config,
+            agent,
+            unknown_arguments,
+            differences,
+            classes: Vec::new(),
+            unknown_classes: None,
+        };
+        subject.find_classes();
+        subject
+    }
+
+    /// The classes of this node, by its labels as far as they are known, and those that are retired.
+    fn find_classes(&mut self) {
+        let Ok(config) = &self.config else {
+            return;
+        };
+        let record = ClassRecord::load(&config.state_dir);
+        let record = record.unwrap_or_else(|error| {
+            self.unknown_classes = Some(format!("{error:#}"));
+            ClassRecord::default()
+        });
+        let mut labels = config.classes.labels().clone();
+        if self.arguments.cluster.cluster().is_some() {
+            labels.extend(record.node_labels.unwrap_or_default());
+        }
+        let here = config.classes.classes().iter();
+        let here: Vec<_> = here.filter(|class| class.selects(&labels)).collect();
+        let retired = record.retired.iter();
+        let retired = retired.filter(|class| here.iter().all(|here| here.name() != class.name()));
+        for class in here.iter().copied().chain(retired) {
+            match config.classes.storage(class) {
+                Ok(storage) => self.classes.push(SubjectClass {
+                    name: class.name().clone(),
+                    storage,
+                }),
+                Err(error) => self.unknown_classes = Some(format!("{error:#}")),
+            }
+        }
+    }
+
+    /// The state directory.
+    pub(super) fn state_dir(&self) -> PathBuf {
+        match &self.config {
+            Ok(config) => config.state_dir.clone(),
+            Err(_) => {
+                let directory = self.arguments.state_dir.clone();
+                directory.unwrap_or_else(|| PathBuf::from(STATE_DIR))
+            }
+        }
+    }
+
+    /// The path of the CSI socket.
+    pub(super) fn socket(&self) -> PathBuf {
+        if let Ok(config) = &self.config {
+            return config.endpoint.path().to_owned();
+        }
+        let endpoint = self.arguments.endpoint.as_deref().unwrap_or(ENDPOINT);
+        let endpoint = endpoint.parse::<drumlin_proto::Endpoint>();
+        endpoint.map_or_else(|_| PathBuf::new(), |endpoint| endpoint.path().to_owned())
+    }
+
+    /// The directory of manifests, if there is one.
+    pub(super) fn manifests(&self) -> Option<&Path> {
+        match &self.config {
+            Ok(config) => config.manifests.as_deref(),
+            Err(_) => self.arguments.manifests.as_deref(),
+        }
+    }
+
+    /// The name of this node, if it is known.
+    pub(super) fn node(&self) -> Option<&NodeName> {
+        self.config
+            .as_ref()
+            .ok()
+            .map(|config| &config.settings.node)
+    }
+
+    /// The classes over directories.
+    pub(super) fn directories(&self) -> impl Iterator<Item = (&ClassName, &DirectorySettings)> {
+        self.classes
+            .iter()
+            .filter_map(|class| match &class.storage {
+                Storage::Directory(settings) => Some((&class.name, settings)),
+                Storage::Lvm(_) => None,
+            })
+    }
+
+    /// The classes over volume groups.
+    pub(super) fn volume_groups(&self) -> impl Iterator<Item = (&ClassName, &LvmSettings)> {
+        self.classes
+            .iter()
+            .filter_map(|class| match &class.storage {
+                Storage::Lvm(settings) => Some((&class.name, settings)),
+                Storage::Directory(_) => None,
+            })
+    }
+}
+
+/// The state directory that was asked for, as far as that is known without the arguments of the agent.
+fn state_dir_of(asked: &DoctorArguments) -> PathBuf {
+    if let Some(directory) = &asked.state_dir {
+        return directory.clone();
+    }
+    let Ok(mut arguments) = parse(vec!["drumlin".into(), "agent".into()]) else {
+        return PathBuf::from(STATE_DIR);
+    };
+    arguments.config = asked.config.clone().or(arguments.config);
+    let config = Config::load(&arguments);
+    config.map_or_else(|_| PathBuf::from(STATE_DIR), |config| config.state_dir)
+}
+
+/// What the arguments of this command are compared with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compared {
+    /// With those of the running agent.
+    WithAgent,
+    /// With nothing: no agent runs, or its arguments are not known.
+    WithNothing,
+}
+
+/// Puts what this command was told in place of what the agent was. Returns where both say something else, if the agent
+/// runs.
+fn override_by(
+    arguments: &mut AgentArguments,
+    asked: &DoctorArguments,
+    compared: Compared,
+) -> Vec<String> {
+    let mut differences = Vec::new();
+    let mut set = |name: &str, of_agent: &mut Option<String>, asked: Option<String>| {
+        if let Some(asked) = asked {
+            if let (Compared::WithAgent, Some(before)) = (compared, of_agent.as_ref())
+                && *before != asked
+            {
+                differences.push(format!("--{name} is {before}, not {asked}"));
+            }
+            *of_agent = Some(asked);
+        }
+    };
+    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let mut paths = [
+        ("config", &mut arguments.config, &asked.config),
+        ("state-dir", &mut arguments.state_dir, &asked.state_dir),
+        ("manifests", &mut arguments.manifests, &asked.manifests),
+    ];
+    for (name, of_agent, asked) in &mut paths {
+        let mut text = shown(of_agent);
+        set(name, &mut text, shown(asked));
+        **of_agent = asked.clone().or_else(|| of_agent.clone());
+    }
+    set("node", &mut arguments.node, asked.node.clone());
+    set("endpoint", &mut arguments.endpoint, asked.endpoint.clone());
+    differences
+}

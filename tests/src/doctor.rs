@@ -1,0 +1,137 @@
+//! What `drumlin doctor` says of an agent's host.
+
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::{
+    agent::Agent,
+    programs::{drumlin, program},
+};
+
+/// What one run of `drumlin doctor` found.
+#[derive(Debug)]
+pub struct Diagnosis {
+    /// Its whole answer.
+    pub report: Value,
+    /// Its exit code.
+    pub code: i32,
+}
+
+/// What names an agent to `drumlin doctor`.
+pub fn arguments(agent: &Agent) -> Vec<String> {
+    let path = |name: &str| agent.path(name).to_string_lossy().into_owned();
+    let mut words = vec![
+        format!("--state-dir={}", path("state")),
+        format!("--endpoint={}", agent.socket().display()),
+    ];
+    // A running agent is asked what it was started with.
+    if agent.pid() == 0 {
+        words.push(format!(
+            "--node={}",
+            agent.options().node.as_deref().unwrap_or("node-a")
+        ));
+        if agent.options().config.is_some() {
+            words.push(format!("--config={}", path("config.yaml")));
+        }
+    }
+    words
+}
+
+impl Diagnosis {
+    /// Runs it for an agent, whether that runs or not.
+    pub fn of(agent: &Agent) -> Self {
+        Self::with(agent, &[])
+    }
+
+    /// The same, with more arguments.
+    pub fn with(agent: &Agent, more: &[&str]) -> Self {
+        let mut command = program(drumlin());
+        command.arg("doctor").args(arguments(agent)).args(more);
+        Self::parse(
+            &command
+                .args(["-o", "json"])
+                .output()
+                .expect("the binary can be started"),
+        )
+    }
+
+    /// Runs it where a shell has prepared the mounts, in a mount namespace of its own.
+    pub fn where_mounts_are(agent: &Agent, preparation: &str) -> Self {
+        let line = format!("{preparation}\nexec \"$@\"");
+        let mut command = program("unshare");
+        command.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-ec",
+            &line,
+            "sh",
+        ]);
+        command.arg(drumlin()).arg("doctor").args(arguments(agent));
+        Self::parse(
+            &command
+                .args(["-o", "json"])
+                .output()
+                .expect("unshare can be started"),
+        )
+    }
+
+    fn parse(output: &Output) -> Self {
+        let report = serde_json::from_slice(&output.stdout);
+        Self {
+            report: report.unwrap_or_else(|error| panic!("{error}: {output:?}")),
+            code: output.status.code().unwrap_or(-1),
+        }
+    }
+
+    /// All findings of a check.
+    pub fn all(&self, check: &str) -> Vec<&Value> {
+        let findings = self.report["findings"].as_array().into_iter().flatten();
+        findings.filter(|one| one["check"] == check).collect()
+    }
+
+    /// The finding of a check about an object with `part` in its name.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn finds(&self, check: &str, part: &str) -> &Value {
+        let mut all = self.all(check).into_iter();
+        let found = all.find(|one| {
+            one["object"]
+                .as_str()
+                .is_some_and(|object| object.contains(part))
+        });
+        found.unwrap_or_else(|| panic!("no {check} about {part}: {:#}", self.report))
+    }
+
+    /// A text of a finding, such as its message.
+    #[track_caller]
+    pub fn text(&self, check: &str, part: &str, field: &str) -> String {
+        let text = self.finds(check, part)[field].as_str().map(str::to_owned);
+        text.unwrap_or_else(|| panic!("{check} has no {field}: {:#}", self.report))
+    }
+
+    /// Checks that a check has found nothing.
+    ///
+    /// # Panics
+    /// When it has.
+    #[track_caller]
+    pub fn lacks(&self, check: &str) {
+        assert!(self.all(check).is_empty(), "{check}: {:#}", self.report);
+    }
+
+    /// Runs the command of a finding, which must succeed.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn mend(&self, check: &str, part: &str) {
+        let command = self.text(check, part, "command");
+        let mended = program("sh").args(["-c", &command]).output();
+        let mended = mended.expect("a shell can be started");
+        assert!(mended.status.success(), "{command}: {mended:?}");
+    }
+}

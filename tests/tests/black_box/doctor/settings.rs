@@ -1,0 +1,104 @@
+//! Settings, the environment and permissions.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use drumlin_tests::{
+    agent::{Agent, Options, write},
+    doctor::Diagnosis,
+    programs::run,
+    requests::raw,
+    storage::Scratch,
+};
+
+use crate::{
+    helpers::{text, volume},
+    host::{Host, small},
+};
+
+fn configured(config: &str) -> Options {
+    Options {
+        config: Some(config.to_owned()),
+        ..Options::default()
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_that_is_not_valid_is_told_with_its_line() {
+    let mut agent = Agent::with(Scratch::new(), configured("node: n\n")).await;
+    agent.kill();
+    write(&agent.path("config.yaml"), "node: n\nclases: []\n");
+    let found = Diagnosis::of(&agent);
+    let message = found.text("invalid-configuration", "config.yaml", "message");
+    assert!(
+        message.contains("line 2") && message.contains("clases"),
+        "{message}"
+    );
+    found.finds("not-checked", "classes");
+    write(&agent.path("config.yaml"), "node: n\n");
+    Diagnosis::of(&agent).lacks("invalid-configuration");
+}
+
+#[tokio::test]
+async fn what_others_can_write_is_insecure() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[small("v")]);
+    host.until("v", &["True"]).await;
+    let (state, socket) = (host.agent.path("state"), host.agent.socket());
+    let manifest = host.manifests.join("v.yaml");
+    Diagnosis::of(&host.agent).lacks("insecure-permissions");
+    for path in [&state, &socket, &manifest] {
+        let mode = fs::metadata(path).unwrap().permissions().mode();
+        fs::set_permissions(path, fs::Permissions::from_mode(mode | 0o022)).unwrap();
+    }
+    let found = Diagnosis::of(&host.agent);
+    for path in [&state, &socket] {
+        let object = text(path.clone());
+        let command = format!("chmod go-w {object}");
+        let insecure = found.all("insecure-permissions").into_iter();
+        let mut of = insecure.filter(|one| one["object"] == object.as_str());
+        assert_eq!(of.next().unwrap()["command"], command.as_str());
+        run("sh", &["-c", &command]);
+    }
+    found.finds("insecure-permissions", "v.yaml");
+    run("chmod", &["go-w", &text(manifest)]);
+    Diagnosis::of(&host.agent).lacks("insecure-permissions");
+}
+
+#[tokio::test]
+async fn variables_and_settings_without_effect_are_told() {
+    let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let options = Options {
+        environment: vec![
+            variable("DRUMLIN_MANIFEST", "/etc/drumlin/manifests.d"),
+            variable("DRUMLIN_START_JITTER", "5"),
+        ],
+        ..configured("node: other\nmaxVolumesPerNode: 5\nlog: {level: info}\n")
+    };
+    let agent = Agent::with(Scratch::new(), options).await;
+    let found = Diagnosis::of(&agent);
+    found.finds("unknown-variable", "DRUMLIN_MANIFEST");
+    found.finds("setting-without-effect", "maxVolumesPerNode");
+    found.finds("setting-without-effect", "DRUMLIN_START_JITTER");
+    // The tests start agents with `--node`.
+    let message = found.text("overridden-setting", "config.yaml: node", "message");
+    assert!(message.contains("--node is given"), "{message}");
+    assert_eq!(found.all("overridden-setting").len(), 1);
+}
+
+#[tokio::test]
+async fn a_directory_of_another_node_is_told() {
+    let mut agent = Agent::start().await;
+    volume(&agent, "v", 16, &raw()).await;
+    agent.kill();
+    Diagnosis::of(&agent).lacks("other-node");
+    let state = format!("--state-dir={}", agent.path("state").display());
+    let output = agent.command(&["doctor", &state, "--node=node-b", "-o", "json"]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = Diagnosis {
+        report,
+        code: output.status.code().unwrap(),
+    };
+    let advice = found.text("other-node", "state/images", "advice");
+    assert!(advice.contains("adoptNode: node-a"), "{advice}");
+    assert_eq!(found.code, 2);
+}
