@@ -94,7 +94,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
         Command::Diff(arguments) => commands::diff::run(arguments).await?,
         Command::Restore(arguments) => commands::restore::run(&arguments)?,
-        Command::Doctor(arguments) => return Ok(commands::doctor::run(arguments).await),
+        Command::Doctor(arguments) => return Ok(commands::doctor::run(&arguments).await),
         Command::Crds => commands::crds::run(),
         Command::ThawWatchdog => anyhow::bail!("the thaw watchdog is run without a runtime"),
         Command::Completions { shell } => commands::completions::run(shell),

@@ -17,13 +17,13 @@ use crate::{
     commands::print::print,
 };
 
-/// Time for one part; all run at once.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time for one part; all run at once. A busy host takes some seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Looks at everything, or at one part in this process. The exit code is 2 with errors, 1 with warnings, else 0.
-pub(crate) async fn run(arguments: DoctorArguments) -> ExitCode {
+pub(crate) async fn run(arguments: &DoctorArguments) -> ExitCode {
     if let Some(part) = arguments.part {
-        let report = look(part, &Subject::of(&arguments)).await;
+        let report = look(part, &Subject::of(arguments)).await;
         print(&(serde_json::to_string(&report).unwrap_or_default() + "\n"));
         return ExitCode::SUCCESS;
     }

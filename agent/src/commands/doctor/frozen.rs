@@ -206,8 +206,7 @@ fn has_agent(process: &Path) -> bool {
         .and_then(|rest| rest.split(' ').nth(1));
     let parent = parent.unwrap_or("0");
     let line = fs::read(format!("/proc/{parent}/cmdline")).unwrap_or_default();
-    let mut words = line.split(|byte| *byte == 0);
-    words
-        .next()
-        .is_some_and(|program| program.ends_with(b"drumlin"))
+    let program = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = program.rsplit(|byte| *byte == b'/').next();
+    name.is_some_and(|name| name.starts_with(b"drumlin"))
 }

@@ -72,8 +72,9 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     found
 }
 
+/// Its image was deleted or replaced. One that is hidden by another mount has its path still, and is not lost.
 fn is_lost(device: &LoopDevice) -> bool {
-    device.backing.deleted || !device.backing.path.exists()
+    device.backing.deleted
 }
 
 /// Mounts, devices and processes that use a loop device.

@@ -1,10 +1,6 @@
 //! LVM's programs and settings. Only programs that read are run, and none that takes a lock.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::Path, time::Duration};
 
 use drumlin_core::{
     backend::lvm::Provisioning,
@@ -57,10 +53,9 @@ async fn version() -> Vec<Finding> {
 
 /// Disks of our groups that LVM does not see.
 async fn hidden(names: &BTreeSet<String>) -> Vec<Finding> {
-    let scan = match metadata::scan(names, PATIENCE) {
-        Ok(scan) => scan,
-        // The checks of volume groups say so.
-        Err(_) => return Vec::new(),
+    // The checks of volume groups say so.
+    let Ok(scan) = metadata::scan(names, PATIENCE) else {
+        return Vec::new();
     };
     let words = [
         "pvs",
@@ -96,7 +91,7 @@ async fn hidden(names: &BTreeSet<String>) -> Vec<Finding> {
     found
 }
 
-fn hidden_disk(group: &str, path: &PathBuf) -> Finding {
+fn hidden_disk(group: &str, path: &Path) -> Finding {
     let message = format!("it is a disk of volume group {group}, and LVM's settings hide it");
     let finding = Finding::at(Check::HiddenDisk, path, message);
     if Path::new(DEVICES_FILE).exists() {

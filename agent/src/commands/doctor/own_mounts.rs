@@ -29,8 +29,7 @@ pub(super) fn find(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount
     for (_, settings) in subject.directories() {
         let devices = loop_device::list_below(&settings.path).map_err(|error| error.chain())?;
         for device in devices {
-            let image = &device.backing.path;
-            let is_lost = device.backing.deleted || !image.exists();
+            let (image, is_lost) = (&device.backing.path, device.backing.deleted);
             let Ok(number) = DeviceNumber::of_block_device(&device.path) else {
                 // It was detached just now.
                 continue;

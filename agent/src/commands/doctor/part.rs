@@ -10,18 +10,16 @@ use super::{
 /// A part of the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
-    /// The socket, and whoever serves it.
+    /// The socket, whoever serves it, and what the running agent has that no object refers to.
     Agent,
     /// Other agents over the same storage.
     Agents,
-    /// The configuration, flags and environment.
+    /// The configuration, flags and environment, and what classes need of this host.
     Settings,
     /// Owners and modes of files.
     Permissions,
-    /// The state files and manifests.
+    /// The state files and manifests, and times in the future.
     State,
-    /// What the running agent has and no object refers to.
-    Inventory,
     /// Directory classes.
     Directories,
     /// Loop devices of images.
@@ -34,12 +32,6 @@ pub(crate) enum Part {
     VolumeGroups,
     /// LVM's programs and settings.
     Lvm,
-    /// Programs that classes need.
-    Programs,
-    /// What the kernel has.
-    Kernel,
-    /// Times in the future.
-    Clock,
 }
 
 impl Part {
@@ -52,21 +44,26 @@ impl Part {
     /// Makes its checks, which may block forever.
     pub(super) async fn check(self, subject: &Subject) -> Vec<Finding> {
         match self {
-            Self::Agent => agent::check(subject).await,
+            Self::Agent => {
+                let both = (agent::check(subject), state::check_inventory(subject));
+                let (found, kept) = tokio::join!(both.0, both.1);
+                [found, kept].concat()
+            }
             Self::Agents => two_agents::check(subject),
-            Self::Settings => settings::check(subject),
+            Self::Settings => [
+                settings::check(subject),
+                programs::check(subject),
+                kernel::check(subject),
+            ]
+            .concat(),
             Self::Permissions => permissions::check(subject),
-            Self::State => state::check(subject),
-            Self::Inventory => state::check_inventory(subject).await,
+            Self::State => [state::check(subject), clock::check(subject)].concat(),
             Self::Directories => directory_class::check(subject),
             Self::LoopDevices => loop_devices::check(subject),
             Self::Mounts => mounts::check(subject),
             Self::Frozen => frozen::check(subject),
             Self::VolumeGroups => lvm::check(subject),
             Self::Lvm => lvm_tools::check(subject).await,
-            Self::Programs => programs::check(subject),
-            Self::Kernel => kernel::check(subject),
-            Self::Clock => clock::check(subject),
         }
     }
 }

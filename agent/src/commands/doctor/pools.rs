@@ -150,7 +150,7 @@ fn fill(
             limits.metadata_limit
         );
         // Half as much again, in whole MiB.
-        let more = (of_metadata / 2 >> 20).max(4);
+        let more = ((of_metadata / 2) >> 20).max(4);
         let extend = format!("lvextend --poolmetadatasize +{more}M {path}");
         found.push(Finding::new(Check::PoolFull, &path, what).command(extend));
     }

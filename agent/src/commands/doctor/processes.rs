@@ -54,11 +54,11 @@ impl Daemon {
     }
 
     fn is_agent(&self) -> bool {
-        let mut words = self.words.iter();
-        let program = words.next().map(PathBuf::from);
-        let program = program.as_deref().and_then(Path::file_name);
-        program == Some(OsStr::new("drumlin"))
-            && words.next().map(OsString::as_os_str) == Some(OsStr::new("agent"))
+        let mut words = self.words.iter().map(OsString::as_os_str);
+        let program = words.next().map(Path::new).and_then(Path::file_name);
+        // Packages may give it a longer name.
+        let is_ours = program.is_some_and(|name| name.as_encoded_bytes().starts_with(b"drumlin"));
+        is_ours && words.next() == Some(OsStr::new("agent"))
     }
 
     /// What it was started with, by its command line and, where that says nothing, by its environment.

@@ -9,7 +9,7 @@ use std::{
 use clap::CommandFactory;
 use serde_json::{Map, Value};
 
-use super::{check::Check, finding::Finding, subject::Subject};
+use super::{check::Check, finding::Finding, processes::Daemon, subject::Subject};
 use crate::cli::Cli;
 
 /// Variables that no option has: those of test builds.
@@ -89,7 +89,7 @@ impl Given {
                 .collect(),
         };
         Self {
-            words: agent.map_or_else(String::new, |agent| agent.command()),
+            words: agent.map_or_else(String::new, Daemon::command),
             environment,
         }
     }

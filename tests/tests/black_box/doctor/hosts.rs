@@ -6,6 +6,9 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
+/// A `/dev` as a container has it that was given no devices.
+const WITHOUT_DEVICES: &str = "mount -t tmpfs none /dev; mknod /dev/null c 1 3";
+
 /// An agent that has ended, with this configuration.
 async fn configured(config: &str) -> Agent {
     let options = Options {
@@ -38,7 +41,7 @@ async fn a_program_that_is_not_installed_is_missing() {
 async fn a_kernel_without_loop_devices_is_told() {
     let agent = configured("node: n\n").await;
     Diagnosis::of(&agent).lacks("no-loop-devices");
-    let found = Diagnosis::where_mounts_are(&agent, "mount -t tmpfs none /dev");
+    let found = Diagnosis::where_mounts_are(&agent, WITHOUT_DEVICES);
     let command = found.text("no-loop-devices", "/dev/loop-control", "command");
     assert_eq!(command, "modprobe loop");
     found.lacks("no-device-mapper");
@@ -48,7 +51,7 @@ async fn a_kernel_without_loop_devices_is_told() {
 async fn a_kernel_without_device_mapper_and_a_group_that_is_missing_are_told() {
     let agent =
         configured("classes: [{name: default, thick: {volumeGroup: dt-no-such-group}}]\n").await;
-    let found = Diagnosis::where_mounts_are(&agent, "mount -t tmpfs none /dev");
+    let found = Diagnosis::where_mounts_are(&agent, WITHOUT_DEVICES);
     found.finds("no-device-mapper", "/dev/mapper/control");
     found.finds("volume-group-missing", "dt-no-such-group");
     found.lacks("no-loop-devices");

@@ -2,7 +2,12 @@
 
 use std::fs;
 
-use drumlin_tests::{agent::Agent, doctor::Diagnosis, programs::run, requests::raw};
+use drumlin_tests::{
+    agent::{Agent, eventually},
+    doctor::Diagnosis,
+    programs::run,
+    requests::raw,
+};
 
 use crate::{
     helpers::{home, text, volume},
@@ -29,7 +34,8 @@ async fn an_object_without_a_manifest_is_an_orphan() {
     let orphan = found.finds("orphan", "Volume/default/a");
     assert!(orphan["since"].is_string(), "{orphan}");
     host.write("a.yaml", &[small("a")]);
-    host.until("a", &["True"]).await;
+    let status = || host.agent.status().0;
+    eventually(status, |table| !table.contains("Orphan")).await;
     diagnose(&host).lacks("orphan");
 }
 

@@ -5,3 +5,10 @@ mod groups;
 mod pools;
 mod tags;
 mod tools;
+
+use drumlin_tests::{agent::Agent, doctor::Diagnosis};
+
+/// What is found in the volume groups of an agent.
+fn look(agent: &Agent) -> Diagnosis {
+    Diagnosis::of_part(agent, "volume-groups")
+}

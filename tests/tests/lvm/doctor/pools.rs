@@ -4,12 +4,12 @@ use std::{fs::File, io::Write, path::Path};
 
 use drumlin_tests::{
     agent::write,
-    doctor::Diagnosis,
     programs::run,
     requests::{raw, snapshot},
     storage::lvm,
 };
 
+use super::look;
 use crate::{
     groups::{group, thick, thin},
     helpers::{bytes_of, ok, volume},
@@ -32,21 +32,21 @@ async fn a_pool_that_fills_up_fails_or_is_missing_is_told() {
     let id = volume(&agent, "v", 200, &raw()).await;
     let device = bytes_of(&agent, &id);
     let checks = ["pool-filling", "pool-full", "pool-failed", "pool-unusable"];
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     for check in checks {
         found.lacks(check);
     }
     found.finds("overcommitted", &pool);
     fill(&device, 0, 85);
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     found.lacks("pool-full");
     found.mend("pool-filling", &pool);
-    Diagnosis::of(&agent).lacks("pool-filling");
+    look(&agent).lacks("pool-filling");
     fill(&device, 85, 31);
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     found.lacks("pool-filling");
     found.mend("pool-full", &pool);
-    Diagnosis::of(&agent).lacks("pool-full");
+    look(&agent).lacks("pool-full");
 
     let worker = format!("{}-pool-tpool", group.replace('-', "--"));
     let table = run("dmsetup", &["table", &worker]);
@@ -56,7 +56,7 @@ async fn a_pool_that_fills_up_fails_or_is_missing_is_told() {
         run("dmsetup", &["load", &worker, "--table", table]);
         run("dmsetup", &["suspend", "--noflush", &worker]);
         run("dmsetup", &["resume", &worker]);
-        let found = Diagnosis::of(&agent);
+        let found = look(&agent);
         if is_failed {
             found.finds("pool-failed", &pool);
         } else {
@@ -64,13 +64,13 @@ async fn a_pool_that_fills_up_fails_or_is_missing_is_told() {
         }
     }
     lvm("lvchange", &["--zero", "n", &pool]);
-    Diagnosis::of(&agent).mend("pool-unusable", &pool);
-    Diagnosis::of(&agent).lacks("pool-unusable");
+    look(&agent).mend("pool-unusable", &pool);
+    look(&agent).lacks("pool-unusable");
     agent.kill();
     let other =
         format!("classes: [{{name: default, thin: {{volumeGroup: {group}, pool: other}}}}]\n");
     write(&agent.path("config.yaml"), &other);
-    Diagnosis::of(&agent).finds("pool-unusable", &format!("{group}/other"));
+    look(&agent).finds("pool-unusable", &format!("{group}/other"));
 }
 
 #[tokio::test]
@@ -79,14 +79,14 @@ async fn a_store_that_fills_up_or_overflows_is_told() {
     let id = volume(&agent, "v", 40, &raw()).await;
     ok(agent.controller().create_snapshot(snapshot("s", &id)).await);
     let device = bytes_of(&agent, &id);
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     found.lacks("snapshot-store-filling");
     found.lacks("snapshot-overflowed");
     fill(&device, 0, 7);
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     found.lacks("snapshot-overflowed");
     found.mend("snapshot-store-filling", "/dl-s-");
-    Diagnosis::of(&agent).lacks("snapshot-store-filling");
+    look(&agent).lacks("snapshot-store-filling");
     fill(&device, 7, 20);
-    Diagnosis::of(&agent).finds("snapshot-overflowed", "/dl-s-");
+    look(&agent).finds("snapshot-overflowed", "/dl-s-");
 }

@@ -1,7 +1,8 @@
 //! Tags of logical volumes and of the group.
 
-use drumlin_tests::{doctor::Diagnosis, requests::raw, storage::lvm};
+use drumlin_tests::{requests::raw, storage::lvm};
 
+use super::look;
 use crate::{
     groups::{group, name_of, thin},
     helpers::volume,
@@ -47,13 +48,13 @@ async fn tags_that_say_something_wrong_are_told() {
         "clock-jump",
         "lost-volume",
     ];
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     for check in checks {
         found.lacks(check);
     }
     lvm("lvchange", &["--addtag", "drumlin.size=big", &path]);
     lvm("vgchange", &["--addtag", "drumlin:nonsense", &group]);
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     found.mend("unparsable-tag", &path);
     let of_group = found
         .all("unparsable-tag")
@@ -64,7 +65,7 @@ async fn tags_that_say_something_wrong_are_told() {
         format!("vgchange --deltag drumlin:nonsense {group}")
     );
     lvm("vgchange", &["--deltag", "drumlin:nonsense", &group]);
-    Diagnosis::of(&agent).lacks("unparsable-tag");
+    look(&agent).lacks("unparsable-tag");
 
     image(&group, "theirs", "node-z", "");
     image(
@@ -86,7 +87,7 @@ async fn tags_that_say_something_wrong_are_told() {
             "drumlin-orphan",
         ],
     );
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     let advice = found.text("other-node", &group, "advice");
     assert!(advice.contains("adoptNode: node-z"), "{advice}");
     found.finds("clock-jump", &format!("{group}/ahead"));
@@ -96,11 +97,11 @@ async fn tags_that_say_something_wrong_are_told() {
     }
     // A change of a running agent is not half made.
     lvm("lvchange", &["--addtag", "drumlin.incomplete=yes", &path]);
-    Diagnosis::of(&agent).lacks("half-made-volume");
+    look(&agent).lacks("half-made-volume");
     agent.kill();
-    Diagnosis::of(&agent).finds("half-made-volume", &path);
+    look(&agent).finds("half-made-volume", &path);
     lvm("lvchange", &["--deltag", "drumlin.incomplete=yes", &path]);
-    let found = Diagnosis::of(&agent);
+    let found = look(&agent);
     for check in checks {
         found.lacks(check);
     }

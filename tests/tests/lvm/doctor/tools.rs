@@ -45,7 +45,7 @@ async fn settings_and_versions_of_lvm_are_told() {
     let mut agent = thin(64, &["-L", "32M"], "overcommit: 10").await;
     let group = group(&agent);
     agent.kill();
-    let found = Diagnosis::of(&agent);
+    let found = Diagnosis::of_part(&agent, "lvm");
     found.lacks("hidden-disk");
     found.lacks("old-lvm");
     found.finds("no-autoextend", &format!("{group}/pool"));
@@ -58,11 +58,11 @@ async fn settings_and_versions_of_lvm_are_told() {
     let settings = Settings::new(&format!(
         "devices {{ global_filter = [\"r|^{disk}$|\"] }}\nactivation {{ thin_pool_autoextend_threshold = 70 }}\n"
     ));
-    let found = Diagnosis::of(&agent);
+    let found = Diagnosis::of_part(&agent, "lvm");
     found.finds("hidden-disk", disk);
     found.lacks("no-autoextend");
     drop(settings);
-    Diagnosis::of(&agent).lacks("hidden-disk");
+    Diagnosis::of_part(&agent, "lvm").lacks("hidden-disk");
     let message = with_version(&agent, "2.03.10").text("old-lvm", "lvm", "message");
     assert!(message.contains("2.03.11 or newer"), "{message}");
     let found = with_version(&agent, "2.03.20");
