@@ -4,7 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::CustomResourceExt;
 use serde_json::{Value, json};
 
-use crate::{GroupSnapshot, Snapshot, Volume, VolumeGroup};
+use crate::{GroupSnapshot, Snapshot, SnapshotSchedule, Volume, VolumeGroup};
 
 /// The definitions for the API server, each with its file name.
 pub fn crds() -> Vec<(String, Value)> {
@@ -13,6 +13,7 @@ pub fn crds() -> Vec<(String, Value)> {
         VolumeGroup::crd(),
         Snapshot::crd(),
         GroupSnapshot::crd(),
+        SnapshotSchedule::crd(),
     ];
     all.into_iter()
         .map(|crd| {

@@ -10,6 +10,7 @@
 )]
 
 mod crds;
+pub mod cron;
 mod deletion_policy;
 pub mod group;
 pub mod group_snapshot;
@@ -20,6 +21,7 @@ mod quote;
 pub mod selector;
 mod served;
 pub mod snapshot;
+pub mod snapshot_schedule;
 mod status;
 pub mod validate;
 pub mod volume;
@@ -37,6 +39,9 @@ pub use quantity::{Quantity, QuantityError};
 pub use quote::quote;
 pub use selector::{Operator, Requirement, Selector};
 pub use snapshot::{Snapshot, SnapshotSource, SnapshotSpec, SnapshotStatus};
+pub use snapshot_schedule::{
+    Retention, ScheduleTarget, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus,
+};
 pub use status::{LastOperation, Observed};
 pub use volume::{
     FsType, GroupSnapshotMember, Volume, VolumeMode, VolumeMount, VolumeSource, VolumeSpec,

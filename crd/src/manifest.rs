@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
 
 use crate::{
-    GroupSnapshot, GroupSnapshotSpec, Snapshot, SnapshotSpec, Volume, VolumeGroup, VolumeGroupSpec,
-    VolumeSpec,
+    GroupSnapshot, GroupSnapshotSpec, Snapshot, SnapshotSchedule, SnapshotScheduleSpec,
+    SnapshotSpec, Volume, VolumeGroup, VolumeGroupSpec, VolumeSpec,
     names::{self, API_VERSION, GROUP},
     validate::{self, FieldError},
     yaml::{self, Location, Value, YamlError},
@@ -20,7 +20,13 @@ pub const DOCUMENTS: usize = 10_000;
 const PROBLEMS: usize = 100;
 
 /// The kinds of this project.
-const KINDS: [&str; 4] = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+const KINDS: [&str; 5] = [
+    "Volume",
+    "VolumeGroup",
+    "Snapshot",
+    "GroupSnapshot",
+    "SnapshotSchedule",
+];
 
 /// Key of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -50,6 +56,8 @@ pub enum Object {
     Group(Box<VolumeGroup>),
     /// A snapshot of a group.
     GroupSnapshot(Box<GroupSnapshot>),
+    /// Snapshots at regular times.
+    Schedule(Box<SnapshotSchedule>),
 }
 
 impl Object {
@@ -60,6 +68,7 @@ impl Object {
             Self::Snapshot(_) => "Snapshot",
             Self::Group(_) => "VolumeGroup",
             Self::GroupSnapshot(_) => "GroupSnapshot",
+            Self::Schedule(_) => "SnapshotSchedule",
         };
         let metadata = self.metadata();
         ObjectKey {
@@ -76,6 +85,7 @@ impl Object {
             Self::Snapshot(snapshot) => &snapshot.metadata,
             Self::Group(group) => &group.metadata,
             Self::GroupSnapshot(snapshot) => &snapshot.metadata,
+            Self::Schedule(schedule) => &schedule.metadata,
         }
     }
 
@@ -92,6 +102,7 @@ impl Object {
             Self::Snapshot(snapshot) => snapshot.spec.node_name.as_deref(),
             Self::Group(group) => group.spec.node_name.as_deref(),
             Self::GroupSnapshot(snapshot) => snapshot.spec.node_name.as_deref(),
+            Self::Schedule(schedule) => schedule.spec.node_name.as_deref(),
         }
     }
 
@@ -105,6 +116,9 @@ impl Object {
             (Self::Group(old), Self::Group(new)) => validate::group_update(&old.spec, &new.spec),
             (Self::GroupSnapshot(old), Self::GroupSnapshot(new)) => {
                 validate::group_snapshot_update(&old.spec, &new.spec)
+            }
+            (Self::Schedule(old), Self::Schedule(new)) => {
+                validate::schedule_update(&old.spec, &new.spec)
             }
             _ => Vec::new(),
         }
@@ -399,11 +413,14 @@ impl Reader {
             (Some(GROUP), API_VERSION, "GroupSnapshot") => {
                 self.object(value, origin, here, make_group_snapshot);
             }
+            (Some(GROUP), API_VERSION, "SnapshotSchedule") => {
+                self.object(value, origin, here, make_schedule);
+            }
             (Some(GROUP), API_VERSION, _) => {
                 let near = yaml::nearest(kind, KINDS);
                 let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
                 let message = format!(
-                    "kind: {kind:?} is unknown; use Volume, VolumeGroup, Snapshot or GroupSnapshot{hint}"
+                    "kind: {kind:?} is unknown; use Volume, VolumeGroup, Snapshot, GroupSnapshot or SnapshotSchedule{hint}"
                 );
                 self.problem(origin.place("kind"), None, message);
             }
@@ -510,6 +527,14 @@ pub(crate) fn make_group_snapshot(metadata: ObjectMeta, spec: GroupSnapshotSpec)
     let mut snapshot = GroupSnapshot::new("", spec);
     snapshot.metadata = metadata;
     (Object::GroupSnapshot(Box::new(snapshot)), wrong)
+}
+
+pub(crate) fn make_schedule(metadata: ObjectMeta, spec: SnapshotScheduleSpec) -> CheckedObject {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let wrong = validate::schedule(name, &spec);
+    let mut schedule = SnapshotSchedule::new("", spec);
+    schedule.metadata = metadata;
+    (Object::Schedule(Box::new(schedule)), wrong)
 }
 
 fn check_metadata(metadata: &Metadata) -> Vec<FieldError> {

@@ -22,6 +22,9 @@ pub const FINALIZER: &str = "drumlin.dev/agent";
 /// The handle of a resource that the object adopts instead of creating one; set by an administrator.
 pub const ADOPT: &str = "drumlin.dev/adopt";
 
+/// Label of a snapshot that a `SnapshotSchedule` took: the name of the schedule.
+pub const SCHEDULE: &str = "drumlin.dev/schedule";
+
 /// The admission policy that restricts it to administrators.
 pub const ADOPT_POLICY: &str = "drumlin-adopt";
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::{
     manifest::{
-        CheckedObject, Object, make_group, make_group_snapshot, make_snapshot, make_volume,
+        CheckedObject, Object, make_group, make_group_snapshot, make_schedule, make_snapshot,
+        make_volume,
     },
     validate::FieldError,
 };
@@ -22,6 +23,7 @@ impl Object {
             "Snapshot" => made(metadata, spec, make_snapshot)?,
             "VolumeGroup" => made(metadata, spec, make_group)?,
             "GroupSnapshot" => made(metadata, spec, make_group_snapshot)?,
+            "SnapshotSchedule" => made(metadata, spec, make_schedule)?,
             other => {
                 let message = format!("{other:?} is unknown to this agent");
                 return Err(vec![wrong_at("kind".to_owned(), message)]);

@@ -57,7 +57,8 @@ observed!(
     crate::VolumeStatus,
     crate::SnapshotStatus,
     crate::VolumeGroupStatus,
-    crate::GroupSnapshotStatus
+    crate::GroupSnapshotStatus,
+    crate::SnapshotScheduleStatus
 );
 
 /// The schema of a list of conditions, merged by type.

@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    GroupMember, GroupSnapshotMember, GroupSnapshotSpec, Quantity, Selector, SnapshotSpec,
-    VolumeGroupSpec, VolumeMount, VolumeSource, VolumeSpec, names,
+    GroupMember, GroupSnapshotMember, GroupSnapshotSpec, Quantity, Retention, ScheduleTarget,
+    Selector, SnapshotScheduleSpec, SnapshotSpec, VolumeGroupSpec, VolumeMount, VolumeSource,
+    VolumeSpec,
+    cron::{self, Cron},
+    names,
 };
 
 /// A problem of a field.
@@ -200,6 +203,86 @@ pub fn group_snapshot(spec: &GroupSnapshotSpec) -> Vec<FieldError> {
     checks.name(spec.node_name.as_ref(), "spec.nodeName");
     checks.name(Some(&spec.group_name), "spec.groupName");
     checks.parameters(&spec.parameters);
+    checks.0
+}
+
+/// Problems of the name and the spec of a schedule.
+pub fn schedule(name: &str, spec: &SnapshotScheduleSpec) -> Vec<FieldError> {
+    let mut checks = Checks::default();
+    checks.that(
+        name.len() <= 63,
+        "metadata.name",
+        "must have at most 63 characters, because it is a label of the snapshots",
+    );
+    checks.name(spec.node_name.as_ref(), "spec.nodeName");
+    check_target(&mut checks, &spec.target);
+    if let Err(error) = spec.schedule.parse::<Cron>() {
+        checks.that(false, "spec.schedule", error.to_string());
+    }
+    checks.that(
+        cron::time_zone(&spec.time_zone).is_some(),
+        "spec.timeZone",
+        format!(
+            "{:?} is not a time zone of the IANA database, such as UTC or Europe/Berlin",
+            spec.time_zone
+        ),
+    );
+    checks.that(
+        spec.jitter_seconds <= 86_400,
+        "spec.jitterSeconds",
+        "must be 0 to 86400",
+    );
+    checks.that(
+        (10..=31_536_000).contains(&spec.starting_deadline_seconds),
+        "spec.startingDeadlineSeconds",
+        "must be 10 to 31536000",
+    );
+    check_retention(&mut checks, &spec.retention);
+    checks.0
+}
+
+fn check_target(checks: &mut Checks, target: &ScheduleTarget) {
+    let named = [
+        ("groupName", &target.group_name),
+        ("volumeName", &target.volume_name),
+        (
+            "persistentVolumeClaimName",
+            &target.persistent_volume_claim_name,
+        ),
+    ];
+    checks.that(
+        named.iter().filter(|(_, name)| name.is_some()).count() == 1,
+        "spec.target",
+        "exactly one of groupName, volumeName and persistentVolumeClaimName must be set",
+    );
+    for (field, name) in named {
+        checks.name(name.as_ref(), &format!("spec.target.{field}"));
+    }
+}
+
+fn check_retention(checks: &mut Checks, retention: &Retention) {
+    checks.that(
+        (1..=1000).contains(&retention.keep_last),
+        "spec.retention.keepLast",
+        "must be 1 to 1000",
+    );
+    for (field, count) in [
+        ("hourly", retention.hourly),
+        ("daily", retention.daily),
+        ("weekly", retention.weekly),
+        ("monthly", retention.monthly),
+        ("yearly", retention.yearly),
+    ] {
+        let field = format!("spec.retention.{field}");
+        checks.that(count <= 1000, &field, "must be 0 to 1000");
+    }
+}
+
+/// Violations of immutability between two specs of a schedule.
+pub fn schedule_update(old: &SnapshotScheduleSpec, new: &SnapshotScheduleSpec) -> Vec<FieldError> {
+    let mut checks = Checks::default();
+    checks.node(old.node_name.as_ref(), new.node_name.as_ref());
+    checks.that(old.target == new.target, "spec.target", "cannot be changed");
     checks.0
 }
 

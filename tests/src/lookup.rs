@@ -103,6 +103,7 @@ pub(crate) fn path(namespace: &str, object: &str) -> Option<String> {
         "dvg" => ("/apis/drumlin.dev/v1alpha1", "volumegroups"),
         "dsnap" => ("/apis/drumlin.dev/v1alpha1", "snapshots"),
         "dgsnap" => ("/apis/drumlin.dev/v1alpha1", "groupsnapshots"),
+        "dsched" => ("/apis/drumlin.dev/v1alpha1", "snapshotschedules"),
         "pvc" => ("/api/v1", "persistentvolumeclaims"),
         "pod" => ("/api/v1", "pods"),
         "pv" => return Some(format!("/api/v1/persistentvolumes/{name}")),

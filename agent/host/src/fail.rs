@@ -68,6 +68,32 @@ pub fn time_lapse(time: std::time::Duration) -> std::time::Duration {
     (time / factor).max(time.min(SHORTEST))
 }
 
+/// The time of the day as a test build sees it. `DRUMLIN_CLOCK` names a file with a time, in seconds since 1970; since then
+/// the clock runs as many times as fast as `DRUMLIN_TIME_LAPSE` says. To write another time sets the clock.
+#[cfg(debug_assertions)]
+pub fn now() -> std::time::SystemTime {
+    use std::time::{Duration, SystemTime};
+    let now = SystemTime::now();
+    let base = std::env::var("DRUMLIN_CLOCK").ok();
+    let base = base.and_then(|path| std::fs::read_to_string(path).ok());
+    let base = base.and_then(|text| text.trim().parse().ok());
+    let Some(base) = base.map(|base| SystemTime::UNIX_EPOCH + Duration::from_secs_f64(base)) else {
+        return now;
+    };
+    let passed = now.duration_since(base).unwrap_or_default();
+    let real = Duration::from_secs(3600);
+    // An hour as it is waited for shows the factor.
+    let factor = real.as_secs_f64() / time_lapse(real).as_secs_f64();
+    base + passed.mul_f64(factor)
+}
+
+/// The time of the day: a release build ignores the variable.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn now() -> std::time::SystemTime {
+    std::time::SystemTime::now()
+}
+
 /// Returns `time`: a release build ignores the variable.
 #[cfg(not(debug_assertions))]
 #[inline]

@@ -294,6 +294,7 @@ impl ObservedState {
                 let is_lost = handles.any(|handle| !snapshots.contains(handle));
                 status.group_snapshot_handle.is_some() && is_lost != lost
             }
+            Body::Schedule(_) => false,
         }
     }
 }

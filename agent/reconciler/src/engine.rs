@@ -8,6 +8,7 @@ use std::{
 };
 
 use drumlin_crd::{LastOperation, ObjectKey};
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{Notify, OnceCell, watch},
     time::{Instant, sleep},
@@ -29,6 +30,8 @@ use crate::{
 const DEPENDENCY: Duration = Duration::from_mins(1);
 /// How long the agent may be unreachable, for a restart, before each object reports that it waits for it.
 const RESTART: Duration = Duration::from_mins(1);
+/// Maximum time that an object is queued for: no clock is right for longer.
+const LONGEST_WAIT: Duration = Duration::from_hours(24 * 365);
 /// Maximum delay between two probes of the agent.
 const PROBE: Duration = Duration::from_secs(30);
 
@@ -179,6 +182,7 @@ impl Engine {
             agent,
             record,
             is_doubted: false,
+            wake: None,
         }
     }
 
@@ -222,7 +226,13 @@ impl Engine {
         let (Some(record), Some(agent)) = (self.shared.record(key), self.agent.get()) else {
             return;
         };
-        if !self.shared.needs_work(&record) {
+        if record.is_spent() {
+            if let Err(error) = self.shared.forget(key) {
+                tracing::error!(object = %key, error = %error, "state could not be written");
+            }
+            return;
+        }
+        if !self.shared.needs_work(&record) && !record.is_timed() {
             self.follow_alone(key, record, agent).await;
             return;
         }
@@ -259,10 +269,14 @@ impl Engine {
                 Body::Snapshot(_) => pass.snapshot().await,
                 Body::Group(_) => pass.group().await,
                 Body::GroupSnapshot(_) => pass.group_snapshot().await,
+                Body::Schedule(_) => pass.schedule().await,
             }
         };
         if result.is_err() && pass.is_doubted {
             self.shared.doubt(key);
+        }
+        if let Some(wake) = pass.wake {
+            self.queue_at(key, wake);
         }
         self.conclude(pass.record, result);
     }
@@ -287,6 +301,13 @@ impl Engine {
     fn queue_after(&self, key: &ObjectKey, pause: Duration) {
         let pause = self.shared.time_lapse(pause);
         self.shared.queue.add(key, Instant::now() + pause);
+    }
+
+    /// Queues an object for a pass at a time of the day.
+    fn queue_at(&self, key: &ObjectKey, time: Timestamp) {
+        let pause = time.duration_since(self.shared.now());
+        let pause = Duration::try_from(pause).unwrap_or(Duration::ZERO);
+        self.queue_after(key, pause.min(LONGEST_WAIT));
     }
 
     /// Records the result of a pass and queues the next one.
@@ -321,10 +342,11 @@ impl Engine {
                     // An administrator may have reassigned or deleted the resource at the agent.
                     (State::Stalled, reason) if is_held(reason) => Some(DEPENDENCY),
                     // The API server recovers by itself, so retry sooner than for conditions that need a person.
-                    (_, "FinalizerPending" | "DeletionPending") => {
+                    (_, "FinalizerPending" | "DeletionPending" | "SnapshotPending") => {
                         Some(self.pause(&key, Code::Unavailable).1)
                     }
-                    (State::Stalled, _) => None,
+                    // The snapshot itself is retried, and its schedule has a next time.
+                    (State::Stalled, _) | (_, "SnapshotFailed") => None,
                     _ => Some(self.pause(&key, Code::FailedPrecondition).1),
                 };
                 (verdict, pause)
@@ -360,6 +382,8 @@ impl Engine {
         }
         if let Some(pause) = again {
             due(pause);
+        } else if record.is_spent() {
+            due(Duration::ZERO);
         }
     }
 

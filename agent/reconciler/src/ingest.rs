@@ -231,7 +231,9 @@ fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
     }
     engine.shared.keep_elsewhere(|key| named.contains(key));
     let missing = engine.shared.keys_of(|record| {
+        // A snapshot of a schedule has no manifest.
         record.served().is_none()
+            && record.drumlin.schedule.is_none()
             && !named.contains(&record.key())
             && !silent.contains(&record.drumlin.file)
     });

@@ -11,6 +11,7 @@
 //! - [`inventory`]: the resources of the agent, by owner.
 //! - [`prune`]: which objects are destroyed when their manifests are gone.
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
+//! - [`schedule`], [`clock_watch`]: when schedules run, also after the clock was set.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
 //! - [`state_file`]: writes files of a state directory, also for others.
 //! - [`manifest_scan`]: reads manifests without applying them.
@@ -43,6 +44,7 @@ mod apply;
 mod backoff;
 mod blocking;
 mod client;
+mod clock_watch;
 pub mod controller;
 pub mod describe;
 mod drift;
@@ -66,6 +68,7 @@ mod record;
 mod request_watch;
 mod requests;
 pub mod restore;
+mod schedule;
 mod source;
 mod state;
 pub mod state_file;
@@ -84,7 +87,7 @@ pub use state::lock;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::{
@@ -158,6 +161,8 @@ pub struct Hooks {
     pub fail: fn(&str),
     /// Maps each wait of minutes or hours to the time that is really waited for.
     pub time_lapse: fn(Duration) -> Duration,
+    /// The time of the day, for schedules.
+    pub now: fn() -> SystemTime,
 }
 
 impl Default for Hooks {
@@ -165,6 +170,7 @@ impl Default for Hooks {
         Self {
             fail: |_| {},
             time_lapse: |time| time,
+            now: SystemTime::now,
         }
     }
 }
@@ -272,6 +278,7 @@ impl Reconciler {
                     tokio::join!(
                         engine.keep_verifying(),
                         engine.keep_mounts(),
+                        engine.follow_clock(),
                         engine.follow_requests()
                     );
                 };

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use drumlin_crd::ObjectKey;
+use serde_json::Value;
 
 use crate::record::Record;
 
@@ -25,6 +26,24 @@ pub(crate) trait ObjectSource: Send + Sync {
     /// # Errors
     /// When the source does not answer.
     async fn confirms_deletion(&self, known: &Record) -> Result<bool, SourceError>;
+
+    /// Creates an object, unless one of its name exists.
+    ///
+    /// # Errors
+    /// When the source refuses it, or does not answer.
+    async fn create(&self, key: &ObjectKey, object: &Value) -> Result<(), SourceError>;
+
+    /// Returns true if an object of this name exists, in the store itself.
+    ///
+    /// # Errors
+    /// When the source does not answer.
+    async fn exists(&self, key: &ObjectKey) -> Result<bool, SourceError>;
+
+    /// Requests the deletion of the object that has this UID, unless it is gone.
+    ///
+    /// # Errors
+    /// When the source refuses it, or does not answer.
+    async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), SourceError>;
 
     /// Returns true if only administrators may set the annotation that adopts a foreign resource.
     ///

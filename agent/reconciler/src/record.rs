@@ -3,6 +3,7 @@
 mod body;
 mod group;
 mod group_snapshot;
+mod schedule;
 mod served;
 mod snapshot;
 mod volume;
@@ -22,6 +23,7 @@ use k8s_openapi::{
 use serde::{Deserialize, Serialize};
 
 pub(crate) use body::{Body, Of};
+pub(crate) use schedule::{Run, Runs};
 pub(crate) use served::Served;
 
 /// The version of the record format; a record of a higher version is left unchanged.
@@ -91,6 +93,12 @@ pub(crate) struct Book {
     /// The last transitions, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) events: Vec<Event>,
+    /// The schedule that this snapshot belongs to instead of a manifest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) schedule: Option<String>,
+    /// What this schedule has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) runs: Option<Runs>,
     /// The API server metadata, if it came from one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) served: Option<Served>,
@@ -186,6 +194,8 @@ impl Record {
                 owner_unset: false,
                 applied: Vec::new(),
                 events: Vec::new(),
+                schedule: None,
+                runs: None,
                 served: None,
             },
         }
@@ -238,6 +248,8 @@ impl Record {
             self.unsettle();
             self.drumlin.owner_unset = true;
         }
+        // A snapshot of a schedule that has a manifest belongs to that.
+        self.drumlin.schedule = None;
         file.clone_into(&mut self.drumlin.file);
         self.drumlin.line = line;
         true
@@ -265,6 +277,7 @@ impl Record {
         self.drumlin.line = now.drumlin.line;
         self.drumlin.orphan_since = now.drumlin.orphan_since;
         self.drumlin.is_pruned = now.drumlin.is_pruned;
+        self.drumlin.schedule = now.drumlin.schedule;
         self.take_over_served(now.drumlin.served);
     }
 
@@ -628,6 +641,12 @@ mod tests {
                 "message": "16Mi, not mounted",
                 "count": 1,
             }],
+            "schedule": "pg-hourly",
+            "runs": {
+                "current": {"slot": "2026-11-27T13:00:00Z", "isMade": true},
+                "failure": "InsufficientCapacity",
+                "isAhead": true,
+            },
             "served": {
                 "uid": "u",
                 "namespaceUid": "v",

@@ -33,10 +33,12 @@ impl Engine {
         self.shared.look_at_directory();
     }
 
-    /// Removes the record of an orphan whose resource was deleted.
+    /// Removes the record of an orphan, or of the snapshot of a schedule, whose resource was deleted.
     async fn carry_out(&self, request: &AdminRequest) {
         let is_meant = |record: &Record| {
-            record.drumlin.orphan_since.is_some() && record.handle() == Some(&request.handle)
+            let book = &record.drumlin;
+            let has_no_manifest = book.orphan_since.is_some() || book.schedule.is_some();
+            has_no_manifest && record.handle() == Some(&request.handle)
         };
         if self.shared.with(&request.key, is_meant) != Some(true) {
             return;

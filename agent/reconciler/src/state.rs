@@ -13,6 +13,7 @@ use std::{
 };
 
 use drumlin_crd::ObjectKey;
+use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::{Notify, mpsc},
     time::Instant,
@@ -162,6 +163,11 @@ impl Shared {
         (self.hooks.time_lapse)(time)
     }
 
+    /// The time of the day.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::try_from((self.hooks.now)()).unwrap_or(Timestamp::UNIX_EPOCH)
+    }
+
     /// Sets the API server, and the rules for host mounts of its objects.
     pub(crate) fn follow_cluster(&self, source: Box<dyn ObjectSource>, mounts: HostMounts) {
         let _ = self.cluster.set(Followed { source, mounts });
@@ -207,6 +213,15 @@ impl Shared {
 
     pub(crate) fn tell(&self, key: &ObjectKey) {
         lock(&self.listeners).retain(|listener| listener.send(key.clone()).is_ok());
+        self.wake_schedule(self.with(key, Record::schedule).flatten());
+    }
+
+    /// Queues a schedule: one of its snapshots has changed.
+    fn wake_schedule(&self, schedule: Option<ObjectKey>) {
+        let schedule = schedule.filter(|schedule| self.with(schedule, |_| ()).is_some());
+        if let Some(schedule) = schedule {
+            self.queue.add(&schedule, Instant::now());
+        }
     }
 
     /// True if nothing on this host may be changed.
@@ -266,10 +281,10 @@ impl Shared {
 
     /// Returns true if there is an object of a manifest file that was not destroyed.
     pub(crate) fn has_anything(&self) -> bool {
-        lock(&self.records)
-            .by_key
-            .values()
-            .any(|record| record.served().is_none() && !record.drumlin.destroyed)
+        lock(&self.records).by_key.values().any(|record| {
+            let is_of_file = record.served().is_none() && record.drumlin.schedule.is_none();
+            is_of_file && !record.drumlin.destroyed
+        })
     }
 
     /// Saves the result of a pass, merged with the current manifest part of the record; wakes the objects that wait for
@@ -355,10 +370,12 @@ impl Shared {
     pub(crate) fn forget(&self, key: &ObjectKey) -> Result<(), Error> {
         blocking(|| {
             let groups = self.groups_about(key);
+            let schedule = self.with(key, Record::schedule).flatten();
             let _writing = self.writing(key);
             self.store.remove(key)?;
             lock(&self.records).remove(key);
             self.tell(key);
+            self.wake_schedule(schedule);
             self.look_again(&groups);
             Ok(())
         })

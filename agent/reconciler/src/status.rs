@@ -141,35 +141,21 @@ pub(crate) fn row(record: &Record) -> Row {
         name,
     } = record.key();
     let text = |value: Option<&Quantity>| value.map(ToString::to_string).unwrap_or_default();
-    let (capacity, mount, class, policy, handle) = match &record.body {
-        Body::Volume(Of { spec, status }) => (
+    let (capacity, mount, class) = match &record.body {
+        Body::Volume(Of { status, .. }) => (
             text(status.capacity.as_ref()),
             status.mount_path.clone().unwrap_or_default(),
             status.device_class.clone().unwrap_or_default(),
-            spec.deletion_policy,
-            status.volume_handle.clone(),
         ),
-        Body::Snapshot(Of { spec, status }) => (
+        Body::Snapshot(Of { status, .. }) => (
             text(status.restore_size.as_ref()),
             String::new(),
             String::new(),
-            spec.deletion_policy,
-            status.snapshot_handle.clone(),
         ),
-        Body::Group(Of { spec, status }) => (
-            String::new(),
-            String::new(),
-            String::new(),
-            spec.deletion_policy,
-            status.group_handle.clone(),
-        ),
-        Body::GroupSnapshot(Of { spec, status }) => (
-            total(&status.members),
-            String::new(),
-            String::new(),
-            spec.deletion_policy,
-            status.group_snapshot_handle.clone(),
-        ),
+        Body::GroupSnapshot(Of { status, .. }) => {
+            (total(&status.members), String::new(), String::new())
+        }
+        Body::Group(_) | Body::Schedule(_) => Default::default(),
     };
     let ready = record.condition("Ready");
     let mut row = Row {
@@ -190,15 +176,16 @@ pub(crate) fn row(record: &Record) -> Row {
         file: record.drumlin.file.clone(),
         orphan_since: record.drumlin.orphan_since.clone(),
         class,
-        policy: match policy {
+        policy: match record.body.kind().deletion_policy() {
             DeletionPolicy::Retain => "Retain",
             DeletionPolicy::Delete => "Delete",
         }
         .to_owned(),
-        handle: handle.unwrap_or_default(),
+        handle: record.handle().unwrap_or_default().to_owned(),
         group: match &record.body {
             Body::Volume(Of { status, .. }) => status.group_name.clone(),
             Body::GroupSnapshot(Of { spec, .. }) => Some(spec.group_name.clone()),
+            Body::Schedule(Of { spec, .. }) => spec.target.group_name.clone(),
             _ => None,
         }
         .unwrap_or_default(),

@@ -200,6 +200,8 @@ pub(crate) enum ObjectKind {
     Snapshot,
     #[value(name = "GroupSnapshot", aliases = ["groupsnapshot", "dgsnap"])]
     GroupSnapshot,
+    #[value(name = "SnapshotSchedule", aliases = ["snapshotschedule", "dsched"])]
+    SnapshotSchedule,
 }
 
 impl ObjectKind {
@@ -210,6 +212,7 @@ impl ObjectKind {
             Self::VolumeGroup => "VolumeGroup",
             Self::Snapshot => "Snapshot",
             Self::GroupSnapshot => "GroupSnapshot",
+            Self::SnapshotSchedule => "SnapshotSchedule",
         }
     }
 }

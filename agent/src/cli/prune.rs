@@ -46,6 +46,16 @@ pub(crate) enum PruneWhen {
     Auto,
 }
 
+impl Default for PruneArguments {
+    fn default() -> Self {
+        Self {
+            prune: PruneWhen::Never,
+            prune_grace: std::time::Duration::from_mins(15).into(),
+            prune_kinds: Vec::new(),
+        }
+    }
+}
+
 impl PruneArguments {
     /// What is pruned, if anything is.
     pub(crate) fn prune(&self) -> Option<Prune> {

@@ -7,4 +7,5 @@ use drumlin_reconciler::Hooks;
 pub(super) const HOOKS: Hooks = Hooks {
     fail: fail::point,
     time_lapse: fail::time_lapse,
+    now: fail::now,
 };

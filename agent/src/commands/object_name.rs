@@ -34,8 +34,8 @@ pub(super) fn with_kind(text: &str) -> anyhow::Result<ObjectKey> {
     match ObjectKind::from_str(kind, true) {
         Ok(kind) => Ok(of_kind(kind.as_str(), name)),
         Err(_) => bail!(
-            "{text:?}: there is no kind {kind:?}; kinds are dv (Volume), dvg (VolumeGroup), dsnap (Snapshot) and dgsnap \
-             (GroupSnapshot)"
+            "{text:?}: there is no kind {kind:?}; kinds are dv (Volume), dvg (VolumeGroup), dsnap (Snapshot), dgsnap \
+             (GroupSnapshot) and dsched (SnapshotSchedule)"
         ),
     }
 }

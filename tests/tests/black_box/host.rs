@@ -50,6 +50,13 @@ impl Host {
         self.agent.restart_with(options).await;
     }
 
+    /// Starts the agent again with other options.
+    pub(crate) async fn restart_with(&mut self, options: Options) {
+        self.agent.kill();
+        let options = with_manifests(options, &self.manifests);
+        self.agent.restart_with(options).await;
+    }
+
     /// An object as the reconciler keeps it: what `kubectl get -o json` shows.
     pub(crate) fn object(&self, kind: &str, name: &str) -> Value {
         self.find(kind, name).unwrap()

@@ -367,6 +367,32 @@ async fn what_is_not_asked_for_is_not_destroyed_and_what_cannot_be_is_said_with_
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_schedule_is_planned_although_no_call_is_about_it() {
+    let stage = Stage::start().await;
+    let schedule = |more: &str| {
+        let spec = format!("target: {{volumeName: data}}, schedule: '@hourly'{more}");
+        object("SnapshotSchedule", "hourly", "", &spec)
+    };
+    stage.write("a.yaml", &[small("data"), schedule("")]);
+    let plan = stage.apply_as_planned();
+    assert_eq!(
+        changes(&plan),
+        ["create Volume data", "create SnapshotSchedule hourly"]
+    );
+    let detail = plan["changes"][1]["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("@hourly of Volume/data, next 2"),
+        "{detail}"
+    );
+    stage.write("a.yaml", &[small("data"), schedule(", suspend: true")]);
+    let plan = stage.apply_as_planned();
+    assert_eq!(changes(&plan), ["update SnapshotSchedule hourly"]);
+    stage.write("a.yaml", &[small("data"), absent(&schedule(""))]);
+    let plan = stage.apply_as_planned();
+    assert_eq!(changes(&plan), ["release SnapshotSchedule hourly"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_empty_directory_and_a_class_without_room_are_told() {
     let stage = Stage::start().await;
     stage.write("a.yaml", &[volume("huge", "500Ti", "")]);

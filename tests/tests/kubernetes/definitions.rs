@@ -10,6 +10,7 @@ async fn a_server_explains_every_kind_by_its_short_name() {
         ("dvg", ["members", "minMembers", "selector"]),
         ("dsnap", ["source", "deletionPolicy", "nodeName"]),
         ("dgsnap", ["groupName", "deletionPolicy", "nodeName"]),
+        ("dsched", ["schedule", "timeZone", "retention"]),
     ] {
         let what = format!("{short}.spec");
         // A server describes what is new a little later than it serves it.
@@ -25,7 +26,7 @@ async fn a_server_explains_every_kind_by_its_short_name() {
         );
     }
     let listed = cluster.kubectl(&["api-resources", "--categories=drumlin", "-o", "name"]);
-    assert_eq!(listed.lines().count(), 5, "{listed}");
+    assert_eq!(listed.lines().count(), 6, "{listed}");
 }
 
 #[test]

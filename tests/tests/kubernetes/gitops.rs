@@ -100,7 +100,13 @@ fn patched(cluster: &Cluster, example: &str, path: &str) -> Vec<Value> {
     let scratch = Scratch::new();
     let write = |name: &str, text: &str| std::fs::write(scratch.path().join(name), text).unwrap();
     write("kustomization.yaml", &kustomization.to_string());
-    let all = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+    let all = [
+        "Volume",
+        "VolumeGroup",
+        "Snapshot",
+        "GroupSnapshot",
+        "SnapshotSchedule",
+    ];
     let all = all.map(|kind| manifest(kind, "one", "nodeName: n"));
     let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\n";
     write("all.yaml", &(all.concat() + other));
@@ -125,7 +131,7 @@ fn what_disappears_from_a_repository_is_not_destroyed_by_mistake() {
         ),
     ] {
         let objects = patched(&cluster, example, path);
-        assert_eq!(objects.len(), 5);
+        assert_eq!(objects.len(), 6);
         for object in objects {
             let annotations = &object["metadata"]["annotations"];
             let is_ours = object["apiVersion"] == "drumlin.dev/v1alpha1";

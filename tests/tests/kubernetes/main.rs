@@ -43,6 +43,7 @@ mod pod_security;
 mod policies;
 mod rbac;
 mod sanity;
+mod schedules;
 mod server;
 mod set_back;
 mod sidecars;

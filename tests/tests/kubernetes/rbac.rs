@@ -27,7 +27,13 @@ const VERBS: [&str; 8] = [
 ];
 const READ: &[&str] = &["get", "list", "watch"];
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
-const KINDS: [&str; 4] = ["volumes", "volumegroups", "snapshots", "groupsnapshots"];
+const KINDS: [&str; 5] = [
+    "volumes",
+    "volumegroups",
+    "snapshots",
+    "groupsnapshots",
+    "snapshotschedules",
+];
 /// What is none of ours, each with its group: everything that could do harm.
 const OTHERS: [(&str, &str); 39] = [
     ("drumlin.dev", "nodecalls"),
@@ -167,6 +173,10 @@ fn may(role: &str, space: &str, verb: &str, group: &str, resource: &str) -> bool
             ("", "namespaces") => verb == "get",
             ("drumlin.dev", "nodestorages") => ["list", "watch"].contains(&verb),
             ("drumlin.dev", "nodestorages/status") => verb == "patch",
+            // Of schedules.
+            ("drumlin.dev", "snapshots" | "groupsnapshots") => {
+                READ.contains(&verb) || ["create", "patch", "delete"].contains(&verb)
+            }
             _ if is_kind && is_status => verb == "patch",
             _ => is_kind && (READ.contains(&verb) || verb == "patch"),
         },
@@ -350,6 +360,11 @@ fn objects_of_two_nodes(one: &str, two: &str) -> String {
             "foreign",
             &format!("nodeName: {two}\n  groupName: foreign"),
         ),
+        manifest(
+            "SnapshotSchedule",
+            "foreign",
+            &format!("nodeName: {two}\n  target: {{volumeName: foreign}}\n  schedule: '@yearly'"),
+        ),
         volume("free", "capacity: 32Mi"),
     ]
     .concat()
@@ -370,6 +385,7 @@ fn no_kind_of_another_node_is_written(agent: &Cluster, space: &Namespace<'_>) {
         ("VolumeGroup", "dvg"),
         ("Snapshot", "dsnap"),
         ("GroupSnapshot", "dgsnap"),
+        ("SnapshotSchedule", "dsched"),
     ] {
         let foreign = patch(agent, space, &format!("{short}/foreign"), NOTE);
         assert!(is_of_another_node(&foreign), "{kind}: {foreign:?}");
@@ -451,6 +467,7 @@ async fn an_agent_gives_no_object_a_node() {
     };
     let claim = format!(r#"{{"spec": {{"nodeName": "{one}"}}}}"#);
     let label = r#"{"metadata": {"labels": {"a": "b"}}}"#;
+    let note = r#"{"metadata": {"annotations": {"a": "b"}}}"#;
     // A policy holds a moment after it was made; what is not claimed yet is no agent's to write in any case.
     eventually(
         || patch("dv/free", label),
@@ -462,8 +479,13 @@ async fn an_agent_gives_no_object_a_node() {
         said(&refused).contains("an agent gives no object a node"),
         "{refused:?}"
     );
-    let own = patch("dv/own", label);
+    let own = patch("dv/own", note);
     assert!(own.status.success(), "{own:?}");
+    let labelled = patch("dv/own", label);
+    assert!(
+        said(&labelled).contains("an agent does not change the labels of an object"),
+        "{labelled:?}"
+    );
 }
 
 /// A `PersistentVolume`.

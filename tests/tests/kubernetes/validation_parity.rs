@@ -53,6 +53,13 @@ fn kinds() -> Vec<(Value, Vec<Field>)> {
                 vec![json!("h"), json!(""), json!(null), json!("A B"), json!(1)],
             )],
         ),
+        (
+            object(
+                "SnapshotSchedule",
+                json!({"target": {"volumeName": "v"}, "schedule": "@hourly"}),
+            ),
+            fields_of_schedules(),
+        ),
     ];
     let kinds = kinds.into_iter();
     kinds
@@ -243,6 +250,68 @@ fn fields_of_snapshots() -> Vec<Field> {
             json!({"volumeName": "v", "persistentVolumeClaimName": null}),
         ],
     )]
+}
+
+/// The server knows the form of a schedule; numbers and names in it, and those of time zones, are left to the agent.
+fn fields_of_schedules() -> Vec<Field> {
+    let times = [
+        "0 2 * * *",
+        "*/15 0-6,20-23 1,15 jan-Mar MON-fri",
+        "0 0 * * 7",
+        "0 0 L * *",
+        "0 0 * * 5#2",
+        "0 2 * *",
+        "0 0 2 * * *",
+        " 0 2 * * *",
+        "@yearly",
+        "@reboot",
+        "",
+    ];
+    let counts = [
+        json!(0),
+        json!(1),
+        json!(1000),
+        json!(1001),
+        json!(-1),
+        json!("1"),
+    ];
+    let long = "x".repeat(64);
+    vec![
+        ("/spec/schedule", times.map(|one| json!(one)).to_vec()),
+        (
+            "/spec/target",
+            vec![
+                json!({"groupName": "g"}),
+                json!({"persistentVolumeClaimName": "c"}),
+                json!({}),
+                json!({"groupName": "g", "volumeName": "v"}),
+                json!({"groupName": "g", "volumeName": null}),
+                json!({"groupName": ""}),
+            ],
+        ),
+        (
+            "/spec/timeZone",
+            vec![json!("Europe/Berlin"), json!(""), json!(1)],
+        ),
+        (
+            "/spec/jitterSeconds",
+            vec![json!(0), json!(86_400), json!(86_401), json!(-1)],
+        ),
+        (
+            "/spec/startingDeadlineSeconds",
+            vec![json!(10), json!(9), json!(31_536_001)],
+        ),
+        ("/spec/suspend", vec![json!(true), json!("true")]),
+        (
+            "/spec/retention",
+            counts
+                .iter()
+                .flat_map(|count| [json!({"keepLast": count}), json!({"weekly": count})])
+                .chain([json!({}), json!({"keep": 1})])
+                .collect(),
+        ),
+        ("/metadata/name", vec![json!(long)]),
+    ]
 }
 
 /// The object of a number: one of the kinds, with none to two of its fields changed.

@@ -176,6 +176,10 @@ impl View {
                 let claim = spec.source.persistent_volume_claim_name.iter();
                 claim.cloned().collect()
             }
+            Body::Schedule(Of { spec, .. }) => {
+                let claim = spec.target.persistent_volume_claim_name.iter();
+                claim.cloned().collect()
+            }
             _ => Vec::new(),
         };
         names.sort();
@@ -278,10 +282,13 @@ fn status(candidates: &[Candidate], conditions: &[Condition], generation: i64) -
 /// The condition of an object without a node.
 fn homeless(record: &Record) -> Verdict {
     let mut sources: Vec<String> = record.sources().iter().map(ToString::to_string).collect();
-    if let Body::Snapshot(Of { spec, .. }) = &record.body {
-        let claim = spec.source.persistent_volume_claim_name.iter();
-        sources.extend(claim.map(|name| format!("{} {name}", MemberKind::PersistentVolumeClaim)));
-    }
+    let claim = match &record.body {
+        Body::Snapshot(Of { spec, .. }) => spec.source.persistent_volume_claim_name.as_ref(),
+        Body::Schedule(Of { spec, .. }) => spec.target.persistent_volume_claim_name.as_ref(),
+        _ => None,
+    };
+    let claim = claim.map(|name| format!("{} {name}", MemberKind::PersistentVolumeClaim));
+    sources.extend(claim);
     let is_of_nothing =
         matches!(&record.body, Body::Volume(Of { spec, .. }) if spec.source.is_none());
     let message = if is_of_nothing {

@@ -63,7 +63,7 @@ impl<'a> Tree<'a> {
         let group = match &record.body {
             Body::Volume(Of { status, .. }) => status.group_name.as_deref(),
             Body::Group(_) => return None,
-            Body::Snapshot(_) | Body::GroupSnapshot(_) => None,
+            Body::Snapshot(_) | Body::GroupSnapshot(_) | Body::Schedule(_) => None,
         };
         let group = group.and_then(|name| self.find("VolumeGroup", record, name));
         group.or_else(|| {

@@ -26,7 +26,7 @@ use crate::{
 pub struct Deletion {
     both: BothSides,
     object: InventoryObject,
-    /// The record of the orphan that it belonged to.
+    /// The record of the orphan, or of the snapshot of a schedule, that it belonged to.
     orphan: Option<Record>,
     state_dir: PathBuf,
 }
@@ -48,7 +48,9 @@ impl Deletion {
         let both = BothSides::new(socket, state_dir).await?;
         let object = both.find(handle)?.clone();
         both.check_all_is_known()?;
-        if let Some(holder) = both.live(handle) {
+        // A snapshot of a schedule has no manifest in which its deletion could be asked for.
+        let is_of_schedule = |record: &Record| record.drumlin.schedule.is_some();
+        if let Some(holder) = both.live(handle).filter(|holder| !is_of_schedule(holder)) {
             return Err(Error::Kept(format!(
                 "{handle} belongs to {}, whose manifest is in {}; to destroy it, annotate that manifest with drumlin.dev/state: absent and set deletionPolicy: Delete",
                 holder.key(),
@@ -56,7 +58,8 @@ impl Deletion {
             )));
         }
         let orphan = both.holder(handle);
-        let orphan = orphan.filter(|record| record.drumlin.orphan_since.is_some());
+        let orphan =
+            orphan.filter(|record| record.drumlin.orphan_since.is_some() || is_of_schedule(record));
         Ok(Self {
             orphan: orphan.cloned(),
             object,

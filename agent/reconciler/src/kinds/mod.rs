@@ -9,6 +9,8 @@ mod host_mount;
 mod mount;
 mod node_rename;
 mod pass;
+mod schedule;
+mod schedule_snapshot;
 pub(crate) mod snapshot;
 mod source_ref;
 mod state_lost;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use drumlin_crd::{DeletionPolicy, ObjectKey, names};
+use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
 use crate::{
@@ -43,6 +44,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) record: Record,
     /// True if the resource is suspected to be missing, so that the pass looks for it.
     pub(crate) is_doubted: bool,
+    /// When the object needs its next pass, whatever else happens.
+    pub(crate) wake: Option<Timestamp>,
 }
 
 impl Pass<'_> {

@@ -102,7 +102,13 @@ pub(super) fn changes(differences: &[Difference<'_>], prune: Option<&Prune>) -> 
 
 /// Kinds in the order in which they are created.
 fn rank(kind: &str) -> usize {
-    let kinds = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+    let kinds = [
+        "Volume",
+        "VolumeGroup",
+        "Snapshot",
+        "GroupSnapshot",
+        "SnapshotSchedule",
+    ];
     let place = kinds.iter().position(|one| *one == kind);
     place.unwrap_or(kinds.len())
 }
@@ -117,7 +123,9 @@ impl Difference<'_> {
             lines.push(line);
             return lines;
         }
-        if !self.calls.is_empty() {
+        if let Body::Schedule(_) = &self.after.body {
+            lines.extend(self.schedule());
+        } else if !self.calls.is_empty() {
             let (action, details) = self.change();
             let mut line = self.line(action, details.join(", "));
             if matches!(action, Action::Destroy | Action::Release) {
@@ -134,6 +142,24 @@ impl Difference<'_> {
             lines.push(line);
         }
         lines
+    }
+
+    /// What becomes of a schedule, which is in the reconciler alone: no call is about it.
+    fn schedule(&self) -> Option<PlannedChange> {
+        let was_there = self.before.filter(|before| !before.drumlin.destroyed);
+        let detail = || timetable(self.after).unwrap_or_default();
+        match was_there {
+            None if self.after.is_absent() => None,
+            None => Some(self.line(Action::Create, detail())),
+            Some(_) if self.after.is_absent() => {
+                let detail = "takes no more snapshots; those it took are kept".to_owned();
+                Some(self.line(Action::Release, detail))
+            }
+            Some(before) if before.generation() != self.after.generation() => {
+                Some(self.line(Action::Update, detail()))
+            }
+            Some(_) => None,
+        }
     }
 
     fn line(&self, action: Action, detail: String) -> PlannedChange {
@@ -247,6 +273,7 @@ impl Difference<'_> {
                 );
             }
             Body::Group(_) => words.extend(self.membership()),
+            Body::Schedule(_) => words.extend(timetable(self.after)),
         }
         let mut details = vec![words.join(" ")];
         let mut record = self.before.cloned();
@@ -331,6 +358,23 @@ fn moved(had: &VolumeMount, has: &VolumeMount) -> String {
     )
 }
 
+/// The times and the target of a schedule.
+fn timetable(record: &Record) -> Option<String> {
+    let Body::Schedule(Of { spec, status }) = &record.body else {
+        return None;
+    };
+    let target = record.sources();
+    let target = target
+        .first()
+        .map(|target| format!("{}/{}", target.kind, target.name));
+    let next = status.next_time.as_deref().unwrap_or("suspended");
+    Some(format!(
+        "{} of {}, next {next}",
+        spec.schedule,
+        target.unwrap_or_default()
+    ))
+}
+
 /// The names of the members that are in a group.
 fn joined(record: &Record) -> BTreeSet<String> {
     let Body::Group(Of { status, .. }) = &record.body else {
@@ -359,6 +403,6 @@ fn bytes(record: &Record) -> Option<u64> {
             let sizes = status.members.iter();
             Some(sizes.filter_map(|member| of(&member.restore_size)).sum())
         }
-        Body::Group(_) => None,
+        Body::Group(_) | Body::Schedule(_) => None,
     }
 }

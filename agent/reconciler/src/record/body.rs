@@ -3,8 +3,9 @@
 use std::fmt::Debug;
 
 use drumlin_crd::{
-    DeletionPolicy, GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotSpec,
-    SnapshotStatus, VolumeGroupSpec, VolumeGroupStatus, VolumeSpec, VolumeStatus,
+    DeletionPolicy, GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotScheduleSpec,
+    SnapshotScheduleStatus, SnapshotSpec, SnapshotStatus, VolumeGroupSpec, VolumeGroupStatus,
+    VolumeSpec, VolumeStatus,
 };
 use drumlin_proto::drumlin::v1::InventoryObject;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -26,6 +27,8 @@ pub(crate) enum Body {
     GroupSnapshot(Of<GroupSnapshotSpec, GroupSnapshotStatus>),
     /// Of a group.
     Group(Of<VolumeGroupSpec, VolumeGroupStatus>),
+    /// Of a schedule.
+    Schedule(Of<SnapshotScheduleSpec, SnapshotScheduleStatus>),
 }
 
 /// Spec and status of one kind.
@@ -146,6 +149,7 @@ impl Body {
             Object::Snapshot(object) => Self::Snapshot(Of::new(object.spec.clone())),
             Object::Group(object) => Self::Group(Of::new(object.spec.clone())),
             Object::GroupSnapshot(object) => Self::GroupSnapshot(Of::new(object.spec.clone())),
+            Object::Schedule(object) => Self::Schedule(Of::new(object.spec.clone())),
         }
     }
 
@@ -156,6 +160,7 @@ impl Body {
             Self::Snapshot(body) => body,
             Self::Group(body) => body,
             Self::GroupSnapshot(body) => body,
+            Self::Schedule(body) => body,
         }
     }
 
@@ -166,6 +171,7 @@ impl Body {
             Self::Snapshot(body) => body,
             Self::Group(body) => body,
             Self::GroupSnapshot(body) => body,
+            Self::Schedule(body) => body,
         }
     }
 }

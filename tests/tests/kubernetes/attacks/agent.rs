@@ -15,8 +15,15 @@ use crate::{
     rbac::{SYSTEM, install},
 };
 
-const KINDS: [&str; 4] = ["Volume", "VolumeGroup", "Snapshot", "GroupSnapshot"];
+const KINDS: [&str; 5] = [
+    "Volume",
+    "VolumeGroup",
+    "Snapshot",
+    "GroupSnapshot",
+    "SnapshotSchedule",
+];
 const OWN_NODE: &str = "an agent may write only objects of its own node";
+const SCHEDULES: &str = "an agent creates and deletes only the snapshots of schedules";
 
 /// An answer to a call, as an agent writes it.
 fn answer() -> Value {
@@ -178,7 +185,10 @@ async fn objects_of_other_nodes_are_refused(trial: &mut Trial, victims: &Victims
         trial
             .refused(&foreign, PatchStatus(status.clone()), OWN_NODE)
             .await;
-        trial.refused(&foreign, Delete, "cannot delete").await;
+        // Of snapshots it deletes those of schedules.
+        let is_snapshot = matches!(kind, "Snapshot" | "GroupSnapshot");
+        let by = |policy| if is_snapshot { policy } else { "cannot delete" };
+        trial.refused(&foreign, Delete, by(OWN_NODE)).await;
         let free = victims.ours(kind, "free");
         for (node, by) in [(one, "an agent gives no object a node"), (two, OWN_NODE)] {
             let taken = json!({"spec": {"nodeName": node}});
@@ -188,7 +198,7 @@ async fn objects_of_other_nodes_are_refused(trial: &mut Trial, victims: &Victims
             .refused(&free, PatchStatus(status.clone()), OWN_NODE)
             .await;
         let own = victims.ours(kind, "own");
-        trial.refused(&own, Delete, "cannot delete").await;
+        trial.refused(&own, Delete, by(SCHEDULES)).await;
         let moved = json!({"spec": {"nodeName": two}});
         trial.impossible(&own, Patch(moved)).await;
         trial
@@ -198,6 +208,67 @@ async fn objects_of_other_nodes_are_refused(trial: &mut Trial, victims: &Victims
     let made = victims.ours("Volume", "forged");
     let object = made.with(&json!({"nodeName": one, "capacity": "32Mi"}), &json!({}));
     trial.refused(&made, Create(object), "cannot create").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nodes_token_makes_and_deletes_no_snapshots_but_those_of_schedules_of_its_node() {
+    let (cluster, scratch) = (Cluster::of_the_lab(), Scratch::new());
+    with_policies(&cluster, &scratch).await;
+    let victims = Victims::of(&cluster).await;
+    let before = victims.versions().await;
+    let stolen = cluster.as_account(&scratch, "drumlin-agent", Some(&victims.one));
+    let mut trial = Trial::of(&cluster, &stolen).await;
+    let of = |node: &str| json!({"nodeName": node, "source": {"volumeName": "own"}});
+    let labelled = json!({"labels": {"drumlin.dev/schedule": "daily"}});
+    let name = "daily-20261127t130000z";
+    let snapshot = victims.ours("Snapshot", name);
+    let own = of(&victims.one);
+    for (target, spec, metadata, by) in [
+        (&snapshot, &of(&victims.two), labelled.clone(), OWN_NODE),
+        (&snapshot, &own, json!({}), SCHEDULES),
+        (
+            &snapshot,
+            &own,
+            json!({"labels": {"drumlin.dev/schedule": "hourly"}}),
+            SCHEDULES,
+        ),
+        (
+            &victims.ours("Snapshot", "daily-any"),
+            &own,
+            labelled.clone(),
+            SCHEDULES,
+        ),
+        (
+            &snapshot,
+            &own,
+            json!({
+                "labels": {"drumlin.dev/schedule": "daily"},
+                "annotations": {"drumlin.dev/state": "absent"},
+            }),
+            "an agent creates no object with annotations, owners or finalizers",
+        ),
+    ] {
+        let object = target.with(spec, &metadata);
+        trial.refused(target, Create(object), by).await;
+    }
+    // A snapshot of a tenant does not become one of a schedule.
+    let tenants = victims.ours("Snapshot", "own");
+    let label = json!({"metadata": {"labels": {"drumlin.dev/schedule": "o"}}});
+    let by = "an agent does not change the labels of an object";
+    trial.refused(&tenants, Patch(label), by).await;
+    let schedule = victims.ours("SnapshotSchedule", "forged");
+    let spec =
+        json!({"nodeName": victims.one, "target": {"volumeName": "own"}, "schedule": "@daily"});
+    let object = schedule.with(&spec, &json!({}));
+    trial
+        .refused(&schedule, Create(object), "cannot create")
+        .await;
+    // What it is for.
+    let object = snapshot.with(&own, &labelled);
+    trial.allowed(&snapshot, Create(object)).await;
+    trial.allowed(&snapshot, Delete).await;
+    trial.end();
+    assert_eq!(victims.versions().await, before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,6 +45,10 @@ async fn a_tenant_chooses_no_class_no_node_and_no_path_of_a_host() {
         ("VolumeGroup", json!({"selector": {}})),
         ("Snapshot", json!({"source": {"volumeName": "data"}})),
         ("GroupSnapshot", json!({"groupName": "data"})),
+        (
+            "SnapshotSchedule",
+            json!({"target": {"volumeName": "data"}, "schedule": "@daily"}),
+        ),
     ] {
         let target = Target::inside(&own.name, kind, "own");
         let object = target.with(&spec, &json!({}));

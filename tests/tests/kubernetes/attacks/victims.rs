@@ -70,6 +70,10 @@ impl<'a> Victims<'a> {
                     "GroupSnapshot",
                     json!({"groupName": name, "deletionPolicy": "Retain"}),
                 ),
+                (
+                    "SnapshotSchedule",
+                    json!({"target": {"volumeName": name}, "schedule": "@yearly"}),
+                ),
             ] {
                 if let Some(node) = node {
                     spec["nodeName"] = json!(node);

@@ -19,7 +19,7 @@ use crate::{
     Error,
     engine::Engine,
     kinds::{retained, without_policy},
-    record::{Record, Served, Verdict, now},
+    record::{Body, Record, Served, Verdict, now},
 };
 
 /// Timeout for a request of the API server; events of all other objects wait behind it.
@@ -352,6 +352,11 @@ impl<'a> Catalog<'a> {
         let mut record = Record::of_server(parsed, served);
         if is_state_lost {
             record.recall(&object.data.get("status").cloned().unwrap_or_default());
+        } else if matches!(record.body, Body::Schedule(_)) {
+            // It has no resources that a finalizer would tell of: the slots that it served are in its status.
+            let status = object.data.get("status").cloned().unwrap_or_default();
+            let body = record.body.kind_mut();
+            body.recall(&status, &mut record.drumlin);
         }
         self.engine.shared.put(&record)?;
         self.engine.shared.fail("ingest.finalizer-added");
@@ -574,7 +579,7 @@ fn standing(object: &Object, before: Option<&Record>, now: &Served) -> Ownership
                 )),
             }
         }
-        Object::Snapshot(_) | Object::GroupSnapshot(_) => Ownership::Free,
+        Object::Snapshot(_) | Object::GroupSnapshot(_) | Object::Schedule(_) => Ownership::Free,
     }
 }
 

@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use drumlin_crd::{Object, ObjectKey};
 use kube::api::DynamicObject;
+use serde_json::Value;
 
 use super::{
     ingest::ours,
@@ -22,6 +23,18 @@ impl ObjectSource for Server {
     async fn confirms_deletion(&self, known: &Record) -> Result<bool, SourceError> {
         let found = self.find(&known.key()).await?;
         Ok(found.is_some_and(|now| is_to_be_deleted(known, &now)))
+    }
+
+    async fn create(&self, key: &ObjectKey, object: &Value) -> Result<(), SourceError> {
+        Ok(Self::create(self, key, object).await?)
+    }
+
+    async fn exists(&self, key: &ObjectKey) -> Result<bool, SourceError> {
+        Ok(self.find(key).await?.is_some())
+    }
+
+    async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), SourceError> {
+        Ok(Self::delete(self, key, uid).await?)
     }
 
     async fn restricts_adoption(&self, key: &ObjectKey) -> Result<bool, SourceError> {

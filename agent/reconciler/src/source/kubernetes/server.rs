@@ -18,7 +18,10 @@ use k8s_openapi::{
 };
 use kube::{
     Client, Resource,
-    api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams},
+    api::{
+        Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams,
+        PostParams, Preconditions,
+    },
     runtime::events::{Event, EventType, Recorder, Reporter},
 };
 use serde_json::{Value, json};
@@ -38,11 +41,12 @@ const CONFLICTS: u32 = 5;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// All kinds, each with its plural.
-pub(crate) const KINDS: [(&str, &str); 4] = [
+pub(crate) const KINDS: [(&str, &str); 5] = [
     ("Volume", "volumes"),
     ("VolumeGroup", "volumegroups"),
     ("Snapshot", "snapshots"),
     ("GroupSnapshot", "groupsnapshots"),
+    ("SnapshotSchedule", "snapshotschedules"),
 ];
 
 /// Why a request failed.
@@ -220,6 +224,35 @@ impl Server {
         Err(Refusal::Other(
             "object changed during every attempt".to_owned(),
         ))
+    }
+
+    /// Creates an object, unless one of its name exists. Not by an apply, which would change that one.
+    pub(crate) async fn create(&self, key: &ObjectKey, object: &Value) -> Result<(), Refusal> {
+        let objects = self.beside(key);
+        let object: DynamicObject = serde_json::from_value(object.clone())
+            .map_err(|error| Refusal::Other(error.to_string()))?;
+        let how = PostParams {
+            field_manager: Some(AGENT.to_owned()),
+            ..PostParams::default()
+        };
+        let made = within_patience(objects.create(&how, &object)).await?;
+        match made {
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
+    }
+
+    /// Requests the deletion of the object that has this UID; one that is gone is deleted.
+    pub(crate) async fn delete(&self, key: &ObjectKey, uid: &str) -> Result<(), Refusal> {
+        let how = DeleteParams::default().preconditions(Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        });
+        let objects = self.beside(key);
+        match within(objects.delete(&key.name, &how)).await {
+            Err(Refusal::Gone) => Ok(()),
+            other => other,
+        }
     }
 
     /// Assigns an object to a node, unless it has another one by now.

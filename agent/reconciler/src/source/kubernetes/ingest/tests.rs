@@ -223,6 +223,7 @@ async fn nothing_is_destroyed_before_the_server_has_said_again_that_it_shall_be(
             agent: &agent,
             record: engine.shared.record(&key()).unwrap(),
             is_doubted: false,
+            wake: None,
         };
         assert!(pass.record.is_absent());
         let confirmed = pass.confirm_end().await;

@@ -1,0 +1,542 @@
+//! Snapshots at regular times. But for one test, a minute of theirs takes a second: the agent has a clock of its own.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant, SystemTime},
+};
+
+use drumlin_tests::{
+    agent::{Options, eventually, write},
+    sources,
+    storage::Scratch,
+};
+use serde_json::Value;
+
+use crate::{
+    helpers::{get, put, text},
+    host::{Host, absent, annotated, group, object, small, volume},
+};
+
+/// So many times as fast does the clock run.
+const FACTOR: f64 = 60.0;
+
+/// A host whose clock runs fast.
+struct Timed {
+    host: Host,
+    clock: PathBuf,
+}
+
+impl Timed {
+    async fn start() -> Self {
+        let scratch = Scratch::new();
+        let clock = scratch.path().join("clock");
+        let timed = |host, clock| Self { host, clock };
+        let now = since_epoch();
+        write(&clock, &now.to_string());
+        let options = options(&clock, None);
+        timed(Host::over(scratch, options).await, clock)
+    }
+
+    /// With the volume `v` and a schedule of it.
+    async fn with_volume(retention: &str) -> Self {
+        let timed = Self::start().await;
+        timed.host.write("v.yaml", &[small("v")]);
+        timed.host.until("v", &["True"]).await;
+        timed.host.write("s.yaml", &[schedule(retention)]);
+        timed
+    }
+
+    async fn restart(&mut self, point: Option<&str>) {
+        let options = options(&self.clock, point);
+        self.host.restart_with(options).await;
+    }
+
+    /// Moves the clock, in seconds. It is heard of at once, as if the kernel had told of it.
+    fn set_clock(&self, by: f64) {
+        let base: f64 = fs::read_to_string(&self.clock).unwrap().parse().unwrap();
+        write(&self.clock, &(base - by / (FACTOR - 1.0)).to_string());
+    }
+
+    fn status(&self) -> Value {
+        // Not before the first scan.
+        let schedule = self.host.find("SnapshotSchedule", "s");
+        schedule.unwrap_or_default()["status"].clone()
+    }
+
+    /// Waits until this many snapshots have been taken since now.
+    async fn taken(&self, count: usize) {
+        let mut names = BTreeSet::new();
+        let name = || {
+            let name = self.status()["lastSnapshotName"]
+                .as_str()
+                .map(str::to_owned);
+            names.extend(name);
+            names.len()
+        };
+        eventually(name, |len| *len > count).await;
+    }
+
+    /// The snapshots of the schedule, as records.
+    fn children(&self) -> Vec<Value> {
+        let folder = self
+            .host
+            .agent
+            .path("state/reconciler/objects/Snapshot/default");
+        let files = fs::read_dir(folder).into_iter().flatten().flatten();
+        let texts = files.filter(|file| file.path().extension().is_some_and(|end| end == "json"));
+        let texts = texts.filter_map(|file| fs::read(file.path()).ok());
+        let mut found: Vec<Value> = texts
+            .filter_map(|text| serde_json::from_slice(&text).ok())
+            .collect();
+        found.sort_by_key(|record: &Value| record["metadata"]["name"].to_string());
+        found
+    }
+}
+
+fn since_epoch() -> f64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap().as_secs_f64()
+}
+
+fn options(clock: &std::path::Path, point: Option<&str>) -> Options {
+    let clock = ("DRUMLIN_CLOCK".to_owned(), text(clock.to_owned()));
+    let factor = ("DRUMLIN_TIME_LAPSE".to_owned(), FACTOR.to_string());
+    let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
+    Options {
+        environment: [clock, factor].into_iter().chain(point).collect(),
+        ..Options::default()
+    }
+}
+
+fn schedule(more: &str) -> String {
+    object(
+        "SnapshotSchedule",
+        "s",
+        "",
+        &format!("target: {{volumeName: v}}, schedule: '* * * * *', jitterSeconds: 0, {more}"),
+    )
+}
+
+#[tokio::test]
+async fn a_snapshot_is_taken_within_a_real_minute_and_has_what_was_written_before() {
+    let host = Host::start().await;
+    let mount = format!("fsType: ext4\nmount: {{path: {}}}", host.path("v"));
+    host.write("v.yaml", &[volume("v", "16Mi", &mount)]);
+    host.until("v", &["True"]).await;
+    put(&host.path("v"), "file", b"written before");
+    host.write("s.yaml", &[schedule("retention: {keepLast: 1}")]);
+    let deadline = Instant::now() + Duration::from_mins(2);
+    let status = loop {
+        let status = host.find("SnapshotSchedule", "s").unwrap_or_default()["status"].clone();
+        if status["kept"] == 1 {
+            break status;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{status:#}\n{}",
+            host.agent.log()
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    };
+    let name = status["lastSnapshotName"].as_str().unwrap();
+    let slot = status["lastScheduleTime"].as_str().unwrap();
+    let digits = |text: &str| -> String { text.chars().filter(char::is_ascii_digit).collect() };
+    assert_eq!(digits(name), digits(slot));
+    assert!(slot.ends_with(":00Z"), "{slot}");
+    host.until("s", &["True", "Scheduled", "1 snapshots"]).await;
+    let spec = format!(
+        "source: {{snapshotName: {name}}}\nmount: {{path: {}}}",
+        host.path("r")
+    );
+    host.write("r.yaml", &[volume("r", "16Mi", &spec)]);
+    host.until("r", &["True"]).await;
+    assert_eq!(get(&host.path("r"), "file"), b"written before");
+}
+
+#[tokio::test]
+async fn as_many_snapshots_are_kept_as_the_schedule_says_and_commands_show_whose_they_are() {
+    let timed = Timed::with_volume("retention: {keepLast: 2}").await;
+    timed.taken(4).await;
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "2 snapshots"])
+        .await;
+    // Until the next slot, two: of the one that is being deleted the record may still be there.
+    let there = || {
+        let children = timed.children();
+        children.len()
+    };
+    eventually(there, |count| *count == 2).await;
+    let child = timed.children().pop().unwrap();
+    assert_eq!(child["metadata"]["labels"]["drumlin.dev/schedule"], "s");
+    assert!(child["metadata"]["ownerReferences"].is_null());
+    let state = text(timed.host.agent.path("state"));
+    let wide = ["get", "dsnap", "-o", "wide", "--state-dir", &state];
+    let wide = String::from_utf8(timed.host.agent.command(&wide).stdout).unwrap();
+    assert!(wide.contains("schedule s"), "{wide}");
+    let one = ["get", "dsched", "s", "-o", "json", "--state-dir", &state];
+    let one: Value = serde_json::from_slice(&timed.host.agent.command(&one).stdout).unwrap();
+    assert_eq!(one["kind"], "SnapshotSchedule");
+    assert_eq!(one["status"]["missed"], 0, "{one:#}");
+    assert!(one["status"]["nextTime"].is_string());
+    let snapshots = timed.host.counts().await.1;
+    assert!((2..=3).contains(&snapshots), "{snapshots}");
+}
+
+#[tokio::test]
+async fn a_suspended_schedule_takes_none_deletes_none_and_makes_up_for_none() {
+    let timed = Timed::with_volume("retention: {keepLast: 3}").await;
+    timed.taken(3).await;
+    timed.host.write(
+        "s.yaml",
+        &[schedule("suspend: true, retention: {keepLast: 1}")],
+    );
+    timed.host.until("s", &["True", "Suspended"]).await;
+    let before = timed.status();
+    assert!(before["nextTime"].is_null());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = timed.status();
+    assert_eq!(after["lastSnapshotName"], before["lastSnapshotName"]);
+    assert_eq!(after["kept"], before["kept"]);
+    timed
+        .host
+        .write("s.yaml", &[schedule("retention: {keepLast: 1}")]);
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .await;
+    timed.taken(1).await;
+    assert_eq!(timed.status()["missed"], before["missed"]);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_schedule_is_told_with_file_line_and_field() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[small("v")]);
+    host.until("v", &["True"]).await;
+    let wrong = "apiVersion: drumlin.dev/v1alpha1
+kind: SnapshotSchedule
+metadata: {name: s}
+spec:
+  target: {volumeName: v}
+  schedule: 0 24 * * *
+  timeZone: Europe/Bonn
+  retention: {keepLast: 0}
+";
+    host.write("s.yaml", &[wrong.to_owned()]);
+    let is_told = |(table, _): &(String, i32)| table.contains("INVALID");
+    let (table, _) = eventually(|| host.agent.status(), is_told).await;
+    for wanted in [
+        "s.yaml:6:",
+        "spec.schedule: hour: \"24\" is not 0 to 23",
+        "s.yaml:7:",
+        "spec.timeZone: \"Europe/Bonn\" is not a time zone",
+        "s.yaml:8:",
+        "spec.retention.keepLast: must be 1 to 1000",
+    ] {
+        assert!(table.contains(wanted), "{wanted}\n{table}");
+    }
+    let path = text(host.manifests.join("s.yaml"));
+    let output = host.agent.command(&["validate", &path]);
+    assert!(!output.status.success());
+}
+
+#[tokio::test]
+async fn a_schedule_that_ends_leaves_its_snapshots_and_each_can_be_deleted_by_a_manifest() {
+    let timed = Timed::with_volume("retention: {keepLast: 2}").await;
+    timed.taken(2).await;
+    timed
+        .host
+        .write("s.yaml", &[absent(&schedule("retention: {keepLast: 2}"))]);
+    timed
+        .host
+        .until("s", &["Deleted", "those it took are kept"])
+        .await;
+    let gone = || timed.children();
+    let children = eventually(gone, |children| children.len() == 2).await;
+    let names: Vec<&str> = children
+        .iter()
+        .map(|child| child["metadata"]["name"].as_str().unwrap())
+        .collect();
+    fs::remove_file(timed.host.manifests.join("s.yaml")).unwrap();
+    eventually(|| timed.host.find("SnapshotSchedule", "s"), Option::is_none).await;
+    // They are no orphans.
+    assert_eq!(
+        timed.host.agent.status().1,
+        0,
+        "{:?}",
+        timed.host.agent.status()
+    );
+    assert_eq!(timed.host.counts().await.1, 2);
+    let tombstone = object("Snapshot", names[0], "", "source: {volumeName: v}");
+    timed.host.write("one.yaml", &[absent(&tombstone)]);
+    timed.host.until(names[0], &["Deleted"]).await;
+    assert_eq!(timed.host.counts().await.1, 1);
+    fs::remove_file(timed.host.manifests.join("one.yaml")).unwrap();
+    eventually(|| timed.host.find("Snapshot", names[0]), Option::is_none).await;
+    timed.host.until(names[1], &["True", "SnapshotReady"]).await;
+}
+
+#[tokio::test]
+async fn a_snapshot_that_has_a_manifest_is_kept_whatever_the_retention_says() {
+    let timed = Timed::with_volume("retention: {keepLast: 1}").await;
+    timed.taken(1).await;
+    timed.host.write(
+        "s.yaml",
+        &[annotated(
+            &schedule("retention: {keepLast: 1}"),
+            "drumlin.dev/paused: \"true\"",
+        )],
+    );
+    let settled = || timed.children();
+    let is_one =
+        |children: &Vec<Value>| children.len() == 1 && children[0]["status"]["readyToUse"] == true;
+    let children = eventually(settled, is_one).await;
+    let name = children[0]["metadata"]["name"].as_str().unwrap();
+    let own = object("Snapshot", name, "", "source: {volumeName: v}");
+    timed.host.write("own.yaml", &[own]);
+    timed
+        .host
+        .write("s.yaml", &[schedule("retention: {keepLast: 1}")]);
+    timed.taken(3).await;
+    timed.host.until(name, &["True", "SnapshotReady"]).await;
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_target_that_is_away_is_waited_for() {
+    let timed = Timed::start().await;
+    timed
+        .host
+        .write("s.yaml", &[schedule("startingDeadlineSeconds: 60")]);
+    timed
+        .host
+        .until(
+            "s",
+            &["False", "DependencyNotFound", "Volume v does not exist"],
+        )
+        .await;
+    let missed = || timed.status()["missed"].as_u64().unwrap_or(0);
+    eventually(missed, |missed| *missed > 1).await;
+    assert_eq!(timed.children(), [] as [Value; 0]);
+    timed.host.write("v.yaml", &[small("v")]);
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .await;
+    // It goes, with its snapshots or without them, and comes back.
+    timed.host.write("v.yaml", &[absent(&small("v"))]);
+    timed
+        .host
+        .until(
+            "s",
+            &["False", "DependencyNotFound", "Volume v is being deleted"],
+        )
+        .await;
+    timed.host.write("v.yaml", &[small("v")]);
+    timed.host.until("s", &["True", "Scheduled"]).await;
+    timed.taken(1).await;
+}
+
+#[tokio::test]
+async fn a_group_without_enough_members_fails_its_runs_until_it_has_them() {
+    let timed = Timed::start().await;
+    let with = |least: u32| {
+        group("g", "a b").replace("members:", &format!("minMembers: {least}, members:"))
+    };
+    timed.host.write("g.yaml", &[with(3)]);
+    timed.host.write("v.yaml", &[small("a"), small("b")]);
+    let grouped = schedule("retention: {keepLast: 2}").replace("volumeName: v", "groupName: g");
+    timed.host.write("s.yaml", &[grouped]);
+    timed
+        .host
+        .until(
+            "s",
+            &["False", "SnapshotFailed", "group g, which is not ready"],
+        )
+        .await;
+    let missed = || timed.status()["missed"].as_u64().unwrap_or(0);
+    eventually(missed, |missed| *missed > 1).await;
+    timed.host.write("g.yaml", &[with(2)]);
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "2 snapshots"])
+        .await;
+    // Of the failed runs nothing is left.
+    let (table, code) = eventually(|| timed.host.agent.status(), |(_, code)| *code == 0).await;
+    assert_eq!(code, 0, "{table}");
+    assert!(
+        table
+            .lines()
+            .filter(|line| line.starts_with("GroupSnapshot"))
+            .count()
+            <= 3,
+        "{table}"
+    );
+}
+
+#[tokio::test]
+async fn a_clock_that_was_ahead_stops_the_deletion_of_snapshots_but_not_the_snapshots() {
+    let timed = Timed::with_volume("retention: {keepLast: 1}").await;
+    timed.taken(2).await;
+    // A day ahead: one catch-up run, and nothing is deleted after it.
+    let day = |status: &Value| status["lastSnapshotName"].as_str().unwrap()[..10].to_owned();
+    let today = day(&timed.status());
+    timed.set_clock(24.0 * 3600.0);
+    let ahead = eventually(
+        || timed.status(),
+        |status| status["missed"].as_u64().unwrap_or(0) >= 999 && day(status) != today,
+    )
+    .await;
+    let wrong = ahead["lastSnapshotName"].as_str().unwrap().to_owned();
+    // And back again.
+    timed.set_clock(-24.0 * 3600.0);
+    timed
+        .host
+        .until("s", &["False", "ClockSuspect", "in the future"])
+        .await;
+    timed.taken(3).await;
+    let kept = timed.status()["kept"].as_u64().unwrap();
+    assert!(kept >= 4, "{kept}");
+    let future: Vec<String> = timed
+        .children()
+        .iter()
+        .map(|child| child["metadata"]["name"].as_str().unwrap().to_owned())
+        .filter(|name| *name >= wrong)
+        .collect();
+    let tombstones: Vec<String> = future
+        .iter()
+        .map(|name| absent(&object("Snapshot", name, "", "source: {volumeName: v}")))
+        .collect();
+    timed.host.write("future.yaml", &tombstones);
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "1 snapshots"])
+        .await;
+}
+
+#[tokio::test]
+async fn snapshots_are_found_again_after_the_state_was_lost() {
+    let mut timed = Timed::with_volume("retention: {keepLast: 3}").await;
+    timed
+        .host
+        .until("s", &["True", "Scheduled", "3 snapshots"])
+        .await;
+    timed.host.write(
+        "s.yaml",
+        &[schedule("suspend: true, retention: {keepLast: 3}")],
+    );
+    timed.host.until("s", &["True", "Suspended"]).await;
+    let names = |children: Vec<Value>| -> Vec<String> {
+        let names = children
+            .iter()
+            .map(|child| child["metadata"]["name"].to_string());
+        names.collect()
+    };
+    let settled = eventually(|| timed.children(), |children| children.len() == 3).await;
+    let before = names(settled);
+    timed.host.agent.kill();
+    fs::remove_dir_all(timed.host.agent.path("state/reconciler")).unwrap();
+    timed.restart(None).await;
+    let is_there = |children: &Vec<Value>| {
+        let ready = |child: &&Value| child["status"]["readyToUse"] == true;
+        children.iter().filter(ready).count() == 3
+    };
+    let after = eventually(|| timed.children(), is_there).await;
+    assert_eq!(names(after), before);
+    assert_eq!(timed.host.counts().await.1, 3);
+    // They are pruned as before.
+    timed
+        .host
+        .write("s.yaml", &[schedule("retention: {keepLast: 2}")]);
+    timed.taken(2).await;
+    timed.host.until("s", &["True", "2 snapshots"]).await;
+    let count = || timed.children().len();
+    eventually(count, |count| *count == 2).await;
+}
+
+/// What brings a reconciler to this point, besides a slot that is due.
+fn towards(timed: &Timed, point: &str) {
+    match point {
+        "schedule.ended" => {
+            let ended = absent(&schedule("retention: {keepLast: 2}"));
+            timed.host.write("s.yaml", &[ended]);
+        }
+        // A volume that goes leaves a run that nothing comes of.
+        "schedule.run.failed" => {
+            timed.host.write("w.yaml", &[group("g", "a b")]);
+            let grouped =
+                schedule("retention: {keepLast: 2}").replace("volumeName: v", "groupName: g");
+            timed
+                .host
+                .write("s.yaml", &[grouped.replace("name: s", "name: t")]);
+        }
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn a_schedule_that_is_killed_between_two_steps_has_one_snapshot_a_slot() {
+    let points = sources::reconciler_points();
+    let points = points.iter().filter(|point| point.starts_with("schedule."));
+    let points: Vec<&String> = points.collect();
+    assert!(points.len() > 5, "{points:?}");
+    for point in points {
+        let mut timed = Timed::with_volume("retention: {keepLast: 2}").await;
+        timed.taken(1).await;
+        timed.restart(Some(point)).await;
+        towards(&timed, point);
+        timed.host.agent.wait_until_killed().await;
+        timed
+            .host
+            .write("s.yaml", &[schedule("retention: {keepLast: 2}")]);
+        timed.restart(None).await;
+        timed.taken(3).await;
+        timed
+            .host
+            .until("s", &["True", "Scheduled", "2 snapshots"])
+            .await;
+        timed.host.write(
+            "s.yaml",
+            &[schedule("suspend: true, retention: {keepLast: 2}")],
+        );
+        timed.host.until("s", &["True", "Suspended"]).await;
+        let children = eventually(|| timed.children(), |children| children.len() <= 3).await;
+        let handles: BTreeSet<String> = children
+            .iter()
+            .map(|child| child["status"]["snapshotHandle"].to_string())
+            .collect();
+        assert_eq!(handles.len(), children.len(), "{point}: {children:#?}");
+        let taken = || async { timed.host.counts().await.1 };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while taken().await != timed.children().len() {
+            assert!(Instant::now() < deadline, "{point}: {children:#?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_of_a_schedule_is_deleted_by_its_name() {
+    let timed = Timed::with_volume("retention: {keepLast: 5}").await;
+    timed.taken(1).await;
+    let child = timed.children().remove(0);
+    let name = child["metadata"]["name"].as_str().unwrap();
+    let (socket, state) = (timed.host.agent.socket(), timed.host.agent.path("state"));
+    let (socket, state) = (text(socket), text(state));
+    let place = ["--yes", "--endpoint", &socket, "--state-dir", &state];
+    let deleted = timed
+        .host
+        .agent
+        .command(&[&["delete", "dsnap", name], &place[..]].concat());
+    assert!(deleted.status.success(), "{deleted:?}");
+    eventually(|| timed.host.find("Snapshot", name), Option::is_none).await;
+    // The next ones are taken all the same.
+    timed.taken(1).await;
+    assert!(timed.host.find("Snapshot", name).is_none());
+}
