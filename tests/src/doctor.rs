@@ -128,14 +128,14 @@ impl Diagnosis {
     /// When it has, or when one was not.
     #[track_caller]
     pub fn lacks(&self, check: &str) {
-        let is_undone = |one: &&&Value| {
+        let is_late = |one: &&&Value| {
             one["message"]
                 .as_str()
                 .is_some_and(|why| why.contains("not done within"))
         };
         let not_checked = self.all("not-checked");
-        let undone = not_checked.iter().find(is_undone);
-        assert!(undone.is_none(), "{undone:#?}");
+        let late = not_checked.iter().find(is_late);
+        assert!(late.is_none(), "{late:#?}");
         assert!(self.all(check).is_empty(), "{check}: {:#}", self.report);
     }
 
