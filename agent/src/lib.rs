@@ -6,6 +6,7 @@
 //! - [`server`], [`socket`]: gRPC on a unix socket.
 //! - [`quiet`]: work that is done while no call is in flight.
 //! - [`registration`]: registration with kubelet.
+//! - [`service_manager`]: what systemd is told.
 //! - [`rpc`]: a folder per package, a file per service, a method per RPC.
 #![cfg_attr(doc, doc = "", doc = include_str!("../../docs/src/architecture.md"))]
 #![cfg_attr(
@@ -40,6 +41,7 @@ mod quiet;
 mod registration;
 mod rpc;
 mod server;
+mod service_manager;
 mod socket;
 mod telemetry;
 
@@ -54,8 +56,8 @@ pub(crate) const VERSION: &str = env!("DRUMLIN_VERSION");
 /// Runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    if let Command::ThawWatchdog = cli.command {
-        return commands::thaw_watchdog::run();
+    if let Command::ThawWatchdog(arguments) = &cli.command {
+        return commands::thaw_watchdog::run(arguments);
     }
     // Set before a second thread exists, which would get its own heap.
     drumlin_core::host::heap::share();
@@ -96,7 +98,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Restore(arguments) => commands::restore::run(&arguments)?,
         Command::Doctor(arguments) => return Ok(commands::doctor::run(&arguments).await),
         Command::Crds => commands::crds::run(),
-        Command::ThawWatchdog => anyhow::bail!("the thaw watchdog is run without a runtime"),
+        Command::ThawWatchdog(_) => anyhow::bail!("the thaw watchdog is run without a runtime"),
         Command::Completions { shell } => commands::completions::run(shell),
         Command::Explain { what } => commands::explain::run(&what)?,
         Command::Man { directory } => commands::manual::run(&directory)?,

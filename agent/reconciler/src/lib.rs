@@ -202,6 +202,8 @@ struct Files {
     directory: Directory,
     watch: Watch,
     prune: Option<Prune>,
+    /// Notified after each scan.
+    scanned: Arc<Notify>,
 }
 
 impl std::fmt::Debug for Reconciler {
@@ -257,6 +259,11 @@ impl Reconciler {
     /// Notify this to rescan the manifests immediately.
     pub fn rescan(&self) -> Option<Arc<Notify>> {
         self.files.as_ref().map(|files| files.watch.waker())
+    }
+
+    /// Notified when the directory of manifests was read, or could not be: what is in them is on record then.
+    pub fn scanned(&self) -> Option<Arc<Notify>> {
+        self.files.as_ref().map(|files| Arc::clone(&files.scanned))
     }
 
     /// Runs until `stop`.
@@ -316,16 +323,19 @@ impl Files {
             watch: Watch::new(directory.path()),
             directory,
             prune,
+            scanned: Arc::default(),
         })
     }
 
     async fn follow(mut self, engine: Arc<Engine>) {
         let mut catalog = Catalog::pruning(self.prune.take(), engine.shared.store().source());
         let shown = self.directory.path().display().to_string();
+        let scanned = Arc::clone(&self.scanned);
         let apply = |catalog: &mut Catalog, scan| {
             if let Err(error) = blocking(|| catalog.apply(&engine, &shown, scan)) {
                 tracing::error!(error = %error, "state could not be written");
             }
+            scanned.notify_one();
         };
         loop {
             // On a thread of its own, because the file system may never answer.

@@ -21,6 +21,7 @@ use crate::{
     cli::AgentArguments,
     config::{Config, Fixed, Labels},
     directory_watch::DirectoryWatch,
+    service_manager::ServiceManager,
 };
 
 /// Time for a change of the file to be complete, such as of the links of a `ConfigMap`.
@@ -116,17 +117,30 @@ impl ClassReload {
         if !has_changed && reason == Reason::FileChanged {
             return;
         }
+        let manager = ServiceManager::of_environment();
+        if reason == Reason::Requested {
+            manager.reloading();
+        }
+        manager.reloaded(&self.apply().await);
+    }
+
+    /// Applies what can be applied of the configuration; returns in one line what was.
+    async fn apply(&mut self) -> String {
         let config = match Config::load(&self.arguments) {
             Ok(config) => config,
             Err(error) => {
-                tracing::error!(error = %format!("{error:#}"), "configuration not applied; the former one stays in force");
-                return;
+                let error = format!("{error:#}");
+                tracing::error!(
+                    error,
+                    "configuration not applied; the former one stays in force"
+                );
+                return format!("configuration not applied: {error}");
             }
         };
-        let differences = self.fixed.differences(&config.fixed);
-        if !differences.is_empty() {
+        let keys = self.fixed.differences(&config.fixed).join(", ");
+        if !keys.is_empty() {
             tracing::warn!(
-                keys = differences.join(", "),
+                keys,
                 "changed settings not applied; restart the agent to apply them"
             );
         }
@@ -134,6 +148,11 @@ impl ClassReload {
         self.keeper
             .follow(&self.operations, Some(config.classes), None)
             .await;
+        if keys.is_empty() {
+            "configuration read again".to_owned()
+        } else {
+            format!("configuration read again, but {keys} needs a restart")
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use super::{
     AdoptArguments, AgentArguments, ApplyArguments, ControllerArguments, DeleteArguments,
     DescribeArguments, DiffArguments, DoctorArguments, EventsArguments, GetArguments,
     HandoverArguments, KeptArguments, PingArguments, PlanArguments, ReconcileArguments,
-    RestoreArguments, RollbackArguments, StatusArguments, ValidateArguments, WaitArguments,
+    RestoreArguments, RollbackArguments, StatusArguments, ThawWatchdogArguments, ValidateArguments,
+    WaitArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -110,7 +111,7 @@ pub(crate) enum Command {
     Crds,
     /// Thaw watchdog: thaws and resumes quiesced volumes if the agent dies. The agent starts this itself.
     #[command(hide = true)]
-    ThawWatchdog,
+    ThawWatchdog(ThawWatchdogArguments),
     /// Print the completion script for a shell.
     #[command(after_help = "Example:\n  drumlin completions bash > /etc/bash_completion.d/drumlin")]
     Completions {

@@ -128,12 +128,23 @@ pub(crate) struct AgentArguments {
     pub(crate) log: LogArguments,
 }
 
-/// Where metrics can be scraped.
+/// Where metrics are published.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct MetricsArguments {
     /// Serve metrics at `/metrics` over HTTP on this address, such as 127.0.0.1:9464, or unix socket [default: none]
     #[arg(long, env = "DRUMLIN_METRICS_LISTEN", value_name = "ENDPOINT")]
     pub(crate) metrics_listen: Option<String>,
+    /// Write metrics to this file once a minute, for the textfile collector of `node_exporter`: an absolute path that ends in
+    /// `.prom` [default: none]
+    #[arg(long, env = "DRUMLIN_METRICS_TEXTFILE", value_name = "FILE")]
+    pub(crate) metrics_textfile: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ThawWatchdogArguments {
+    /// Watch nothing: wait until all thaw watchdogs of this control group have ended, for so many seconds at most.
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) wait: Option<u64>,
 }
 
 #[derive(Debug, Clone, Args)]

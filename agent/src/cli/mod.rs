@@ -11,7 +11,7 @@ mod snapshots;
 pub(crate) use command::{Cli, Command};
 pub(crate) use daemons::{
     AgentArguments, ControllerArguments, LogArguments, MetricsArguments, OwnerArguments,
-    PingArguments, ReconcileArguments,
+    PingArguments, ReconcileArguments, ThawWatchdogArguments,
 };
 pub(crate) use doctor::{DoctorArguments, DoctorOutput};
 pub(crate) use kubelet::KubeletArguments;

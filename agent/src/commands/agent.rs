@@ -6,9 +6,10 @@ use drumlin_core::{
     host::exec,
     ops::{Classes, Operations},
 };
+use drumlin_proto::Endpoint;
 use drumlin_reconciler::{Cluster, Reconciler, Settings};
 use futures::future::{OptionFuture, try_join_all};
-use tokio::{net::UnixListener, sync::Notify};
+use tokio::{net::UnixListener, sync::Notify, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use super::{cluster_member::ClusterMember, hooks::HOOKS, signals::Signals};
@@ -17,9 +18,10 @@ use crate::{
     cli::AgentArguments,
     config::{Config, Kubelet},
     lock::StateLock,
-    metrics::{AgentState, Listener, Metrics},
+    metrics::{AgentState, Metrics, Publisher},
     registration::{self, Registrar},
     server::{self, Offer},
+    service_manager::Service,
     socket::Socket,
     telemetry::{self, Exporter},
 };
@@ -41,8 +43,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     // Before the first operation: from here on a signal shuts the agent down in order.
     let signals = Signals::new()?;
     let (sockets, listeners) = bind(&config)?;
-    let scraped = config.metrics.as_ref().map(Listener::bind);
-    let scraped = OptionFuture::from(scraped).await.transpose()?;
+    let publisher = Publisher::bind(&config.metrics).await?;
     let (settings, cluster) = reconciling(&config, &arguments);
     let source = match &cluster {
         None => LabelSource::Configuration,
@@ -66,6 +67,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     );
     let stop = CancellationToken::new();
     let requested = Arc::new(Notify::new());
+    let told = tell_manager(&config.endpoint, &operations, reconciler.as_ref(), &stop)?;
     let rescan = reconciler.as_ref().and_then(Reconciler::rescan);
     let hang_up = rescan.into_iter().chain([Arc::clone(&requested)]).collect();
     tokio::spawn(signals.watch(stop.clone(), hang_up));
@@ -77,9 +79,8 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     }
     tokio::spawn(register(config.kubelet, stop.clone()));
     let state = AgentState::new(&operations, reconciler.as_ref().map(Reconciler::observer));
-    let scraped = scraped
-        .zip(metrics)
-        .map(|(listener, metrics)| tokio::spawn(listener.serve(metrics, state, stop.clone())));
+    let scraped =
+        metrics.map(|metrics| tokio::spawn(publisher.publish(metrics, state, stop.clone())));
     let reconciling = reconciler.map(|reconciler| {
         // If the reconciler stops, the agent exits too, so that the service manager restarts it.
         let ending = stop.clone().drop_guard();
@@ -94,9 +95,10 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         Some(reconciling) => tokio::time::timeout(GRACE, reconciling).await,
         None => Ok(Ok(())),
     };
+    let _ = told.await;
     drop(sockets);
     if let Some(scraped) = scraped {
-        // Its socket is removed.
+        // Its socket and its file are removed.
         let _ = scraped.await;
     }
     tracing::info!("agent stopped");
@@ -107,6 +109,19 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         anyhow::bail!("the reconciler stopped unexpectedly: {error}");
     }
     served
+}
+
+/// Tells the service manager, if there is one, when the agent is ready, that it is alive, and that it stops.
+fn tell_manager(
+    endpoint: &Endpoint,
+    operations: &Operations,
+    reconciler: Option<&Reconciler>,
+    stop: &CancellationToken,
+) -> anyhow::Result<JoinHandle<()>> {
+    let status = format!("serving {endpoint} on node {}", operations.settings().node);
+    let service = Service::new(endpoint.path(), &status)?;
+    let scanned = reconciler.and_then(Reconciler::scanned);
+    Ok(tokio::spawn(service.run(scanned, stop.clone())))
 }
 
 /// The settings of the reconciler, if a source of objects is configured, and the cluster, if that is one.
@@ -133,7 +148,7 @@ fn observe(config: &Config) -> anyhow::Result<(Option<Exporter>, Option<Metrics>
     let exporter = config.otlp_endpoint.as_ref();
     let exporter = exporter.map(|to| Exporter::start(to, config.settings.node.as_str()));
     let exporter = exporter.transpose()?;
-    let metrics = config.metrics.is_some().then(Metrics::of_agent);
+    let metrics = config.metrics.is_any().then(Metrics::of_agent);
     telemetry::start(
         config.log_format,
         &config.log_filter,

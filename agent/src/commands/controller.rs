@@ -9,7 +9,7 @@ use drumlin_reconciler::{
     api_server,
     controller::{Controller, ControllerSettings},
 };
-use futures::{FutureExt, future::OptionFuture};
+use futures::FutureExt;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -17,7 +17,7 @@ use super::{hooks::HOOKS, signals::Signals};
 use crate::{
     cli::ControllerArguments,
     config,
-    metrics::{ControllerState, Listener, Metrics},
+    metrics::{ControllerState, Metrics, Publisher},
     rpc::cluster,
     server,
     socket::Socket,
@@ -26,8 +26,8 @@ use crate::{
 /// Runs the controller until it is stopped.
 pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
     config::check_driver(&arguments.driver_name)?;
-    let scraped = config::metrics_endpoint(&arguments.metrics)?;
-    let metrics = scraped.is_some().then(Metrics::of_controller);
+    let targets = config::metrics_targets(&arguments.metrics)?;
+    let metrics = targets.is_any().then(Metrics::of_controller);
     arguments.log.start(metrics.as_ref())?;
     let signals = Signals::new()?;
     let identity = match arguments.identity {
@@ -58,12 +58,11 @@ pub(crate) async fn run(arguments: ControllerArguments) -> anyhow::Result<()> {
         node_grace: Duration::from_secs(arguments.node_grace),
     })
     .await?;
-    let scraped = scraped.as_ref().map(Listener::bind);
-    let scraped = OptionFuture::from(scraped).await.transpose()?;
+    let publisher = Publisher::bind(&targets).await?;
     let stop = CancellationToken::new();
-    let scraped = scraped.zip(metrics).map(|(listener, metrics)| {
+    let scraped = metrics.map(|metrics| {
         let state = ControllerState::new(&front, controller.observer());
-        tokio::spawn(listener.serve(metrics, state, stop.clone()))
+        tokio::spawn(publisher.publish(metrics, state, stop.clone()))
     });
     tokio::spawn(signals.watch(stop.clone(), Vec::new()));
     let controller = controller.with(Box::new(move || {

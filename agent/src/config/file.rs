@@ -1,7 +1,7 @@
 //! The configuration file, and what flags and environment override in it.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     cli::AgentArguments,
-    metrics::MetricsEndpoint,
+    metrics::MetricsTargets,
     telemetry::{LogFormat, OtlpEndpoint},
 };
 
@@ -60,11 +60,29 @@ struct File {
 /// The keys of the file whose changes are applied while the agent runs.
 const LIVE: [&str; 2] = ["classes", "nodeLabels"];
 
-/// The values of a file that a running agent has for good.
+/// The values of a file that a running agent has for good, by their keys with those that they are in (`log.level`).
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Fixed(Map<String, Value>);
+pub(crate) struct Fixed(BTreeMap<String, Value>);
 
 impl Fixed {
+    /// Those of a file with these contents.
+    fn of(mut file: Map<String, Value>) -> Self {
+        file.retain(|key, _| !LIVE.contains(&key.as_str()));
+        let mut fixed = Self::default();
+        fixed.add("", file);
+        fixed
+    }
+
+    fn add(&mut self, within: &str, values: Map<String, Value>) {
+        for (key, value) in values {
+            let key = format!("{within}{key}");
+            match value {
+                Value::Object(values) => self.add(&format!("{key}."), values),
+                value => drop(self.0.insert(key, value)),
+            }
+        }
+    }
+
     /// The keys whose values differ.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let keys: BTreeSet<&String> = self.0.keys().chain(other.0.keys()).collect();
@@ -126,8 +144,8 @@ pub(crate) struct Config {
     pub(crate) log_filter: String,
     /// The collector to which traces are exported.
     pub(crate) otlp_endpoint: Option<OtlpEndpoint>,
-    /// Where metrics can be scraped.
-    pub(crate) metrics: Option<MetricsEndpoint>,
+    /// Where metrics are published.
+    pub(crate) metrics: MetricsTargets,
     pub(crate) settings: Settings,
     pub(crate) classes: ClassPlan,
     /// The file without what can change while the agent runs.
@@ -192,7 +210,7 @@ impl Config {
                 .or(file.log.level)
                 .unwrap_or_else(|| "info".to_owned()),
             otlp_endpoint,
-            metrics: metrics::endpoint(&arguments.metrics, file.metrics)?,
+            metrics: metrics::targets(&arguments.metrics, file.metrics)?,
             settings: Settings {
                 node,
                 attach: arguments.attach.or(file.attach).unwrap_or(false),
@@ -266,9 +284,7 @@ fn read(path: &Path) -> anyhow::Result<(File, Fixed)> {
     let parsed = || {
         let file = drumlin_crd::yaml::from_str(&text)?;
         let values: Option<Map<String, Value>> = drumlin_crd::yaml::from_str(&text)?;
-        let mut fixed = values.unwrap_or_default();
-        fixed.retain(|key, _| !LIVE.contains(&key.as_str()));
-        Ok((file, Fixed(fixed)))
+        Ok((file, Fixed::of(values.unwrap_or_default())))
     };
     parsed().map_err(|error: YamlError| anyhow::anyhow!("config file {}: {error}", path.display()))
 }
@@ -477,6 +493,8 @@ mod tests {
         assert!(before.differences(&fixed(live)).is_empty());
         let after = fixed("node: n\nstateDir: /b\nattach: true\nlog: {level: debug}\n");
         assert_eq!(before.differences(&after), ["attach", "stateDir"]);
+        let after = fixed("node: n\nstateDir: /a\nlog: {level: info, format: json}\n");
+        assert_eq!(before.differences(&after), ["log.format", "log.level"]);
     }
 
     #[test]

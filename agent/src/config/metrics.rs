@@ -1,37 +1,44 @@
-//! Whether and where metrics can be scraped.
+//! Whether and where metrics are published.
 
 use anyhow::Context;
 use serde::Deserialize;
 
-use crate::{cli::MetricsArguments, metrics::MetricsEndpoint};
+use crate::{cli::MetricsArguments, metrics::MetricsTargets};
 
 /// The key `metrics` of the configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 pub(super) struct FileMetrics {
     listen: Option<String>,
+    textfile: Option<String>,
 }
 
-/// Where the metrics of a process without a configuration file can be scraped, if anywhere.
+/// Where the metrics of a process without a configuration file are published, if anywhere.
 ///
 /// # Errors
 /// The error names the field.
-pub(crate) fn metrics_endpoint(
-    arguments: &MetricsArguments,
-) -> anyhow::Result<Option<MetricsEndpoint>> {
-    endpoint(arguments, FileMetrics::default())
+pub(crate) fn metrics_targets(arguments: &MetricsArguments) -> anyhow::Result<MetricsTargets> {
+    targets(arguments, FileMetrics::default())
 }
 
-/// Where metrics can be scraped, if anywhere: an empty endpoint is none.
+/// Where metrics are published, if anywhere: an empty endpoint or path is none.
 ///
 /// # Errors
 /// The error names the field.
-pub(super) fn endpoint(
+pub(super) fn targets(
     arguments: &MetricsArguments,
     file: FileMetrics,
-) -> anyhow::Result<Option<MetricsEndpoint>> {
-    let listen = arguments.metrics_listen.clone().or(file.listen);
-    let listen = listen.filter(|text| !text.is_empty());
+) -> anyhow::Result<MetricsTargets> {
+    let chosen = |argument: &Option<String>, file: Option<String>| {
+        let text = argument.clone().or(file);
+        text.filter(|text| !text.is_empty())
+    };
+    let listen = chosen(&arguments.metrics_listen, file.listen);
     let listen = listen.map(|text| text.parse()).transpose();
-    listen.context("metrics.listen")
+    let textfile = chosen(&arguments.metrics_textfile, file.textfile);
+    let textfile = textfile.map(|text| text.parse()).transpose();
+    Ok(MetricsTargets {
+        listen: listen.context("metrics.listen")?,
+        textfile: textfile.context("metrics.textfile")?,
+    })
 }

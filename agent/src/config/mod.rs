@@ -10,4 +10,4 @@ pub(crate) use file::{
     Config, DRIVER, ENDPOINT, Fixed, OnGroup, STATE_DIR, check_driver, host_name,
 };
 pub(crate) use kubelet::Kubelet;
-pub(crate) use metrics::metrics_endpoint;
+pub(crate) use metrics::metrics_targets;

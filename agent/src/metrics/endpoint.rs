@@ -21,10 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Metrics,
-    scrape::{Measured, Scrape},
-};
+use super::page::Page;
 use crate::socket::Socket;
 
 /// Maximum number of connections at the same time; further ones wait.
@@ -71,18 +68,6 @@ pub(crate) enum Listener {
     },
 }
 
-/// What answers.
-struct Page {
-    metrics: Metrics,
-    state: Box<dyn Measured>,
-}
-
-impl fmt::Debug for Page {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Page").finish_non_exhaustive()
-    }
-}
-
 impl Listener {
     /// Binds an endpoint.
     ///
@@ -106,16 +91,7 @@ impl Listener {
     }
 
     /// Answers scrapes until `stop`.
-    pub(crate) async fn serve(
-        self,
-        metrics: Metrics,
-        state: impl Measured + 'static,
-        stop: CancellationToken,
-    ) {
-        let page = Arc::new(Page {
-            metrics,
-            state: Box::new(state),
-        });
+    pub(super) async fn serve(self, page: Arc<Page>, stop: &CancellationToken) {
         stop.run_until_cancelled(self.accept(page)).await;
     }
 
@@ -168,10 +144,7 @@ impl Page {
         } else if request.method() != Method::GET {
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
         } else {
-            let mut scrape = Scrape::default();
-            self.metrics.measure(&mut scrape);
-            self.state.measure(&mut scrape).await;
-            match scrape.text() {
+            match self.text().await {
                 Ok(text) => {
                     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
                     let kind = header::HeaderValue::from_static(kind);
@@ -193,7 +166,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::metrics::AgentState;
+    use crate::metrics::{AgentState, Metrics};
 
     async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, line: &str) -> String {
         let request = format!("{line} HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -232,7 +205,9 @@ mod tests {
         let stop = CancellationToken::new();
         let serve = |listener: Listener| {
             let state = AgentState::new(&operations, None);
-            tokio::spawn(listener.serve(Metrics::of_agent(), state, stop.clone()))
+            let page = Arc::new(Page::new(Metrics::of_agent(), state));
+            let stop = stop.clone();
+            tokio::spawn(async move { listener.serve(page, &stop).await })
         };
         let port = Listener::bind(&"127.0.0.1:0".parse().unwrap())
             .await

@@ -235,6 +235,39 @@ async fn a_file_that_is_not_valid_and_what_only_a_start_applies_change_nothing()
 }
 
 #[tokio::test]
+async fn each_setting_that_only_a_start_applies_is_named_when_it_changes() {
+    let agent = agent_with("", both).await;
+    let (a, b) = (agent.path("a"), agent.path("b"));
+    let mut watch = Watch::begin(&agent, 1).await;
+    until(&mut watch, "a b").await;
+    let changed = "
+node: other
+endpoint: /tmp/other.sock
+addonsEndpoint: /tmp/more.sock
+stateDir: /other
+manifests: /other
+attach: true
+volumeMountGroup: false
+maxVolumesPerNode: 3
+onGroupDelete: refuse
+driverName: other.example.com
+kubelet: {register: true, registrationDir: /other, endpoint: /other.sock}
+log: {level: debug, format: json}
+tracing: {otlpEndpoint: 'http://127.0.0.1:4317'}
+metrics: {listen: '127.0.0.1:9464', textfile: /other/drumlin.prom}
+";
+    rewrite(&agent, &format!("{changed}{}", file(&only_a(&a, &b))));
+    let keys = "addonsEndpoint, attach, driverName, endpoint, kubelet.endpoint, kubelet.register, \
+        kubelet.registrationDir, log.format, log.level, manifests, maxVolumesPerNode, metrics.listen, \
+        metrics.textfile, node, onGroupDelete, stateDir, tracing.otlpEndpoint, volumeMountGroup";
+    let keys = format!("keys=\"{keys}\"");
+    until_logged(&agent, &["WARN", "restart the agent to apply them", &keys]).await;
+    // What can be applied is.
+    until(&mut watch, "a").await;
+    ok(agent.identity().probe(ProbeRequest {}).await);
+}
+
+#[tokio::test]
 async fn a_signal_reads_a_file_that_cannot_be_watched_where_it_is() {
     let scratch = Scratch::new();
     let (a, b) = (scratch.directory("a"), scratch.directory("b"));

@@ -84,6 +84,7 @@ mod restore_command;
 mod rollback;
 mod rollback_command;
 mod rollback_kills;
+mod service_manager;
 mod signals;
 mod silent_class;
 mod snapshot_metadata;

@@ -1,12 +1,15 @@
 //! Metrics, as a scraper sees them.
 
+use std::os::unix::fs::PermissionsExt;
+
 use drumlin_proto::csi::v1::CreateVolumeRequest;
 use drumlin_tests::{
-    agent::{Agent, Options, is_over_lvm},
+    agent::{Agent, Options, eventually, is_over_lvm},
     requests::mounted,
     scrape::{scrape, undocumented},
     storage::{Kind, Scratch},
 };
+use nix::sys::signal::Signal;
 use tonic::Code;
 
 use crate::{
@@ -24,6 +27,44 @@ fn value(answer: &str, series: &str) -> u64 {
 
 fn calls(method: &str, code: &str) -> String {
     format!("drumlin_rpc_duration_seconds_count{{method=\"{method}\",code=\"{code}\"}}")
+}
+
+#[tokio::test]
+async fn a_text_file_has_the_metrics_for_a_collector_and_is_gone_with_the_agent() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("drumlin.prom");
+    let options = Options {
+        config: Some(format!("metrics: {{textfile: {}}}\n", path.display())),
+        // A minute is 60 ms.
+        environment: vec![("DRUMLIN_TIME_LAPSE".to_owned(), "1000".to_owned())],
+        ..Options::default()
+    };
+    let mut agent = Agent::with(scratch, options).await;
+    let written = || std::fs::read_to_string(&path).unwrap_or_default();
+    let first = eventually(written, |text| !text.is_empty()).await;
+    assert_eq!(value(&first, "drumlin_class_ready{"), 1);
+    assert_eq!(value(&first, "drumlin_build_info{"), 1);
+    assert!(
+        first.contains("# TYPE drumlin_build_info gauge\n"),
+        "{first}"
+    );
+    assert!(
+        !first.contains("# EOF") && !first.contains("# UNIT"),
+        "{first}"
+    );
+    let mode = std::fs::metadata(&path).unwrap().permissions();
+    assert_eq!(mode.mode() & 0o777, 0o644);
+
+    let volumes = value(&first, "drumlin_class_volumes{");
+    volume(&agent, "v", 20, &mounted("ext4")).await;
+    let has_it = |text: &String| {
+        text.contains("drumlin_class_volumes{")
+            && value(text, "drumlin_class_volumes{") == volumes + 1
+    };
+    eventually(written, has_it).await;
+    agent.signal(Signal::SIGTERM);
+    assert_eq!(agent.wait().await.code(), Some(0));
+    assert!(!path.exists());
 }
 
 #[tokio::test]

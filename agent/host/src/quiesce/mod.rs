@@ -9,7 +9,9 @@ mod barrier;
 mod plan;
 mod target;
 mod watchdog;
+mod watchdog_wait;
 
 pub use plan::{Check, DEFAULT_FREEZE_LIMIT, Lock, Member, PointInTime, QuiescePlan, Step};
 pub use target::QuiesceTarget;
 pub use watchdog::{ThawWatchdog, WatchdogReport, serve};
+pub use watchdog_wait::wait_for_watchdogs;
