@@ -225,11 +225,12 @@ fn wrong_for_run(arguments: &[String]) -> Option<String> {
 
 /// Paths of the repository that are not there. What is built is not looked for.
 fn lost_path(words: &[String]) -> Option<String> {
-    const HOMES: [&str; 6] = [
+    const HOMES: [&str; 7] = [
         "agent/",
         "crd/",
         "examples/",
         "manifests/",
+        "packaging/",
         "proto/",
         "tests/",
     ];
@@ -264,7 +265,7 @@ fn wrong(words: &[String]) -> Option<String> {
         ("tests/run" | "$TESTS", _) => wrong_for_run(arguments),
         // It runs what follows.
         ("tests/lab/apiserver/run", _) => wrong(arguments.strip_prefix(&["--".to_owned()])?),
-        (path, _) if path.starts_with("tests/") => None,
+        (path, _) if path.starts_with("tests/") || path.starts_with("packaging/") => None,
         (program, _) if OTHERS.contains(&program) => None,
         (program, _) => Some(format!("{program} is not known here")),
     }

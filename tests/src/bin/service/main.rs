@@ -1,4 +1,4 @@
-//! The agent as a service of a whole host, by the unit of `examples/database-host`.
+//! The agent as a service of a whole host, by the units of `packaging/systemd`, with `examples/database-host`.
 //!
 //! `service` is run by each boot of `tests/lab/host/run`. In the first it starts, grows, kills and stops what the unit
 //! runs, and has the machine rebooted while mounts are in use; in the second it looks at what is there. `service short`

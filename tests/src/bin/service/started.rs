@@ -32,6 +32,11 @@ use crate::{
 /// What an order of an administrator may take.
 const PROMPT: Duration = Duration::from_secs(8);
 
+/// So long writers may be held that the thaw watchdog lets go on; the next start would need some seconds.
+const OUTLIVED: Duration = Duration::from_secs(1);
+/// After so many seconds without a word systemd takes the agent for hung.
+const WATCHDOG: u32 = 3;
+
 /// The groups, the settings, and the unit.
 pub(crate) fn install() {
     let local = "/etc/lvm/lvmlocal.conf";
@@ -49,6 +54,8 @@ pub(crate) async fn start() -> Monitored {
     answers().await;
     let monitored = Monitored::begin().await;
     the_example_is_ready().await;
+    // What is ordered after the mounts can start, and what has started stays so without the agent.
+    systemctl(&["start", "drumlin-mounts.target"]);
     monitored
 }
 
@@ -57,7 +64,7 @@ pub(crate) async fn start() -> Monitored {
 pub(crate) async fn the_example_is_ready() {
     let mounts = until("the example's objects are not ready", async || {
         let mounts = mounts_below("/mnt");
-        let status = output("/usr/local/bin/drumlin", &["status"]).status;
+        let status = output("/usr/bin/drumlin", &["status"]).status;
         (mounts.len() == 4 && status.success()).then_some(mounts)
     })
     .await;
@@ -95,6 +102,8 @@ pub(crate) async fn use_it(kills: &[&str]) {
         is_whole().await;
     }
     step("stopped", stopped(&writer)).await;
+    is_whole().await;
+    step("hung", hung(&writer)).await;
     is_whole().await;
 
     writer.stop().unwrap();
@@ -189,7 +198,10 @@ async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &st
     let option = format!("--kill-whom={whom}");
     systemctl(&["kill", "-s", "KILL", &option, "drumlin"]);
     writer.goes_on(20);
-    say(&format!("killed {whom}: held for {:?}", writer.longest()));
+    let longest = writer.longest();
+    say(&format!("killed {whom}: held for {longest:?}"));
+    // The thaw watchdog is not killed with the agent.
+    assert!(whom == "all" || longest < OUTLIVED, "held for {longest:?}");
     replaced(killed).await;
     processes.retain(|pid| Path::new(&format!("/proc/{pid}")).exists());
     assert!(
@@ -220,7 +232,30 @@ async fn stopped(writer: &Writer) {
     systemctl_soon(&["start", "drumlin"]);
     answers().await;
     let started = main_pid();
-    systemctl_soon(&["reload", "drumlin"]);
+    // It waits until everything is read.
+    systemctl(&["reload", "drumlin"]);
     answers().await;
     assert_eq!(main_pid(), started, "SIGHUP ended it");
+    until("the reload is not told", async || {
+        let status = unit::property("drumlin", "StatusText");
+        (status == "configuration read again").then_some(())
+    })
+    .await;
+    assert_eq!(unit::property("drumlin", "ActiveState"), "active");
+    assert_eq!(
+        unit::property("drumlin-mounts.target", "ActiveState"),
+        "active"
+    );
+}
+
+/// One that hangs is started again, and one that only is idle is not.
+async fn hung(writer: &Writer) {
+    unit::restart_with_watchdog(Some(WATCHDOG)).await;
+    let idle = main_pid();
+    tokio::time::sleep(Duration::from_secs(u64::from(3 * WATCHDOG))).await;
+    assert_eq!(main_pid(), idle, "it answers, and is killed");
+    kill(Pid::from_raw(idle), Signal::SIGSTOP).unwrap();
+    replaced(idle).await;
+    writer.goes_on(20);
+    unit::restart_with_watchdog(None).await;
 }

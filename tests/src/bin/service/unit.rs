@@ -13,26 +13,28 @@ use drumlin_tests::{
 
 use crate::volume::identity;
 
+/// Where an administrator puts units.
+const UNITS: &str = "/etc/systemd/system";
 /// What its processes are in.
 const CGROUP: &str = "/sys/fs/cgroup/system.slice/drumlin.service/cgroup.procs";
 
-/// Does what the unit says is to be done to install it, with more classes; `enable` has systemd read it.
+/// Does what docs/src/host.md says is to be done by hand, with the configuration of the example and more classes; `enable` has
+/// systemd read the units.
 pub(crate) fn install(classes: &str) {
     let example = workspace().join("examples/database-host");
-    let manifests = "/etc/drumlin/manifests";
+    let manifests = "/etc/drumlin/manifests.d";
     fs::create_dir_all(manifests).unwrap();
-    std::os::unix::fs::symlink(drumlin(), "/usr/local/bin/drumlin").unwrap();
+    std::os::unix::fs::symlink(drumlin(), "/usr/bin/drumlin").unwrap();
     let config = fs::read_to_string(example.join("config.yaml")).unwrap();
     fs::write("/etc/drumlin/config.yaml", config + classes).unwrap();
+    let units = workspace().join("packaging/systemd");
     for (from, to) in [
-        (
-            "manifests/database.yaml",
-            "/etc/drumlin/manifests/database.yaml",
-        ),
-        ("drumlin.service", "/etc/systemd/system/drumlin.service"),
+        (example.join("manifests/database.yaml"), manifests),
+        (units.join("drumlin.service"), UNITS),
+        (units.join("drumlin-mounts.service"), UNITS),
+        (units.join("drumlin-mounts.target"), UNITS),
     ] {
-        let from = example.join(from);
-        run("install", &["-m", "644", &from.to_string_lossy(), to]);
+        run("install", &["-m", "644", "-t", to, &from.to_string_lossy()]);
     }
 }
 
@@ -100,5 +102,21 @@ pub(crate) async fn restart_until(point: &str) {
     systemctl(&["set-environment", &point, "DRUMLIN_FAIL_BY=stop"]);
     systemctl(&["restart", "drumlin"]);
     systemctl(&["unset-environment", "DRUMLIN_FAIL", "DRUMLIN_FAIL_BY"]);
+    answers().await;
+}
+
+/// Starts it again as one that systemd takes for hung after so many seconds; none is what the unit says.
+pub(crate) async fn restart_with_watchdog(seconds: Option<u32>) {
+    let more = format!("{UNITS}/drumlin.service.d");
+    match seconds {
+        Some(seconds) => {
+            fs::create_dir_all(&more).unwrap();
+            let lines = format!("[Service]\nWatchdogSec={seconds}s\n");
+            fs::write(format!("{more}/watchdog.conf"), lines).unwrap();
+        }
+        None => fs::remove_dir_all(&more).unwrap(),
+    }
+    systemctl(&["daemon-reload"]);
+    systemctl(&["restart", "drumlin"]);
     answers().await;
 }
