@@ -66,10 +66,10 @@ impl FromStr for Cron {
         let named = NAMED.iter().find(|(name, _)| *name == text);
         let text = named.map_or(text, |(_, meaning)| meaning);
         if text.starts_with('@') {
-            let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
-            let names = names.join(", ");
+            let known: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
+            let known = known.join(", ");
             return Err(CronError(format!(
-                "{text:?} is unknown; use {names}, or five fields"
+                "{text:?} is unknown; use {known}, or five fields"
             )));
         }
         check(text).map_err(CronError)?;
@@ -141,14 +141,14 @@ impl Field {
             .or(Self::number(text))
             .filter(|value| (self.first..=self.last).contains(value));
         value.ok_or_else(|| {
-            let names = match (self.names.first(), self.names.last()) {
+            let words = match (self.names.first(), self.names.last()) {
                 (Some(first), Some(last)) => format!(" or {first} to {last}"),
                 _ => String::new(),
             };
             let Self {
                 name, first, last, ..
             } = self;
-            format!("{name}: {text:?} is not {first} to {last}{names}")
+            format!("{name}: {text:?} is not {first} to {last}{words}")
         })
     }
 

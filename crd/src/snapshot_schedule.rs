@@ -1,7 +1,7 @@
 //! Kind `SnapshotSchedule`.
 #![expect(
-    clippy::duplicated_attributes,
-    reason = "every column of a table has its own path and type"
+    clippy::struct_field_names,
+    reason = "the fields of a target are those of the manifest"
 )]
 #![expect(
     unreachable_pub,

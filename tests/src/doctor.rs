@@ -96,8 +96,10 @@ impl Diagnosis {
 
     /// All findings of a check.
     pub fn all(&self, check: &str) -> Vec<&Value> {
-        let findings = self.report["findings"].as_array().into_iter().flatten();
-        findings.filter(|one| one["check"] == check).collect()
+        let findings = list_of(&self.report, "findings");
+        findings
+            .filter(|one| text_of(one, "check") == Some(check))
+            .collect()
     }
 
     /// The finding of a check about an object with `part` in its name.
@@ -107,18 +109,15 @@ impl Diagnosis {
     #[track_caller]
     pub fn finds(&self, check: &str, part: &str) -> &Value {
         let mut all = self.all(check).into_iter();
-        let found = all.find(|one| {
-            one["object"]
-                .as_str()
-                .is_some_and(|object| object.contains(part))
-        });
+        let found =
+            all.find(|one| text_of(one, "object").is_some_and(|object| object.contains(part)));
         found.unwrap_or_else(|| panic!("no {check} about {part}: {:#}", self.report))
     }
 
     /// A text of a finding, such as its message.
     #[track_caller]
     pub fn text(&self, check: &str, part: &str, field: &str) -> String {
-        let text = self.finds(check, part)[field].as_str().map(str::to_owned);
+        let text = text_of(self.finds(check, part), field).map(str::to_owned);
         text.unwrap_or_else(|| panic!("{check} has no {field}: {:#}", self.report))
     }
 
@@ -129,9 +128,7 @@ impl Diagnosis {
     #[track_caller]
     pub fn lacks(&self, check: &str) {
         let is_late = |one: &&&Value| {
-            one["message"]
-                .as_str()
-                .is_some_and(|why| why.contains("not done within"))
+            text_of(one, "message").is_some_and(|why| why.contains("not done within"))
         };
         let not_checked = self.all("not-checked");
         let late = not_checked.iter().find(is_late);
@@ -150,4 +147,15 @@ impl Diagnosis {
         let mended = mended.expect("a shell can be started");
         assert!(mended.status.success(), "{command}: {mended:?}");
     }
+}
+
+/// A text in an object.
+fn text_of<'a>(object: &'a Value, field: &str) -> Option<&'a str> {
+    object.get(field)?.as_str()
+}
+
+/// A list in an object.
+fn list_of<'a>(object: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    let list = object.get(field).and_then(Value::as_array);
+    list.into_iter().flatten()
 }

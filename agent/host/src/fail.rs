@@ -81,7 +81,7 @@ pub fn now() -> std::time::SystemTime {
         return now;
     };
     let passed = now.duration_since(base).unwrap_or_default();
-    let real = Duration::from_secs(3600);
+    let real = Duration::from_hours(1);
     // An hour as it is waited for shows the factor.
     let factor = real.as_secs_f64() / time_lapse(real).as_secs_f64();
     base + passed.mul_f64(factor)

@@ -2,6 +2,10 @@
 //! answered as the agent would if nothing speaks against them. Later answers follow from earlier ones.
 //!
 //! **Invariant:** only the calls that [`reads`] lists are ever sent.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "it answers in place of an agent, with the codes of one"
+)]
 
 mod groups;
 mod offline;

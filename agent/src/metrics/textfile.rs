@@ -118,9 +118,9 @@ fn prometheus_text(text: &str) -> String {
                 other => ("", other),
             };
             if let Some((_, words)) = help.take().filter(|(about, _)| *about == family) {
-                lines.push_str(&format!("# HELP {family}{end} {words}\n"));
+                lines.extend(["# HELP ", family, end, " ", words, "\n"]);
             }
-            lines.push_str(&format!("# TYPE {family}{end} {kind}\n"));
+            lines.extend(["# TYPE ", family, end, " ", kind, "\n"]);
         } else if !line.starts_with("# ") {
             lines.push_str(line);
             lines.push('\n');

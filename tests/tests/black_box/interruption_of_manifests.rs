@@ -309,8 +309,14 @@ fn points_of(groups: bool) -> Vec<String> {
     // Some only objects of an API server come to: see its tests.
     let is_served =
         |point: &String| point.starts_with("finalizer.") || point.starts_with("status.");
-    // And some only those whose record is lost, or whose node has another name, or schedules: see their tests.
-    let seldom = ["state-lost.", "owner.", "node-rename.", "schedule."];
+    // And some only those whose record is lost, whose node has another name, schedules, or orphans that are pruned: see their tests.
+    let seldom = [
+        "state-lost.",
+        "owner.",
+        "node-rename.",
+        "schedule.",
+        "ingest.pruned",
+    ];
     let is_lost = |point: &String| seldom.iter().any(|one| point.starts_with(one));
     let is_elsewhere = |point: &String| is_served(point) || is_lost(point);
     let is_meant = |point: &String| point.starts_with("group") == groups && !is_elsewhere(point);

@@ -39,7 +39,7 @@ impl Host {
             .collect()
     }
 
-    async fn sentinel(&self) {
+    fn sentinel(&self) {
         fs::write(self.manifests.join(".drumlin-prune"), "").unwrap();
     }
 }
@@ -77,7 +77,7 @@ async fn what_its_manifest_lets_be_deleted_is_pruned_one_at_a_time_and_only_wher
     );
     assert_eq!(code, 3);
 
-    host.sentinel().await;
+    host.sentinel();
     host.scan("with").await;
     // One in an hour, of so few, also after a restart.
     let orphans = ["emptied", "kept", "second", "other"];
@@ -107,7 +107,7 @@ async fn nothing_is_pruned_by_default_and_a_kill_ends_in_the_same() {
     host.write("b.yaml", &[small("old")]);
     host.until("old", &["Created"]).await;
     fs::remove_file(host.manifests.join("b.yaml")).unwrap();
-    host.sentinel().await;
+    host.sentinel();
     host.scan("default").await;
     assert_eq!(host.orphans(), ["old"]);
 

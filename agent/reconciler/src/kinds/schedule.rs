@@ -187,18 +187,14 @@ impl Pass<'_> {
             return self.target_is_there();
         };
         if let Some(run) = self.current_run() {
-            match self.progress_of(&run).await? {
-                Progress::Pending(why) => {
-                    self.give_up(&run).await?;
-                    self.fail_run(why)?;
-                }
-                _ => {
-                    // One at a time.
-                    plan.missed = plan.missed.saturating_add(1);
-                    self.has_passed(plan);
-                    return Ok(());
-                }
-            }
+            let Progress::Pending(why) = self.progress_of(&run).await? else {
+                // One at a time.
+                plan.missed = plan.missed.saturating_add(1);
+                self.has_passed(plan);
+                return Ok(());
+            };
+            self.give_up(&run).await?;
+            self.fail_run(why)?;
         }
         if let Err(halt) = self.target_is_there() {
             // It may come before the deadline. The slots before are over.

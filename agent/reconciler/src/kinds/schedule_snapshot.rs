@@ -28,7 +28,7 @@ impl Pass<'_> {
             let made = source.create(&child, &object).await;
             made.map_err(|error| pending(error.to_string()))?;
         } else if self.shared.with(&child, |_| ()).is_none() {
-            self.put_snapshot(&child, object, run.slot)?;
+            self.put_snapshot(&child, &object, run.slot)?;
         }
         self.point("schedule.run.made");
         if let Some(runs) = &mut self.record.drumlin.runs {
@@ -72,7 +72,7 @@ impl Pass<'_> {
     }
 
     /// Begins the record of a snapshot, which has no manifest file.
-    fn put_snapshot(&self, child: &ObjectKey, object: Value, slot: Timestamp) -> Result<(), Halt> {
+    fn put_snapshot(&self, child: &ObjectKey, object: &Value, slot: Timestamp) -> Result<(), Halt> {
         let schedule = self.record.key().name;
         let parse = |field: &str| object.get(field).cloned().unwrap_or_default();
         let metadata = serde_json::from_value(parse("metadata")).unwrap_or_default();
@@ -131,10 +131,10 @@ impl Pass<'_> {
             |why: String| waiting("SnapshotPending", format!("could not read {child}: {why}"));
         let source = self.object_source().map_err(pending)?;
         let exists = source.exists(child).await;
-        match exists.map_err(|error| pending(error.to_string()))? {
-            true => Ok(Progress::Unseen),
-            false => Ok(gone),
+        if exists.map_err(|error| pending(error.to_string()))? {
+            return Ok(Progress::Unseen);
         }
+        Ok(gone)
     }
 
     /// The run of this snapshot did not come about: nothing of it shall be left.
@@ -196,7 +196,7 @@ impl Pass<'_> {
                 && self.shared.with(&child, |_| ()).is_none()
             {
                 let object = self.snapshot_object(&child);
-                self.put_snapshot(&child, object, slot)?;
+                self.put_snapshot(&child, &object, slot)?;
                 tracing::info!(object = %key, snapshot = %child, "snapshot of the schedule found");
             }
         }

@@ -67,7 +67,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     let (state_dir, hooks) = (settings.state_dir.clone(), Hooks::default());
     let shared = Arc::new(Shared::of(store, state_dir, hooks, loaded));
     let engine = Engine::new(shared, Client::dry_run(Arc::clone(&dry_run)));
-    engine.greet().await.map_err(refused)?;
+    engine.greet().await.map_err(|failure| refused(&failure))?;
 
     let trust = Trust::new(&settings.manifest_owners);
     let mut directory = Directory::of(&path, trust)?;
@@ -152,7 +152,7 @@ async fn agent(settings: &Settings, records: &[Record]) -> Result<(DryRun, Optio
         .map_err(|error| Error::Endpoint(error.to_string()))?;
     let why = match Client::new(&settings.socket)?.agent().await {
         Ok(agent) => return Ok((DryRun::before(channel, agent.node), None)),
-        Err(failure) if is_refusal(&failure) => return Err(refused(failure)),
+        Err(failure) if is_refusal(&failure) => return Err(refused(&failure)),
         Err(failure) => failure.message,
     };
     let mut handles = records
@@ -164,7 +164,7 @@ async fn agent(settings: &Settings, records: &[Record]) -> Result<(DryRun, Optio
     Ok((DryRun::offline(node.to_owned(), groups), Some(why)))
 }
 
-fn refused(failure: Failure) -> Error {
+fn refused(failure: &Failure) -> Error {
     Error::Endpoint(format!("{}: {}", failure.rpc, failure.message))
 }
 

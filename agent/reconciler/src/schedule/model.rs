@@ -205,10 +205,10 @@ impl Model<'_> {
             self.over = now - self.delay;
             return;
         }
-        let passed: Vec<&Timestamp> = self
-            .slots
+        let first = self.slots.partition_point(|slot| *slot <= self.over);
+        let passed: Vec<&Timestamp> = self.slots[first..]
             .iter()
-            .filter(|slot| **slot > self.over && **slot + self.delay <= now)
+            .take_while(|slot| **slot + self.delay <= now)
             .collect();
         let Some((last, before)) = passed.split_last() else {
             return;
@@ -289,8 +289,7 @@ fn ten_years_of_outages_suspensions_and_clock_jumps_are_as_in_the_model() {
             steady += u32::from(clock == Clock::Steady);
             match event(&mut chance) {
                 Event::Runs => now = next.unwrap(),
-                Event::Off(minutes) => now += minutes.minutes(),
-                Event::Jumps(minutes) => now += minutes.minutes(),
+                Event::Off(minutes) | Event::Jumps(minutes) => now += minutes.minutes(),
                 Event::Suspended(minutes) => {
                     now += minutes.minutes();
                     // As the pass does that finds it suspended no more.

@@ -21,7 +21,7 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     let mut found = Vec::new();
     let ahead = |time: SystemTime| {
         let ahead = time.duration_since(now).unwrap_or_default();
-        (ahead > TOLERANCE).then(|| ahead.as_secs())
+        (ahead > TOLERANCE).then_some(ahead.as_secs())
     };
     let advice = "correct the clock of this host (`timedatectl`); ages and backoffs are wrong until that time has come";
     let state = subject.state_dir();

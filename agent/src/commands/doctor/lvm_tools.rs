@@ -75,9 +75,14 @@ async fn hidden(names: &BTreeSet<String>) -> Vec<Finding> {
             "the report of pvs cannot be read",
         )];
     };
-    let rows = report["report"].as_array().into_iter().flatten();
-    let rows = rows.filter_map(|report| report["pv"].as_array()).flatten();
-    let seen = rows.filter_map(|row| row["pv_name"].as_str());
+    let list = |value: &Value, field| value.get(field).and_then(Value::as_array).cloned();
+    let reports = list(&report, "report").unwrap_or_default();
+    let rows = reports
+        .iter()
+        .filter_map(|report| list(report, "pv"))
+        .flatten();
+    let names: Vec<Value> = rows.filter_map(|row| row.get("pv_name").cloned()).collect();
+    let seen = names.iter().filter_map(Value::as_str);
     let seen: BTreeSet<u64> = seen
         .filter_map(|name| read_probe::number(Path::new(name)).ok())
         .collect();

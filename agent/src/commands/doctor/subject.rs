@@ -112,13 +112,11 @@ impl Subject {
 
     /// The state directory.
     pub(super) fn state_dir(&self) -> PathBuf {
-        match &self.config {
-            Ok(config) => config.state_dir.clone(),
-            Err(_) => {
-                let directory = self.arguments.state_dir.clone();
-                directory.unwrap_or_else(|| PathBuf::from(STATE_DIR))
-            }
+        if let Ok(config) = &self.config {
+            return config.state_dir.clone();
         }
+        let directory = self.arguments.state_dir.clone();
+        directory.unwrap_or_else(|| PathBuf::from(STATE_DIR))
     }
 
     /// The path of the CSI socket.

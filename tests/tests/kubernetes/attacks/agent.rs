@@ -8,7 +8,7 @@ use super::{
         Deed::{Create, Delete, Patch, PatchStatus, Read, Update},
         Target, Trial,
     },
-    victims::{DRIVER, Victims},
+    victims::{DRIVER, SCHEDULED, SCHEDULED_FOREIGN, Victims},
 };
 use crate::{
     policies::are_in_force,
@@ -266,7 +266,10 @@ async fn a_nodes_token_makes_and_deletes_no_snapshots_but_those_of_schedules_of_
     // What it is for.
     let object = snapshot.with(&own, &labelled);
     trial.allowed(&snapshot, Create(object)).await;
-    trial.allowed(&snapshot, Delete).await;
+    let deleted = victims.ours("Snapshot", SCHEDULED);
+    trial.allowed(&deleted, Delete).await;
+    let foreign = victims.ours("Snapshot", SCHEDULED_FOREIGN);
+    trial.refused(&foreign, Delete, OWN_NODE).await;
     trial.end();
     assert_eq!(victims.versions().await, before);
 }

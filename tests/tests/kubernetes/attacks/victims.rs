@@ -6,6 +6,10 @@ use serde_json::{Value, json};
 use super::trial::{Target, create, versions};
 use crate::rbac::{SYSTEM, two_nodes};
 
+/// The snapshots that a schedule took, of either node.
+pub(super) const SCHEDULED: &str = "daily-20261126t130000z";
+pub(super) const SCHEDULED_FOREIGN: &str = "daily-20261125t130000z";
+
 /// Our driver.
 pub(super) const DRIVER: &str = "csi.drumlin.dev";
 /// One that is none of ours.
@@ -81,6 +85,11 @@ impl<'a> Victims<'a> {
                 let finalizers = json!({"finalizers": ["drumlin.dev/agent", "example.com/kept"]});
                 self.add(self.ours(kind, name), &finalizers, &spec);
             }
+        }
+        for (name, node) in [(SCHEDULED, &one), (SCHEDULED_FOREIGN, &two)] {
+            let metadata = json!({"labels": {"drumlin.dev/schedule": "daily"}});
+            let spec = json!({"nodeName": node, "source": {"volumeName": "own"}});
+            self.add(self.ours("Snapshot", name), &metadata, &spec);
         }
         for node in [one, two] {
             let storage = Target::of_the_cluster("NodeStorage", &node);

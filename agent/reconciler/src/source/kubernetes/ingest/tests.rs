@@ -76,12 +76,12 @@ fn has(fake: &Fake, object: Option<&DynamicObject>) {
 
 /// The events of a list with exactly these objects.
 async fn list(catalog: &mut Catalog<'_>, objects: &[&DynamicObject]) {
-    catalog.follow("Volume", Event::Init).await;
+    Box::pin(catalog.follow("Volume", Event::Init)).await;
     for object in objects {
         let event = Event::InitApply((*object).clone());
-        catalog.follow("Volume", event).await;
+        Box::pin(catalog.follow("Volume", event)).await;
     }
-    catalog.follow("Volume", Event::InitDone).await;
+    Box::pin(catalog.follow("Volume", Event::InitDone)).await;
 }
 
 fn is_orphan(engine: &Engine) -> bool {
