@@ -1,11 +1,11 @@
 //! What `drumlin doctor` says of an agent's host.
 
-use std::process::Output;
+use std::{process::Output, time::Instant};
 
 use serde_json::Value;
 
 use crate::{
-    agent::Agent,
+    agent::{Agent, PATIENCE},
     programs::{drumlin, program},
 };
 
@@ -84,6 +84,25 @@ impl Diagnosis {
                 .output()
                 .expect("unshare can be started"),
         )
+    }
+
+    /// Runs it until it has this finding: whoever looks at a device for a moment uses it then.
+    ///
+    /// # Panics
+    /// When it never has.
+    #[track_caller]
+    pub fn until(agent: &Agent, check: &str, part: &str) -> Self {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = Self::of(agent);
+            let mut all = found.all(check).into_iter();
+            let is_it =
+                |one: &Value| text_of(one, "object").is_some_and(|text| text.contains(part));
+            if all.any(is_it) || Instant::now() >= deadline {
+                found.finds(check, part);
+                return found;
+            }
+        }
     }
 
     fn parse(output: &Output) -> Self {

@@ -79,9 +79,11 @@ async fn a_directory_with_another_one_mounted_over_it_is_replaced() {
     let path = text(agent.path("a"));
     run("mount", &["-t", "tmpfs", "none", &path]);
     // By what the agent has open, and without it by what the loop device has.
-    let of_agent = Diagnosis::of(&agent).text("directory-replaced", &path, "message");
+    let of_agent = Diagnosis::until(&agent, "directory-replaced", &path);
+    let of_agent = of_agent.text("directory-replaced", &path, "message");
     agent.kill();
-    let of_device = Diagnosis::of(&agent).text("directory-replaced", &path, "message");
+    let of_device = Diagnosis::until(&agent, "directory-replaced", &path);
+    let of_device = of_device.text("directory-replaced", &path, "message");
     run("umount", &[&path]);
     assert!(
         of_agent.contains("the agent has another directory"),

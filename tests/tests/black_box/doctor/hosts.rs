@@ -6,8 +6,9 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
-/// A `/dev` as a container has it that was given no devices.
-const WITHOUT_DEVICES: &str = "mount -t tmpfs none /dev; mknod /dev/null c 1 3";
+/// A `/dev` as a container has it that was given no devices; LVM's programs cannot make a node of device-mapper there.
+const WITHOUT_DEVICES: &str =
+    "mount -t tmpfs none /dev; mknod /dev/null c 1 3; mount -o remount,ro /dev";
 
 /// An agent that has ended, with this configuration.
 async fn configured(config: &str) -> Agent {

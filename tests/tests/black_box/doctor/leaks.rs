@@ -25,8 +25,7 @@ async fn loop_devices_that_nothing_uses_are_leaked_and_several_are_too_many() {
     let image = text(home(&agent, &id).join("image"));
     Diagnosis::of(&agent).lacks("leaked-loop-device");
     let first = attach(&image);
-    let found = Diagnosis::of(&agent);
-    found.finds("leaked-loop-device", &first);
+    let found = Diagnosis::until(&agent, "leaked-loop-device", &first);
     found.lacks("duplicate-loop-device");
     let second = attach(&image);
     let found = Diagnosis::of(&agent);
@@ -36,7 +35,7 @@ async fn loop_devices_that_nothing_uses_are_leaked_and_several_are_too_many() {
         "{message}"
     );
     found.mend("duplicate-loop-device", &image);
-    let found = Diagnosis::of(&agent);
+    let found = Diagnosis::until(&agent, "leaked-loop-device", "/dev/loop");
     found.lacks("duplicate-loop-device");
     let left = found.text("leaked-loop-device", "/dev/loop", "object");
     assert!([first, second].contains(&left), "{left}");
