@@ -18,7 +18,7 @@
 //! - [`observer`]: what can be measured of a reconciler.
 //! - [`status`]: the status table for the operator.
 //! - [`kept`]: resources that belong to no object, and the commands of an administrator for them.
-//! - [`apply`]: one pass over the manifests, for scripts.
+//! - [`mod@apply`]: one pass over the manifests, for scripts.
 //! - [`plan`]: what a pass would do, by a dry run of the reconciler.
 //! - [`describe`], [`events`]: one object for a person, and the last transitions of all.
 //! - [`restore`]: generates the manifests that restore a snapshot.
