@@ -17,6 +17,8 @@ use super::{
 
 /// Time for a disk to answer.
 const PATIENCE: Duration = Duration::from_secs(4);
+/// The kernel's device-mapper.
+const CONTROL: &str = "/dev/mapper/control";
 /// The list of disks that LVM may use.
 const DEVICES_FILE: &str = "/etc/lvm/devices/system.devices";
 
@@ -26,8 +28,9 @@ pub(super) async fn check(subject: &Subject) -> Vec<Finding> {
     let names: BTreeSet<String> = groups
         .map(|(_, settings)| settings.volume_group.clone())
         .collect();
-    // That it is missing is said with the other programs.
-    if names.is_empty() || exec::find("lvm").is_none() {
+    // What is missing is said with the other programs, and with what the kernel has. LVM would make the node.
+    let is_missing = exec::find("lvm").is_none() || !Path::new(CONTROL).exists();
+    if names.is_empty() || is_missing {
         return Vec::new();
     }
     let mut found = version().await;

@@ -12,13 +12,18 @@ use serde_json::{Map, Value};
 use super::{check::Check, finding::Finding, processes::Daemon, subject::Subject};
 use crate::cli::Cli;
 
-/// Variables that no option has: those of test builds.
-const OF_TESTS: [&str; 4] = [
-    "DRUMLIN_FAIL",
-    "DRUMLIN_FAIL_BY",
-    "DRUMLIN_MUTATE",
-    "DRUMLIN_TIME_LAPSE",
-];
+/// Variables that no option has: those of test builds. In a release they have no effect.
+const OF_TESTS: &[&str] = if cfg!(debug_assertions) {
+    &[
+        "DRUMLIN_CLOCK",
+        "DRUMLIN_FAIL",
+        "DRUMLIN_FAIL_BY",
+        "DRUMLIN_MUTATE",
+        "DRUMLIN_TIME_LAPSE",
+    ]
+} else {
+    &[]
+};
 
 /// Options that do nothing unless the agent follows an API server, with their variables.
 const OF_CLUSTERS: [(&str, &str); 4] = [

@@ -9,6 +9,7 @@ use drumlin_tests::{
     requests::{create, mounted, raw},
     storage::{Kind, Scratch},
 };
+use nix::sys::signal::Signal;
 
 use crate::helpers::{home, mount, text, two_classes, volume};
 
@@ -77,10 +78,12 @@ async fn a_directory_with_another_one_mounted_over_it_is_replaced() {
     mount(&agent, "v", &id, &ext4).await;
     Diagnosis::of(&agent).lacks("directory-replaced");
     let path = text(agent.path("a"));
+    // By what the agent has open until it looks again, as a Probe has it do; and without it by what the loop device has.
+    agent.signal(Signal::SIGSTOP);
     run("mount", &["-t", "tmpfs", "none", &path]);
-    // By what the agent has open, and without it by what the loop device has.
     let of_agent = Diagnosis::until(&agent, "directory-replaced", &path);
     let of_agent = of_agent.text("directory-replaced", &path, "message");
+    agent.signal(Signal::SIGCONT);
     agent.kill();
     let of_device = Diagnosis::until(&agent, "directory-replaced", &path);
     let of_device = of_device.text("directory-replaced", &path, "message");
