@@ -55,6 +55,10 @@ conformance *ARGS="table":
 bench *ARGS:
     cargo run --release --package drumlin-tests --bin bench -- {{ARGS}}
 
+# A thousand manifests: made beside the bare calls, changed, planned, and with nothing to do.
+bench-manifests:
+    cargo run --release --package drumlin-tests --bin bench -- manifests
+
 # The speed of the LVM back end beside LVM's own commands, in the lab.
 bench-lvm:
     cargo build --release --package drumlin --package drumlin-tests --bins

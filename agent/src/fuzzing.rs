@@ -139,6 +139,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
             node: node.clone(),
             adoption: adoption(Vec::new()),
         })),
+        trash: None,
     };
     let classes = Classes::new(vec![class].into());
     let settings = Settings {

@@ -44,6 +44,7 @@ mod server;
 mod service_manager;
 mod socket;
 mod telemetry;
+mod trash;
 
 use std::process::ExitCode;
 
@@ -93,6 +94,8 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Adopt(arguments) => commands::adopt::run(&arguments).await?,
         Command::Handover(arguments) => commands::handover::run(&arguments)?,
         Command::Delete(arguments) => commands::delete::run(&arguments).await?,
+        Command::Trash(arguments) => commands::trash::run(&arguments).await?,
+        Command::Undelete(arguments) => commands::undelete::run(&arguments).await?,
         Command::Rollback(arguments) => commands::rollback::run(arguments).await?,
         Command::Diff(arguments) => commands::diff::run(arguments).await?,
         Command::Restore(arguments) => commands::restore::run(&arguments)?,

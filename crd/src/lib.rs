@@ -28,7 +28,7 @@ pub mod volume;
 pub mod yaml;
 
 pub use crds::{crds, tidied, to_yaml};
-pub use deletion_policy::DeletionPolicy;
+pub use deletion_policy::{DeletionPolicy, VolumeDeletionPolicy};
 pub use group::{
     Candidate, GroupMember, MemberKind, MemberStatus, VolumeGroup, VolumeGroupSpec,
     VolumeGroupStatus,

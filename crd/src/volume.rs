@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 use crate::{
-    deletion_policy::DeletionPolicy,
+    deletion_policy::VolumeDeletionPolicy,
     group::MemberKind,
     quantity::Quantity,
     status::{LastOperation, conditions, unobserved},
@@ -123,9 +123,10 @@ pub struct VolumeSpec {
     #[x_kube(validation = ("self == oldSelf", "parameters cannot be changed"))]
     pub parameters: BTreeMap<String, String>,
     /// What happens to the volume when the object is deleted: `Retain` (the default) keeps the volume and its data, and a new
-    /// object of the same name gets it back; `Delete` deletes it.
+    /// object of the same name gets it back; `Delete` deletes it; `Trash` moves it to the trash of its device class, from
+    /// which it can be undeleted for a while.
     #[serde(default)]
-    pub deletion_policy: DeletionPolicy,
+    pub deletion_policy: VolumeDeletionPolicy,
 }
 
 /// Mode of a volume: a mounted file system or a raw block device.

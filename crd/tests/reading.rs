@@ -5,7 +5,9 @@
     reason = "tests fail by panicking"
 )]
 
-use drumlin_crd::{DeletionPolicy, Manifest, Object, Problem, VolumeMode, read};
+use drumlin_crd::{
+    DeletionPolicy, Manifest, Object, Problem, VolumeDeletionPolicy, VolumeMode, read,
+};
 
 const VOLUME: &str = "apiVersion: drumlin.dev/v1alpha1
 kind: Volume
@@ -39,7 +41,7 @@ fn defaults_are_those_of_the_schema() {
     assert_eq!(volume.spec.device_class, None);
     assert_eq!(volume.spec.fs_type, None);
     assert_eq!(volume.spec.volume_mode, VolumeMode::Filesystem);
-    assert_eq!(volume.spec.deletion_policy, DeletionPolicy::Retain);
+    assert_eq!(volume.spec.deletion_policy, VolumeDeletionPolicy::Retain);
     let Object::Snapshot(snapshot) = one(
         "apiVersion: drumlin.dev/v1alpha1\nkind: Snapshot\nmetadata: {name: s}\nspec: {source: {volumeName: data}}\n",
     ) else {

@@ -307,6 +307,11 @@ impl Agent {
         drumlin::v1::inventory_client::InventoryClient::new(self.channel())
     }
 
+    /// The client of what is deleted.
+    pub fn trash(&self) -> drumlin::v1::trash_client::TrashClient<Channel> {
+        drumlin::v1::trash_client::TrashClient::new(self.channel())
+    }
+
     /// A client of what CSI has no words for.
     pub fn own(&self) -> drumlin::v1::group_controller_client::GroupControllerClient<Channel> {
         drumlin::v1::group_controller_client::GroupControllerClient::new(self.channel())

@@ -80,11 +80,25 @@ pub fn now() -> std::time::SystemTime {
     let Some(base) = base.map(|base| SystemTime::UNIX_EPOCH + Duration::from_secs_f64(base)) else {
         return now;
     };
-    let passed = now.duration_since(base).unwrap_or_default();
-    let real = Duration::from_hours(1);
+    base + clock_time(now.duration_since(base).unwrap_or_default())
+}
+
+/// What the clock of a test build shows while `passed` passes: where `DRUMLIN_CLOCK` sets it, as many times as much.
+#[cfg(debug_assertions)]
+pub fn clock_time(passed: std::time::Duration) -> std::time::Duration {
+    if std::env::var_os("DRUMLIN_CLOCK").is_none() {
+        return passed;
+    }
+    let real = std::time::Duration::from_hours(1);
     // An hour as it is waited for shows the factor.
-    let factor = real.as_secs_f64() / time_lapse(real).as_secs_f64();
-    base + passed.mul_f64(factor)
+    passed.mul_f64(real.as_secs_f64() / time_lapse(real).as_secs_f64())
+}
+
+/// Returns `passed`: a release build ignores the variables.
+#[cfg(not(debug_assertions))]
+#[inline]
+pub fn clock_time(passed: std::time::Duration) -> std::time::Duration {
+    passed
 }
 
 /// The time of the day: a release build ignores the variable.

@@ -7,6 +7,7 @@ use drumlin_proto::{
         self, controller_client::ControllerClient, group_controller_client::GroupControllerClient,
         identity_client::IdentityClient, node_client::NodeClient,
     },
+    drumlin::v1::trash_client::TrashClient,
     volumegroup,
 };
 use tonic::{Code, Response, Status};
@@ -91,6 +92,10 @@ impl Client {
 
     pub(crate) fn node(&self) -> NodeClient<Transport> {
         NodeClient::new(self.transport.clone())
+    }
+
+    pub(crate) fn trash(&self) -> TrashClient<Transport> {
+        TrashClient::new(self.transport.clone()).max_decoding_message_size(64 << 20)
     }
 
     /// Checks that the agent answers, with a call that depends on no class: a failed class must not stop the others.

@@ -131,7 +131,7 @@ fn has(record: &Record, handle: &str) -> bool {
     is_member || record.handle() == Some(handle)
 }
 
-fn failed(failure: Failure) -> Error {
+pub(crate) fn failed(failure: Failure) -> Error {
     let Failure { rpc, message, .. } = failure;
     Error::Kept(format!("{rpc}: {message}"))
 }
@@ -230,7 +230,7 @@ fn size(object: &InventoryObject, inventory: &Inventory) -> String {
 }
 
 /// The former owner, for display.
-fn whose(object: &InventoryObject) -> String {
+pub(crate) fn whose(object: &InventoryObject) -> String {
     let Some(ObjectKey {
         namespace, name, ..
     }) = owner(object)

@@ -21,6 +21,7 @@
 //! - [`mod@apply`]: one pass over the manifests, for scripts.
 //! - [`plan`]: what a pass would do, by a dry run of the reconciler.
 //! - [`describe`], [`events`]: one object for a person, and the last transitions of all.
+//! - [`trash`]: deleted volumes that can be undeleted.
 //! - [`restore`]: generates the manifests that restore a snapshot.
 //!
 //! **Invariant:** the socket is the only interface to the agent; nothing here depends on its operations.
@@ -75,6 +76,7 @@ pub mod state_file;
 pub mod status;
 mod store;
 mod transport;
+pub mod trash;
 
 pub use apply::apply;
 pub use backoff::reason_of;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_crd::{DeletionPolicy, ObjectKey};
+use drumlin_crd::ObjectKey;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ impl Prune {
     pub(crate) fn concerns(&self, record: &Record) -> bool {
         self.kinds.contains(&record.kind)
             && record.served().is_none()
-            && record.deletion_policy() == DeletionPolicy::Delete
+            && record.deletion_policy().deletes()
     }
 
     /// What becomes of an orphan that it concerns.

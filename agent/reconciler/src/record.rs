@@ -14,7 +14,7 @@ use std::{
 };
 
 use drumlin_crd::{
-    DeletionPolicy, FsType, LastOperation, MemberKind, Object, ObjectKey, VolumeMount, names,
+    FsType, LastOperation, MemberKind, Object, ObjectKey, VolumeDeletionPolicy, VolumeMount, names,
 };
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time},
@@ -376,7 +376,7 @@ impl Record {
     pub(crate) fn is_destroyed(&self) -> bool {
         let ready = self.condition("Ready");
         let is_released = ready.is_some_and(|ready| ready.reason == "Released");
-        self.drumlin.destroyed && !(is_released && self.deletion_policy() == DeletionPolicy::Delete)
+        self.drumlin.destroyed && !(is_released && self.deletion_policy().deletes())
     }
 
     /// Returns true if the record is no longer needed: the requested deletion is complete, or nothing was ever created.
@@ -414,9 +414,9 @@ impl Record {
     }
 
     /// The deletion policy.
-    pub(crate) fn deletion_policy(&self) -> DeletionPolicy {
+    pub(crate) fn deletion_policy(&self) -> VolumeDeletionPolicy {
         if self.served().is_some_and(|served| served.is_kept) {
-            return DeletionPolicy::Retain;
+            return VolumeDeletionPolicy::Retain;
         }
         self.body.kind().deletion_policy()
     }

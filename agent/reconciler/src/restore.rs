@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 use drumlin_crd::{
     DeletionPolicy, GroupMember, GroupSnapshotMember, MemberKind, MemberSnapshot, ObjectKey,
-    Quantity, Volume, VolumeGroup, VolumeGroupSpec, VolumeMode, VolumeSource, VolumeSpec, names,
-    to_yaml,
+    Quantity, Volume, VolumeDeletionPolicy, VolumeGroup, VolumeGroupSpec, VolumeMode, VolumeSource,
+    VolumeSpec, names, to_yaml,
 };
 use serde::Serialize;
 
@@ -233,7 +233,7 @@ impl Restore<'_> {
                 mount.path
             );
         }
-        volume.spec.deletion_policy = DeletionPolicy::Retain;
+        volume.spec.deletion_policy = VolumeDeletionPolicy::Retain;
         volume
     }
 
@@ -306,7 +306,7 @@ fn blank(device_class: Option<String>) -> Volume {
         source: None,
         mount: None,
         parameters: BTreeMap::new(),
-        deletion_policy: DeletionPolicy::Retain,
+        deletion_policy: VolumeDeletionPolicy::Retain,
     };
     Volume::new("", spec)
 }

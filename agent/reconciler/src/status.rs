@@ -2,7 +2,7 @@
 
 use std::{fmt::Write, path::Path};
 
-use drumlin_crd::{DeletionPolicy, MemberSnapshot, ObjectKey, Problem, Quantity};
+use drumlin_crd::{MemberSnapshot, ObjectKey, Problem, Quantity};
 use serde::Serialize;
 
 use crate::{
@@ -176,11 +176,7 @@ pub(crate) fn row(record: &Record) -> Row {
         file: record.drumlin.file.clone(),
         orphan_since: record.drumlin.orphan_since.clone(),
         class,
-        policy: match record.body.kind().deletion_policy() {
-            DeletionPolicy::Retain => "Retain",
-            DeletionPolicy::Delete => "Delete",
-        }
-        .to_owned(),
+        policy: record.body.kind().deletion_policy().as_str().to_owned(),
         handle: record.handle().unwrap_or_default().to_owned(),
         group: match &record.body {
             Body::Volume(Of { status, .. }) => status.group_name.clone(),

@@ -55,6 +55,23 @@ pub(crate) struct ClassKeeper {
     unread: Vec<ClassName>,
 }
 
+impl HeldClass {
+    /// The class over the same storage, with the rest of what `definition` says of it.
+    fn redefined(&self, definition: &FileClass) -> Self {
+        let trash = definition.trash();
+        let trash = trash.inspect_err(|error| {
+            tracing::error!(class = %definition.name(), error = %format!("{error:#}"), "trash of the class not changed");
+        });
+        Self {
+            definition: definition.clone(),
+            class: Class {
+                trash: trash.unwrap_or(self.class.trash),
+                ..self.class.clone()
+            },
+        }
+    }
+}
+
 impl ClassKeeper {
     /// Keeps the classes of `plan`, and what was retired before.
     pub(crate) fn new(plan: ClassPlan, source: LabelSource, state_dir: &Path) -> Self {
@@ -205,7 +222,7 @@ impl ClassKeeper {
             }
             match self.held(definition.name()) {
                 Some(held) if held.definition.has_storage_of(definition) => {
-                    choice.open.push(held.clone());
+                    choice.open.push(held.redefined(definition));
                 }
                 Some(_) => choice.changed.push(definition.clone()),
                 None => choice.open.extend(self.build(definition)),

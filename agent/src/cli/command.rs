@@ -9,8 +9,8 @@ use super::{
     AdoptArguments, AgentArguments, ApplyArguments, ControllerArguments, DeleteArguments,
     DescribeArguments, DiffArguments, DoctorArguments, EventsArguments, GetArguments,
     HandoverArguments, KeptArguments, PingArguments, PlanArguments, ReconcileArguments,
-    RestoreArguments, RollbackArguments, StatusArguments, ThawWatchdogArguments, ValidateArguments,
-    WaitArguments,
+    RestoreArguments, RollbackArguments, StatusArguments, ThawWatchdogArguments, TrashArguments,
+    UndeleteArguments, ValidateArguments, WaitArguments,
 };
 
 /// Provisions local volumes from declarative manifests and serves them over CSI.
@@ -91,6 +91,12 @@ pub(crate) enum Command {
         after_help = "Examples:\n  drumlin delete host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4\n  drumlin delete dv db/old"
     )]
     Delete(DeleteArguments),
+    /// List deleted volumes that can be undeleted, those that are destroyed next first; or destroy some of them now.
+    #[command(after_help = "Examples:\n  drumlin trash\n  drumlin trash --destroy db/old")]
+    Trash(TrashArguments),
+    /// Make a volume in the trash a volume again, with its data. The object that it belonged to gets it when it is declared again.
+    #[command(after_help = "Example:\n  drumlin undelete db/data")]
+    Undelete(UndeleteArguments),
     /// Roll the volumes of a group snapshot back to its point in time, in place: all of them or none.
     #[command(after_help = "Example:\n  drumlin rollback dgsnap db/before-upgrade")]
     Rollback(RollbackArguments),

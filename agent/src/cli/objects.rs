@@ -238,9 +238,44 @@ pub(crate) struct DeleteArguments {
     /// Name of the orphan: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) confirmation: Confirmation,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
+}
+
+/// The confirmation of a permanent deletion.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Confirmation {
     /// Delete without asking for confirmation.
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrashArguments {
+    /// Destroy these volumes for good: ids as listed, CSI names, or `NAMESPACE/NAME` of their objects or claims.
+    #[arg(long, value_name = "WHICH", num_args = 1.., conflicts_with = "output")]
+    pub(crate) destroy: Vec<String>,
     #[command(flatten)]
-    pub(crate) host: HostArguments,
+    pub(crate) confirmation: Confirmation,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<Output>,
+    /// CSI socket of the agent.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: Endpoint,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct UndeleteArguments {
+    /// The volume: its id as listed by `drumlin trash`, its CSI name, or `NAMESPACE/NAME` of its object or claim.
+    #[arg(value_name = "WHICH")]
+    pub(crate) which: String,
+    /// CSI name of the volume [default: the one that it had].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// CSI socket of the agent.
+    #[arg(long, env = "CSI_ENDPOINT", value_name = "ENDPOINT", default_value = crate::config::ENDPOINT)]
+    pub(crate) endpoint: Endpoint,
 }

@@ -24,6 +24,7 @@ use crate::{
     service_manager::Service,
     socket::Socket,
     telemetry::{self, Exporter},
+    trash,
 };
 
 /// Timeout for in-flight operations at shutdown; a repeated call completes or undoes those that remain. Together with
@@ -78,6 +79,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
         tokio::spawn(member.run(stop.clone()));
     }
     tokio::spawn(register(config.kubelet, stop.clone()));
+    tokio::spawn(trash::watch(Arc::clone(&operations), stop.clone()));
     let state = AgentState::new(&operations, reconciler.as_ref().map(Reconciler::observer));
     let scraped =
         metrics.map(|metrics| tokio::spawn(publisher.publish(metrics, state, stop.clone())));

@@ -1,14 +1,8 @@
 //! `drumlin delete`: deletes a retained resource or an orphan, after confirmation.
 
-use std::io::{self, BufRead, IsTerminal};
-
-use anyhow::bail;
 use drumlin_reconciler::kept::Deletion;
 
-use super::{
-    object_name,
-    print::{note, print},
-};
+use super::{confirm::confirm, object_name, print::print};
 use crate::cli::DeleteArguments;
 
 /// Shows the resource, asks for confirmation and deletes it.
@@ -23,19 +17,7 @@ pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
         }
     };
     print(&format!("this permanently deletes:\n{}", deletion.shown()));
-    if !arguments.yes {
-        if !io::stdin().is_terminal() {
-            bail!(
-                "nothing was deleted: standard input is not a terminal; pass --yes to delete without confirmation"
-            );
-        }
-        note("type yes to delete it permanently:");
-        let mut answer = String::new();
-        io::stdin().lock().read_line(&mut answer)?;
-        if answer.trim() != "yes" {
-            bail!("nothing was deleted");
-        }
-    }
+    confirm(&arguments.confirmation)?;
     deletion.run().await?;
     print("deleted\n");
     Ok(())

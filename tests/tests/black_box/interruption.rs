@@ -22,7 +22,7 @@ use crate::{
     life::{Seen, life, short_life},
     rollback_kills,
     subject::Subject,
-    unstaged_kills,
+    trash, unstaged_kills,
 };
 
 #[track_caller]
@@ -55,6 +55,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
     let is_own = |point: &str| {
         rollback_kills::is_own(point)
             || unstaged_kills::is_own(point)
+            || trash::is_own(point)
             || point.starts_with("mount-root.")
             || point.starts_with("adopting.")
     };

@@ -100,6 +100,8 @@ mod thaw_watchdog;
 mod thick_copies;
 #[path = "../sanity/tool.rs"]
 mod tool;
+#[path = "../black_box/trash.rs"]
+mod trash;
 mod udev;
 #[path = "../black_box/unstaged_kills.rs"]
 mod unstaged_kills;

@@ -109,6 +109,18 @@ pub trait Backend:
     /// Sets and removes labels, in one durable step.
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>>;
 
+    /// Gives an image another identity and changes its labels; its data and its devices stay as they are. An image that
+    /// has the identity `to` is never replaced; one that was renamed before is `Already`.
+    ///
+    /// # Errors
+    /// `NotFound`; `Conflict` when both exist; `InUse` when its device is mounted or open, or it is being copied.
+    async fn rename(
+        &self,
+        from: ImageId,
+        to: ImageId,
+        change: &LabelChange,
+    ) -> Result<Change<Image>>;
+
     /// Deletes an image and its device; one that does not exist is `Already`.
     ///
     /// # Errors

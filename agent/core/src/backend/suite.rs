@@ -350,6 +350,44 @@ async fn deleting_frees_the_device_and_the_room_and_twice_is_no_error(subject: S
     assert_eq!(read(&subject, spec.id, 4096, 0).await, vec![0; 4096]);
 }
 
+async fn a_renamed_image_keeps_its_bytes_and_leaves_its_name_to_another(subject: Subject) {
+    let (spec, backend) = (blank("a", 4), &subject.backend);
+    create(&**backend, &spec).await.unwrap();
+    write(&subject, spec.id, b"deleted", 4096).await;
+    let trash = id(ImageKind::Trash, "a");
+    let change = LabelChange::set("trashed", "1");
+    let image = backend.rename(spec.id, trash, &change).await.unwrap();
+    assert!(image.is_made());
+    let again = backend.rename(spec.id, trash, &change).await.unwrap();
+    assert_eq!(again, Change::Already(image.into_inner()));
+    assert_eq!(backend.get(spec.id).await.unwrap(), None);
+    assert!(backend.list(ImageKind::Volume).await.unwrap().is_empty());
+    let [kept] = &backend.list(ImageKind::Trash).await.unwrap()[..] else {
+        panic!("one image");
+    };
+    assert_eq!((kept.id, kept.size), (trash, spec.size));
+    assert_eq!(kept.labels["trashed"], "1");
+    create(&**backend, &spec).await.unwrap();
+    assert_eq!(read(&subject, spec.id, 7, 4096).await, [0; 7]);
+    let back = LabelChange::remove("trashed");
+    let error = backend.rename(trash, spec.id, &back).await.unwrap_err();
+    assert_eq!(error.kind(), Kind::Conflict);
+    let other = id(ImageKind::Volume, "b");
+    let image = backend
+        .rename(trash, other, &back)
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(image.labels.get("trashed"), None);
+    assert_eq!(read(&subject, other, 7, 4096).await, b"deleted");
+    let error = backend.rename(trash, other, &back).await;
+    assert!(!error.unwrap().is_made());
+    backend.rename(other, trash, &change).await.unwrap();
+    assert!(backend.delete(trash).await.unwrap().is_made());
+    assert!(backend.list(ImageKind::Trash).await.unwrap().is_empty());
+    assert!(backend.get(spec.id).await.unwrap().is_some());
+}
+
 async fn an_open_device_keeps_its_image(subject: Subject) {
     let spec = blank("a", 4);
     create(&*subject.backend, &spec).await.unwrap();
@@ -554,6 +592,7 @@ suite!(
     labels_change_in_one_step_and_a_change_that_changes_nothing_is_none,
     attaching_twice_gives_one_device_and_detaching_twice_is_no_error,
     deleting_frees_the_device_and_the_room_and_twice_is_no_error,
+    a_renamed_image_keeps_its_bytes_and_leaves_its_name_to_another,
     an_open_device_keeps_its_image,
     without_room_nothing_is_left_behind,
     the_largest_volume_that_is_offered_can_be_made,

@@ -6,6 +6,7 @@ use crate::{
     Error, Kind, Result,
     backend::Backend,
     host::lock,
+    ops::TrashPolicy,
     types::{ClassName, NodeName},
 };
 
@@ -16,6 +17,8 @@ pub struct Class {
     pub name: ClassName,
     /// The back end that stores its images.
     pub backend: Arc<dyn Backend>,
+    /// How long it keeps what is deleted; none if it is destroyed at once.
+    pub trash: Option<TrashPolicy>,
 }
 
 /// The classes that an agent has at a time.

@@ -24,10 +24,12 @@ pub use controller::inventory::{Inventory, Object};
 pub use controller::pagination::{Listing, PageRequest};
 pub use controller::snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use controller::survey::{created, was_staged_raw};
+pub use controller::trash::{Trash, TrashPolicy, TrashedVolume};
+pub use controller::trash_room::TrashWatch;
 pub use controller::validate::ValidateVolume;
 pub use controller::volume::{Condition, CreateVolume, Source, Volume};
 use controller::{
-    all_classes, capacity, health, labels, mutable_parameters, parameters, snapshot, volume,
+    all_classes, capacity, health, labels, mutable_parameters, parameters, snapshot, trash, volume,
 };
 pub use group::group_snapshot::{CreateGroupSnapshot, GroupSnapshot};
 pub use group::rollback::RollBack;

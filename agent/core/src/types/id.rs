@@ -20,30 +20,41 @@ pub enum ImageKind {
     Group,
     /// Snapshots of one point in time: labels without data.
     GroupSnapshot,
+    /// A deleted volume that can be undeleted. No caller of CSI sees it.
+    Trash,
 }
 
 impl ImageKind {
     /// All kinds.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
+        Self::Volume,
+        Self::Snapshot,
+        Self::Group,
+        Self::GroupSnapshot,
+        Self::Trash,
+    ];
+    /// The kinds that lists show.
+    pub const LISTED: [Self; 4] = [
         Self::Volume,
         Self::Snapshot,
         Self::Group,
         Self::GroupSnapshot,
     ];
 
-    /// The human-readable name: `volume`, `snapshot`, `group` or `group snapshot`.
+    /// The human-readable name: `volume`, `snapshot`, `group`, `group snapshot` or `trash`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Volume => "volume",
             Self::Snapshot => "snapshot",
             Self::Group => "group",
             Self::GroupSnapshot => "group snapshot",
+            Self::Trash => "trash",
         }
     }
 
     /// Returns true if images of this kind have data, not only labels.
     pub fn has_bytes(self) -> bool {
-        matches!(self, Self::Volume | Self::Snapshot)
+        matches!(self, Self::Volume | Self::Snapshot | Self::Trash)
     }
 
     /// The UUID namespace of its keys, so that a volume, a snapshot and a group of the same name never have the same
@@ -54,6 +65,7 @@ impl ImageKind {
             Self::Snapshot => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a02),
             Self::Group => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a03),
             Self::GroupSnapshot => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a04),
+            Self::Trash => Uuid::from_u128(0x1f5c_3b1a_9d1e_5c53_8a52_6d0b_4b5f_7a05),
         }
     }
 }

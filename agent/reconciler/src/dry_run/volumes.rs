@@ -1,6 +1,9 @@
 //! What the calls of volumes and their mounts would be answered.
 
-use drumlin_proto::csi::v1::{self, volume_capability::AccessType};
+use drumlin_proto::{
+    csi::v1::{self, volume_capability::AccessType},
+    drumlin::v1::TrashVolumeRequest,
+};
 use tonic::Status;
 
 use super::{Answer, Planned, read};
@@ -43,6 +46,12 @@ impl Planned {
             "/csi.v1.Controller/DeleteVolume" => {
                 self.note("DeleteVolume");
                 let request: v1::DeleteVolumeRequest = read(message)?;
+                self.deleted.insert(request.volume_id);
+                Answer::empty()
+            }
+            "/drumlin.v1.Trash/TrashVolume" => {
+                self.note("TrashVolume");
+                let request: TrashVolumeRequest = read(message)?;
                 self.deleted.insert(request.volume_id);
                 Answer::empty()
             }

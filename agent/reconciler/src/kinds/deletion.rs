@@ -1,7 +1,7 @@
 //! Deletion of a volume: unmounted, and then deleted or released.
 
-use drumlin_crd::DeletionPolicy;
-use drumlin_proto::csi::v1;
+use drumlin_crd::VolumeDeletionPolicy;
+use drumlin_proto::{csi::v1, drumlin::v1::TrashVolumeRequest};
 use tonic::Code;
 
 use super::{Halt, Pass, blocked, volume::is_refusal};
@@ -28,8 +28,9 @@ impl Pass<'_> {
             if self.status().volume_handle.is_some() {
                 self.take_down().await?;
                 match self.record.deletion_policy() {
-                    DeletionPolicy::Delete => self.delete_volume().await?,
-                    DeletionPolicy::Retain => self.tell_released().await?,
+                    VolumeDeletionPolicy::Delete => self.delete_volume().await?,
+                    VolumeDeletionPolicy::Trash => self.trash_volume().await?,
+                    VolumeDeletionPolicy::Retain => self.tell_released().await?,
                 }
             }
             self.record.drumlin.destroyed = true;
@@ -37,14 +38,19 @@ impl Pass<'_> {
             self.shared.wake_waiting();
         }
         let (reason, message) = match self.record.deletion_policy() {
-            DeletionPolicy::Delete => {
+            VolumeDeletionPolicy::Delete => {
                 ("Deleted", "deleted; its manifest can be removed".to_owned())
             }
-            DeletionPolicy::Retain if self.handle().is_empty() => (
+            VolumeDeletionPolicy::Trash => (
+                "Deleted",
+                "moved to the trash, where `drumlin trash` shows it; its manifest can be removed"
+                    .to_owned(),
+            ),
+            VolumeDeletionPolicy::Retain if self.handle().is_empty() => (
                 "Released",
                 "released before a volume was created".to_owned(),
             ),
-            DeletionPolicy::Retain => (
+            VolumeDeletionPolicy::Retain => (
                 "Released",
                 format!("unmounted; volume {} is retained", self.handle()),
             ),
@@ -68,6 +74,19 @@ impl Pass<'_> {
         )
         .await
         {
+            Err(failure) if failure.code != Code::NotFound => return Err(blocked(failure)),
+            _ => self.point("volume.delete.called"),
+        }
+        self.forget_volume();
+        Ok(())
+    }
+
+    async fn trash_volume(&mut self) -> Result<(), Halt> {
+        let request = TrashVolumeRequest {
+            volume_id: self.handle(),
+        };
+        let mut trash = self.client.trash();
+        match call("TrashVolume", PATIENCE, trash.trash_volume(request)).await {
             Err(failure) if failure.code != Code::NotFound => return Err(blocked(failure)),
             _ => self.point("volume.delete.called"),
         }

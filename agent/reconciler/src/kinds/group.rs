@@ -1,8 +1,6 @@
 //! Kind `VolumeGroup`: created empty, then given its members, and emptied before it is deleted.
 
-use drumlin_crd::{
-    DeletionPolicy, MemberKind, MemberStatus, VolumeGroupSpec, VolumeGroupStatus, names,
-};
+use drumlin_crd::{MemberKind, MemberStatus, VolumeGroupSpec, VolumeGroupStatus, names};
 use drumlin_proto::volumegroup::{
     ControllerGetVolumeGroupRequest, CreateVolumeGroupRequest, DeleteVolumeGroupRequest,
     ModifyVolumeGroupMembershipRequest, VolumeGroup,
@@ -224,7 +222,7 @@ impl Pass<'_> {
                 self.take_up().await?;
                 self.confirm_end().await?;
             }
-            if policy == DeletionPolicy::Retain {
+            if !policy.deletes() {
                 self.tell_released().await?;
             } else if self.record.is_begun() {
                 // A create that may be incomplete is completed first: only then its handle is known.

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 
 use drumlin_crd::{
-    DeletionPolicy, GroupSnapshotMember, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot,
-    names,
+    GroupSnapshotMember, GroupSnapshotSpec, GroupSnapshotStatus, MemberSnapshot, names,
 };
 use drumlin_proto::csi::v1::{
     self, CreateVolumeGroupSnapshotRequest, DeleteVolumeGroupSnapshotRequest,
@@ -301,7 +300,7 @@ impl Pass<'_> {
                 self.confirm_end().await?;
             }
             let is_begun = !self.together().1.members.is_empty();
-            if policy == DeletionPolicy::Delete && is_begun {
+            if policy.deletes() && is_begun {
                 self.no_restore_is_running()?;
                 self.end_making().await?;
                 if let Some(id) = self.together().1.group_snapshot_handle.clone() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use drumlin_crd::{DeletionPolicy, ObjectKey, names};
+use drumlin_crd::{ObjectKey, VolumeDeletionPolicy, names};
 use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
@@ -136,13 +136,14 @@ pub(crate) fn ready(reason: &'static str, message: String) -> Verdict {
 }
 
 /// The requested deletion or release is complete.
-pub(crate) fn gone(policy: DeletionPolicy) -> Verdict {
-    let (reason, message) = match policy {
-        DeletionPolicy::Delete => ("Deleted", "deleted; its manifest can be removed"),
-        DeletionPolicy::Retain => (
+pub(crate) fn gone(policy: VolumeDeletionPolicy) -> Verdict {
+    let (reason, message) = if policy.deletes() {
+        ("Deleted", "deleted; its manifest can be removed")
+    } else {
+        (
             "Released",
             "released, data retained; its manifest can be removed",
-        ),
+        )
     };
     Verdict {
         state: State::Gone,

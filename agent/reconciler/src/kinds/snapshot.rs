@@ -1,6 +1,6 @@
 //! Kind `Snapshot`: created once, and deleted.
 
-use drumlin_crd::{DeletionPolicy, Quantity, SnapshotStatus, names};
+use drumlin_crd::{Quantity, SnapshotStatus, names};
 use drumlin_proto::csi::v1;
 use tonic::Code;
 
@@ -207,7 +207,7 @@ impl Pass<'_> {
                 self.confirm_end().await?;
             }
             let is_begun = self.snapshot_status().source_volume_handle.is_some();
-            if policy == DeletionPolicy::Delete && is_begun {
+            if policy.deletes() && is_begun {
                 self.no_restore_is_running()?;
                 // A create with an unknown outcome is completed first, or its snapshot would be leaked.
                 if self.snapshot_status().snapshot_handle.is_none() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use drumlin_crd::{DeletionPolicy, ObjectKey, Quantity, VolumeMount, names};
+use drumlin_crd::{ObjectKey, Quantity, VolumeMount, names};
 use serde::Serialize;
 
 use crate::{
@@ -221,8 +221,10 @@ impl Difference<'_> {
     /// What the calls amount to, and the details.
     fn change(&self) -> (Action, Vec<String>) {
         if self.after.is_absent() {
-            let is_destroyed = self.after.deletion_policy() == DeletionPolicy::Delete;
-            return if is_destroyed && self.calls_a("Delete") {
+            let is_destroyed = self.after.deletion_policy().deletes();
+            return if self.calls("TrashVolume") {
+                (Action::Destroy, vec!["moved to the trash".to_owned()])
+            } else if is_destroyed && self.calls_a("Delete") {
                 (Action::Destroy, Vec::new())
             } else if is_destroyed {
                 // What it waits for is in a line of its own.

@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 
 use drumlin_crd::{
-    DeletionPolicy, GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotScheduleSpec,
-    SnapshotScheduleStatus, SnapshotSpec, SnapshotStatus, VolumeGroupSpec, VolumeGroupStatus,
-    VolumeSpec, VolumeStatus,
+    GroupSnapshotSpec, GroupSnapshotStatus, Object, Observed, SnapshotScheduleSpec,
+    SnapshotScheduleStatus, SnapshotSpec, SnapshotStatus, VolumeDeletionPolicy, VolumeGroupSpec,
+    VolumeGroupStatus, VolumeSpec, VolumeStatus,
 };
 use drumlin_proto::drumlin::v1::InventoryObject;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -51,7 +51,7 @@ pub(crate) trait ObjectBody: Debug {
     fn node(&self) -> Option<&str>;
 
     /// The deletion policy of the manifest.
-    fn deletion_policy(&self) -> DeletionPolicy;
+    fn deletion_policy(&self) -> VolumeDeletionPolicy;
 
     /// The object with this spec.
     fn object(&self, metadata: ObjectMeta) -> Object;
@@ -97,8 +97,8 @@ macro_rules! of_every_kind {
             self.spec.node_name.as_deref()
         }
 
-        fn deletion_policy(&self) -> drumlin_crd::DeletionPolicy {
-            self.spec.deletion_policy
+        fn deletion_policy(&self) -> drumlin_crd::VolumeDeletionPolicy {
+            self.spec.deletion_policy.into()
         }
 
         fn object(

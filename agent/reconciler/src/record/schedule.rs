@@ -1,8 +1,8 @@
 //! What a schedule is to its record, and what its snapshots are.
 
 use drumlin_crd::{
-    DeletionPolicy, Object, ObjectKey, Observed, SnapshotSchedule, SnapshotScheduleSpec,
-    SnapshotScheduleStatus, names,
+    Object, ObjectKey, Observed, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus,
+    VolumeDeletionPolicy, names,
 };
 use drumlin_proto::drumlin::v1::InventoryObject;
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
@@ -54,8 +54,8 @@ impl ObjectBody for Of<SnapshotScheduleSpec, SnapshotScheduleStatus> {
     }
 
     /// A schedule that ends leaves its snapshots.
-    fn deletion_policy(&self) -> DeletionPolicy {
-        DeletionPolicy::Retain
+    fn deletion_policy(&self) -> VolumeDeletionPolicy {
+        VolumeDeletionPolicy::Retain
     }
 
     fn object(&self, metadata: ObjectMeta) -> Object {

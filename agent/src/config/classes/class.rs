@@ -9,7 +9,7 @@ use drumlin_core::{
         directory::{Directory, DirectorySettings},
         lvm::{Lvm, LvmSettings},
     },
-    ops::Class,
+    ops::{Class, TrashPolicy},
     types::ClassName,
 };
 use drumlin_crd::Selector;
@@ -20,6 +20,7 @@ use super::{
     node_labels::{Labels, check_key, check_value},
     thick::FileThick,
     thin::FileThin,
+    trash::FileTrash,
     values::Nodes,
 };
 
@@ -48,6 +49,9 @@ pub(crate) struct FileClass {
     thin: Option<FileThin>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     thick: Option<FileThick>,
+    /// How long deleted volumes are kept; without it they are destroyed at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trash: Option<FileTrash>,
 }
 
 impl FileClass {
@@ -60,6 +64,7 @@ impl FileClass {
             directory: Some(FileDirectory::built_in(state_dir.join("images"))),
             thin: None,
             thick: None,
+            trash: None,
         })
     }
 
@@ -116,7 +121,16 @@ impl FileClass {
         Ok(Class {
             name: self.name.clone(),
             backend,
+            trash: self.trash()?,
         })
+    }
+
+    /// How long deleted volumes are kept.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid.
+    pub(crate) fn trash(&self) -> anyhow::Result<Option<TrashPolicy>> {
+        self.trash.as_ref().map(FileTrash::policy).transpose()
     }
 
     /// Where the class has its images.
@@ -296,7 +310,7 @@ mod tests {
     #[test]
     fn a_class_is_written_and_read_back_as_it_was() {
         for class in [
-            "directory: {path: /a, adoptNode: [b], fsType: xfs, allocation: thick, longestFreeze: 5}",
+            "directory: {path: /a, adoptNode: [b], fsType: xfs, allocation: thick, longestFreeze: 5}, trash: {keep: 7d, maxFill: 80%}",
             "thin: {volumeGroup: vg0, pool: p, create: {size: 80%VG}, overcommit: 1.5, warnAt: 70%}",
             "thick: {volumeGroup: vg0, adoptNode: b, layout: raid1, mirrors: 2, wipe: discard}",
         ] {

@@ -6,6 +6,7 @@ mod node_labels;
 mod plan;
 mod thick;
 mod thin;
+mod trash;
 mod values;
 
 pub(crate) use class::{FileClass, Storage};

@@ -7,6 +7,7 @@ use drumlin_proto::drumlin::v1::{
     classes_server::{self, ClassesServer},
     group_controller_server::{self, GroupControllerServer},
     inventory_server::{self, InventoryServer},
+    trash_server::{self, TrashServer},
 };
 use tonic::service::Routes;
 
@@ -17,10 +18,11 @@ pub(crate) struct Front {
 }
 
 /// The names of the services of the package that are served, for reflection.
-pub(crate) const SERVICES: [&str; 3] = [
+pub(crate) const SERVICES: [&str; 4] = [
     group_controller_server::SERVICE_NAME,
     inventory_server::SERVICE_NAME,
     classes_server::SERVICE_NAME,
+    trash_server::SERVICE_NAME,
 ];
 
 impl Front {
@@ -34,6 +36,7 @@ impl Front {
         routes
             .add_service(GroupControllerServer::new(self.clone()))
             .add_service(InventoryServer::new(self.clone()))
-            .add_service(ClassesServer::new(self))
+            .add_service(ClassesServer::new(self.clone()))
+            .add_service(TrashServer::new(self))
     }
 }

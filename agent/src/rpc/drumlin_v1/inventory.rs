@@ -3,7 +3,7 @@
 use drumlin_core::{
     Error, Result,
     ops::{Inventory, Listing, Object},
-    types::{Handle, ImageKind, Reference},
+    types::{ClassName, Handle, ImageKind, Reference},
 };
 use drumlin_proto::drumlin::v1::{self, ObjectKind};
 use tonic::{Request, Response, Status};
@@ -84,17 +84,22 @@ fn kind(number: i32) -> Result<ImageKind> {
 
 fn response(inventory: Inventory) -> Result<v1::ListObjectsResponse> {
     let objects: Result<_> = inventory.page.entries.into_iter().map(message).collect();
-    let unreadable = inventory.unreadable.into_iter();
     Ok(v1::ListObjectsResponse {
         objects: objects?,
         next_token: inventory.page.next.unwrap_or_default(),
-        unreadable: unreadable
-            .map(|(name, problem)| v1::UnreadableClass {
-                name: name.to_string(),
-                problem,
-            })
-            .collect(),
+        unreadable: unreadable(inventory.unreadable),
     })
+}
+
+/// The classes that could not be read.
+pub(super) fn unreadable(classes: Vec<(ClassName, String)>) -> Vec<v1::UnreadableClass> {
+    let classes = classes.into_iter();
+    classes
+        .map(|(name, problem)| v1::UnreadableClass {
+            name: name.to_string(),
+            problem,
+        })
+        .collect()
 }
 
 fn message(object: Object) -> Result<v1::InventoryObject> {
@@ -103,6 +108,8 @@ fn message(object: Object) -> Result<v1::InventoryObject> {
         ImageKind::Snapshot => ObjectKind::Snapshot,
         ImageKind::Group => ObjectKind::VolumeGroup,
         ImageKind::GroupSnapshot => ObjectKind::VolumeGroupSnapshot,
+        // The inventory does not list it.
+        ImageKind::Trash => ObjectKind::Unknown,
     };
     let text = |handle: &Handle| handle.to_string();
     Ok(v1::InventoryObject {

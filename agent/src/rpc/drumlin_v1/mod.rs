@@ -4,5 +4,6 @@ mod classes;
 mod front;
 mod group_controller;
 mod inventory;
+mod trash;
 
 pub(crate) use front::{Front, SERVICES};

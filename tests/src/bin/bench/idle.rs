@@ -1,12 +1,8 @@
-//! An agent with a thousand manifests that has nothing to do.
+//! What a process has done, and what an agent does in a minute in which nobody asks anything.
 
 use std::{fs, time::Duration};
 
-use drumlin_tests::{
-    agent::{Agent, Options, write},
-    storage::{Kind, Scratch},
-};
-use nix::sys::signal::Signal;
+use drumlin_tests::agent::Agent;
 
 use crate::measure::Table;
 
@@ -47,46 +43,6 @@ pub(crate) fn done(pid: i32) -> Done {
 /// A tick is 10 ms wherever Linux shows it to programs.
 pub(crate) fn millis(ticks: u64) -> f64 {
     ticks as f64 * 10.0
-}
-
-pub(crate) async fn manifests(table: &mut Table) {
-    let scratch = Scratch::new();
-    let images = scratch.file_system("images", Kind::Ext4, 4 << 10);
-    let manifests = scratch.directory("manifests");
-    for index in 0..1000 {
-        let text = format!(
-            "apiVersion: drumlin.dev/v1alpha1\nkind: Volume\nmetadata:\n  name: v{index}\nspec:\n  capacity: 16Mi\n"
-        );
-        write(&manifests.join(format!("v{index}.yaml")), &text);
-    }
-    let options = Options {
-        config: Some(format!(
-            "classes: [{{name: default, directory: {{path: {}}}}}]\n",
-            images.display()
-        )),
-        arguments: vec![
-            "--manifests".to_owned(),
-            manifests.to_string_lossy().into_owned(),
-            "--log-level=warn".to_owned(),
-        ],
-        ..Options::default()
-    };
-    let agent = Agent::with(scratch, options).await;
-    while agent.status().1 != 0 || agent.status().0.lines().count() < 1001 {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let before = done(agent.pid());
-    agent.signal(Signal::SIGHUP);
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let after = done(agent.pid());
-    table.most(
-        "a pass over 1,000 unchanged manifests, processor time",
-        millis(after.ticks - before.ticks),
-        100.0,
-        "ms",
-    );
-    minute(table, &agent, "idle with 1,000 manifests").await;
 }
 
 /// What an agent does in a minute in which nobody asks anything.

@@ -20,6 +20,7 @@ mod groups;
 mod idle;
 mod kubernetes;
 mod lvm;
+mod manifests;
 mod measure;
 mod metadata;
 mod node_calls;
@@ -96,8 +97,8 @@ async fn main() {
     if wanted("peer") {
         peer::host_path_beside_ours(&mut table).await;
     }
-    if wanted("idle") {
-        idle::manifests(&mut table).await;
+    if wanted("manifests") {
+        manifests::manifests(&mut table).await;
     }
     println!("\n{}", table.render());
 }

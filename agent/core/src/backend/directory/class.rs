@@ -227,6 +227,21 @@ impl Backend for Directory {
         self.run(move |inner| inner.relabel(id, &change)).await
     }
 
+    async fn rename(
+        &self,
+        from: ImageId,
+        to: ImageId,
+        change: &LabelChange,
+    ) -> Result<Change<Image>> {
+        let change = change.clone();
+        self.run(move |inner| {
+            let renamed = inner.rename(from, to, &change);
+            inner.watched.tidy();
+            renamed
+        })
+        .await
+    }
+
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {
         self.run(move |inner| {
             let deleted = inner.delete(id);

@@ -195,7 +195,7 @@ impl Inner {
             return Ok(Change::Already(()));
         }
         self.layout.changeable(id)?;
-        if id.kind == ImageKind::Volume {
+        if matches!(id.kind, ImageKind::Volume | ImageKind::Trash) {
             self.detach(id)?;
         }
         fail::point("directory.delete.detached");

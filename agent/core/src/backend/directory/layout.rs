@@ -33,6 +33,7 @@ pub(super) struct Layout {
     snapshots: PathBuf,
     groups: PathBuf,
     group_snapshots: PathBuf,
+    trash: PathBuf,
 }
 
 /// Prefixes of the temporary names that stand before an image's key.
@@ -77,6 +78,7 @@ impl Layout {
             snapshots: root.join("snapshots"),
             groups: root.join("groups"),
             group_snapshots: root.join("group-snapshots"),
+            trash: root.join("trash"),
         }
     }
 
@@ -87,6 +89,7 @@ impl Layout {
             ImageKind::Snapshot => &self.snapshots,
             ImageKind::Group => &self.groups,
             ImageKind::GroupSnapshot => &self.group_snapshots,
+            ImageKind::Trash => &self.trash,
         }
     }
 

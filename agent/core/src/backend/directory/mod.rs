@@ -7,6 +7,7 @@
 //! <path>/snapshots/<key>/…          likewise
 //! <path>/groups/<key>/record.json   a volume group: a record without data
 //! <path>/group-snapshots/<key>/…    likewise
+//! <path>/trash/<key>/…              a deleted volume
 //! <path>/volumes/.making-<key>/     incomplete; removed on start and before the key is created again
 //! <path>/volumes/.deleting-<key>/   being deleted; likewise
 //! <path>/volumes/.record-<key>      a new record that will replace `<key>/record.json`
@@ -25,6 +26,7 @@ mod group_snapshot;
 mod layout;
 mod open_lock;
 mod record;
+mod rename;
 mod rollback;
 mod snapshot_copy;
 mod survey;

@@ -8,7 +8,13 @@ use drumlin_lvm::{
     metadata::{GroupMetadata, LogicalVolume},
 };
 
-use super::{Lvm, class::visible, name_of, tags::Tags, temporary_snapshot_of};
+use super::{
+    Lvm,
+    class::visible,
+    name_of,
+    tags::{self, Tags},
+    temporary_snapshot_of,
+};
 use crate::{Error, Kind, Result, types::ImageId};
 
 /// A volume of another node, with its tags before and after adoption.
@@ -117,13 +123,8 @@ impl Lvm {
             after,
         }: &Foreign<'_>,
     ) -> Command {
-        let (old, new) = (before.write(), after.write());
-        let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
-        let removed = old.iter().filter(|tag| !new.contains(tag));
         let (uuid, node) = (volume.uuid.clone(), after.node.clone());
-        Command::new("lvchange")
-            .add_tags(added)
-            .words(removed.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
+        tags::changed(&before.write(), &after.write())
             .words([self.group.path(&volume.name)])
             .done_when(move |now| {
                 let volume = now.volumes.values().find(|volume| volume.uuid == uuid);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use async_trait::async_trait;
-use drumlin_lvm::{command::Command, merges::check_no_merge};
+use drumlin_lvm::merges::check_no_merge;
 
 use super::{
     Lvm, OwnVolume,
@@ -126,12 +126,7 @@ impl Backend for Lvm {
                 .collect()
         };
         let (old, new) = (tags(&before.labels), tags(&labels));
-        let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
-        let removed = old.iter().filter(|tag| !new.contains(tag));
-        let command = Command::new("lvchange")
-            .add_tags(added)
-            .words(removed.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
-            .words([self.group.path(&found.volume.name)]);
+        let command = tags::changed(&old, &new).words([self.group.path(&found.volume.name)]);
         let uuid = found.volume.uuid.clone();
         let command = command.done_when(move |now| {
             let mut volumes = now.volumes.values();
@@ -145,6 +140,16 @@ impl Backend for Lvm {
         Ok(Change::Made(
             self.image(&now, &self.complete_volume(&now, id)?)?,
         ))
+    }
+
+    async fn rename(
+        &self,
+        from: ImageId,
+        to: ImageId,
+        change: &LabelChange,
+    ) -> Result<Change<Image>> {
+        self.ready().await?;
+        self.rename_image(from, to, change).await
     }
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {

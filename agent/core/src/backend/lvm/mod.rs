@@ -19,6 +19,7 @@ mod layers;
 mod names;
 mod range_spool;
 mod recovery;
+mod rename;
 mod rollback;
 mod settings;
 mod survey;

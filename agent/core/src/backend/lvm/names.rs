@@ -7,6 +7,8 @@ pub(super) fn name_of(id: ImageId) -> String {
     let kind = match id.kind {
         ImageKind::Volume => 'v',
         ImageKind::Snapshot => 's',
+        // Deleted.
+        ImageKind::Trash => 'd',
         // They have no volume.
         ImageKind::Group | ImageKind::GroupSnapshot => 'g',
     };

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use drumlin_lvm::metadata;
+use drumlin_lvm::{command::Command, metadata};
 
 use crate::{
     backend::Labels,
@@ -190,6 +190,15 @@ pub(super) fn copied(bytes: u64) -> String {
 /// The tag of a volume that was deactivated to be extended.
 pub(super) fn growing() -> String {
     tag(GROWING, "yes")
+}
+
+/// The command that changes the tags of a volume from `old` to `new`, without the volume.
+pub(super) fn changed(old: &[String], new: &[String]) -> Command {
+    let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
+    let removed = old.iter().filter(|tag| !new.contains(tag));
+    Command::new("lvchange")
+        .add_tags(added)
+        .words(removed.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
 }
 
 fn tag(key: &str, value: &str) -> String {

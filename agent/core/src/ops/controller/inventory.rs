@@ -111,7 +111,7 @@ impl Operations {
     /// # Errors
     /// Errors of its class, if it cannot be read.
     pub async fn get_object(&self, reference: &Reference) -> Result<Option<Object>> {
-        for kind in ImageKind::ALL {
+        for kind in ImageKind::LISTED {
             match self.find(kind, reference).await {
                 Ok(found) if found.partial_group().is_some() => return Ok(None),
                 Ok(found) => return Ok(Some(found.into())),
@@ -157,7 +157,7 @@ impl Operations {
 /// All images of a class.
 async fn read(class: Class) -> Result<Vec<Image>> {
     let mut images = Vec::new();
-    for kind in ImageKind::ALL {
+    for kind in ImageKind::LISTED {
         images.extend(class.backend.list(kind).await?);
     }
     Ok(images)

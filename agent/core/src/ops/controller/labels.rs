@@ -33,6 +33,10 @@ pub(crate) const FORMAT: &str = "format";
 pub(crate) const IDENTITY: &str = "identity";
 /// How it was staged last, where the mount table does not show it; see `staging_record.rs`.
 pub(crate) const STAGED: &str = "staged";
+/// The time at which a volume was moved to the trash, in nanoseconds since 1970.
+pub(crate) const TRASHED: &str = "trashed";
+/// The key that a volume had in the trash, if it was undeleted.
+pub(crate) const UNDELETED: &str = "undeleted";
 /// The controller publication, as JSON.
 pub(crate) const PUBLISHED: &str = "published";
 /// The volumes of a group: `<class>/<key>`, separated by `:`. Their node is that of the group.
@@ -259,6 +263,8 @@ mod tests {
                 FORMAT,
                 IDENTITY,
                 STAGED,
+                TRASHED,
+                UNDELETED,
                 PUBLISHED,
                 MEMBERS,
                 GROUP,
@@ -281,6 +287,8 @@ mod tests {
                 "format",
                 "identity",
                 "staged",
+                "trashed",
+                "undeleted",
                 "published",
                 "members",
                 "group",

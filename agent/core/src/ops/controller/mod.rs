@@ -18,5 +18,7 @@ pub(crate) mod pagination;
 pub(crate) mod parameters;
 pub(crate) mod snapshot;
 pub(crate) mod survey;
+pub(crate) mod trash;
+pub(crate) mod trash_room;
 pub(crate) mod validate;
 pub(crate) mod volume;

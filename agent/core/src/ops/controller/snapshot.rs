@@ -115,7 +115,11 @@ impl Operations {
             .await
     }
 
-    async fn make_snapshot(&self, id: ImageId, request: CreateSnapshot) -> Result<Snapshot> {
+    async fn make_snapshot(
+        self: &Arc<Self>,
+        id: ImageId,
+        request: CreateSnapshot,
+    ) -> Result<Snapshot> {
         if !request.topology.is_met_by(&self.settings().node) {
             return Err(Error::new(
                 Kind::NoSpace,
@@ -165,7 +169,9 @@ impl Operations {
             labels,
             origin: Origin::CopyOf(image.id),
         };
-        let made = volume.class.backend.create(&spec).await?.into_inner();
+        let create = || volume.class.backend.create(&spec);
+        let made = self.with_room(&volume.class, image.size, create).await?;
+        let made = made.into_inner();
         self.known.insert(&volume.class, id);
         fail::point("create-snapshot.made");
         let handle = self.handle_in(&volume.class, id);

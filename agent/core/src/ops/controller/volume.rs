@@ -54,6 +54,17 @@ pub enum Source {
     Volume(Reference),
 }
 
+/// How a volume is deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deletion {
+    /// As its class says.
+    AsConfigured,
+    /// Only if it holds no data.
+    Blank,
+    /// To the trash, whatever its class says.
+    ToTrash,
+}
+
 /// A request to create a volume (CSI, `CreateVolume`).
 #[derive(Debug, Clone)]
 pub struct CreateVolume {
@@ -158,7 +169,7 @@ impl Operations {
     }
 
     async fn make_volume(
-        &self,
+        self: &Arc<Self>,
         class: Class,
         id: ImageId,
         request: CreateVolume,
@@ -198,7 +209,11 @@ impl Operations {
             labels: volume_labels(features, &request, source.as_ref()).await?,
             origin,
         };
-        let image = class.backend.create(&spec).await?.into_inner();
+        let create = || class.backend.create(&spec);
+        let image = self
+            .with_room(&class, spec.size, create)
+            .await?
+            .into_inner();
         self.known.insert(&class, id);
         fail::point("create-volume.made");
         if let Some(Source::Volume(_)) = &request.source {
@@ -270,7 +285,8 @@ impl Operations {
     /// # Errors
     /// `InUse` if it is published, attached or mounted, `Precondition` if it is protected or its record cannot be read.
     pub async fn delete_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
-        self.delete_volume_if(reference, |_| Ok(())).await
+        self.delete_volume_by(reference, Deletion::AsConfigured)
+            .await
     }
 
     /// Deletes a volume that holds no data. Idempotent: one that does not exist is no error.
@@ -278,15 +294,14 @@ impl Operations {
     /// # Errors
     /// `Precondition` if it was formatted or is raw, else those of [`Operations::delete_volume`].
     pub async fn delete_blank_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
-        self.delete_volume_if(reference, LocatedImage::check_blank)
-            .await
+        self.delete_volume_by(reference, Deletion::Blank).await
     }
 
-    /// Deletes a volume for which `check` finds nothing, while nobody else changes it.
-    async fn delete_volume_if(
+    /// Deletes a volume, while nobody else changes it.
+    pub(crate) async fn delete_volume_by(
         self: &Arc<Self>,
         reference: &Reference,
-        check: fn(&LocatedImage) -> Result<()>,
+        deletion: Deletion,
     ) -> Result<()> {
         let place = match self.place(ImageKind::Volume, reference) {
             Ok(place) => place,
@@ -306,19 +321,29 @@ impl Operations {
                     }
                     Err(error) => return Err(error),
                 };
-                check(&found)?;
+                if deletion == Deletion::Blank {
+                    found.check_blank()?;
+                }
                 this.check_in_no_group(&found).await?;
+                if deletion == Deletion::ToTrash {
+                    found.check_deletable()?;
+                    return this.move_to_trash(&found).await;
+                }
                 this.delete_found_volume(&found).await
             })
             .await
     }
 
-    /// Deletes a volume that is in no group, or whose group is deleted with it.
+    /// Deletes a volume that is in no group, or whose group is deleted with it. If its class has a trash, and the volume
+    /// may hold data, that is where it goes.
     ///
     /// # Errors
     /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
     pub(crate) async fn delete_found_volume(&self, found: &LocatedImage) -> Result<()> {
         found.check_deletable()?;
+        if found.class.trash.is_some() && !found.image.is_blank() {
+            return self.move_to_trash(found).await;
+        }
         found.class.backend.delete(found.image.id).await?;
         self.known.remove(&found.class, found.image.id);
         tracing::info!(volume.id = %found.handle, "volume deleted");
@@ -373,6 +398,7 @@ impl Operations {
         }
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
         let holds = vec![LockMode::Exclusive(place.id)];
+        let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
                 let found = place.find().await?;
@@ -383,7 +409,10 @@ impl Operations {
                 // A volume never shrinks: a limit below its current size is OUT_OF_RANGE.
                 let rules = found.class.backend.features().await?.sizes;
                 let wanted = size.choose(&rules, Some(image.size))?;
-                let after = found.class.backend.grow(image.id, wanted).await?.into_inner();
+                let more = wanted.bytes().saturating_sub(image.size.bytes());
+                let grow = || found.class.backend.grow(image.id, wanted);
+                let after = this.with_room(&found.class, Size::try_from(more)?, grow).await?;
+                let after = after.into_inner();
                 fail::point("expand-volume.grown");
                 if after.size > image.size {
                     tracing::info!(volume.id = %found.handle, bytes = after.size.bytes(), "volume expanded");
@@ -466,7 +495,7 @@ impl LocatedImage {
 }
 
 /// The image id of the volume with name `name`.
-fn volume_id(name: &Name) -> ImageId {
+pub(crate) fn volume_id(name: &Name) -> ImageId {
     let kind = ImageKind::Volume;
     ImageId {
         kind,

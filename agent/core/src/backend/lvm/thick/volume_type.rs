@@ -77,7 +77,7 @@ impl VolumeType for ThickClass {
         let commands = match spec.id.kind {
             ImageKind::Snapshot => lvm.new_snapshot(now, self, spec, source)?,
             ImageKind::Volume => lvm.begin_copy(now, self, spec, size, source)?,
-            ImageKind::Group | ImageKind::GroupSnapshot => Vec::new(),
+            ImageKind::Group | ImageKind::GroupSnapshot | ImageKind::Trash => Vec::new(),
         };
         lvm.group.change(commands).await?;
         lvm.check_legs(spec.id).await

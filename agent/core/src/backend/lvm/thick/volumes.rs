@@ -441,7 +441,9 @@ impl Lvm {
                 ),
             ));
         }
-        if !thick.deletes_snapshots || !snapshots.iter().all(is_ours) {
+        // Nobody asked for an end of the snapshots of what is in the trash, when its time is over.
+        let is_asked_for = thick.deletes_snapshots && id.kind != ImageKind::Trash;
+        if !is_asked_for || !snapshots.iter().all(is_ours) {
             return Err(Error::new(
                 Kind::Precondition,
                 format!(

@@ -74,7 +74,7 @@ impl Lvm {
         for (volume, device) in thin_volumes(&now, pool) {
             // An interruption came before the rename.
             if is_set_aside(volume) && volume.name != name_of(pool, device) {
-                let rename = self.rename(volume, name_of(pool, device));
+                let rename = self.renaming(volume, name_of(pool, device));
                 self.group.change(vec![rename]).await?;
             }
         }
@@ -155,21 +155,11 @@ impl Lvm {
                 found
                     .is_none_or(|volume| is_set_aside(volume) && Tags::read(&volume.tags).is_none())
             });
-        let rename = self.rename(volume, name.clone());
+        let rename = self.renaming(volume, name.clone());
         let deactivate = Command::new("lvchange").words(["-an", &path]);
         self.group.change(vec![disown, deactivate, rename]).await?;
         self.tell(&name);
         Ok(())
-    }
-
-    fn rename(&self, volume: &LogicalVolume, name: String) -> Command {
-        let uuid = volume.uuid.clone();
-        Command::new("lvrename")
-            .words([self.group.path(&volume.name), self.group.path(&name)])
-            .done_when(move |now| {
-                let found = now.volumes.get(&name);
-                found.is_some_and(|volume| volume.uuid == uuid)
-            })
     }
 
     fn tell(&self, name: &str) {

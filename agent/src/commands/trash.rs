@@ -1,0 +1,35 @@
+//! `drumlin trash`: lists deleted volumes that can be undeleted, or destroys some.
+
+use drumlin_reconciler::{status::Form, trash::Trash};
+
+use super::{confirm::confirm, print::print};
+use crate::cli::{Output, TrashArguments};
+
+/// Lists the trash, or destroys what is named after confirmation.
+pub(crate) async fn run(arguments: &TrashArguments) -> anyhow::Result<()> {
+    let trash = Trash::read(arguments.endpoint.path()).await?;
+    if arguments.destroy.is_empty() {
+        print(&trash.render(match arguments.output {
+            None | Some(Output::Wide) => Form::Table,
+            Some(Output::Json) => Form::Json,
+        }));
+        return Ok(());
+    }
+    let found: Result<Vec<_>, _> = arguments
+        .destroy
+        .iter()
+        .map(|one| trash.find(one))
+        .collect();
+    let found = found?;
+    print("this permanently deletes:\n");
+    for row in &found {
+        let (owner, size, deleted) = (&row.owner, &row.size, &row.deleted);
+        print(&format!("{}: {size}, {owner}, deleted {deleted}\n", row.id));
+    }
+    confirm(&arguments.confirmation)?;
+    for row in &found {
+        trash.destroy(row).await?;
+    }
+    print("deleted\n");
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! The trash of a class: what CSI deletes goes there, until its time is over or its room is needed.
+
+use std::{
+    path::Path,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use drumlin_tests::{
+    agent::{Agent, Options, eventually, write},
+    programs::run,
+    requests::{create, delete, expand, mounted, raw},
+    storage::{Kind, Scratch},
+};
+use nix::sys::signal::Signal;
+use tonic::Code;
+
+use crate::{
+    helpers::{ok, refused, text, volume},
+    trash::{content, in_trash, undelete, used},
+};
+
+fn config(path: &Path, trash: &str) -> String {
+    let path = path.display();
+    format!("classes:\n- {{name: default, directory: {{path: {path}}}, trash: {trash}}}\n")
+}
+
+/// Days from now, in seconds since 1970.
+fn in_days(days: f64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (now.as_secs_f64() + days * 86_400.0).to_string()
+}
+
+/// An agent whose clock can be set by a file, and that looks at its trash each 100 ms.
+async fn agent_with(scratch: Scratch, config: String) -> Agent {
+    let clock = scratch.path().join("clock");
+    write(&clock, &in_days(0.0));
+    let environment = [
+        ("DRUMLIN_CLOCK", text(clock)),
+        ("DRUMLIN_TIME_LAPSE", "600".to_owned()),
+    ];
+    let environment = environment
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+    let options = Options {
+        config: Some(config),
+        environment,
+        ..Options::default()
+    };
+    Agent::with(scratch, options).await
+}
+
+async fn until_log(agent: &Agent, words: &str) {
+    eventually(|| agent.log(), |log| log.contains(words)).await;
+}
+
+async fn delete_volume(agent: &Agent, id: &str) {
+    ok(agent.controller().delete_volume(delete(id)).await);
+}
+
+#[tokio::test]
+async fn what_csi_deletes_is_kept_for_the_time_of_its_class_and_no_longer() {
+    let scratch = Scratch::new();
+    let directory = scratch.directory("images");
+    let agent = agent_with(scratch, config(&directory, "{keep: 30d}")).await;
+    let id = used(&agent, "v", b"deleted by mistake").await;
+    delete_volume(&agent, &id).await;
+    delete_volume(&agent, &id).await;
+    let trashed = in_trash(&agent).await;
+    assert_eq!(trashed.len(), 1);
+    // One that never held data leaves nothing.
+    let blank = volume(&agent, "blank", 16, &mounted("ext4")).await;
+    delete_volume(&agent, &blank).await;
+    assert_eq!(in_trash(&agent).await.len(), 1);
+    ok(undelete(&agent, &trashed[0].trash_id, "").await);
+    assert_eq!(content(&agent, "v", &id).await, b"deleted by mistake");
+    delete_volume(&agent, &id).await;
+    write(&agent.path("clock"), &in_days(20.0));
+    until_log(&agent, "the clock has jumped").await;
+    assert_eq!(in_trash(&agent).await.len(), 1);
+    write(&agent.path("clock"), &in_days(60.0));
+    until_log(&agent, "volume in the trash destroyed").await;
+    assert!(in_trash(&agent).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_trash_comes_with_a_changed_configuration_and_leaves_with_it() {
+    let scratch = Scratch::new();
+    let directory = scratch.directory("images");
+    let agent = agent_with(scratch, config(&directory, "{keep: 1d}")).await;
+    let config_of = |trash: &str| write(&agent.path("config.yaml"), &config(&directory, trash));
+    let id = used(&agent, "v", b"v").await;
+    config_of("{keep: 8d}");
+    agent.signal(Signal::SIGHUP);
+    until_log(&agent, "configuration read again").await;
+    delete_volume(&agent, &id).await;
+    let kept = in_trash(&agent).await.remove(0);
+    let days = kept.expiration_time.unwrap().seconds - kept.deletion_time.unwrap().seconds;
+    assert_eq!(days, 8 * 86_400);
+    let path = directory.display();
+    let none = format!("classes:\n- {{name: default, directory: {{path: {path}}}}}\n");
+    write(&agent.path("config.yaml"), &none);
+    let twice = |log: &String| log.matches("configuration read again").count() > 1;
+    eventually(|| agent.log(), twice).await;
+    let id = used(&agent, "w", b"w").await;
+    delete_volume(&agent, &id).await;
+    assert_eq!(in_trash(&agent).await.len(), 1, "what is there stays");
+}
+
+#[tokio::test]
+async fn a_class_fuller_than_it_may_be_gives_the_oldest_up_after_a_warning() {
+    let scratch = Scratch::new();
+    let directory = scratch.file_system("images", Kind::Xfs, 400);
+    let agent = agent_with(scratch, config(&directory, "{keep: 30d, maxFill: 50%}")).await;
+    let mut ids = Vec::new();
+    for name in ["old", "new"] {
+        let id = used(&agent, name, b"data").await;
+        delete_volume(&agent, &id).await;
+        ids.extend(
+            in_trash(&agent)
+                .await
+                .into_iter()
+                .filter(|one| one.name == name),
+        );
+    }
+    let path = text(directory.join("filler"));
+    let (size, kept) = ("250M", ids[1].trash_id.clone());
+    run("fallocate", &["-l", size, &path]);
+    let left = eventually(
+        || agent.log(),
+        |log| log.contains("volume in the trash destroyed"),
+    );
+    let log = left.await;
+    let warning = log.find("class fuller than its trash.maxFill").unwrap();
+    assert!(warning < log.find("volume in the trash destroyed").unwrap());
+    let line = log[warning..].lines().next().unwrap();
+    let told = log[..warning].lines().last().unwrap().to_owned() + line;
+    assert!(told.contains(&ids[0].trash_id), "{told}");
+    std::fs::remove_file(&path).unwrap();
+    // It may have gone, too, before there was room.
+    let rest = in_trash(&agent).await;
+    assert!(rest.iter().all(|one| one.trash_id == kept), "{rest:?}");
+}
+
+#[tokio::test]
+async fn room_that_is_needed_is_taken_from_the_trash_unless_that_is_in_vain() {
+    let scratch = Scratch::new();
+    let directory = scratch.file_system("images", Kind::Ext4, 100);
+    let thick = format!(
+        "classes:\n- {{name: default, directory: {{path: {}, allocation: thick}}, trash: {{keep: 30d}}}}\n",
+        directory.display()
+    );
+    let agent = agent_with(scratch, thick).await;
+    for name in ["a", "b", "c"] {
+        let id = volume(&agent, name, 20, &raw()).await;
+        delete_volume(&agent, &id).await;
+    }
+    let oldest = in_trash(&agent).await;
+    let oldest = oldest.into_iter().find(|one| one.name == "a").unwrap();
+    let request = create("huge", 500, &raw());
+    refused(
+        agent.controller().create_volume(request).await,
+        Code::ResourceExhausted,
+    );
+    assert_eq!(in_trash(&agent).await.len(), 3);
+    let id = volume(&agent, "large", 35, &raw()).await;
+    let rest = in_trash(&agent).await;
+    assert!(!rest.is_empty() && rest.len() < 3, "{rest:?}");
+    assert!(rest.iter().all(|one| one.trash_id != oldest.trash_id));
+    let log = agent.log();
+    assert!(log.contains("room is needed"), "{log}");
+    // Growth, too.
+    ok(agent
+        .controller()
+        .controller_expand_volume(expand(&id, 70))
+        .await);
+    assert!(in_trash(&agent).await.len() < rest.len());
+}

@@ -1,0 +1,106 @@
+//! `deletionPolicy: Trash`, and the commands that show and empty the trash.
+
+use serde_json::Value;
+
+use crate::{
+    helpers::{get, put, text},
+    host::{Host, absent, volume},
+};
+
+fn manifest(host: &Host, policy: &str) -> String {
+    let path = host.path("v");
+    let spec = format!("fsType: ext4\nmount: {{path: {path}}}\ndeletionPolicy: {policy}");
+    volume("v", "16Mi", &spec)
+}
+
+/// What a command prints; it must succeed.
+#[track_caller]
+fn printed(host: &Host, arguments: &[&str]) -> String {
+    let socket = format!("unix://{}", text(host.agent.socket()));
+    let arguments = [arguments, &["--endpoint", &socket]].concat();
+    let output = host.agent.command(&arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}{complaint}");
+    text
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_goes_to_the_trash_comes_back_to_its_manifest() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[manifest(&host, "Trash")]);
+    host.until("v", &["True"]).await;
+    put(&host.path("v"), "file", b"needed after all");
+    assert_eq!(printed(&host, &["trash"]), "the trash is empty\n");
+    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
+    let line = host.until("v", &["Deleted"]).await;
+    assert!(line.contains("moved to the trash"), "{line}");
+    assert_eq!(host.counts().await, (0, 0));
+    let table = printed(&host, &["trash"]);
+    assert!(table.contains("file default/v"), "{table}");
+    let listed: Value = serde_json::from_str(&printed(&host, &["trash", "-o", "json"])).unwrap();
+    let one = &listed["volumes"][0];
+    for (field, wanted) in [("size", "16Mi"), ("owner", "file default/v")] {
+        assert_eq!(one[field], wanted, "{listed:#}");
+    }
+    for field in ["id", "name", "deleted", "expires"] {
+        assert_ne!(one[field].as_str().unwrap(), "", "{field} of {listed:#}");
+    }
+    assert_eq!(listed["unreadable"], serde_json::json!([]));
+    let told = printed(&host, &["undelete", "default/v"]);
+    assert!(told.contains("file default/v"), "{told}");
+    host.write("v.yaml", &[manifest(&host, "Retain")]);
+    host.until("v", &["True"]).await;
+    assert_eq!(get(&host.path("v"), "file"), b"needed after all");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_says_what_goes_to_the_trash_and_a_name_in_it_twice_is_not_guessed() {
+    let host = Host::start().await;
+    for turn in 1..=2 {
+        host.write("v.yaml", &[manifest(&host, "Trash")]);
+        host.until("v", &["True"]).await;
+        if turn == 2 {
+            break;
+        }
+        host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
+        host.until("v", &["Deleted"]).await;
+    }
+    // Planned while no reconciler acts on it.
+    let planned = host.agent.path("planned");
+    std::fs::create_dir(&planned).unwrap();
+    std::fs::write(planned.join("v.yaml"), absent(&manifest(&host, "Trash"))).unwrap();
+    let socket = format!("unix://{}", text(host.agent.socket()));
+    let (state, planned) = (text(host.agent.path("state")), text(planned));
+    let output = host.agent.command(&[
+        "plan",
+        "--manifests",
+        &planned,
+        "--state-dir",
+        &state,
+        "--endpoint",
+        &socket,
+    ]);
+    let plan = String::from_utf8(output.stdout).unwrap();
+    assert!(plan.contains("moved to the trash"), "{plan}");
+    assert!(plan.contains("TrashVolume"), "{plan}");
+    host.write("v.yaml", &[absent(&manifest(&host, "Trash"))]);
+    host.until("v", &["Deleted"]).await;
+    let output = host
+        .agent
+        .command(&["undelete", "default/v", "--endpoint", &socket]);
+    assert!(!output.status.success());
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert!(complaint.contains("give the id of one"), "{complaint}");
+    let listed: Value = serde_json::from_str(&printed(&host, &["trash", "-o", "json"])).unwrap();
+    let ids = listed["volumes"].as_array().unwrap().iter();
+    let ids: Vec<&str> = ids.map(|one| one["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), 2);
+    let unconfirmed = host
+        .agent
+        .command(&["trash", "--destroy", ids[0], "--endpoint", &socket]);
+    assert!(!unconfirmed.status.success());
+    let told = printed(&host, &["trash", "--destroy", ids[0], ids[1], "--yes"]);
+    assert!(told.contains("deleted"), "{told}");
+    assert_eq!(printed(&host, &["trash"]), "the trash is empty\n");
+}
