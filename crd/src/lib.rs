@@ -42,7 +42,7 @@ pub use snapshot::{Snapshot, SnapshotSource, SnapshotSpec, SnapshotStatus};
 pub use snapshot_schedule::{
     Retention, ScheduleTarget, SnapshotSchedule, SnapshotScheduleSpec, SnapshotScheduleStatus,
 };
-pub use status::{LastOperation, Observed};
+pub use status::{LastOperation, Observed, Progress};
 pub use volume::{
     FsType, GroupSnapshotMember, Volume, VolumeMode, VolumeMount, VolumeSource, VolumeSpec,
     VolumeStatus,

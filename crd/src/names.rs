@@ -4,6 +4,10 @@ use sha2::{Digest, Sha256};
 
 /// The API group of all kinds.
 pub const GROUP: &str = "drumlin.dev";
+/// The domain of the details of an error (`google.rpc.ErrorInfo`).
+pub const DOMAIN: &str = GROUP;
+/// The reason of an error that says how far an operation is, in its details.
+pub const IN_PROGRESS: &str = "IN_PROGRESS";
 /// The version of all kinds.
 pub const VERSION: &str = "v1alpha1";
 /// The required value of `apiVersion`.

@@ -23,6 +23,25 @@ pub struct LastOperation {
     /// Time of the next attempt, as RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_retry_time: Option<String>,
+    /// How far the agent is with it, if it copies or wipes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
+}
+
+/// How far a long-running operation of the agent was at the last attempt.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Progress {
+    /// `copying`, `wiping` or `rolling back`.
+    pub operation: String,
+    /// The part that is done, in percent.
+    pub percent: u32,
+    /// Bytes per second, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<i64>,
+    /// The time that is left, in seconds, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<i64>,
 }
 
 /// Access to the fields that the status of every kind has.

@@ -2,6 +2,7 @@
 
 use std::{future::Future, path::Path, sync::Arc, time::Duration};
 
+use drumlin_crd::{Progress, names};
 use drumlin_proto::{
     csi::v1::{
         self, controller_client::ControllerClient, group_controller_client::GroupControllerClient,
@@ -11,6 +12,7 @@ use drumlin_proto::{
     volumegroup,
 };
 use tonic::{Code, Response, Status};
+use tonic_types::StatusExt as _;
 
 use crate::{Error, dry_run::DryRun, inventory::Cache, transport::Transport};
 
@@ -34,6 +36,8 @@ pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) message: String,
     pub(crate) cause: Cause,
+    /// How far the operation is that the call waits for.
+    pub(crate) progress: Option<Progress>,
 }
 
 /// Where the failure of a call comes from.
@@ -153,6 +157,7 @@ pub(crate) async fn call<T>(
         Ok(Err(status)) => Err(Failure {
             rpc,
             code: status.code(),
+            progress: progress_of(&status),
             message: status.message().to_owned(),
             // A failure that the agent itself reported has no source error.
             cause: match std::error::Error::source(&status) {
@@ -168,6 +173,22 @@ pub(crate) async fn call<T>(
                 patience.as_secs()
             ),
             cause: Cause::Deadline,
+            progress: None,
         }),
     }
+}
+
+/// How far the operation is that a refused call waits for, as the details of the refusal say.
+pub fn progress_of(status: &Status) -> Option<Progress> {
+    let info = status.get_details_error_info()?;
+    if (info.reason.as_str(), info.domain.as_str()) != (names::IN_PROGRESS, names::DOMAIN) {
+        return None;
+    }
+    let number = |key: &str| info.metadata.get(key)?.parse().ok();
+    Some(Progress {
+        operation: info.metadata.get("operation")?.clone(),
+        percent: info.metadata.get("percent")?.parse().ok()?,
+        bytes_per_second: number("bytesPerSecond"),
+        seconds_left: number("secondsLeft"),
+    })
 }

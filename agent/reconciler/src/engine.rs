@@ -447,6 +447,7 @@ fn note(record: &mut Record, failure: &Failure, attempts: u32, pause: Duration) 
             attempts,
             start_time: Some(since.unwrap_or_else(now)),
             next_retry_time: Some(after(pause)),
+            progress: failure.progress.clone(),
         })
     } else {
         before
@@ -514,6 +515,7 @@ mod tests {
                 code,
                 message: message.to_owned(),
                 cause: Cause::Answer,
+                progress: None,
             };
             note(&mut record, &failure, attempts, Duration::from_secs(5));
             record.last_operation().clone().unwrap()

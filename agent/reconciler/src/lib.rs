@@ -80,6 +80,7 @@ pub mod trash;
 
 pub use apply::apply;
 pub use backoff::reason_of;
+pub use client::progress_of;
 pub use observer::Observer;
 pub use prune::Prune;
 pub use record::rfc3339;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use drumlin_crd::ObjectKey;
+use drumlin_crd::{ObjectKey, Progress};
 use serde_json::{Value, json};
 
 use crate::{
@@ -75,6 +75,19 @@ pub fn missing(
         }
         (Some(record), Awaited::Condition { kind, status }) => unmet(record, kind, status),
     })
+}
+
+/// The objects for which the agent copies or wipes, and how far it was at the last attempt of the call.
+///
+/// # Errors
+/// When the state files cannot be read.
+pub fn in_progress(state_dir: &Path) -> Result<Vec<(ObjectKey, Progress)>, Error> {
+    let (mut records, _) = store::load(&state_dir.join(DIRECTORY))?;
+    let records = records.iter_mut().filter_map(|record| {
+        let last = record.last_operation().as_ref()?;
+        Some((last.progress.clone()?, record.key()))
+    });
+    Ok(records.map(|(progress, key)| (key, progress)).collect())
 }
 
 /// The volumes that are to be mounted on the host and are not yet, each with the reason.

@@ -1,12 +1,16 @@
 //! `drumlin apply`: one pass over the manifests, for scripts.
 
-use std::{process::ExitCode, time::Duration};
+use std::{pin::pin, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use drumlin_reconciler::{Error, Settings, apply};
+use tokio::time::timeout;
 
-use super::{hooks::HOOKS, plan::UNREACHABLE, print::note, status};
+use super::{hooks::HOOKS, plan::UNREACHABLE, print::note, progress_bars::ProgressBars, status};
 use crate::cli::ApplyArguments;
+
+/// Interval at which the state files are read for what is in progress.
+const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Applies the manifests and shows the status.
 pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
@@ -26,7 +30,16 @@ pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         state_dir: state_dir.clone(),
         hooks: HOOKS,
     };
-    match apply(settings, patience).await {
+    let mut bars = ProgressBars::default();
+    let mut applying = pin!(apply(settings, patience));
+    let applied = loop {
+        match timeout(INTERVAL, &mut applying).await {
+            Ok(applied) => break applied,
+            Err(_) => bars.show_objects(&state_dir),
+        }
+    };
+    drop(bars);
+    match applied {
         Err(error @ Error::Unreachable(_)) => {
             note(&error.to_string());
             Ok(ExitCode::from(UNREACHABLE))

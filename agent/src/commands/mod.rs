@@ -25,6 +25,7 @@ mod object_name;
 pub(crate) mod ping;
 pub(crate) mod plan;
 mod print;
+mod progress_bars;
 pub(crate) mod reconcile;
 mod repetition;
 pub(crate) mod restore;

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use drumlin_core::fail::time_lapse;
+use drumlin_crd::Progress;
 
-use super::print::note;
+use super::{print::note, progress_bars::ProgressBars};
 
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -12,12 +13,18 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// this long.
 const PATIENCE: Duration = Duration::from_mins(5);
 
+/// Interval at which it is said how far an operation is, where no bar shows it.
+const SAID: Duration = Duration::from_secs(10);
+
 /// The attempts of a command.
 pub(super) struct Repetition {
     /// What it waits for.
     why: String,
     /// The last progress.
     since: Instant,
+    /// When it was said last.
+    said: Option<Instant>,
+    bars: ProgressBars,
 }
 
 impl Repetition {
@@ -26,6 +33,8 @@ impl Repetition {
         Self {
             why: String::new(),
             since: Instant::now(),
+            said: None,
+            bars: ProgressBars::default(),
         }
     }
 
@@ -34,13 +43,24 @@ impl Repetition {
         self.since = Instant::now();
     }
 
-    /// Says once what the next attempt waits for, and waits.
+    /// Says what the next attempt waits for, or how far the operation is that it waits for, and waits.
     ///
     /// # Errors
     /// What it waits for, if there was no progress for too long.
-    pub(super) async fn wait(&mut self, why: &str) -> Result<(), String> {
+    pub(super) async fn wait(
+        &mut self,
+        why: &str,
+        progress: Option<Progress>,
+    ) -> Result<(), String> {
+        let is_shown = progress.is_some() && !self.bars.is_hidden();
+        let is_frequent = progress.is_some() && self.said.is_some_and(|said| said.elapsed() < SAID);
+        let shown = progress.map(|progress| (progress.operation.clone(), progress));
+        self.bars.show(shown.into_iter().collect());
         if self.why != why {
-            note(why);
+            if !is_shown && !is_frequent {
+                note(why);
+                self.said = Some(Instant::now());
+            }
             why.clone_into(&mut self.why);
             self.progress();
         }

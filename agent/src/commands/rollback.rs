@@ -10,6 +10,7 @@ use drumlin_proto::{
         group_controller_client::GroupControllerClient,
     },
 };
+use drumlin_reconciler::progress_of;
 use tonic::{Code, transport::Channel};
 
 use super::{
@@ -69,7 +70,9 @@ async fn ask(
         match client.rollback_volume_group_snapshot(request.clone()).await {
             Ok(answer) => return Ok(answer.into_inner()),
             Err(status) if is_temporary(&status) => {
-                let waited = repetition.wait(status.message()).await;
+                let waited = repetition
+                    .wait(status.message(), progress_of(&status))
+                    .await;
                 waited.map_err(|why| {
                     let name = &request.name;
                     anyhow!("{why}; to continue the rollback, repeat it with --name {name}")

@@ -7,7 +7,7 @@ use drumlin_crd::ObjectKey;
 use drumlin_reconciler::objects::{self, Awaited};
 use tokio::time::{Instant, sleep};
 
-use super::{object_name, print::note};
+use super::{object_name, print::note, progress_bars::ProgressBars};
 use crate::cli::WaitArguments;
 
 /// Exit code if an object is not as is waited for when the time is over.
@@ -26,7 +26,9 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
         bail!("--timeout: a time cannot be negative");
     }
     let deadline = Instant::now() + Duration::from(arguments.timeout);
+    let mut bars = ProgressBars::default();
     loop {
+        bars.show_objects(&arguments.state_dir);
         let waiting = if arguments.mounts {
             objects::unmounted(&arguments.state_dir)?
         } else {
@@ -36,6 +38,7 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::SUCCESS);
         }
         if Instant::now() >= deadline {
+            drop(bars);
             for (key, why) in waiting {
                 note(&format!("{key}: {why}"));
             }

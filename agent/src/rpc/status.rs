@@ -4,12 +4,16 @@
     reason = "codes are named here and nowhere else"
 )]
 
+use std::collections::HashMap;
+
 use drumlin_cluster::Refusal;
-use drumlin_core::{Error, Kind};
+use drumlin_core::{Error, Kind, backend::Progress};
+use drumlin_crd::names::{DOMAIN, IN_PROGRESS};
 use tonic::{
     Code, Status,
     codegen::http::{self, HeaderValue},
 };
+use tonic_types::{ErrorDetails, StatusExt as _};
 
 /// Maximum length of a message, in characters.
 const MESSAGE_CHARACTERS: usize = 1000;
@@ -31,9 +35,31 @@ pub(super) fn code(kind: Kind) -> Code {
     }
 }
 
-/// The status for the caller: the error with all its causes.
+/// The status for the caller: the error with all its causes. Where it says how far an operation is, so do its details.
 pub(super) fn status(error: &Error) -> Status {
-    Status::new(code(error.kind()), shortened(error.chain()))
+    let (code, message) = (code(error.kind()), shortened(error.chain()));
+    let cause = std::error::Error::source(error);
+    match cause.and_then(|cause| cause.downcast_ref::<Progress>()) {
+        Some(progress) => Status::with_error_details(code, message, details(progress)),
+        None => Status::new(code, message),
+    }
+}
+
+/// `google.rpc.ErrorInfo` with the reason `IN_PROGRESS`: `operation`, `percent`, and, once they are known, `bytesPerSecond`
+/// and `secondsLeft`.
+fn details(progress: &Progress) -> ErrorDetails {
+    let mut metadata = HashMap::from([
+        ("operation".to_owned(), progress.job.word().to_owned()),
+        ("percent".to_owned(), progress.percent().to_string()),
+    ]);
+    let numbers = [
+        ("bytesPerSecond", progress.rate),
+        ("secondsLeft", progress.seconds_left()),
+    ];
+    for (key, number) in numbers {
+        metadata.extend(number.map(|number| (key.to_owned(), number.to_string())));
+    }
+    ErrorDetails::with_error_info(IN_PROGRESS, DOMAIN, metadata)
 }
 
 /// The status of a call that a node, or the front of the cluster, has refused.
@@ -93,6 +119,7 @@ pub(crate) fn internal(message: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use drumlin_core::backend::Job;
 
     #[test]
     fn a_status_tells_the_whole_chain() {
@@ -103,6 +130,34 @@ mod tests {
         let status = status(&error);
         assert_eq!(status.code(), Code::Internal);
         assert_eq!(status.message(), "could not write record: disk on fire");
+    }
+
+    #[test]
+    fn a_status_says_how_far_an_operation_is_in_its_details() {
+        let progress = |rate| Progress {
+            job: Job::Copying,
+            done: 50,
+            bytes: 200,
+            rate,
+        };
+        let told = |rate| {
+            let error = Error::new(Kind::Busy, "busy").because(progress(rate));
+            let status = status(&error);
+            assert_eq!(status.code(), Code::Aborted);
+            assert!(
+                status.message().starts_with("busy: copying, 25 %"),
+                "{status}"
+            );
+            status.get_error_details().error_info().unwrap().clone()
+        };
+        let info = told(Some(10));
+        assert_eq!((&*info.reason, &*info.domain), (IN_PROGRESS, DOMAIN));
+        let text = |key: &str| info.metadata[key].as_str();
+        assert_eq!(
+            ["operation", "percent", "bytesPerSecond", "secondsLeft"].map(text),
+            ["copying", "25", "10", "15"]
+        );
+        assert_eq!(told(None).metadata.len(), 2);
     }
 
     #[test]

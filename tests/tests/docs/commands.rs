@@ -9,8 +9,9 @@ use drumlin_tests::{
 };
 
 /// Programs that are not ours, whose arguments are their own business.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 30] = [
     "apt-get",
+    "awk",
     "cat",
     "cd",
     "cp",
@@ -20,6 +21,7 @@ const OTHERS: [&str; 23] = [
     "export",
     "for",
     "git",
+    "grep",
     "helm",
     "install",
     "kubectl",
@@ -28,10 +30,15 @@ const OTHERS: [&str; 23] = [
     "mdbook",
     "mkdir",
     "modprobe",
+    "mountpoint",
     "nomad",
+    "pkill",
+    "rm",
     "sed",
+    "sleep",
     "sqlite3",
     "systemctl",
+    "umount",
     "vgcreate",
 ];
 
@@ -132,7 +139,7 @@ fn commands() -> Vec<Command> {
                 };
                 let words = words.iter().skip_while(is_assigned);
                 let words = words.map(|(word, _)| word.clone());
-                let words = words.skip_while(|word| ["{", "do", "sudo"].contains(&word.as_str()));
+                let words = words.skip_while(|word| ["{", "do", "sudo", "until"].contains(&word.as_str()));
                 let words: Vec<String> = words
                     .take_while(|word| !word.starts_with(['>', '<']))
                     .collect();

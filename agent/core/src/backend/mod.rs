@@ -22,6 +22,6 @@ pub use checks::Checks;
 pub use contract::{Backend, Capacity, Family, Features};
 pub use health::{Fault, Health, Impact, Reason};
 pub use image::{Change, Image, ImageSpec, LabelChange, Labels, Origin};
-pub use jobs::Jobs;
+pub use jobs::{Job, Jobs, Progress, Running};
 pub use snapshots::Snapshots;
 pub use utilization::{Space, StorageKind, Utilization};

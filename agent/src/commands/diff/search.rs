@@ -86,7 +86,7 @@ impl<W: Write> Search<W> {
             if before != (self.report.has_begun(), self.report.position()) {
                 repetition.progress();
             }
-            let waited = repetition.wait(&why).await;
+            let waited = repetition.wait(&why, None).await;
             waited.map_err(|why| anyhow!("{why}; the output is incomplete: repeat the command"))?;
         }
     }

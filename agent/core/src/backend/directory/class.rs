@@ -10,8 +10,8 @@ use crate::{
     Error, Kind, Result,
     backend::{
         Adoption, Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault,
-        Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Snapshots, Space,
-        StorageKind, Utilization,
+        Features, Image, ImageSpec, Jobs, LabelChange, RangeSink, Reason, Running, Snapshots,
+        Space, StorageKind, Utilization,
         utilization::{percent, sum},
     },
     blocking, blocking_at_once,
@@ -74,6 +74,7 @@ pub(super) struct Inner {
     looks: TimedMutex,
     threads: Arc<Semaphore>,
     watched: ListCache,
+    pub(super) running: Running,
 }
 
 /// Maximum number of threads that work in one directory: a disk that stalls must not block other classes.
@@ -97,6 +98,7 @@ impl Directory {
                 looks: TimedMutex::new(SLOW_TO_LOOK),
                 threads: Arc::new(Semaphore::new(THREADS)),
                 watched: ListCache::default(),
+                running: Running::default(),
                 settings,
             }),
         }
@@ -362,4 +364,8 @@ impl Snapshots for Directory {
     }
 }
 
-impl Jobs for Directory {}
+impl Jobs for Directory {
+    fn running(&self) -> &Running {
+        &self.inner.running
+    }
+}

@@ -3,13 +3,14 @@
 use std::{
     fs::{self, File, OpenOptions},
     io,
+    os::unix::fs::MetadataExt,
     path::Path,
 };
 
 use super::{Allocation, Inner, layout::TemporaryPrefix};
 use crate::{
     Error, Kind, Result,
-    backend::ImageSpec,
+    backend::{ImageSpec, Job},
     fail,
     host::{
         Frozen, MountTable, WriteWatch,
@@ -108,15 +109,25 @@ impl Inner {
         spec: &ImageSpec,
         check: impl Fn() -> io::Result<()>,
     ) -> Result<Reflink> {
+        let failed = |error| Error::io("could not stat an image", error);
+        let taken = from.metadata().map_err(failed)?.blocks() * 512;
+        let job = self.running.begin(spec.id, Job::Copying, 0..taken);
+        let mut copied = 0;
+        let mut step = |bytes| {
+            copied += bytes;
+            // What the agent must end before it stops is short enough.
+            let _ = job.goes_on(copied);
+            check()
+        };
         match (self.settings.allocation, spec.id.kind) {
             // A reserved block must not be shared, or writing to it would need a new one.
             (Allocation::Thick, ImageKind::Volume) => {
-                copy::full_copy(from, target, spec.size.bytes(), |_| check())?;
+                copy::full_copy(from, target, spec.size.bytes(), step)?;
             }
-            (Allocation::Thick, _) => copy::sparse_copy(from, target, |_| check())?,
+            (Allocation::Thick, _) => copy::sparse_copy(from, target, step)?,
             (Allocation::Thin, _) => match copy::reflink(from, target)? {
                 Reflink::Done => return Ok(Reflink::Done),
-                Reflink::Unsupported => copy::sparse_copy(from, target, |_| check())?,
+                Reflink::Unsupported => copy::sparse_copy(from, target, &mut step)?,
             },
         }
         Ok(Reflink::Unsupported)

@@ -10,12 +10,10 @@ use drumlin_lvm::{
 };
 use tokio::sync::OnceCell;
 
-use super::{
-    LvmSettings, group::Group, jobs::Running, names::name_of, tags::Tags, volume_type::VolumeType,
-};
+use super::{LvmSettings, group::Group, names::name_of, tags::Tags, volume_type::VolumeType};
 use crate::{
     Error, Kind, Result,
-    backend::{Health, Image, Reason},
+    backend::{Health, Image, Reason, Running},
     host::device_mapper::Mapped,
     types::{Handle, ImageId, Size, SizeRules},
 };

@@ -14,7 +14,7 @@ use crate::{
     Error, Kind, Result,
     backend::{
         Backend, Capacity, Change, ChangedBlocks, ChangedQuery, Checks, Family, Fault, Features,
-        Health, Image, ImageSpec, Jobs, LabelChange, Labels, RangeSink, Reason, Snapshots,
+        Health, Image, ImageSpec, Jobs, LabelChange, Labels, RangeSink, Reason, Running, Snapshots,
         StorageKind, Utilization,
     },
     host::{Access, quiesce::QuiescePlan},
@@ -301,12 +301,8 @@ impl Snapshots for Lvm {
 }
 
 impl Jobs for Lvm {
-    fn progress(&self, id: ImageId) -> Option<String> {
-        self.running.describe(id)
-    }
-
-    fn stop(&self) {
-        self.running.stop();
+    fn running(&self) -> &Running {
+        &self.running
     }
 }
 

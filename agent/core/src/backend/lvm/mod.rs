@@ -14,7 +14,6 @@ mod group;
 mod group_records;
 mod group_snapshot;
 mod images;
-mod jobs;
 mod layers;
 mod names;
 mod range_spool;

@@ -104,11 +104,12 @@ impl Tasks {
     fn busy(&self, id: ImageId) -> Error {
         let mut classes = self.classes.iter();
         let progress = classes.find_map(|class| class.backend.progress(id));
-        let progress = progress.map_or_else(String::new, |progress| format!(" ({progress})"));
-        Error::new(
-            Kind::Busy,
-            format!("another operation on {id} is in progress{progress}; repeat the call later"),
-        )
+        let message = format!("another operation on {id} is in progress; repeat the call later");
+        let error = Error::new(Kind::Busy, message);
+        match progress {
+            Some(progress) => error.because(progress),
+            None => error,
+        }
     }
 
     async fn spawn<T: Send + 'static>(

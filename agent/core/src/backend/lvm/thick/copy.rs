@@ -16,14 +16,13 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
-    backend::Origin,
     backend::lvm::{
         Health, ImageSpec, Lvm, OwnVolume, Thick, Wipe,
-        jobs::Job,
         tags::{self, Tags},
         temporary_snapshot_of,
         thick::{volumes::is_shown, wipe::stopped},
     },
+    backend::{Job, Origin},
     blocking, fail,
     host::block_copy,
 };
@@ -162,7 +161,8 @@ impl Lvm {
     ) -> Result<u64> {
         let source = self.activate(now, snapshot).await?;
         let target = self.activate(now, found.volume).await?;
-        let progress = self.running.begin(found.tags.id, Job::Copying, span.end);
+        let id = found.tags.id;
+        let progress = self.running.begin(id, Job::Copying, span.clone());
         blocking(move || {
             block_copy::copy(&source, &target, span, &mut |at| {
                 fail::point("thick.copy.step");
@@ -194,14 +194,9 @@ impl Lvm {
         spec: &ImageSpec,
         thick: &Thick,
     ) -> Result<()> {
-        let old = found.tags.write();
-        let new = self.tags(spec).write();
-        let gone = old.iter().filter(|tag| !new.contains(tag));
-        let added = new.iter().filter(|tag| !old.contains(tag)).cloned();
+        let (old, new) = (found.tags.write(), self.tags(spec).write());
         let (name, id) = (found.volume.name.clone(), found.tags.id);
-        let command = Command::new("lvchange")
-            .words(gone.flat_map(|tag| ["--deltag".to_owned(), tag.clone()]))
-            .add_tags(added)
+        let command = tags::changed(&old, &new)
             .words([self.group.path(&name)])
             .done_when(is_shown(name));
         self.group.change(vec![command]).await?;

@@ -5,7 +5,10 @@ use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 
 use crate::{
     Error, Kind, Result,
-    backend::lvm::{Lvm, Thick, jobs::Job, thick::wipe::stopped},
+    backend::{
+        Job,
+        lvm::{Lvm, Thick, thick::wipe::stopped},
+    },
     blocking, fail,
     host::{Sectors, cow_store, device_mapper::Mapped},
     types::ImageId,
@@ -72,7 +75,7 @@ impl Lvm {
         let store = self.store(&now, found.volume)?;
         let progress = self
             .running
-            .begin(id, Job::RollingBack, now.bytes(volume.volume));
+            .begin(id, Job::RollingBack, 0..now.bytes(volume.volume));
         blocking(move || {
             let store = store.node()?;
             cow_store::roll_back(&store, &snapshot, &origin, |at| {

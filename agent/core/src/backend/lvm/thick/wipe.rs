@@ -11,7 +11,10 @@ use std::{
 
 use crate::{
     Error, Kind, Result,
-    backend::lvm::{Lvm, Wipe, jobs::Job},
+    backend::{
+        Job,
+        lvm::{Lvm, Wipe},
+    },
     blocking, fail,
     host::block_copy,
     types::ImageId,
@@ -46,7 +49,7 @@ impl Lvm {
         span: Range<u64>,
         until: Instant,
     ) -> Result<u64> {
-        let progress = self.running.begin(id, Job::Wiping, span.end);
+        let progress = self.running.begin(id, Job::Wiping, span.clone());
         blocking(move || {
             let mut step = |at| {
                 fail::point("thick.wipe.step");
