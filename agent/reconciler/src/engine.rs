@@ -356,8 +356,10 @@ impl Engine {
                 if failure.cause == Cause::Deadline {
                     self.suspicion.notify_one();
                 }
-                // The operation is in flight in the agent, which is no failure.
-                if failure.code != Code::Aborted && failure.cause != Cause::Deadline {
+                // The operation is in flight in the agent, which is no failure; how far it is is told.
+                let is_in_flight =
+                    failure.code == Code::Aborted || failure.cause == Cause::Deadline;
+                if !is_in_flight || failure.progress.is_some() {
                     note(&mut record, &failure, attempts, pause);
                 }
                 code = failure.code;

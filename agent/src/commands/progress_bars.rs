@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write, path::Path};
 
 use drumlin_crd::Progress;
 use drumlin_reconciler::objects;
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{BinaryBytes, MultiProgress, ProgressBar, ProgressStyle};
 
 /// The parts of a bar: what it is about, the bar, and how far it is.
 const TEMPLATE: &str = "{prefix} [{bar:30}] {pos:>3} % {msg}";
@@ -65,8 +65,8 @@ impl ProgressBars {
 fn text(progress: &Progress) -> String {
     let mut text = progress.operation.clone();
     if let (Some(rate), Some(left)) = (progress.bytes_per_second, progress.seconds_left) {
-        let rate = rate >> 20;
-        let _ = write!(text, ", {rate} MiB/s, {left} s left");
+        let rate = BinaryBytes(rate.unsigned_abs());
+        let _ = write!(text, ", {rate}/s, {left} s left");
     }
     text
 }
@@ -86,6 +86,6 @@ mod tests {
         assert_eq!(text(&progress), "copying");
         progress.bytes_per_second = Some(120 << 20);
         progress.seconds_left = Some(30);
-        assert_eq!(text(&progress), "copying, 120 MiB/s, 30 s left");
+        assert_eq!(text(&progress), "copying, 120.00 MiB/s, 30 s left");
     }
 }

@@ -14,11 +14,11 @@ use crate::{
     host::{Host, volume},
 };
 
-/// A copy that reads an eighth of a mebibyte a second.
+/// A copy whose disk is read once a second, a mebibyte at the most.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_long_copy_says_how_far_it_is_in_status_log_and_bar() {
     let scratch = Scratch::new();
-    let images = scratch.file_system("images", Kind::Ext4, 200);
+    let images = scratch.file_system("images", Kind::Ext4, 400);
     let device = run("findmnt", &["-no", "SOURCE", &text(images.clone())]);
     let options = Options {
         config: Some(format!(
@@ -29,7 +29,7 @@ async fn a_long_copy_says_how_far_it_is_in_status_log_and_bar() {
     };
     let mut host = Host::over(scratch, options).await;
     let plain = host.agent.options().clone();
-    host.write("v.yaml", &[volume("v", "16Mi", "volumeMode: Block")]);
+    host.write("v.yaml", &[volume("v", "64Mi", "volumeMode: Block")]);
     host.until("v", &["Created"]).await;
     let handle = host.object("Volume", "v")["status"]["volumeHandle"].clone();
     let key = handle
@@ -40,7 +40,7 @@ async fn a_long_copy_says_how_far_it_is_in_status_log_and_bar() {
         .unwrap()
         .to_owned();
     let image = images.join("volumes").join(key);
-    fs::write(image.join("image"), vec![7; 16 << 20]).unwrap();
+    fs::write(image.join("image"), vec![7; 64 << 20]).unwrap();
     run("sync", &["-f", &text(image.join("image"))]);
     let file = format!("if={}", image.join("image").display());
     // What is in memory needs no read.
@@ -51,7 +51,7 @@ async fn a_long_copy_says_how_far_it_is_in_status_log_and_bar() {
     );
     reads.add(host.agent.pid());
     let clone = "volumeMode: Block\nsource: {volumeName: v}";
-    host.write("copy.yaml", &[volume("copy", "16Mi", clone)]);
+    host.write("copy.yaml", &[volume("copy", "64Mi", clone)]);
     let status = || {
         host.find("Volume", "copy").unwrap_or_default()["status"]["lastOperation"]["progress"]
             .clone()

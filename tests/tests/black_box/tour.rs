@@ -87,11 +87,12 @@ impl Guest {
     /// The text with the directories of this host.
     fn here(&self, text: &str) -> String {
         let mut text = text.to_owned();
+        // First the one that the scratch directory may be in.
         for (path, name) in [
+            ("/tmp/", "tmp/"),
             ("/etc/drumlin", "etc"),
             ("/srv/drumlin", "images"),
             ("/mnt/shop", "mnt"),
-            ("/tmp/", "tmp/"),
         ] {
             let there = self.scratch.path().join(name);
             text = text.replace(path, &there.to_string_lossy());
@@ -112,7 +113,10 @@ impl Guest {
     }
 
     fn start(&mut self, command: &str) {
-        let log = self.scratch.path().join(format!("log-{}", self.daemons.len()));
+        let log = self
+            .scratch
+            .path()
+            .join(format!("log-{}", self.daemons.len()));
         let log = std::fs::File::create(log).unwrap();
         let child = self
             .shell(&format!("exec {command}"))

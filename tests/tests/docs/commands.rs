@@ -139,7 +139,8 @@ fn commands() -> Vec<Command> {
                 };
                 let words = words.iter().skip_while(is_assigned);
                 let words = words.map(|(word, _)| word.clone());
-                let words = words.skip_while(|word| ["{", "do", "sudo", "until"].contains(&word.as_str()));
+                let words =
+                    words.skip_while(|word| ["{", "do", "sudo", "until"].contains(&word.as_str()));
                 let words: Vec<String> = words
                     .take_while(|word| !word.starts_with(['>', '<']))
                     .collect();

@@ -87,7 +87,11 @@ impl fmt::Display for Progress {
         let (job, percent, bytes) = (self.job.word(), self.percent(), self.bytes);
         write!(f, "{job}, {percent} % of {bytes} bytes")?;
         if let (Some(rate), Some(left)) = (self.rate, self.seconds_left()) {
-            write!(f, ", {} MiB/s, {left} s left", rate >> 20)?;
+            let (rate, unit) = match rate >> 20 {
+                0 => (rate >> 10, "KiB"),
+                mebibytes => (mebibytes, "MiB"),
+            };
+            write!(f, ", {rate} {unit}/s, {left} s left")?;
         }
         Ok(())
     }
@@ -231,6 +235,11 @@ mod tests {
             text,
             "copying, 50 % of 4294967296 bytes, 127 MiB/s, 17 s left"
         );
+        let slow = Progress {
+            rate: Some(5 << 10),
+            ..told
+        };
+        assert!(slow.to_string().contains(", 5 KiB/s, "), "{slow}");
         let early = progress(2 << 30, 0);
         assert_eq!((early.rate, early.seconds_left()), (None, None));
         assert_eq!(progress(1 << 30, 5).seconds_left(), None);
