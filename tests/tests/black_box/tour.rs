@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use drumlin_tests::{
@@ -147,6 +148,15 @@ impl Guest {
         text
     }
 
+    /// Waits until a daemon that was killed is gone: before, it has its sockets.
+    fn wait_for_killed(&mut self) {
+        let mut daemons = self.daemons.values_mut();
+        while !daemons.any(|daemon| daemon.try_wait().unwrap().is_some()) {
+            std::thread::sleep(Duration::from_millis(10));
+            daemons = self.daemons.values_mut();
+        }
+    }
+
     fn logs(&self) -> String {
         let logs = (0..3).filter_map(|number| {
             std::fs::read_to_string(self.scratch.path().join(format!("log-{number}"))).ok()
@@ -188,7 +198,12 @@ async fn the_tour_goes_as_its_page_says() {
     assert!(blocks.len() > 20, "{blocks:?}");
     for (line, block) in blocks {
         match block {
-            Block::Commands(script) => drop(guest.run(line, &script)),
+            Block::Commands(script) => {
+                guest.run(line, &script);
+                if script.contains("pkill") {
+                    guest.wait_for_killed();
+                }
+            }
             Block::Daemon(command) => guest.start(&command),
             Block::Console(command, wanted) => {
                 let text = guest.run(line, &command);
