@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 
 /// Programs that are not ours, whose arguments are their own business.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 26] = [
     "apt-get",
     "cat",
     "cd",
@@ -29,6 +29,9 @@ const OTHERS: [&str; 23] = [
     "mkdir",
     "modprobe",
     "nomad",
+    "pg_createcluster",
+    "rm",
+    "runuser",
     "sed",
     "sqlite3",
     "systemctl",
