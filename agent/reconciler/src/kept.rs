@@ -249,8 +249,8 @@ pub(crate) fn whose(object: &InventoryObject) -> String {
 impl Kept {
     /// The table as text.
     pub fn render(&self, form: Form) -> String {
-        if form == Form::Json {
-            return serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        if let Some(data) = form.data(self) {
+            return data;
         }
         let heads = [
             "KIND", "SIZE", "OWNER", "STATE", "CREATED", "HANDLE", "PROBLEM",

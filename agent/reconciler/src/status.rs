@@ -4,6 +4,7 @@ use std::{fmt::Write, path::Path};
 
 use drumlin_crd::{MemberSnapshot, ObjectKey, Problem, Quantity};
 use serde::Serialize;
+use serde_json::json;
 
 use crate::{
     Error,
@@ -86,6 +87,19 @@ pub enum Form {
     Wide,
     /// For programs.
     Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+impl Form {
+    /// What programs read; none for what people read.
+    pub(crate) fn data(self, shown: &impl Serialize) -> Option<String> {
+        match self {
+            Self::Table | Self::Wide => None,
+            Self::Json => Some(serde_json::to_string_pretty(shown).unwrap_or_default() + "\n"),
+            Self::Yaml => Some(drumlin_crd::to_yaml(&json!(shown))),
+        }
+    }
 }
 
 /// Reads the state below the agent's state directory.
@@ -223,8 +237,8 @@ impl StatusTable {
 
     /// The table as text.
     pub fn render(&self, form: Form) -> String {
-        if form == Form::Json {
-            return serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        if let Some(data) = form.data(self) {
+            return data;
         }
         let mut lines = vec![
             columns(form)

@@ -22,6 +22,8 @@ pub(crate) enum Output {
     Wide,
     /// All fields as JSON, for programs.
     Json,
+    /// The same as YAML.
+    Yaml,
 }
 
 #[derive(Debug, Clone, Args)]

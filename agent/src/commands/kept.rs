@@ -20,6 +20,7 @@ pub(crate) async fn run(arguments: &KeptArguments) -> anyhow::Result<()> {
     print(&kept.render(match arguments.output {
         None | Some(Output::Wide) => Form::Table,
         Some(Output::Json) => Form::Json,
+        Some(Output::Yaml) => Form::Yaml,
     }));
     Ok(())
 }

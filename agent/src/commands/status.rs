@@ -58,5 +58,6 @@ fn text(table: &StatusTable, output: Option<Output>) -> String {
         None => Form::Table,
         Some(Output::Wide) => Form::Wide,
         Some(Output::Json) => Form::Json,
+        Some(Output::Yaml) => Form::Yaml,
     })
 }

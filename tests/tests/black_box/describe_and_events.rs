@@ -101,6 +101,95 @@ async fn an_object_is_described_with_what_belongs_to_it_and_what_it_waits_for() 
     );
 }
 
+/// The keys of an object, each of which the page about manifests names.
+fn documented_keys(value: &Value) -> Vec<&str> {
+    let page = drumlin_tests::sources::read("docs/src/manifests.md");
+    let keys: Vec<&str> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    for key in &keys {
+        assert!(page.contains(&format!("`{key}`")), "{key}");
+    }
+    keys
+}
+
+#[tokio::test]
+async fn programs_read_the_status_and_what_is_kept_as_json_or_yaml_of_one_shape() {
+    let host = Host::start().await;
+    host.write("old.yaml", &[small("old")]);
+    host.write("live.yaml", &[small("live")]);
+    host.until("old", &["True"]).await;
+    host.until("live", &["True"]).await;
+    fs::remove_file(host.manifests.join("old.yaml")).unwrap();
+    host.write("wrong.yaml", &[small("wrong").replace("16Mi", "16XB")]);
+    let read = || {
+        let json = host.ask(&["status", "-o", "json"]);
+        serde_json::from_slice::<Value>(&json.stdout).unwrap()
+    };
+    let is_told = |status: &Value| {
+        status["problems"] != serde_json::json!([]) && status["objects"][1]["reason"] == "Orphan"
+    };
+    let status = eventually(read, is_told).await;
+    let output = host.ask(&["status", "-o", "yaml"]);
+    assert_eq!(output.status.code(), Some(3));
+    assert_eq!(
+        serde_yaml::from_slice::<Value>(&output.stdout).unwrap(),
+        status
+    );
+    assert_eq!(
+        documented_keys(&status),
+        [
+            "directory",
+            "elsewhere",
+            "objects",
+            "problems",
+            "unreadable"
+        ]
+    );
+    let mut keys = vec![
+        "capacity",
+        "class",
+        "file",
+        "group",
+        "handle",
+        "kind",
+        "message",
+        "mount",
+        "name",
+        "namespace",
+        "policy",
+        "ready",
+        "reason",
+    ];
+    assert_eq!(documented_keys(&status["objects"][0]), keys);
+    keys.insert(10, "orphanSince");
+    assert_eq!(documented_keys(&status["objects"][1]), keys);
+    assert_eq!(
+        documented_keys(&status["problems"][0]),
+        ["column", "file", "line", "message", "object"]
+    );
+
+    let kept = |form: &str| {
+        let socket = text(host.agent.socket());
+        let output = host.ask(&["kept", "-o", form, "--endpoint", &socket]);
+        assert!(output.status.success(), "{output:?}");
+        output.stdout
+    };
+    let json: Value = serde_json::from_slice(&kept("json")).unwrap();
+    assert_eq!(
+        serde_yaml::from_slice::<Value>(&kept("yaml")).unwrap(),
+        json
+    );
+    assert_eq!(documented_keys(&json), ["objects", "unreadable"]);
+    assert_eq!(
+        documented_keys(&json["objects"][0]),
+        ["created", "handle", "kind", "owner", "size", "state"]
+    );
+}
+
 #[tokio::test]
 async fn the_status_is_shown_again_when_it_has_changed() {
     let host = Host::start().await;

@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 
 /// Programs that are not ours, whose arguments are their own business.
-const OTHERS: [&str; 30] = [
+const OTHERS: [&str; 32] = [
     "apt-get",
     "awk",
     "cat",
@@ -32,8 +32,10 @@ const OTHERS: [&str; 30] = [
     "modprobe",
     "mountpoint",
     "nomad",
+    "pg_createcluster",
     "pkill",
     "rm",
+    "runuser",
     "sed",
     "sleep",
     "sqlite3",

@@ -5,9 +5,11 @@
 
 use drumlin_tests::programs::{drumlin, program, workspace};
 
-fn serves_beside_systemd(release: &str, form: &[&str]) {
+fn serves_beside_systemd(release: &str, disks: &[&str], form: &[&str]) {
     let machine = program(workspace().join("tests/lab/host/run"))
-        .args(["-r", release, "-t", "300", "-d", "3G", "-d", "512M", "--"])
+        .args(["-r", release, "-t", "600"])
+        .args(disks.iter().flat_map(|size| ["-d", size]))
+        .arg("--")
         .arg(env!("CARGO_BIN_EXE_service"))
         .args(form)
         .env("DRUMLIN_BIN", drumlin())
@@ -22,12 +24,18 @@ fn serves_beside_systemd(release: &str, form: &[&str]) {
 
 #[test]
 fn an_agent_of_bookworm_outlives_restarts_kills_and_a_reboot_with_its_mounts_in_use() {
-    serves_beside_systemd("bookworm", &[]);
+    serves_beside_systemd("bookworm", &["3G", "512M"], &[]);
 }
 
 #[test]
 fn an_agent_of_trixie_outlives_restarts_kills_and_a_reboot_with_its_mounts_in_use() {
-    serves_beside_systemd("trixie", &["short"]);
+    serves_beside_systemd("trixie", &["3G", "512M"], &["short"]);
+}
+
+/// Does what `docs/src/postgresql.md` says, with the files of the example as they are.
+#[test]
+fn postgresql_is_restored_beside_itself_from_a_group_snapshot_of_its_schedule() {
+    serves_beside_systemd("bookworm", &["20G"], &["postgresql"]);
 }
 
 #[expect(clippy::print_stdout, reason = "how long each step took")]

@@ -2,7 +2,7 @@
 //!
 //! `service` is run by each boot of `tests/lab/host/run`. In the first it starts, grows, kills and stops what the unit
 //! runs, and has the machine rebooted while mounts are in use; in the second it looks at what is there. `service short`
-//! kills it once only.
+//! kills it once only; `service postgresql` does what docs/src/postgresql.md says instead.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -10,6 +10,7 @@
 )]
 
 mod monitored;
+mod postgresql;
 mod rebooted;
 mod started;
 mod unit;
@@ -30,14 +31,21 @@ async fn main() -> ExitCode {
         "this runs in tests/lab/host/run alone: it makes a service of its machine and reboots it"
     );
     let _witness = Witness;
+    let form = std::env::args().nth(1).unwrap_or_default();
+    if form == "postgresql" {
+        return postgresql::run_example().await;
+    }
     if Path::new(rebooted::ASKED).exists() {
         step("rebooted", rebooted::check()).await;
         return ExitCode::SUCCESS;
     }
     started::install();
     let monitored = step("started", started::start()).await;
-    let is_short = std::env::args().nth(1).is_some_and(|form| form == "short");
-    let kills: &[&str] = if is_short { &["all"] } else { &["main", "all"] };
+    let kills: &[&str] = if form == "short" {
+        &["all"]
+    } else {
+        &["main", "all"]
+    };
     step("used", started::use_it(kills)).await;
     step("monitored", monitored.check()).await;
     step("reboot", rebooted::prepare()).await;

@@ -24,7 +24,8 @@ use crate::{
     monitored::{self, Monitored},
     say, step,
     unit::{
-        self, answers, main_pid, processes, replaced, restart_until, systemctl, until, watchdog_of,
+        self, End, answers, main_pid, processes, replaced, restart_until, systemctl, until,
+        watchdog_of,
     },
     volume::{Used, controller, device, groups, make, node},
 };
@@ -45,7 +46,7 @@ pub(crate) fn install() {
     lvm("vgcreate", &["vg0", "/dev/ubdb"]);
     lvm("vgcreate", &["-s", "1M", "vg1", "/dev/ubdc"]);
     lvm("lvcreate", &["-L", "64M", "-T", "vg1/small"]);
-    unit::install(monitored::CLASSES);
+    unit::install("database-host", monitored::CLASSES);
 }
 
 /// The example has its volumes mounted, and what dmeventd will see is written.
@@ -176,7 +177,7 @@ async fn insist(request: CreateVolumeGroupSnapshotRequest) -> VolumeGroupSnapsho
 /// With `all` its thaw watchdog is killed with it, and only the next start can let writers go on.
 async fn killed_while_writers_are_held(used: &[Used], writer: &Writer, whom: &str) {
     let former = main_pid();
-    restart_until("quiesce.held").await;
+    restart_until("quiesce.held", End::Stopped).await;
     writer.goes_on(20);
     let killed = main_pid();
     assert_ne!(killed, former);

@@ -14,27 +14,28 @@ use drumlin_tests::{
 use crate::volume::identity;
 
 /// Where an administrator puts units.
-const UNITS: &str = "/etc/systemd/system";
+pub(crate) const UNITS: &str = "/etc/systemd/system";
+/// Where an administrator puts manifests.
+pub(crate) const MANIFESTS: &str = "/etc/drumlin/manifests.d";
 /// What its processes are in.
 const CGROUP: &str = "/sys/fs/cgroup/system.slice/drumlin.service/cgroup.procs";
 
-/// Does what docs/src/host.md says is to be done by hand, with the configuration of the example and more classes; `enable` has
+/// Does what docs/src/host.md says is to be done by hand, with the configuration of an example and more classes; `enable` has
 /// systemd read the units.
-pub(crate) fn install(classes: &str) {
-    let example = workspace().join("examples/database-host");
-    let manifests = "/etc/drumlin/manifests.d";
-    fs::create_dir_all(manifests).unwrap();
+pub(crate) fn install(example: &str, classes: &str) {
+    let example = workspace().join("examples").join(example);
+    fs::create_dir_all(MANIFESTS).unwrap();
     std::os::unix::fs::symlink(drumlin(), "/usr/bin/drumlin").unwrap();
     let config = fs::read_to_string(example.join("config.yaml")).unwrap();
     fs::write("/etc/drumlin/config.yaml", config + classes).unwrap();
-    let units = workspace().join("packaging/systemd");
     for (from, to) in [
-        (example.join("manifests/database.yaml"), manifests),
-        (units.join("drumlin.service"), UNITS),
-        (units.join("drumlin-mounts.service"), UNITS),
-        (units.join("drumlin-mounts.target"), UNITS),
+        (workspace().join("packaging/systemd"), UNITS),
+        (example.join("manifests"), MANIFESTS),
     ] {
-        run("install", &["-m", "644", "-t", to, &from.to_string_lossy()]);
+        for file in fs::read_dir(from).unwrap() {
+            let file = file.unwrap().path();
+            run("install", &["-m", "644", "-t", to, &file.to_string_lossy()]);
+        }
     }
 }
 
@@ -96,10 +97,21 @@ pub(crate) async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T
     }
 }
 
-/// Starts it again as one that stops when it first comes to a point; the next start is as before.
-pub(crate) async fn restart_until(point: &str) {
+/// What becomes of an agent at a fail point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Killed,
+    Stopped,
+}
+
+/// Starts it again as one that ends so when it first comes to a point; the next start is as before.
+pub(crate) async fn restart_until(point: &str, end: End) {
     let point = format!("DRUMLIN_FAIL={point}");
-    systemctl(&["set-environment", &point, "DRUMLIN_FAIL_BY=stop"]);
+    let words: &[&str] = match end {
+        End::Killed => &["set-environment", &point],
+        End::Stopped => &["set-environment", &point, "DRUMLIN_FAIL_BY=stop"],
+    };
+    systemctl(words);
     systemctl(&["restart", "drumlin"]);
     systemctl(&["unset-environment", "DRUMLIN_FAIL", "DRUMLIN_FAIL_BY"]);
     answers().await;
