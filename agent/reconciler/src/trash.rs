@@ -95,8 +95,8 @@ impl Trash {
             volumes: self.volumes.iter().map(row).collect(),
             unreadable: self.unreadable.clone(),
         };
-        if form == Form::Json {
-            return serde_json::to_string_pretty(&listed).unwrap_or_default() + "\n";
+        if let Some(data) = form.data(&listed) {
+            return data;
         }
         let heads = [
             "OWNER", "SIZE", "DELETED", "EXPIRES", "NAME", "ID", "PROBLEM",

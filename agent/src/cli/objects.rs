@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use drumlin_proto::Endpoint;
+use drumlin_reconciler::status::Form;
 use kube::core::Duration;
 
 use super::{LogArguments, OwnerArguments};
@@ -24,6 +25,18 @@ pub(crate) enum Output {
     Json,
     /// The same as YAML.
     Yaml,
+}
+
+impl Output {
+    /// The form of what is printed.
+    pub(crate) fn form(output: Option<Self>) -> Form {
+        match output {
+            None => Form::Table,
+            Some(Self::Wide) => Form::Wide,
+            Some(Self::Json) => Form::Json,
+            Some(Self::Yaml) => Form::Yaml,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Args)]

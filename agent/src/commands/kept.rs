@@ -1,9 +1,6 @@
 //! `drumlin kept`: lists resources that no object refers to.
 
-use drumlin_reconciler::{
-    kept::{self, Scope},
-    status::Form,
-};
+use drumlin_reconciler::kept::{self, Scope};
 
 use super::print::print;
 use crate::cli::{KeptArguments, Output};
@@ -17,10 +14,6 @@ pub(crate) async fn run(arguments: &KeptArguments) -> anyhow::Result<()> {
         Scope::Manifests
     };
     let kept = kept::list(host.endpoint.path(), &host.state_dir, scope).await?;
-    print(&kept.render(match arguments.output {
-        None | Some(Output::Wide) => Form::Table,
-        Some(Output::Json) => Form::Json,
-        Some(Output::Yaml) => Form::Yaml,
-    }));
+    print(&kept.render(Output::form(arguments.output)));
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use drumlin_reconciler::status::{Form, StatusTable, load};
+use drumlin_reconciler::status::{StatusTable, load};
 
 use super::print::print;
 use crate::cli::{Output, StatusArguments};
@@ -54,10 +54,5 @@ pub(super) fn show(state_dir: &Path, output: Option<Output>) -> anyhow::Result<E
 }
 
 fn text(table: &StatusTable, output: Option<Output>) -> String {
-    table.render(match output {
-        None => Form::Table,
-        Some(Output::Wide) => Form::Wide,
-        Some(Output::Json) => Form::Json,
-        Some(Output::Yaml) => Form::Yaml,
-    })
+    table.render(Output::form(output))
 }

@@ -1,6 +1,6 @@
 //! `drumlin trash`: lists deleted volumes that can be undeleted, or destroys some.
 
-use drumlin_reconciler::{status::Form, trash::Trash};
+use drumlin_reconciler::trash::Trash;
 
 use super::{confirm::confirm, print::print};
 use crate::cli::{Output, TrashArguments};
@@ -9,10 +9,7 @@ use crate::cli::{Output, TrashArguments};
 pub(crate) async fn run(arguments: &TrashArguments) -> anyhow::Result<()> {
     let trash = Trash::read(arguments.endpoint.path()).await?;
     if arguments.destroy.is_empty() {
-        print(&trash.render(match arguments.output {
-            None | Some(Output::Wide) => Form::Table,
-            Some(Output::Json) => Form::Json,
-        }));
+        print(&trash.render(Output::form(arguments.output)));
         return Ok(());
     }
     let found: Result<Vec<_>, _> = arguments
