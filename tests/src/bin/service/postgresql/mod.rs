@@ -74,13 +74,18 @@ pub(crate) async fn run_example() -> ExitCode {
     step("cluster made", make_cluster()).await;
     start_writer();
     step("snapshot", taken()).await.keep();
-    goes_on(50).await;
+    goes_on(20).await;
     ExitCode::from(REBOOT)
 }
 
 /// The command, and the answer of `drumlin`.
 fn drumlin(words: &[&str]) -> String {
     run("/usr/bin/drumlin", words)
+}
+
+/// Waits until objects are ready.
+fn wait_for(objects: &[&str]) {
+    drumlin(&[&["wait", "--timeout", "2m"], objects].concat());
 }
 
 /// An object of the example as it is on record.
@@ -129,12 +134,12 @@ async fn make_cluster() {
         assert_eq!(mode.trim(), "700 postgres", "{name}");
     }
     make_tables();
-    drumlin(&["wait", "dvg/postgresql/main", "dsched/postgresql/hourly"]);
+    wait_for(&["dvg/postgresql/main", "dsched/postgresql/hourly"]);
 }
 
 /// The full hour comes, and the agent is killed while it holds the server: the next one takes the snapshot of that hour.
 async fn taken() -> Taken {
-    goes_on(50).await;
+    goes_on(20).await;
     restart_until("quiesce.held", End::Killed).await;
     let killed = main_pid();
     let before = acknowledged();
@@ -149,7 +154,7 @@ async fn taken() -> Taken {
         Some(name.to_owned())
     })
     .await;
-    drumlin(&["wait", &format!("dgsnap/postgresql/{name}")]);
+    wait_for(&[&format!("dgsnap/postgresql/{name}")]);
     let after = LIVE.last();
     let hour = run(
         "date",
@@ -196,5 +201,5 @@ async fn rebooted() {
         "{acknowledged} were acknowledged, {last} are there"
     );
     start_writer();
-    goes_on(50).await;
+    goes_on(20).await;
 }

@@ -11,7 +11,7 @@ use drumlin_tests::{
 use super::{
     Taken,
     database::{COPY, LIVE, Server, acknowledged, goes_on, start_writer},
-    drumlin, object,
+    drumlin, object, wait_for,
 };
 use crate::{
     say,
@@ -38,7 +38,7 @@ pub(super) async fn restore(taken: &Taken) {
     write_copy(taken);
     let killed = main_pid();
     systemctl(&["kill", "-s", "KILL", "drumlin"]);
-    drumlin(&[&["wait"], &VOLUMES[..], &["--timeout", "2m"]].concat());
+    wait_for(&VOLUMES);
     replaced(killed).await;
 
     systemctl(&["start", "postgresql-copy"]);
@@ -52,7 +52,7 @@ pub(super) async fn restore(taken: &Taken) {
     );
     // What is written to one is not in the other.
     COPY.ask("CREATE TABLE only_here ()");
-    goes_on(50).await;
+    goes_on(20).await;
     assert!(LIVE.last() > taken.after);
     assert!(!has_table(LIVE));
 
@@ -83,7 +83,7 @@ pub(super) async fn switch(taken: &Taken) {
         run("sed", &["-i", script, &format!("{MANIFESTS}/{file}")]);
     }
     start_again();
-    drumlin(&["wait", "dvg/postgresql/main"]);
+    wait_for(&["dvg/postgresql/main"]);
     let last = LIVE.last();
     assert!((taken.before..=taken.after).contains(&last), "{last}");
     assert!(has_table(LIVE));
@@ -146,6 +146,6 @@ pub(super) async fn throw_away() {
         .await;
     let listed = listed.unwrap().into_inner().entries;
     assert_eq!(listed.len(), 2, "{listed:?}");
-    goes_on(50).await;
+    goes_on(20).await;
     LIVE.last();
 }
