@@ -7,7 +7,7 @@ use drumlin_tests::programs::{drumlin, program, workspace};
 
 fn serves_beside_systemd(release: &str, disks: &[&str], form: &[&str]) {
     let machine = program(workspace().join("tests/lab/host/run"))
-        .args(["-r", release, "-t", "600"])
+        .args(["-r", release, "-t", "800"])
         .args(disks.iter().flat_map(|size| ["-d", size]))
         .arg("--")
         .arg(env!("CARGO_BIN_EXE_service"))

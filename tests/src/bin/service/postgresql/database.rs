@@ -61,7 +61,9 @@ pub(super) fn start_writer() {
     let line = format!("yes '{WRITE}' | stdbuf -oL psql -XqAt >> {ACKNOWLEDGED}");
     run(
         "systemd-run",
-        &["-q", "-u", "writer", "--uid", "postgres", "sh", "-c", &line],
+        &[
+            "-qG", "-u", "writer", "--uid", "postgres", "sh", "-c", &line,
+        ],
     );
 }
 
