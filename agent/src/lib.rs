@@ -31,6 +31,7 @@ mod commands;
 mod config;
 mod connections;
 mod directory_watch;
+mod duration;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lock;

@@ -8,10 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, Settings,
-    blocking::blocking,
     client::Client,
     engine::Engine,
-    ingest::Catalog,
+    one_pass::OnePass,
     record::Record,
     source::{directory::Directory, trust::Trust},
     state::Shared,
@@ -57,7 +56,7 @@ pub async fn apply(settings: Settings, patience: Duration) -> Result<(), Error> 
     result
 }
 
-async fn pass(engine: &Engine, mut directory: Directory, deadline: Instant) -> Result<(), Error> {
+async fn pass(engine: &Engine, directory: Directory, deadline: Instant) -> Result<(), Error> {
     let answer = timeout_at(Instant::now() + GREETING, engine.open()).await;
     if answer.is_err() {
         let why = engine.greet().await.err().map(|failure| failure.message);
@@ -65,25 +64,12 @@ async fn pass(engine: &Engine, mut directory: Directory, deadline: Instant) -> R
     }
     let (sender, mut changes) = tokio::sync::mpsc::unbounded_channel();
     engine.shared.listen(sender);
-    let shown = directory.path().display().to_string();
-    let scan = directory.settled_scan().await;
-    blocking(|| Catalog::default().apply(engine, &shown, scan))?;
-    engine.verify_resources().await;
-    engine.doubt_unmounted().await;
-    let keys = engine.shared.keys_of(is_ours);
-    for key in &keys {
-        engine.shared.queue.add(key, Instant::now());
-    }
+    OnePass::begin(engine, directory).await?;
     while !is_over(engine) && Instant::now() < deadline {
         let look = deadline.min(Instant::now() + LOOK);
         let _ = timeout_at(look, changes.recv()).await;
     }
     Ok(())
-}
-
-/// An object of a manifest file.
-fn is_ours(record: &Record) -> bool {
-    record.served().is_none()
 }
 
 /// True if nothing is due now, and no object has a call in flight.
@@ -94,7 +80,7 @@ fn is_over(engine: &Engine) -> bool {
             let is_seen = record.observed_generation() == record.generation();
             is_seen && !IN_FLIGHT.contains(&&*ready.reason)
         });
-        is_ours(record) && engine.shared.needs_work(record) && !is_waiting
+        record.is_of_file() && engine.shared.needs_work(record) && !is_waiting
     };
     let in_flight: Vec<ObjectKey> = engine.shared.keys_of(is_in_flight);
     engine.shared.queue.is_idle() && in_flight.is_empty()

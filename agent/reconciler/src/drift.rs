@@ -16,7 +16,7 @@ use crate::{
     client::{Cause, Failure, LIST, PATIENCE, call},
     engine::Engine,
     inventory::{Inventory, size},
-    kinds::{group_members::state, volume::abnormal},
+    kinds::{group_members::is_inside, volume::abnormal},
     record::{Body, Of, Record},
 };
 
@@ -314,7 +314,7 @@ fn known<T>(answer: Result<T, Failure>) -> Option<T> {
 fn has_other_members(status: &VolumeGroupStatus, found: Option<&HashSet<String>>) -> bool {
     let members = status.members.iter();
     let known = members
-        .filter(|member| [state::JOINED, state::FOREIGN].contains(&member.state.as_str()))
+        .filter(|member| is_inside(member))
         .filter_map(|member| member.volume_handle.clone());
     found != Some(&known.collect())
 }

@@ -168,10 +168,7 @@ impl Catalog {
             return Ok(());
         }
         let now = Timestamp::now();
-        let objects = engine
-            .shared
-            .keys_of(|record| record.served().is_none())
-            .len();
+        let objects = engine.shared.keys_of(Record::is_of_file).len();
         due.truncate(allowance(&mut state.pruned, objects, now));
         for key in due {
             // On disk before the object is destroyed: a restart does not begin to count anew.
@@ -232,7 +229,7 @@ fn take_over(engine: &Engine, content: Content) -> Result<Taken, Error> {
     engine.shared.keep_elsewhere(|key| named.contains(key));
     let missing = engine.shared.keys_of(|record| {
         // A snapshot of a schedule has no manifest.
-        record.served().is_none()
+        record.is_of_file()
             && record.drumlin.schedule.is_none()
             && !named.contains(&record.key())
             && !silent.contains(&record.drumlin.file)

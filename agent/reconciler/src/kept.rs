@@ -77,9 +77,7 @@ impl BothSides {
             client,
             inventory,
             records,
-            unreadable: unreadable
-                .map(|one| format!("{}: {}", one.path.display(), one.why))
-                .collect(),
+            unreadable: unreadable.map(ToString::to_string).collect(),
         })
     }
 

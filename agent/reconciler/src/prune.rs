@@ -35,7 +35,7 @@ impl Prune {
     /// True if an object may be pruned at all.
     pub(crate) fn concerns(&self, record: &Record) -> bool {
         self.kinds.contains(&record.kind)
-            && record.served().is_none()
+            && record.is_of_file()
             && record.deletion_policy().deletes()
     }
 

@@ -397,10 +397,15 @@ impl Record {
         }
     }
 
+    /// Returns true if it comes from a manifest file, and not from an API server.
+    pub(crate) fn is_of_file(&self) -> bool {
+        self.served().is_none()
+    }
+
     /// Returns true if it comes from a file and its handle begins with another node name.
     pub(crate) fn is_of_former_name(&self, here: &str) -> bool {
         let node = self.handle().and_then(names::node_of);
-        self.served().is_none() && node.is_some_and(|node| node != here)
+        self.is_of_file() && node.is_some_and(|node| node != here)
     }
 
     /// Returns true if reconciliation is paused.

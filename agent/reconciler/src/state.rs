@@ -282,7 +282,7 @@ impl Shared {
     /// Returns true if there is an object of a manifest file that was not destroyed.
     pub(crate) fn has_anything(&self) -> bool {
         lock(&self.records).by_key.values().any(|record| {
-            let is_of_file = record.served().is_none() && record.drumlin.schedule.is_none();
+            let is_of_file = record.is_of_file() && record.drumlin.schedule.is_none();
             is_of_file && !record.drumlin.destroyed
         })
     }

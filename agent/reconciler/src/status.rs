@@ -1,13 +1,15 @@
 //! The status table for the operator, from the state files alone: the daemon may be down.
 
-use std::{fmt::Write, path::Path};
+use std::{fmt::Write, iter::once, path::Path};
 
+use anstyle::Style;
 use drumlin_crd::{MemberSnapshot, ObjectKey, Problem, Quantity};
 use serde::Serialize;
 use serde_json::json;
 
 use crate::{
     Error,
+    colours::{RED, YELLOW},
     prune::Prune,
     record::{Body, Of, Record},
     store::{self, DIRECTORY},
@@ -46,6 +48,25 @@ pub struct Row {
     pub handle: String,
     /// The group that it is a member or a snapshot of.
     pub group: String,
+    /// True if it needs a person.
+    #[serde(skip)]
+    pub(crate) is_stalled: bool,
+}
+
+impl Row {
+    /// True if there is nothing to do for it.
+    fn is_done(&self) -> bool {
+        self.orphan_since.is_none()
+            && (self.ready == "True" || matches!(self.reason.as_str(), "Deleted" | "Released"))
+    }
+
+    fn style(&self) -> Style {
+        match (self.is_done(), self.is_stalled) {
+            (true, _) => Style::new(),
+            (false, true) => RED,
+            (false, false) => YELLOW,
+        }
+    }
 }
 
 /// The complete status table.
@@ -110,29 +131,17 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     let root = state_dir.join(DIRECTORY);
     let (records, unreadable) = store::load(&root)?;
     let source = store::load_source(&root).unwrap_or_default();
-    let problems = source
-        .problems
-        .clone()
-        .into_iter()
-        .flat_map(|(file, problems)| {
-            problems.into_iter().map(move |problem| FileProblem {
-                file: file.clone(),
-                problem,
-            })
-        });
+    let problems = source.problems();
     Ok(StatusTable {
         directory: source.directory,
         unavailable: source.unavailable,
-        problems: problems.collect(),
+        problems,
         elsewhere: source.elsewhere,
         objects: records
             .iter()
             .map(|record| shown_row(record, source.prune.as_ref()))
             .collect(),
-        unreadable: unreadable
-            .iter()
-            .map(|one| format!("{}: {}", one.path.display(), one.why))
-            .collect(),
+        unreadable: unreadable.iter().map(ToString::to_string).collect(),
     })
 }
 
@@ -188,6 +197,7 @@ pub(crate) fn row(record: &Record) -> Row {
             .map_or("not reconciled yet", |ready| ready.message.as_str())
             .to_owned(),
         file: record.drumlin.file.clone(),
+        is_stalled: record.condition("Stalled").is_some(),
         orphan_since: record.drumlin.orphan_since.clone(),
         class,
         policy: record.body.kind().deletion_policy().as_str().to_owned(),
@@ -225,17 +235,13 @@ fn total(members: &[MemberSnapshot]) -> String {
 impl StatusTable {
     /// Returns true if all objects are ready and every file is valid.
     pub fn is_all_ready(&self) -> bool {
-        let is_done = |row: &Row| {
-            row.orphan_since.is_none()
-                && (row.ready == "True" || matches!(row.reason.as_str(), "Deleted" | "Released"))
-        };
         self.unavailable.is_none()
             && self.problems.is_empty()
             && self.unreadable.is_empty()
-            && self.objects.iter().all(is_done)
+            && self.objects.iter().all(Row::is_done)
     }
 
-    /// The table as text.
+    /// The table as text; for people with colours: whoever prints it removes them where they do not belong.
     pub fn render(&self, form: Form) -> String {
         if let Some(data) = form.data(self) {
             return data;
@@ -258,7 +264,13 @@ impl StatusTable {
         if self.objects.is_empty() {
             text.push_str("no objects\n");
         } else {
-            align(&mut text, &lines);
+            let mut table = String::new();
+            align(&mut table, &lines);
+            let styles = self.objects.iter().map(Row::style);
+            // The first line is that of the heads.
+            for (line, style) in table.lines().zip(once(Style::new()).chain(styles)) {
+                let _ = writeln!(text, "{style}{line}{style:#}");
+            }
         }
         if let Some(why) = &self.unavailable {
             let _ = writeln!(text, "SourceUnavailable: {why}; no object is changed");
@@ -271,12 +283,12 @@ impl StatusTable {
                 .unwrap_or_default();
             let _ = writeln!(
                 text,
-                "INVALID {file}:{}:{}: {object}{}",
+                "{RED}INVALID {file}:{}:{}: {object}{}{RED:#}",
                 problem.line, problem.column, problem.message
             );
         }
         for one in &self.unreadable {
-            let _ = writeln!(text, "UNREADABLE {one}");
+            let _ = writeln!(text, "{RED}UNREADABLE {one}{RED:#}");
         }
         if self.elsewhere > 0 {
             let _ = writeln!(text, "{} objects belong to other nodes", self.elsewhere);

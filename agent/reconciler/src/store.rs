@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
@@ -22,6 +23,7 @@ use crate::{
     prune::Prune,
     record::{Record, VERSION},
     state_file::{sync_parent, write},
+    status::FileProblem,
 };
 
 /// The reconciler's directory within the agent's state directory.
@@ -79,6 +81,25 @@ pub(crate) struct SourceState {
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
     pub(crate) why: String,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.why)
+    }
+}
+
+impl SourceState {
+    /// The problems of its files.
+    pub(crate) fn problems(&self) -> Vec<FileProblem> {
+        let problems = self.problems.iter().flat_map(|(file, problems)| {
+            problems.iter().map(|problem| FileProblem {
+                file: file.clone(),
+                problem: problem.clone(),
+            })
+        });
+        problems.collect()
+    }
 }
 
 impl Store {

@@ -1,13 +1,13 @@
 //! Arguments of the commands about objects: their manifests, their status, and what is kept for them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use drumlin_proto::Endpoint;
 use drumlin_reconciler::status::Form;
-use kube::core::Duration;
 
 use super::{LogArguments, OwnerArguments};
+use crate::duration::duration;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ValidateArguments {
@@ -77,7 +77,7 @@ pub(crate) struct ApplyArguments {
     #[command(flatten)]
     pub(crate) owners: OwnerArguments,
     /// Maximum time to work, such as `30s` or `5m`.
-    #[arg(long, value_name = "TIME", default_value = "5m")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "5m")]
     pub(crate) timeout: Duration,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
@@ -162,7 +162,7 @@ pub(crate) struct WaitArguments {
     #[arg(long, conflicts_with_all = ["objects", "awaited"])]
     pub(crate) mounts: bool,
     /// Time to wait, such as `30s` or `5m`.
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]

@@ -1,10 +1,12 @@
 //! Arguments about objects whose manifests are gone.
 
+use std::time::Duration;
+
 use clap::{Args, ValueEnum};
 use drumlin_reconciler::Prune;
-use kube::core::Duration;
 
 use super::ObjectKind;
+use crate::duration::duration;
 
 /// What becomes of objects whose manifests are gone.
 #[derive(Debug, Clone, Args)]
@@ -23,6 +25,7 @@ pub(crate) struct PruneArguments {
         long,
         env = "DRUMLIN_PRUNE_GRACE",
         value_name = "TIME",
+        value_parser = duration,
         default_value = "15m"
     )]
     pub(crate) prune_grace: Duration,
@@ -50,7 +53,7 @@ impl Default for PruneArguments {
     fn default() -> Self {
         Self {
             prune: PruneWhen::Never,
-            prune_grace: std::time::Duration::from_mins(15).into(),
+            prune_grace: Duration::from_mins(15),
             prune_kinds: Vec::new(),
         }
     }
@@ -61,7 +64,7 @@ impl PruneArguments {
     pub(crate) fn prune(&self) -> Option<Prune> {
         let kinds = self.prune_kinds.iter();
         (self.prune == PruneWhen::Auto).then(|| Prune {
-            grace_seconds: std::time::Duration::from(self.prune_grace).as_secs(),
+            grace_seconds: self.prune_grace.as_secs(),
             kinds: kinds.map(|kind| kind.as_str().to_owned()).collect(),
         })
     }

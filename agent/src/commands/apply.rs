@@ -2,7 +2,6 @@
 
 use std::{pin::pin, process::ExitCode, time::Duration};
 
-use anyhow::bail;
 use drumlin_reconciler::{Error, Settings, apply};
 use tokio::time::timeout;
 
@@ -15,10 +14,6 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// Applies the manifests and shows the status.
 pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
     arguments.log.start(None)?;
-    if arguments.timeout.is_negative() {
-        bail!("--timeout: a time cannot be negative");
-    }
-    let patience = Duration::from(arguments.timeout);
     let state_dir = arguments.host.state_dir;
     let settings = Settings {
         cluster: None,
@@ -31,7 +26,7 @@ pub(crate) async fn run(arguments: ApplyArguments) -> anyhow::Result<ExitCode> {
         hooks: HOOKS,
     };
     let mut bars = ProgressBars::default();
-    let mut applying = pin!(apply(settings, patience));
+    let mut applying = pin!(apply(settings, arguments.timeout));
     let applied = loop {
         match timeout(INTERVAL, &mut applying).await {
             Ok(applied) => break applied,

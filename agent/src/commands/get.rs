@@ -4,7 +4,7 @@ use drumlin_crd::ObjectKey;
 use drumlin_reconciler::{objects, status::Form};
 use serde_json::{Value, json};
 
-use super::{object_name, print::print};
+use super::{object_name, print::print_styled};
 use crate::cli::{GetArguments, GetOutput};
 
 /// Prints the objects.
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &GetArguments) -> anyhow::Result<()> {
         }
         Some(GetOutput::Yaml) => found().map(|found| drumlin_crd::to_yaml(&found)),
     };
-    print(&text?);
+    print_styled(&text?);
     Ok(())
 }
 

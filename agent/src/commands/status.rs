@@ -10,7 +10,7 @@ use std::{
 
 use drumlin_reconciler::status::{StatusTable, load};
 
-use super::print::print;
+use super::print::{print, print_styled};
 use crate::cli::{Output, StatusArguments};
 
 /// Exit code if any object is not ready.
@@ -33,9 +33,9 @@ pub(crate) fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
             if stdout().is_terminal() {
                 print(CLEAR);
             } else if !shown.is_empty() {
-                print("\n");
+                print_styled("\n");
             }
-            print(&text);
+            print_styled(&text);
             shown = text;
         }
         sleep(INTERVAL);
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
 /// Prints the table once.
 pub(super) fn show(state_dir: &Path, output: Option<Output>) -> anyhow::Result<ExitCode> {
     let table = load(state_dir)?;
-    print(&text(&table, output));
+    print_styled(&text(&table, output));
     Ok(if table.is_all_ready() {
         ExitCode::SUCCESS
     } else {

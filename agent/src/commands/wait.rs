@@ -22,10 +22,7 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
     let keys: anyhow::Result<Vec<ObjectKey>> =
         keys.map(|text| object_name::with_kind(text)).collect();
     let keys = keys?;
-    if arguments.timeout.is_negative() {
-        bail!("--timeout: a time cannot be negative");
-    }
-    let deadline = Instant::now() + Duration::from(arguments.timeout);
+    let deadline = Instant::now() + arguments.timeout;
     let mut bars = ProgressBars::default();
     loop {
         bars.show_objects(&arguments.state_dir);

@@ -105,7 +105,7 @@ impl Guest {
         let mut shell = program("bash");
         let socket = format!("unix://{}", text(self.scratch.path().join("csi.sock")));
         shell
-            .args(["-euo", "pipefail", "-c", &self.here(script)])
+            .args(["-eu", "-c", &self.here(script)])
             .env("PATH", &self.path)
             .env("CSI_ENDPOINT", socket)
             .env("DRUMLIN_NODE", "host-1")

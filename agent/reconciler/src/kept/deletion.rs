@@ -3,6 +3,7 @@
 use std::{
     fmt::{self, Write},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use drumlin_crd::ObjectKey;
@@ -21,6 +22,11 @@ use crate::{
     requests::{AdminRequest, Requests},
     store::{self, DIRECTORY},
 };
+
+/// Time for the reconciler to forget an orphan.
+const FORGETTING: Duration = Duration::from_secs(3);
+/// Interval at which the record of an orphan is looked for.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A resource to be deleted.
 pub struct Deletion {
@@ -241,10 +247,25 @@ impl Deletion {
         match &self.orphan {
             None => Ok(()),
             // The record of the orphan is deleted as well.
-            Some(orphan) => Requests::new(&self.state_dir).write(&AdminRequest {
-                key: orphan.key(),
-                handle: id,
-            }),
+            Some(orphan) => {
+                let key = orphan.key();
+                Requests::new(&self.state_dir).write(&AdminRequest {
+                    key: key.clone(),
+                    handle: id,
+                })?;
+                self.until_forgotten(&key).await;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits until the reconciler has deleted the record of an orphan: whoever asks for the object next shall not see what
+    /// it was. Without a reconciler that is done at its next start.
+    async fn until_forgotten(&self, key: &ObjectKey) {
+        let root = self.state_dir.join(DIRECTORY);
+        let deadline = Instant::now() + FORGETTING;
+        while Instant::now() < deadline && matches!(store::find(&root, key), Ok(Some(_))) {
+            tokio::time::sleep(LOOK).await;
         }
     }
 

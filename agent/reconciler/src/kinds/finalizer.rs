@@ -49,7 +49,7 @@ impl Pass<'_> {
     /// Confirms with the server's store (a quorum read) that the object shall be destroyed, before anything is
     /// destroyed. The known state of the object may come from a stale cache.
     pub(crate) async fn confirm_end(&mut self) -> Result<(), Halt> {
-        if self.record.served().is_none() {
+        if self.record.is_of_file() {
             return Ok(());
         }
         if !self.record.is_absent() || !self.record.is_begun() || self.record.is_destroyed() {

@@ -103,7 +103,7 @@ impl Pass<'_> {
             node.is_some_and(|node| node != self.agent.node)
         };
         match members.iter().find(is_elsewhere) {
-            Some(member) if self.record.served().is_none() => Err(waiting(
+            Some(member) if self.record.is_of_file() => Err(waiting(
                 "MembersPending",
                 format!(
                     "{} {}: its handle has another name of this node; waiting for it to be updated",

@@ -29,6 +29,11 @@ pub(crate) mod state {
     pub(crate) const FOREIGN: &str = "Foreign";
 }
 
+/// Returns true for a member that is in the group, whoever added it.
+pub(crate) fn is_inside(member: &MemberStatus) -> bool {
+    [state::JOINED, state::FOREIGN].contains(&&*member.state)
+}
+
 impl Pass<'_> {
     /// The members that a group's manifest selects, with the state of each.
     pub(super) fn wanted_members(&self, group: &Record) -> Vec<MemberStatus> {

@@ -32,7 +32,7 @@ pub(crate) struct Confined {
 impl Pass<'_> {
     /// The restrictions of a mount; `None` for an object of a manifest file.
     pub(super) fn confinement(&self, wanted: &VolumeMount) -> Result<Option<Confined>, Halt> {
-        if self.record.served().is_none() {
+        if self.record.is_of_file() {
             return Ok(None);
         }
         let none = HostMounts::default();

@@ -273,7 +273,7 @@ impl Pass<'_> {
     }
 
     fn claim_is_there(&self) -> Result<(), Halt> {
-        if self.record.served().is_none() {
+        if self.record.is_of_file() {
             return Err(stalled(
                 "Unsupported",
                 "spec.target.persistentVolumeClaimName: PersistentVolumeClaims exist only in a cluster; use volumeName"

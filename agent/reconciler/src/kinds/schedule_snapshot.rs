@@ -124,7 +124,7 @@ impl Pass<'_> {
 
     async fn unseen(&self, child: &ObjectKey) -> Result<Progress, Halt> {
         let gone = Progress::Over(format!("{child} was deleted before it was ready"));
-        if self.record.served().is_none() {
+        if self.record.is_of_file() {
             return Ok(gone);
         }
         let pending =

@@ -163,7 +163,7 @@ impl Pass<'_> {
     /// Write access to an API server object does not permit the adoption of a foreign resource: an admission policy
     /// restricts that.
     async fn check_adoption(&self, object: &InventoryObject) -> Result<(), Halt> {
-        if self.record.served().is_none() || matches!(self.standing(object), Ownership::Own) {
+        if self.record.is_of_file() || matches!(self.standing(object), Ownership::Own) {
             return Ok(());
         }
         let pending = |why: String| waiting("FinalizerPending", why);

@@ -6,7 +6,7 @@ use drumlin_crd::{ObjectKey, Quantity, VolumeMount, names};
 use serde::Serialize;
 
 use crate::{
-    kinds::group_members::state,
+    kinds::group_members::is_inside,
     prune::Prune,
     record::{Body, Of, Record},
 };
@@ -383,7 +383,7 @@ fn joined(record: &Record) -> BTreeSet<String> {
         return BTreeSet::new();
     };
     let inside = status.members.iter();
-    let inside = inside.filter(|member| [state::JOINED, state::FOREIGN].contains(&&*member.state));
+    let inside = inside.filter(|member| is_inside(member));
     inside.map(|member| member.name.clone()).collect()
 }
 

@@ -2,11 +2,15 @@
 
 use std::fmt::Write;
 
-use anstyle::{AnsiColor, Style};
+use anstyle::Style;
 use drumlin_crd::{ObjectKey, Quantity};
 
 use super::{Action, Plan, PlannedChange, shown};
-use crate::{age::age, status::FileProblem};
+use crate::{
+    age::age,
+    colours::{GREEN, RED, YELLOW},
+    status::FileProblem,
+};
 
 impl Plan {
     /// The plan for people, with colours: whoever prints it removes them where they do not belong.
@@ -86,9 +90,6 @@ impl Plan {
     }
 }
 
-const GREEN: Style = AnsiColor::Green.on_default();
-const YELLOW: Style = AnsiColor::Yellow.on_default();
-const RED: Style = AnsiColor::Red.on_default();
 const PLAIN: Style = Style::new();
 
 /// A line of a plan.

@@ -8,7 +8,6 @@ use std::{
 
 use drumlin_crd::{ObjectKey, names};
 use drumlin_proto::csi::v1;
-use tokio::time::Instant;
 use tonic::Code;
 
 use super::{
@@ -20,16 +19,12 @@ use crate::{
     client::{Cause, Client, Failure, PATIENCE, call},
     dry_run::DryRun,
     engine::Engine,
-    ingest::Catalog,
-    kinds::group_members::state,
+    kinds::group_members::is_inside,
+    one_pass::OnePass,
     record::{Body, Of, Record},
-    source::{
-        directory::{Directory, Scan},
-        trust::Trust,
-    },
+    source::{directory::Directory, trust::Trust},
     state::Shared,
-    status::FileProblem,
-    store::{self, SourceState, Store},
+    store::{self, Store},
 };
 
 /// Maximum number of passes for each object: far more than a plan needs.
@@ -70,23 +65,13 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     engine.greet().await.map_err(|failure| refused(&failure))?;
 
     let trust = Trust::new(&settings.manifest_owners);
-    let mut directory = Directory::of(&path, trust)?;
-    let scan = directory.settled_scan().await;
-    let files = match &scan {
-        Scan::Read(content) => content.files,
-        Scan::Unavailable(_) => 0,
-    };
-    let mut catalog = Catalog::default();
-    let shown = directory.path().display().to_string();
-    catalog.apply(&engine, &shown, scan)?;
-    let source = catalog.state().cloned().unwrap_or_default();
-    engine.verify_resources().await;
-    engine.doubt_unmounted().await;
-    let calls = settle(&engine, &dry_run).await;
+    let pass = OnePass::begin(&engine, Directory::of(&path, trust)?).await?;
+    let source = pass.catalog.state().cloned().unwrap_or_default();
+    let calls = settle(&engine, &dry_run, &pass.keys).await;
 
     let mut after: Vec<Record> = engine
         .shared
-        .keys_of(is_ours)
+        .keys_of(Record::is_of_file)
         .iter()
         .filter_map(|key| engine.shared.record(key))
         .collect();
@@ -109,25 +94,17 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
             .known_agent()
             .map(|agent| agent.node.clone())
             .unwrap_or_default(),
-        directory: shown,
+        directory: pass.directory,
         agent_unreachable: unreachable,
-        files,
+        files: pass.files,
         objects: after.iter().filter(is_here).count(),
         elsewhere: source.elsewhere,
         changes: changes(&differences, prune.as_ref()),
-        problems: problems(&source),
+        problems: source.problems(),
         unavailable: source.unavailable,
-        unreadable: unreadable
-            .iter()
-            .map(|one| format!("{}: {}", one.path.display(), one.why))
-            .collect(),
+        unreadable: unreadable.iter().map(ToString::to_string).collect(),
         shortages,
     })
-}
-
-/// An object of a manifest file: those of an API server are not planned here.
-fn is_ours(record: &Record) -> bool {
-    record.served().is_none()
 }
 
 /// The directory of manifests.
@@ -157,7 +134,7 @@ async fn agent(settings: &Settings, records: &[Record]) -> Result<(DryRun, Optio
     };
     let mut handles = records
         .iter()
-        .filter(|record| is_ours(record))
+        .filter(|record| record.is_of_file())
         .filter_map(Record::handle);
     let node = handles.find_map(names::node_of).unwrap_or(&settings.node);
     let groups = records.iter().filter_map(members).collect();
@@ -178,20 +155,17 @@ fn members(record: &Record) -> Option<(String, Vec<String>)> {
     let Body::Group(Of { status, .. }) = &record.body else {
         return None;
     };
-    let inside = status
-        .members
-        .iter()
-        .filter(|member| [state::JOINED, state::FOREIGN].contains(&&*member.state));
+    let inside = status.members.iter().filter(|member| is_inside(member));
     let handles = inside.filter_map(|member| member.volume_handle.clone());
     Some((status.group_handle.clone()?, handles.collect()))
 }
 
 /// Runs passes until none is due; returns the calls of each object.
-async fn settle(engine: &Engine, dry_run: &DryRun) -> BTreeMap<ObjectKey, Vec<&'static str>> {
-    let keys = engine.shared.keys_of(is_ours);
-    for key in &keys {
-        engine.shared.queue.add(key, Instant::now());
-    }
+async fn settle(
+    engine: &Engine,
+    dry_run: &DryRun,
+    keys: &[ObjectKey],
+) -> BTreeMap<ObjectKey, Vec<&'static str>> {
     let mut calls: BTreeMap<ObjectKey, Vec<&'static str>> = BTreeMap::new();
     for _ in 0..keys.len().saturating_add(1).saturating_mul(PASSES) {
         let Some(key) = engine.step().await else {
@@ -203,17 +177,6 @@ async fn settle(engine: &Engine, dry_run: &DryRun) -> BTreeMap<ObjectKey, Vec<&'
         }
     }
     calls
-}
-
-/// The problems of manifest files.
-fn problems(source: &SourceState) -> Vec<FileProblem> {
-    let problems = source.problems.iter().flat_map(|(file, problems)| {
-        problems.iter().map(|problem| FileProblem {
-            file: file.clone(),
-            problem: problem.clone(),
-        })
-    });
-    problems.collect()
 }
 
 /// The classes that have less room than new and growing volumes need. A class that cannot say what it has is left out.

@@ -1,11 +1,13 @@
 //! How long a class keeps what is deleted.
 
-use anyhow::{Context, bail};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
 use drumlin_core::ops::TrashPolicy;
-use kube::core::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::values::percent;
+use crate::duration::duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -34,22 +36,11 @@ impl FileTrash {
     }
 }
 
-/// Parses `7d`, or a time as in Kubernetes, such as `36h`.
-fn time(text: &str) -> anyhow::Result<std::time::Duration> {
-    const DAY: u64 = 24 * 60 * 60;
-    let days = text.strip_suffix('d');
-    let days = days.and_then(|days| days.parse::<u32>().ok());
-    let time = match days {
-        Some(days) => std::time::Duration::from_secs(u64::from(days) * DAY),
-        None => text
-            .parse::<Duration>()
-            .ok()
-            .filter(|time| !time.is_negative())
-            .map(std::time::Duration::from)
-            .with_context(|| format!("{text:?} must be a time, such as 7d or 36h"))?,
-    };
+/// Parses the time for which something is kept.
+fn time(text: &str) -> anyhow::Result<Duration> {
+    let time = duration(text).map_err(|error| anyhow!(error))?;
     // What has just been deleted must not be gone before anybody notices.
-    if !(60..=3650 * DAY).contains(&time.as_secs()) {
+    if !(Duration::from_mins(1)..=Duration::from_hours(3650 * 24)).contains(&time) {
         bail!("{text:?} must be between 1m and 3650d");
     }
     Ok(time)
@@ -67,10 +58,10 @@ mod tests {
     fn a_trash_without_settings_keeps_for_a_week() {
         assert_eq!(policy("{}").unwrap(), TrashPolicy::default());
         let given = policy("{keep: 36h, maxFill: 80%}").unwrap();
-        assert_eq!(given.keep, std::time::Duration::from_hours(36));
+        assert_eq!(given.keep, Duration::from_hours(36));
         assert_eq!(given.max_fill, Some(80));
         let days = policy("{keep: 3d}").unwrap();
-        assert_eq!(days.keep, std::time::Duration::from_hours(72));
+        assert_eq!(days.keep, Duration::from_hours(72));
     }
 
     #[test]
