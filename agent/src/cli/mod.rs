@@ -16,7 +16,7 @@ pub(crate) use daemons::{
 pub(crate) use doctor::{DoctorArguments, DoctorOutput};
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
-    AdoptArguments, ApplyArguments, DataOutput, DeleteArguments, DescribeArguments,
+    AdoptArguments, AdoptOutput, ApplyArguments, DataOutput, DeleteArguments, DescribeArguments,
     EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments, KeptArguments,
     ObjectKind, Output, PlanArguments, StatusArguments, ValidateArguments, WaitArguments,
 };

@@ -3,12 +3,12 @@
 use drumlin_core::{
     Error, Result,
     ops::{Inventory, Listing, Object},
-    types::{Handle, ImageKind, Reference},
+    types::{ClassName, Handle, ImageKind, Reference},
 };
 use drumlin_proto::drumlin::v1::{self, ObjectKind};
 use tonic::{Request, Response, Status};
 
-use super::Front;
+use super::{Front, foreign};
 use crate::rpc::{csi_v1::convert, respond::answer};
 
 #[tonic::async_trait]
@@ -69,6 +69,55 @@ impl v1::inventory_server::Inventory for Front {
         })
         .await
     }
+
+    async fn list_foreign_volumes(
+        &self,
+        _: Request<v1::ListForeignVolumesRequest>,
+    ) -> Result<Response<v1::ListForeignVolumesResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/ListForeignVolumes";
+        answer(METHOD, String::new(), async {
+            let list = self.operations.list_foreign().await?;
+            Ok(v1::ListForeignVolumesResponse {
+                volumes: list.volumes.into_iter().map(foreign::message).collect(),
+                unreadable: unreadable(list.unreadable),
+            })
+        })
+        .await
+    }
+
+    async fn adopt_volume(
+        &self,
+        request: Request<v1::AdoptVolumeRequest>,
+    ) -> Result<Response<v1::AdoptVolumeResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/AdoptVolume";
+        let request = request.into_inner();
+        answer(METHOD, request.source.clone(), async {
+            let request = foreign::adoption(request)?;
+            let adopted = self.operations.adopt_volume(request).await?;
+            Ok(v1::AdoptVolumeResponse {
+                volume_id: adopted.handle.to_string(),
+                volume: Some(foreign::message(adopted.foreign)),
+            })
+        })
+        .await
+    }
+
+    async fn release_volume(
+        &self,
+        request: Request<v1::ReleaseVolumeRequest>,
+    ) -> Result<Response<v1::ReleaseVolumeResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/ReleaseVolume";
+        let request = request.into_inner();
+        answer(METHOD, request.volume_id.clone(), async {
+            let request = foreign::release(request)?;
+            let released = self.operations.release_volume(request).await?;
+            Ok(v1::ReleaseVolumeResponse {
+                source: released.source,
+                mount_paths: released.mounts,
+            })
+        })
+        .await
+    }
 }
 
 fn kind(number: i32) -> Result<ImageKind> {
@@ -84,17 +133,20 @@ fn kind(number: i32) -> Result<ImageKind> {
 
 fn response(inventory: Inventory) -> Result<v1::ListObjectsResponse> {
     let objects: Result<_> = inventory.page.entries.into_iter().map(message).collect();
-    let unreadable = inventory.unreadable.into_iter();
     Ok(v1::ListObjectsResponse {
         objects: objects?,
         next_token: inventory.page.next.unwrap_or_default(),
-        unreadable: unreadable
-            .map(|(name, problem)| v1::UnreadableClass {
-                name: name.to_string(),
-                problem,
-            })
-            .collect(),
+        unreadable: unreadable(inventory.unreadable),
     })
+}
+
+fn unreadable(classes: Vec<(ClassName, String)>) -> Vec<v1::UnreadableClass> {
+    let classes = classes.into_iter();
+    let message = |(name, problem): (ClassName, String)| v1::UnreadableClass {
+        name: name.to_string(),
+        problem,
+    };
+    classes.map(message).collect()
 }
 
 fn message(object: Object) -> Result<v1::InventoryObject> {

@@ -466,7 +466,7 @@ impl LocatedImage {
 }
 
 /// The image id of the volume with name `name`.
-fn volume_id(name: &Name) -> ImageId {
+pub(crate) fn volume_id(name: &Name) -> ImageId {
     let kind = ImageKind::Volume;
     ImageId {
         kind,
