@@ -93,7 +93,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Wait(arguments) => return commands::wait::run(&arguments).await,
         Command::Kept(arguments) => commands::kept::run(&arguments).await?,
         Command::Adopt(arguments) => commands::adopt::run(&arguments).await?,
-        Command::Handover(arguments) => commands::handover::run(&arguments)?,
+        Command::Handover(arguments) => commands::handover::run(&arguments).await?,
         Command::Delete(arguments) => commands::delete::run(&arguments).await?,
         Command::Trash(arguments) => commands::trash::run(&arguments).await?,
         Command::Undelete(arguments) => commands::undelete::run(&arguments).await?,

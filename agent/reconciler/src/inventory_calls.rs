@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use drumlin_proto::drumlin::v1::{
-    InventoryObject, ListObjectsRequest, SetOwnerRequest, UnreadableClass,
-    inventory_client::InventoryClient,
+    AdoptVolumeRequest, AdoptVolumeResponse, InventoryObject, ListForeignVolumesRequest,
+    ListForeignVolumesResponse, ListObjectsRequest, ReleaseVolumeRequest, ReleaseVolumeResponse,
+    SetOwnerRequest, UnreadableClass, inventory_client::InventoryClient,
 };
 use tokio::time::Instant;
 use tonic::Code;
@@ -74,6 +75,33 @@ impl Client {
         let mut client = inventory_client(self.transport());
         let answer = client.set_owner(request);
         call("SetOwner", PATIENCE, answer).await.map(drop)
+    }
+
+    /// The volumes of others in the storage of the agent's classes.
+    pub(crate) async fn foreign_volumes(&self) -> Result<ListForeignVolumesResponse, Failure> {
+        let mut client = inventory_client(self.transport());
+        let answer = client.list_foreign_volumes(ListForeignVolumesRequest {});
+        call("ListForeignVolumes", LIST, answer).await
+    }
+
+    /// Adopts a volume of others, or checks whether it could be.
+    pub(crate) async fn adopt_volume(
+        &self,
+        request: AdoptVolumeRequest,
+    ) -> Result<AdoptVolumeResponse, Failure> {
+        let mut client = inventory_client(self.transport());
+        let answer = client.adopt_volume(request);
+        call("AdoptVolume", LIST, answer).await
+    }
+
+    /// Hands a volume back to the host, or checks whether it could be.
+    pub(crate) async fn release_volume(
+        &self,
+        request: ReleaseVolumeRequest,
+    ) -> Result<ReleaseVolumeResponse, Failure> {
+        let mut client = inventory_client(self.transport());
+        let answer = client.release_volume(request);
+        call("ReleaseVolume", LIST, answer).await
     }
 }
 

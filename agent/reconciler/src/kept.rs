@@ -1,7 +1,9 @@
 //! Resources of the agent that belong to no object: listed, assigned to an object, or deleted by an administrator.
 
 mod deletion;
+mod foreign;
 mod giving;
+mod release;
 
 use std::{collections::HashMap, fmt::Write, path::Path};
 
@@ -20,7 +22,9 @@ use crate::{
 };
 
 pub use deletion::Deletion;
+pub use foreign::{AdoptionOf, Candidate, Candidates, ForeignAdoption, list_foreign};
 pub use giving::{adopt, hand_over};
+pub use release::Release;
 
 /// A resource that belongs to no object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -78,13 +78,17 @@ pub(crate) enum Command {
     /// List resources of the agent that no object refers to: released ones, and those whose namespace or manifest was removed.
     #[command(after_help = "Example:\n  drumlin kept")]
     Kept(KeptArguments),
-    /// Adopt a retained resource: the object gets it with its data instead of a new one.
+    /// Adopt a retained resource: the object gets it with its data instead of a new one. Or adopt a volume that others made,
+    /// in place: a logical volume or an image file; its data is never written, and what is mounted stays mounted.
     #[command(
-        after_help = "Example:\n  drumlin adopt host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4 db/data"
+        after_help = "Examples:\n  drumlin adopt host-1/default/0f3c1c52-7d8e-5a2b-9d57-3b1c86d6e0a4 db/data\n  drumlin adopt\n  drumlin adopt vg0/data db/data > data.yaml\n  drumlin adopt vg0/data db/data --yes"
     )]
     Adopt(AdoptArguments),
     /// Hand a retained resource over between manifest files and the API server, after its manifest was removed from one side.
-    #[command(after_help = "Example:\n  drumlin handover Volume db/data")]
+    /// With `--to-host`, hand a volume back to the host.
+    #[command(
+        after_help = "Examples:\n  drumlin handover Volume db/data\n  drumlin handover dv db/data --to-host --yes"
+    )]
     Handover(HandoverArguments),
     /// Permanently delete a retained resource that no object refers to, or an orphan; shows it and asks for confirmation first.
     #[command(

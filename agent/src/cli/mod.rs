@@ -16,10 +16,10 @@ pub(crate) use daemons::{
 pub(crate) use doctor::{DoctorArguments, DoctorOutput};
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use objects::{
-    AdoptArguments, ApplyArguments, Confirmation, DataOutput, DeleteArguments, DescribeArguments,
-    EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments, KeptArguments,
-    ObjectKind, Output, PlanArguments, StatusArguments, TrashArguments, UndeleteArguments,
-    ValidateArguments, WaitArguments,
+    AdoptArguments, AdoptOutput, ApplyArguments, Confirmation, DataOutput, DeleteArguments,
+    DescribeArguments, EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments,
+    KeptArguments, ObjectKind, Output, PlanArguments, StatusArguments, TrashArguments,
+    UndeleteArguments, ValidateArguments, WaitArguments,
 };
 pub(crate) use prune::PruneArguments;
 pub(crate) use snapshots::{

@@ -194,14 +194,32 @@ pub(crate) struct KeptArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct AdoptArguments {
-    /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`.
-    #[arg(value_name = "HANDLE")]
-    pub(crate) handle: String,
-    /// Object that adopts it: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Handle of a retained resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`; or a volume of others: `GROUP/NAME` of a
+    /// logical volume, or the absolute path of an image file [default: list all volumes of others].
+    #[arg(value_name = "HANDLE|GROUP/NAME|FILE")]
+    pub(crate) what: Option<String>,
+    /// Object that adopts it: `NAMESPACE/NAME`, or `NAME` in the namespace `default` [default for a volume of others: its own
+    /// name, in the namespace `default`].
     #[arg(value_name = "NAMESPACE/NAME")]
-    pub(crate) name: String,
+    pub(crate) name: Option<String>,
+    /// Adopt the volume of others. Without it, everything is checked and the manifest is printed, and nothing is changed.
+    #[arg(long, requires = "what")]
+    pub(crate) yes: bool,
+    /// Class that the volume of others comes to [default: the first one that can have it].
+    #[arg(long, value_name = "CLASS", requires = "what")]
+    pub(crate) class: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<AdoptOutput>,
     #[command(flatten)]
     pub(crate) host: HostArguments,
+}
+
+/// Output format of volumes of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AdoptOutput {
+    /// All fields as JSON, for programs.
+    Json,
 }
 
 /// Kinds of objects.
@@ -234,15 +252,23 @@ impl ObjectKind {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct HandoverArguments {
-    /// Kind of the object.
-    #[arg(value_name = "KIND")]
-    pub(crate) kind: ObjectKind,
+    /// Kind of the object, or with `--to-host` the handle of a volume (`NODE/CLASS/KEY`).
+    #[arg(value_name = "KIND|HANDLE")]
+    pub(crate) what: String,
     /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
     #[arg(value_name = "NAMESPACE/NAME")]
-    pub(crate) name: String,
-    /// State directory.
-    #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
-    pub(crate) state_dir: PathBuf,
+    pub(crate) name: Option<String>,
+    /// Hand a volume back to the host: Drumlin does not manage it any more. Its data, its name and its mounts stay.
+    #[arg(long)]
+    pub(crate) to_host: bool,
+    /// Where an image file is moved to, on the same file system [default: where it was adopted].
+    #[arg(long, value_name = "FILE", requires = "to_host")]
+    pub(crate) path: Option<PathBuf>,
+    /// Hand the volume back. Without it, everything is checked and shown, and nothing is changed.
+    #[arg(long, requires = "to_host")]
+    pub(crate) yes: bool,
+    #[command(flatten)]
+    pub(crate) host: HostArguments,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,17 +1,78 @@
-//! `drumlin adopt`: assigns a retained resource to an object.
+//! `drumlin adopt`: assigns a retained resource to an object, or adopts a volume that others made.
 
-use drumlin_reconciler::kept;
+use anyhow::bail;
+use drumlin_reconciler::{
+    kept::{self, AdoptionOf, ForeignAdoption},
+    status::Form,
+};
 
-use super::{object_name, print::print};
-use crate::cli::AdoptArguments;
+use super::{
+    object_name,
+    print::{note, print},
+};
+use crate::cli::{AdoptArguments, AdoptOutput};
 
-/// Assigns it.
+/// Lists, assigns or adopts.
 pub(crate) async fn run(arguments: &AdoptArguments) -> anyhow::Result<()> {
-    let (host, handle) = (&arguments.host, &arguments.handle);
-    let name = object_name::split(&arguments.name);
+    match arguments.what.as_deref() {
+        None => list(arguments).await,
+        Some(handle) if is_handle(handle) => assign(arguments, handle).await,
+        Some(source) => adopt(arguments, source).await,
+    }
+}
+
+/// Returns true for `NODE/CLASS/KEY`; the location of a volume has one slash, or begins with one.
+fn is_handle(what: &str) -> bool {
+    !what.starts_with('/') && what.matches('/').count() == 2
+}
+
+async fn list(arguments: &AdoptArguments) -> anyhow::Result<()> {
+    let candidates = kept::list_foreign(arguments.host.endpoint.path()).await?;
+    print(&candidates.render(match arguments.output {
+        None => Form::Table,
+        Some(AdoptOutput::Json) => Form::Json,
+    }));
+    Ok(())
+}
+
+async fn assign(arguments: &AdoptArguments, handle: &str) -> anyhow::Result<()> {
+    let host = &arguments.host;
+    let Some(name) = &arguments.name else {
+        bail!("{handle}: NAMESPACE/NAME of the object that adopts it is missing");
+    };
+    if arguments.yes || arguments.class.is_some() || arguments.output.is_some() {
+        bail!("{handle}: --yes, --class and --output are for volumes of others only");
+    }
+    let name = object_name::split(name);
     let key = kept::adopt(host.endpoint.path(), &host.state_dir, handle, name).await?;
     print(&format!(
         "{handle} is assigned to {key}: it is adopted as soon as a manifest or the API server declares that object on this node\n"
+    ));
+    Ok(())
+}
+
+async fn adopt(arguments: &AdoptArguments, source: &str) -> anyhow::Result<()> {
+    let host = &arguments.host;
+    let object = arguments.name.as_deref().map(object_name::split);
+    let adoption = AdoptionOf {
+        source: source.to_owned(),
+        object: object.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())),
+        class: arguments.class.clone(),
+    };
+    let adoption = ForeignAdoption::of(host.endpoint.path(), &host.state_dir, adoption).await?;
+    let text = match arguments.output {
+        None => adoption.manifest(),
+        Some(AdoptOutput::Json) => adoption.json(),
+    };
+    if !arguments.yes {
+        print(&text);
+        note("nothing was changed; pass --yes to adopt it");
+        return Ok(());
+    }
+    let (key, handle) = adoption.run().await?;
+    print(&text);
+    note(&format!(
+        "{source} is adopted as {handle}; add the manifest of {key}"
     ));
     Ok(())
 }

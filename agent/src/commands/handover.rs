@@ -1,16 +1,49 @@
-//! `drumlin handover`: hands a retained resource over between manifest files and the API server.
+//! `drumlin handover`: hands a retained resource over between manifest files and the API server, or a volume back to the
+//! host.
 
-use drumlin_reconciler::kept;
+use anyhow::bail;
+use drumlin_reconciler::kept::{self, Release};
 
-use super::{object_name, print::print};
+use super::{
+    object_name,
+    print::{note, print},
+};
 use crate::cli::HandoverArguments;
 
-/// Records the handover for the reconciler.
-pub(crate) fn run(arguments: &HandoverArguments) -> anyhow::Result<()> {
-    let key = object_name::of_kind(arguments.kind.as_str(), &arguments.name);
-    let handle = kept::hand_over(&arguments.state_dir, &key)?;
+/// Hands it over.
+pub(crate) async fn run(arguments: &HandoverArguments) -> anyhow::Result<()> {
+    if arguments.to_host {
+        return to_host(arguments).await;
+    }
+    let Some(name) = &arguments.name else {
+        bail!("NAMESPACE/NAME is missing; with --to-host a handle can be given instead");
+    };
+    let key = object_name::with_kind(&format!("{}/{name}", arguments.what))?;
+    let handle = kept::hand_over(&arguments.host.state_dir, &key)?;
     print(&format!(
         "{handle} is released for handover: the first object {key} that is declared on this node within an hour adopts it\n"
     ));
+    Ok(())
+}
+
+async fn to_host(arguments: &HandoverArguments) -> anyhow::Result<()> {
+    let host = &arguments.host;
+    let (socket, state_dir) = (host.endpoint.path(), &host.state_dir);
+    let path = arguments.path.as_deref();
+    let release = match &arguments.name {
+        None => Release::of(socket, state_dir, &arguments.what, path).await?,
+        Some(name) => {
+            let key = object_name::with_kind(&format!("{}/{name}", arguments.what))?;
+            Release::of_orphan(socket, state_dir, &key, path).await?
+        }
+    };
+    print(&release.shown());
+    if !arguments.yes {
+        note("nothing was changed; pass --yes to hand it over");
+        return Ok(());
+    }
+    if let Some(source) = release.run().await? {
+        print(&format!("{source} is handed over\n"));
+    }
     Ok(())
 }

@@ -101,16 +101,20 @@ async fn waiting_ends_when_an_object_is_there_and_when_it_is_deleted() {
 
     host.write("v.yaml", &[absent(&small("data"))]);
     host.printed(&["wait", "dv/data", "--for=delete", "--timeout=1m"]);
-    for (wrong, why) in [
-        (&["wait", "dv"][..], "names no object"),
-        (&["wait", "pv/data"], "there is no kind \"pv\""),
-        (&["wait", "dv/data", "--for=Ready"], "condition=TYPE"),
-        (&["wait", "dv/data", "--for=condition="], "condition=TYPE"),
-        (&["wait", "dv/data", "--timeout=-1s"], "negative"),
+    for (wrong, why, exit) in [
+        (&["wait", "dv"][..], "names no object", 1),
+        (&["wait", "pv/data"], "there is no kind \"pv\"", 1),
+        (&["wait", "dv/data", "--for=Ready"], "condition=TYPE", 1),
+        (
+            &["wait", "dv/data", "--for=condition="],
+            "condition=TYPE",
+            1,
+        ),
+        (&["wait", "dv/data", "--timeout=-1s"], "negative", 2),
     ] {
         let (complaint, code) = host.complaint(wrong);
         assert!(complaint.contains(why), "{complaint}");
-        assert_eq!(code, Some(1), "{wrong:?}");
+        assert_eq!(code, Some(exit), "{wrong:?}");
     }
 }
 

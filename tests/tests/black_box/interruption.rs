@@ -19,6 +19,7 @@ use drumlin_tests::{
 };
 
 use crate::{
+    foreign_helpers,
     life::{Seen, life, short_life},
     rollback_kills,
     subject::Subject,
@@ -56,6 +57,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
         rollback_kills::is_own(point)
             || unstaged_kills::is_own(point)
             || trash::is_own(point)
+            || foreign_helpers::is_own(point)
             || point.starts_with("mount-root.")
             || point.starts_with("adopting.")
     };

@@ -41,6 +41,8 @@ mod doctor;
 mod empty_requests;
 mod examples;
 mod external_damage;
+mod foreign_files;
+mod foreign_helpers;
 mod get_and_wait;
 mod group_consistency;
 mod group_snapshots;

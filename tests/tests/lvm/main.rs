@@ -43,6 +43,10 @@ mod dm_faults;
 mod doctor;
 mod example;
 mod external_changes;
+#[path = "../black_box/foreign_helpers.rs"]
+mod foreign_helpers;
+mod foreign_refusals;
+mod foreign_volumes;
 mod full;
 #[path = "../black_box/group_consistency.rs"]
 mod group_consistency;

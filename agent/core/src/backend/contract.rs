@@ -5,8 +5,8 @@ use std::{fmt, path::PathBuf};
 use async_trait::async_trait;
 
 use super::{
-    Change, ChangedBlocks, Checks, Image, ImageSpec, Jobs, LabelChange, Snapshots, StorageKind,
-    Utilization,
+    Change, ChangedBlocks, Checks, ForeignVolumes, Image, ImageSpec, Jobs, LabelChange, Snapshots,
+    StorageKind, Utilization,
 };
 use crate::{
     Result,
@@ -55,7 +55,7 @@ pub struct Capacity {
 /// nothing else.
 #[async_trait]
 pub trait Backend:
-    ChangedBlocks + Checks + Snapshots + Jobs + fmt::Debug + Send + Sync + 'static
+    ChangedBlocks + Checks + ForeignVolumes + Snapshots + Jobs + fmt::Debug + Send + Sync + 'static
 {
     /// The family: back ends of one family can take part in the same group snapshot.
     fn family(&self) -> Family;

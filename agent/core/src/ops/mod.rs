@@ -19,6 +19,10 @@ pub use controller::class_set::Occupancy;
 pub use controller::class_watch::ClassWatch;
 pub use controller::classes::ClassState;
 pub use controller::controller_publish::PublishController;
+pub use controller::foreign::{
+    AdoptVolume, Adopted, Foreign, ForeignList, ReleaseVolume, Released, Run,
+};
+pub use controller::foreign_contents::MountedAt;
 pub use controller::health::VolumeHealth;
 pub use controller::inventory::{Inventory, Object};
 pub use controller::pagination::{Listing, PageRequest};

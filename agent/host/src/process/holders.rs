@@ -33,6 +33,8 @@ enum Resource<'a> {
     FileSystem { dev: u64, targets: &'a [PathBuf] },
     /// The block device with this `st_rdev`.
     Device { rdev: u64 },
+    /// The file with this `st_dev` and `st_ino`.
+    File { dev: u64, inode: u64 },
 }
 
 /// Up to five processes that have their working directory, root, program or an open or mapped file on the mount at `target`.
@@ -54,6 +56,35 @@ pub fn of_device(device: &Path) -> Vec<Holder> {
         }),
         Err(_) => Vec::new(),
     }
+}
+
+/// Up to five processes that have the file at `path` open, as text for messages.
+pub fn users_of_file(path: &Path) -> Vec<String> {
+    let Ok(metadata) = fs::metadata(path) else {
+        return Vec::new();
+    };
+    let users = scan(&Resource::File {
+        dev: metadata.dev(),
+        inode: metadata.ino(),
+    });
+    users.iter().map(describe).collect()
+}
+
+/// The block devices on top of the block device `device`: of device-mapper or md, and loop devices.
+pub fn devices_over(device: &Path) -> Vec<PathBuf> {
+    let mut above = Vec::new();
+    if let Ok(number) = DeviceNumber::of_block_device(device)
+        && let Ok(entries) = fs::read_dir(format!("/sys/dev/block/{number}/holders"))
+    {
+        let entries = entries.flatten();
+        above.extend(entries.map(|entry| Path::new("/dev").join(entry.file_name())));
+    }
+    // The kernel reports stacked devices by its own name, not by udev's links.
+    let own_name = fs::canonicalize(device);
+    above.extend(loop_table::stacked_on(
+        own_name.as_deref().unwrap_or(device),
+    ));
+    above
 }
 
 /// The error for a mount that cannot be unmounted.
@@ -85,22 +116,9 @@ pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
             let mounts = table.of_block_device(device, number).take(MOST);
             users.extend(mounts.map(|mount| format!("mount {}", mount.target.display())));
         }
-        if let Ok(entries) = fs::read_dir(format!("/sys/dev/block/{number}/holders")) {
-            users.extend(
-                entries
-                    .flatten()
-                    .map(|entry| format!("device {}", entry.file_name().display())),
-            );
-        }
     }
-    // The kernel reports stacked devices by its own name, not by udev's links.
-    let own_name = fs::canonicalize(device);
-    let stacked = loop_table::stacked_on(own_name.as_deref().unwrap_or(device));
-    users.extend(
-        stacked
-            .iter()
-            .map(|above| format!("device {}", above.display())),
-    );
+    let above = devices_over(device).into_iter();
+    users.extend(above.map(|above| format!("device {}", above.display())));
     users
 }
 
@@ -155,6 +173,7 @@ fn use_of(process: &Path, wanted: &Resource<'_>) -> Option<&'static str> {
     };
     match wanted {
         Resource::Device { .. } => open_files().then_some("open device"),
+        Resource::File { .. } => open_files().then_some("open file"),
         Resource::FileSystem { targets, .. } => [
             ("cwd", "working directory"),
             ("root", "root directory"),
@@ -176,6 +195,10 @@ fn is_wanted(link: &Path, wanted: &Resource<'_>) -> bool {
         Resource::Device { rdev } => {
             fs::read_link(link).is_ok_and(|path| path.starts_with("/"))
                 && fs::metadata(link).is_ok_and(|file| file.rdev() == *rdev)
+        }
+        Resource::File { dev, inode } => {
+            fs::read_link(link).is_ok_and(|path| path.starts_with("/"))
+                && fs::metadata(link).is_ok_and(|file| file.dev() == *dev && file.ino() == *inode)
         }
         Resource::FileSystem { dev, targets } => {
             fs::read_link(link)

@@ -64,6 +64,8 @@ pub struct LogicalVolume {
     pub tags: Vec<String>,
     /// It is not part of another volume.
     pub is_visible: bool,
+    /// LVM activates it writable.
+    pub is_writable: bool,
     /// All its data exists at least once, and LVM would activate it.
     pub is_complete: bool,
     /// It is complete, but has lost redundancy.
@@ -84,8 +86,19 @@ pub struct LogicalVolume {
     pub parts: Vec<String>,
     /// The names of the volumes below its layer.
     pub below: Vec<String>,
+    /// The form of each of its segments.
+    pub segments: Vec<Segment>,
     /// The kind of the volume.
     pub kind: VolumeKind,
+}
+
+/// The form of a segment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Segment {
+    /// Its type, such as `striped` (also of linear volumes), `raid1` or `thin`.
+    pub kind: String,
+    /// The number of disks or parts that its extents are spread over, or have copies on.
+    pub legs: u64,
 }
 
 /// Extents of one disk.
@@ -355,6 +368,7 @@ impl LogicalVolume {
             uuid: uuid(volume)?,
             tags: volume.texts("tags"),
             is_visible: has("VISIBLE"),
+            is_writable: has("WRITE"),
             is_moving: has("PVMOVE") || has("LOCKED"),
             merges_into: segments(volume)
                 .find_map(segment::merges_into)
@@ -380,6 +394,12 @@ impl LogicalVolume {
             below: segments(volume)
                 .flat_map(segment::below)
                 .map(str::to_owned)
+                .collect(),
+            segments: segments(volume)
+                .map(|segment| Segment {
+                    kind: segment::kind(segment).to_owned(),
+                    legs: segment::legs(segment),
+                })
                 .collect(),
             kind: segments(volume)
                 .find_map(VolumeKind::parse)

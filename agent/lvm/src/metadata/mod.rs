@@ -13,8 +13,8 @@ mod tests;
 mod text;
 
 pub use group::{
-    Area, GroupMetadata, LogicalVolume, Message, PhysicalVolume, Pool, VolumeKind, read_all,
-    unknown_flag,
+    Area, GroupMetadata, LogicalVolume, Message, PhysicalVolume, Pool, Segment, VolumeKind,
+    read_all, unknown_flag,
 };
 pub use reader::Reader;
 pub use scan::{FoundGroup, Scan, scan};

@@ -26,6 +26,15 @@ pub(super) fn kind<'a>(segment: &'a Value<'a>) -> &'a str {
         .unwrap_or_default()
 }
 
+/// The number of disks or parts that its extents are spread over, or have copies on.
+pub(super) fn legs(segment: &Value<'_>) -> u64 {
+    let counts = ["stripe_count", "device_count", "mirror_count"];
+    let mut counts = counts
+        .into_iter()
+        .filter_map(|name| segment.get(name).and_then(Value::number));
+    counts.next().unwrap_or(0)
+}
+
 /// Returns true if the segment has data. A lost leg of a mirror is replaced by an error segment when an administrator
 /// removes the disk (`vgreduce --removemissing --force`).
 pub(super) fn has_bytes(segment: &Value<'_>) -> bool {

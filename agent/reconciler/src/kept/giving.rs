@@ -102,7 +102,7 @@ pub fn hand_over(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
     Ok(handle.to_owned())
 }
 
-fn check_names(key: &ObjectKey) -> Result<(), Error> {
+pub(super) fn check_names(key: &ObjectKey) -> Result<(), Error> {
     if names::is_label(&key.namespace) && names::is_subdomain(&key.name) {
         return Ok(());
     }

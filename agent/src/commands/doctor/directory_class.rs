@@ -233,6 +233,8 @@ fn leftover(left: &Leftover) -> Option<Finding> {
         LeftoverKind::Making => "the creation",
         LeftoverKind::Deleting => "the deletion",
         LeftoverKind::Replacement => "a change",
+        LeftoverKind::Adopting => "the adoption",
+        LeftoverKind::Releasing => "the handover",
         LeftoverKind::Frozen => return None,
     };
     Some(

@@ -8,7 +8,7 @@ use drumlin_core::{
 use drumlin_proto::drumlin::v1::{self, ObjectKind};
 use tonic::{Request, Response, Status};
 
-use super::Front;
+use super::{Front, foreign};
 use crate::rpc::{csi_v1::convert, respond::answer};
 
 #[tonic::async_trait]
@@ -66,6 +66,55 @@ impl v1::inventory_server::Inventory for Front {
             let volume = Reference::parse("volume_id", &id)?;
             self.operations.delete_blank_volume(&volume).await?;
             Ok(v1::DeleteBlankVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn list_foreign_volumes(
+        &self,
+        _: Request<v1::ListForeignVolumesRequest>,
+    ) -> Result<Response<v1::ListForeignVolumesResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/ListForeignVolumes";
+        answer(METHOD, String::new(), async {
+            let list = self.operations.list_foreign().await?;
+            Ok(v1::ListForeignVolumesResponse {
+                volumes: list.volumes.into_iter().map(foreign::message).collect(),
+                unreadable: unreadable(list.unreadable),
+            })
+        })
+        .await
+    }
+
+    async fn adopt_volume(
+        &self,
+        request: Request<v1::AdoptVolumeRequest>,
+    ) -> Result<Response<v1::AdoptVolumeResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/AdoptVolume";
+        let request = request.into_inner();
+        answer(METHOD, request.source.clone(), async {
+            let request = foreign::adoption(request)?;
+            let adopted = self.operations.adopt_volume(request).await?;
+            Ok(v1::AdoptVolumeResponse {
+                volume_id: adopted.handle.to_string(),
+                volume: Some(foreign::message(adopted.foreign)),
+            })
+        })
+        .await
+    }
+
+    async fn release_volume(
+        &self,
+        request: Request<v1::ReleaseVolumeRequest>,
+    ) -> Result<Response<v1::ReleaseVolumeResponse>, Status> {
+        const METHOD: &str = "drumlin.v1.Inventory/ReleaseVolume";
+        let request = request.into_inner();
+        answer(METHOD, request.volume_id.clone(), async {
+            let request = foreign::release(request)?;
+            let released = self.operations.release_volume(request).await?;
+            Ok(v1::ReleaseVolumeResponse {
+                source: released.source,
+                mount_paths: released.mounts,
+            })
         })
         .await
     }

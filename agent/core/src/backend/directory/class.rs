@@ -84,7 +84,7 @@ const SLOW_TO_LOOK: Duration = Duration::from_secs(5);
 /// The unit of sizes: the largest block size of the file systems that go on top.
 pub(super) const UNIT: Size = Size::from_kibibytes(4);
 /// The smallest image.
-const MINIMUM: Size = Size::from_mebibytes(1);
+pub(super) const MINIMUM: Size = Size::from_mebibytes(1);
 /// The default size of a volume.
 const DEFAULT: Size = Size::from_mebibytes(1024);
 
@@ -105,7 +105,7 @@ impl Directory {
     }
 
     /// Runs `work` where blocking is allowed, after making sure that the directory is usable.
-    async fn run<T: Send + 'static>(
+    pub(super) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {

@@ -22,9 +22,9 @@ use crate::{
 };
 
 /// The data of an image, in its directory.
-const IMAGE: &str = "image";
+pub(super) const IMAGE: &str = "image";
 /// The record of an image, beside its data.
-const RECORD: &str = "record.json";
+pub(super) const RECORD: &str = "record.json";
 
 /// The paths within a directory class.
 #[derive(Debug)]
@@ -49,15 +49,21 @@ pub(super) enum TemporaryPrefix {
     Image,
     /// A marker that a file system is frozen.
     Frozen,
+    /// The directory of an image file of others that is being adopted.
+    Adopting,
+    /// The directory of an image whose file is being handed over.
+    Releasing,
 }
 
 impl TemporaryPrefix {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 7] = [
         Self::Making,
         Self::Deleting,
         Self::Record,
         Self::Image,
         Self::Frozen,
+        Self::Adopting,
+        Self::Releasing,
     ];
 
     fn prefix(self) -> &'static str {
@@ -67,6 +73,8 @@ impl TemporaryPrefix {
             Self::Record => ".record-",
             Self::Image => ".image-",
             Self::Frozen => ".frozen-",
+            Self::Adopting => ".adopting-",
+            Self::Releasing => ".releasing-",
         }
     }
 }

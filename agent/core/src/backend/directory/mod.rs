@@ -13,6 +13,8 @@
 //! <path>/volumes/.record-<key>      a new record that will replace `<key>/record.json`
 //! <path>/volumes/.image-<key>       new data that will replace `<key>/image`
 //! <path>/volumes/.frozen-<key>      marker: the file system of this volume is frozen; thawed on start
+//! <path>/volumes/.adopting-<key>/   an image file of others on its way in; completed on start if the file is in it
+//! <path>/volumes/.releasing-<key>/  an image on its way out; back on start if the file is still in it
 //! ```
 //!
 //! An image is created by the rename of its complete directory, and deleted by a rename, so that it is present
@@ -22,6 +24,7 @@ mod adopt_node;
 mod attach;
 mod class;
 mod create;
+mod foreign;
 mod group_snapshot;
 mod layout;
 mod open_lock;

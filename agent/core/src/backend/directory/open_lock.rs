@@ -105,6 +105,10 @@ impl Inner {
                 match passing {
                     TemporaryPrefix::Making | TemporaryPrefix::Deleting => record::remove(&path)?,
                     TemporaryPrefix::Record | TemporaryPrefix::Image => unlink(&path)?,
+                    // They may have the only name of an image: it is moved on or back, never removed.
+                    TemporaryPrefix::Adopting | TemporaryPrefix::Releasing => {
+                        self.settle(&path, id)?;
+                    }
                     TemporaryPrefix::Frozen => {
                         for device in loop_device::find(&self.layout.image(id))? {
                             for mount in MountTable::read()?.file_systems_of(&device.path)? {

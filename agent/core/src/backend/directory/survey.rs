@@ -56,6 +56,10 @@ pub enum LeftoverKind {
     Replacement,
     /// The marker of a file system that is frozen for a copy.
     Frozen,
+    /// An image file of others that is being adopted.
+    Adopting,
+    /// An image whose file is being handed over.
+    Releasing,
 }
 
 impl From<TemporaryPrefix> for LeftoverKind {
@@ -65,6 +69,8 @@ impl From<TemporaryPrefix> for LeftoverKind {
             TemporaryPrefix::Deleting => Self::Deleting,
             TemporaryPrefix::Record | TemporaryPrefix::Image => Self::Replacement,
             TemporaryPrefix::Frozen => Self::Frozen,
+            TemporaryPrefix::Adopting => Self::Adopting,
+            TemporaryPrefix::Releasing => Self::Releasing,
         }
     }
 }

@@ -149,14 +149,10 @@ impl Lvm {
         &*self.volume_type
     }
 
-    /// Reserves the future size of a volume, where all volumes share a capacity.
-    pub(super) fn reserve(&self, id: ImageId, size: Size) -> Option<Reservation> {
+    /// Reserves the future size of the volume with this name, where all volumes share a capacity.
+    pub(super) fn reserve(&self, name: String, size: Size) -> Option<Reservation> {
         let pool = self.volume_type().pool()?;
-        Some(
-            self.group
-                .reservations
-                .claim(pool, name_of(id), size.bytes()),
-        )
+        Some(self.group.reservations.claim(pool, name, size.bytes()))
     }
 
     /// Refuses a change when LVM's metadata area is nearly full.

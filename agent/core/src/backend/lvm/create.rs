@@ -19,7 +19,7 @@ impl Lvm {
         let hand = self.group.in_flight.take(name_of(spec.id));
         // A snapshot reserves no capacity: it is not written to.
         let is_volume = spec.id.kind == ImageKind::Volume;
-        let reservation = is_volume.then(|| self.reserve(spec.id, spec.size));
+        let reservation = is_volume.then(|| self.reserve(name_of(spec.id), spec.size));
         let made = self.make_in_flight(spec).await?;
         drop(reservation);
         if is_volume {

@@ -11,7 +11,7 @@ use drumlin_lvm::{
 use super::{
     Change, Image, Lvm,
     group::Group,
-    name_of, node,
+    node,
     tags::{self, Tags},
 };
 use crate::{
@@ -72,7 +72,12 @@ impl Lvm {
 
     /// Extends a volume.
     pub(super) async fn extend(&self, id: ImageId, to: Size) -> Result<Change<Image>> {
-        let _reservation = self.reserve(id, to);
+        // An adopted volume has kept its name, by which the reservation finds what it has already.
+        let name = {
+            let now = self.group.now().await?;
+            self.complete_volume(&now, id)?.volume.name.clone()
+        };
+        let _reservation = self.reserve(name.clone(), to);
         let mut now = self.group.now().await?;
         if self.complete_volume(&now, id)?.tags.is_growing {
             self.end_growth(id).await?;
@@ -94,7 +99,7 @@ impl Lvm {
             return Ok(Change::Already(self.image(&now, &found)?));
         }
         check_no_merge(&now, found.volume)?;
-        let ahead = self.group.reservations.ahead_of(&name_of(id), &now);
+        let ahead = self.group.reservations.ahead_of(&name, &now);
         self.volume_type()
             .check_room(self, &now, to.bytes() - before, ahead)
             .await?;

@@ -10,6 +10,7 @@ mod create;
 mod devices;
 mod extend;
 mod flushing;
+mod foreign;
 mod group;
 mod group_records;
 mod group_snapshot;

@@ -45,6 +45,9 @@ pub(super) trait VolumeType: Debug + Send + Sync {
         None
     }
 
+    /// Why the class cannot have a volume that others made, if it cannot: it would not be like its own volumes.
+    fn misfit(&self, volume: &LogicalVolume) -> Option<String>;
+
     /// Keeps a new volume in flight until [`VolumeType::fill`] has filled it, which is the next step; does nothing
     /// where new volumes are complete.
     fn hold_until_filled(&self, _id: ImageId, _in_flight: InFlightGuard) {}

@@ -20,6 +20,8 @@ pub(crate) const CREATED: &str = "created";
 pub(crate) const PARAMETERS: &str = "parameters";
 /// The mutable parameters of the create call, if there were any, as JSON: a later call may have changed the labels.
 pub(crate) const MUTABLE: &str = "mutable";
+/// Where it was adopted: `GROUP/NAME` of a logical volume, or the path of an image file.
+pub(crate) const ADOPTED: &str = "adopted";
 /// The source of a copy: `volume:<handle>` or `snapshot:<handle>`.
 pub(crate) const SOURCE: &str = "source";
 /// The source volume of a snapshot.
@@ -257,6 +259,7 @@ mod tests {
                 CREATED,
                 PARAMETERS,
                 MUTABLE,
+                ADOPTED,
                 SOURCE,
                 SNAPSHOT_OF,
                 FILE_SYSTEM,
@@ -281,6 +284,7 @@ mod tests {
                 "created",
                 "parameters",
                 "mutable",
+                "adopted",
                 "source",
                 "of",
                 "fs",

@@ -8,6 +8,8 @@ pub(crate) mod class_set;
 pub(crate) mod class_watch;
 pub(crate) mod classes;
 pub(crate) mod controller_publish;
+pub(crate) mod foreign;
+pub(crate) mod foreign_contents;
 pub(crate) mod health;
 pub(crate) mod idempotency;
 pub(crate) mod inventory;

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Result,
     backend::lvm::{
-        Lvm, OwnVolume, extend::Activation, name_of, thick::class::ThickClass,
+        Layout, Lvm, OwnVolume, extend::Activation, name_of, thick::class::ThickClass,
         volume_type::VolumeType,
     },
     backend::{Capacity, ChangedQuery, ImageSpec, RangeSink, Space, StorageKind},
@@ -36,6 +36,28 @@ impl VolumeType for ThickClass {
 
     fn extents_per_unit(&self) -> Extents {
         Extents(self.layout.unit().into())
+    }
+
+    fn misfit(&self, volume: &LogicalVolume) -> Option<String> {
+        if let VolumeKind::Thin { pool, .. } = &volume.kind {
+            return Some(format!(
+                "it is in thin pool {pool}; configure a class for that pool"
+            ));
+        }
+        let wanted = match self.layout {
+            Layout::Linear => ("striped", 1),
+            Layout::Striped(stripes) => ("striped", stripes),
+            Layout::Mirrored(mirrors) => ("raid1", mirrors + 1),
+        };
+        let other = volume
+            .segments
+            .iter()
+            .find(|segment| (segment.kind.as_str(), segment.legs) != (wanted.0, wanted.1.into()))?;
+        Some(format!(
+            "it is laid out as {}, not as the volumes of its class, {}; configure a class with its layout",
+            described(&other.kind, other.legs),
+            described(wanted.0, wanted.1.into())
+        ))
     }
 
     fn hold_until_filled(&self, id: ImageId, in_flight: InFlightGuard) {
@@ -246,5 +268,15 @@ impl VolumeType for ThickClass {
         snapshot: &OwnVolume<'_>,
     ) -> Result<()> {
         lvm.roll_back_thick(volume.tags.id, snapshot.tags.id).await
+    }
+}
+
+/// The layout of a segment, as people call it.
+fn described(kind: &str, legs: u64) -> String {
+    match (kind, legs) {
+        ("striped", 1) => "linear".to_owned(),
+        ("striped", stripes) => format!("striped over {stripes} disks"),
+        ("raid1", legs) => format!("raid1 with {legs} legs"),
+        (kind, _) => kind.to_owned(),
     }
 }

@@ -31,6 +31,20 @@ impl VolumeType for ThinClass {
         Some(&self.name)
     }
 
+    fn misfit(&self, volume: &LogicalVolume) -> Option<String> {
+        match &volume.kind {
+            VolumeKind::Thin { pool, .. } if *pool == self.name => None,
+            VolumeKind::Thin { pool, .. } => Some(format!(
+                "it is in thin pool {pool}, not in {} as the volumes of its class; configure a class for that pool",
+                self.name
+            )),
+            _ => Some(format!(
+                "it is not in thin pool {}; configure a thick class for its volume group",
+                self.name
+            )),
+        }
+    }
+
     async fn check(&self, lvm: &Lvm, now: &GroupMetadata) -> Result<()> {
         lvm.check_pool(now, self).await
     }
