@@ -188,7 +188,7 @@ const REFUSALS: [Refusal; 9] = [
                 .open(path)
                 .unwrap()
                 .set_len((16 << 20) + 1)
-                .unwrap()
+                .unwrap();
         },
         "no multiple of 4096",
         |_| {},
@@ -201,7 +201,7 @@ const REFUSALS: [Refusal; 9] = [
                 .open(path)
                 .unwrap()
                 .set_len(4096)
-                .unwrap()
+                .unwrap();
         },
         "of at least",
         |_| {},
@@ -345,13 +345,11 @@ async fn killed_at_each_step_of_an_adoption_or_a_handover_no_byte_is_lost_and_th
                 .inventory()
                 .adopt_volume(adopt_request(&source))
                 .await;
-            match adopted {
-                Ok(adopted) => break adopted.into_inner().volume_id,
-                Err(_) => {
-                    kills += 1;
-                    revive(&mut host, &options).await;
-                }
+            if let Ok(adopted) = adopted {
+                break adopted.into_inner().volume_id;
             }
+            kills += 1;
+            revive(&mut host, &options).await;
         };
         assert_eq!(
             fs::read(Path::new(&target).join("file")).unwrap(),

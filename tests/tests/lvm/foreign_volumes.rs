@@ -40,7 +40,7 @@ pub(crate) async fn start() -> (Host, String) {
         &["-L", "300M", "-T", &format!("{group}/{group}_thinpool")],
     );
     let config = format!(
-        "classes: [{{name: thick, default: true, thick: {{volumeGroup: {group}}}}}, {{name: thin, thin: {{volumeGroup: {group}, pool: {group}_thinpool}}}}]\n"
+        "classes: [{{name: thin, default: true, thin: {{volumeGroup: {group}, pool: {group}_thinpool}}}}, {{name: thick, thick: {{volumeGroup: {group}}}}}]\n"
     );
     let options = Options {
         config: Some(config),

@@ -111,11 +111,11 @@ pub fn users_of_device(device: &Path) -> Vec<String> {
 /// Only the mounts and devices among them: a process may just be probing it.
 pub(crate) fn lasting_users_of_device(device: &Path) -> Vec<String> {
     let mut users = Vec::new();
-    if let Ok(number) = DeviceNumber::of_block_device(device) {
-        if let Ok(table) = MountTable::read() {
-            let mounts = table.of_block_device(device, number).take(MOST);
-            users.extend(mounts.map(|mount| format!("mount {}", mount.target.display())));
-        }
+    if let Ok(number) = DeviceNumber::of_block_device(device)
+        && let Ok(table) = MountTable::read()
+    {
+        let mounts = table.of_block_device(device, number).take(MOST);
+        users.extend(mounts.map(|mount| format!("mount {}", mount.target.display())));
     }
     let above = devices_over(device).into_iter();
     users.extend(above.map(|above| format!("device {}", above.display())));

@@ -24,7 +24,7 @@ pub(super) fn adoption(request: v1::AdoptVolumeRequest) -> Result<AdoptVolume> {
 }
 
 /// The request to hand a volume back.
-pub(super) fn release(request: v1::ReleaseVolumeRequest) -> Result<ReleaseVolume> {
+pub(super) fn release(request: &v1::ReleaseVolumeRequest) -> Result<ReleaseVolume> {
     let path = |field, path: &str| {
         let path = (!path.is_empty()).then(|| AbsolutePath::parse(field, path));
         path.transpose()

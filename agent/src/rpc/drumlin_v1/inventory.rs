@@ -109,7 +109,7 @@ impl v1::inventory_server::Inventory for Front {
         const METHOD: &str = "drumlin.v1.Inventory/ReleaseVolume";
         let request = request.into_inner();
         answer(METHOD, request.volume_id.clone(), async {
-            let request = foreign::release(request)?;
+            let request = foreign::release(&request)?;
             let released = self.operations.release_volume(request).await?;
             Ok(v1::ReleaseVolumeResponse {
                 source: released.source,

@@ -238,7 +238,7 @@ impl Inner {
         let metadata = fs::metadata(source)
             .map_err(|error| Error::io(format!("could not stat {}", spec.source), error))?;
         let size = Size::try_from(metadata.len())?;
-        let begun = self.begin_adoption(&adopting, source, Record::new(size, spec.labels.clone()));
+        let begun = begin_adoption(&adopting, source, &Record::new(size, spec.labels.clone()));
         if let Err(error) = begun {
             return Err(match self.settle(&adopting, id) {
                 Ok(()) => error,
@@ -247,24 +247,6 @@ impl Inner {
         }
         self.settle(&adopting, id)?;
         Ok(Change::Made(self.layout.usable(id)?))
-    }
-
-    /// Moves the file to the directory with its record.
-    fn begin_adoption(&self, adopting: &Path, source: &Path, record: Record) -> Result<()> {
-        DirBuilder::new()
-            .mode(0o700)
-            .create(adopting)
-            .map_err(|error| {
-                Error::io(format!("could not create {}", adopting.display()), error)
-            })?;
-        record.write(&adopting.join(RECORD))?;
-        record::sync_directory(adopting)?;
-        fail::point("directory.adopt.recorded");
-        fs::rename(source, adopting.join(IMAGE))
-            .map_err(|error| Error::io(format!("could not rename {}", source.display()), error))?;
-        fail::point("directory.adopt.moved");
-        record::sync_directory(adopting)?;
-        source.parent().map_or(Ok(()), record::sync_directory)
     }
 
     /// Ends an adoption or a handover that was begun: a directory with an image gets its place, one without is removed.
@@ -355,6 +337,22 @@ impl Inner {
         settled?;
         Ok(shown)
     }
+}
+
+/// Moves the file to the directory with its record.
+fn begin_adoption(adopting: &Path, source: &Path, record: &Record) -> Result<()> {
+    DirBuilder::new()
+        .mode(0o700)
+        .create(adopting)
+        .map_err(|error| Error::io(format!("could not create {}", adopting.display()), error))?;
+    record.write(&adopting.join(RECORD))?;
+    record::sync_directory(adopting)?;
+    fail::point("directory.adopt.recorded");
+    fs::rename(source, adopting.join(IMAGE))
+        .map_err(|error| Error::io(format!("could not rename {}", source.display()), error))?;
+    fail::point("directory.adopt.moved");
+    record::sync_directory(adopting)?;
+    source.parent().map_or(Ok(()), record::sync_directory)
 }
 
 /// The loop devices that show a file, or a part of it.

@@ -1,7 +1,7 @@
 //! Volumes that others made: listed, adopted in place, and handed back. Their data is never written.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -115,11 +115,9 @@ impl Operations {
             match reading.read(read).await {
                 Ok(volumes) => {
                     for volume in volumes {
-                        // A class that it fits takes precedence, then the order of the classes.
-                        let known = found.get(&volume.volume.source);
-                        if known.is_none_or(|known| known.class.is_none() && volume.class.is_some())
-                        {
-                            found.insert(volume.volume.source.clone(), volume);
+                        match found.entry(volume.volume.source.clone()) {
+                            Entry::Vacant(new) => drop(new.insert(volume)),
+                            Entry::Occupied(mut known) => known.get_mut().or_else(volume),
                         }
                     }
                 }
@@ -215,11 +213,14 @@ impl Operations {
             match class.read(read).await {
                 Ok(volumes) => {
                     for volume in volumes {
-                        let is_better = found.as_ref().is_none_or(|(_, known)| {
-                            known.class.is_none() && volume.class.is_some()
-                        });
-                        if is_better {
-                            found = Some((class.clone(), volume));
+                        match &mut found {
+                            None => found = Some((class.clone(), volume)),
+                            Some((fits, known)) => {
+                                if known.class.is_none() && volume.class.is_some() {
+                                    *fits = class.clone();
+                                }
+                                known.or_else(volume);
+                            }
                         }
                     }
                 }
@@ -340,6 +341,20 @@ impl Operations {
 }
 
 impl Foreign {
+    /// Takes what a later class says of the same volume: a class that it fits takes precedence, and then the order of the
+    /// classes. If it fits none, each says why.
+    fn or_else(&mut self, later: Self) {
+        if self.class.is_some() {
+            return;
+        }
+        if later.class.is_some() {
+            *self = later;
+        } else if let (Some(why), Some(more)) = (&mut self.volume.misfit, later.volume.misfit) {
+            why.push_str("; ");
+            why.push_str(&more);
+        }
+    }
+
     /// With the reason why no class can have it among the refusals.
     fn with_misfit(mut self) -> Self {
         if self.class.is_none() {
