@@ -8,6 +8,7 @@ pub(crate) mod class_set;
 pub(crate) mod class_watch;
 pub(crate) mod classes;
 pub(crate) mod controller_publish;
+pub(crate) mod delete_volume;
 pub(crate) mod foreign;
 pub(crate) mod foreign_contents;
 pub(crate) mod health;

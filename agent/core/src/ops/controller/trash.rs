@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use super::delete_volume::Deletion;
 use crate::ops::{
     Class, Listing, Operations, PageRequest, Volume,
     labels::{self, Read},
@@ -114,8 +115,7 @@ impl Operations {
     /// # Errors
     /// Those of [`Operations::delete_volume`].
     pub async fn trash_volume(self: &Arc<Self>, reference: &Reference) -> Result<()> {
-        self.delete_volume_by(reference, super::volume::Deletion::ToTrash)
-            .await
+        self.delete_volume_by(reference, Deletion::ToTrash).await
     }
 
     /// Moves a volume that may be deleted to the trash.

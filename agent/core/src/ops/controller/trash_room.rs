@@ -69,15 +69,10 @@ impl Operations {
     pub async fn tidy_trash(self: &Arc<Self>, watch: &mut TrashWatch) {
         let clock = fail::now();
         let believes = watch.believes(Instant::now(), clock);
-        let list = |class: Class| async move { class.backend.list(ImageKind::Trash).await };
         let mut announced = BTreeSet::new();
-        for (class, images) in self.of_each_class(list).await {
+        for (class, images) in self.of_each_class(oldest_first).await {
             // A class that cannot be read is reported elsewhere.
-            let Ok(mut images) = images else { continue };
-            if images.is_empty() {
-                continue;
-            }
-            images.sort_by_key(|image| (deleted(image), image.id));
+            let Ok(images) = images else { continue };
             let keep = class.trash_policy().keep;
             let is_over = |image: &Image| {
                 let age = clock.duration_since(deleted(image));
@@ -147,10 +142,9 @@ impl Operations {
     /// Destroys the oldest volume in the trash of a class; returns false if that would not help.
     async fn make_room(self: &Arc<Self>, class: &Class, needed: Size) -> bool {
         let backend = &class.backend;
-        let Ok(mut images) = backend.list(ImageKind::Trash).await else {
+        let Ok(images) = oldest_first(class.clone()).await else {
             return false;
         };
-        images.sort_by_key(|image| (deleted(image), image.id));
         let mut room = match backend.capacity().await {
             Ok(capacity) => capacity.largest.bytes(),
             Err(_) => return false,
@@ -178,6 +172,13 @@ impl Operations {
         }
         false
     }
+}
+
+/// The trash of a class, what goes first before the rest.
+async fn oldest_first(class: Class) -> Result<Vec<Image>> {
+    let mut images = class.backend.list(ImageKind::Trash).await?;
+    images.sort_by_key(|image| (deleted(image), image.id));
+    Ok(images)
 }
 
 #[cfg(test)]
