@@ -45,8 +45,10 @@ impl Lvm {
             self.volume_type().flush(self, &now, origin).await?;
             now = self.group.now().await?;
         }
-        self.free_name(&now, spec.id).await?;
-        now = self.group.now().await?;
+        if let Some(renaming) = self.freeing(&now, spec.id) {
+            self.group.change(vec![renaming]).await?;
+            now = self.group.now().await?;
+        }
         self.check_names(&now, spec.id)?;
         Self::check_records(&now)?;
         let unit = self.sizes(now.extent_size)?.unit;

@@ -78,21 +78,21 @@ impl Lvm {
     /// Gives the volume of an image its name, if it has that of another image.
     async fn complete_rename(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
         let found = self.find(now, id);
-        let renaming = found.and_then(|found| self.naming(found.volume, id));
-        match renaming {
+        match found.and_then(|found| self.naming(found.volume, id)) {
             Some(command) => self.group.change(vec![command]).await,
             None => Ok(()),
         }
     }
 
-    /// Gives the volume that has the name of the image `id`, and is another one, its own name.
-    pub(super) async fn free_name(&self, now: &GroupMetadata, id: ImageId) -> Result<()> {
-        let holder = now.volumes.get(&name_of(id));
-        let tags = holder.and_then(|holder| self.tags_of(holder));
-        match tags.filter(|tags| tags.id != id && !tags.is_newer) {
-            Some(tags) => self.complete_rename(now, tags.id).await,
-            None => Ok(()),
+    /// The command that gives the volume that has the name of the image `id`, and is another one, its own name; none if
+    /// the name is free, or its volume's own.
+    pub(super) fn freeing(&self, now: &GroupMetadata, id: ImageId) -> Option<Command> {
+        let holder = now.volumes.get(&name_of(id))?;
+        let tags = self.tags_of(holder)?;
+        if tags.id == id || tags.is_newer {
+            return None;
         }
+        self.naming(self.find(now, tags.id)?.volume, tags.id)
     }
 
     /// The command that gives a volume the name of its image; none if it has it, or one that an administrator gave it.
