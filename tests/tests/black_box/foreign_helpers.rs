@@ -9,7 +9,7 @@ use drumlin_tests::{
 
 use crate::helpers::text;
 
-/// Whether a point is met in `foreign_files.rs` or in `lvm/foreign_volumes.rs`, and nowhere else.
+/// Whether a point is met in `foreign_files.rs` or in `lvm/foreign_taken.rs`, and nowhere else.
 pub(crate) fn is_own(point: &str) -> bool {
     let own = [
         "adopt-volume.",

@@ -93,6 +93,7 @@ impl Guest {
             ("/tmp/", "tmp/"),
             ("/etc/drumlin", "etc"),
             ("/srv/drumlin", "images"),
+            ("/srv/legacy", "legacy"),
             ("/mnt/shop", "mnt"),
         ] {
             let there = self.scratch.path().join(name);

@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 
 /// Programs that are not ours, whose arguments are their own business.
-const OTHERS: [&str; 32] = [
+const OTHERS: [&str; 34] = [
     "apt-get",
     "awk",
     "cat",
@@ -29,6 +29,7 @@ const OTHERS: [&str; 32] = [
     "lvs",
     "mdbook",
     "mkdir",
+    "mkfs.ext4",
     "modprobe",
     "mountpoint",
     "nomad",
@@ -40,6 +41,7 @@ const OTHERS: [&str; 32] = [
     "sleep",
     "sqlite3",
     "systemctl",
+    "truncate",
     "umount",
     "vgcreate",
 ];

@@ -43,10 +43,10 @@ mod dm_faults;
 mod doctor;
 mod example;
 mod external_changes;
+mod foreign_doubt;
 #[path = "../black_box/foreign_helpers.rs"]
 mod foreign_helpers;
-mod foreign_refusals;
-mod foreign_volumes;
+mod foreign_taken;
 mod full;
 #[path = "../black_box/group_consistency.rs"]
 mod group_consistency;

@@ -9,7 +9,7 @@ use drumlin_tests::{agent::Agent, programs::run, storage::lvm};
 
 use crate::{
     foreign_helpers::{done, fails},
-    foreign_volumes::{record, start, tags},
+    foreign_taken::{record, start, tags},
 };
 
 /// A volume that is refused: what is done to `v` first, words of the refusal, and what ends it.
