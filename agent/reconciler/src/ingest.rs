@@ -355,8 +355,8 @@ fn one(engine: &Engine, file: &str, document: &Document) -> Result<bool, Error> 
             shared.note_elsewhere(&key, wanted);
             return Ok(false);
         }
-        // The record is on disk before the first call: the equivalent of a finalizer.
-        shared.put(&record)?;
+        // The record is on disk before the first call, which its intent syncs: the equivalent of a finalizer.
+        shared.put_ingested(&record)?;
         shared.fail("ingest.finalizer-added");
         engine.reset(&key);
         shared.wake_groups(&key);

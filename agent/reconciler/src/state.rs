@@ -290,6 +290,20 @@ impl Shared {
     /// Saves the result of a pass, merged with the current manifest part of the record; wakes the objects that wait for
     /// it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
+        self.keep(record, |store, record| store.save(record))
+    }
+
+    /// Takes over the result of a pass in memory: what follows in the pass writes it, and what is lost before that is
+    /// asked for again.
+    pub(crate) fn remember(&self, record: &Record) -> Result<(), Error> {
+        self.keep(record, |_, _| Ok(()))
+    }
+
+    fn keep(
+        &self,
+        record: &Record,
+        write: impl FnOnce(&Store, &Record) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         blocking(|| {
             let key = record.key();
             let writing = self.writing(&key);
@@ -300,7 +314,7 @@ impl Shared {
                 return Err(Error::Replaced(key.to_string()));
             };
             record.take_over(now);
-            self.store.save(&record)?;
+            write(&self.store, &record)?;
             let handle = |record: &Record| match &record.body {
                 Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
                 _ => None,
@@ -330,10 +344,23 @@ impl Shared {
 
     /// Saves a new object, replacing any other one of its name.
     pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
+        self.put_by(record, Store::save)
+    }
+
+    /// The same for an object that is in a manifest, and so comes again if a power cut loses it.
+    pub(crate) fn put_ingested(&self, record: &Record) -> Result<(), Error> {
+        self.put_by(record, Store::save_ingested)
+    }
+
+    fn put_by(
+        &self,
+        record: &Record,
+        write: impl FnOnce(&Store, &Record) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         blocking(|| {
             let key = record.key();
             let writing = self.writing(&key);
-            self.store.save(record)?;
+            write(&self.store, record)?;
             lock(&self.records).insert(record.clone());
             drop(writing);
             self.tell(&key);

@@ -11,11 +11,32 @@ use serde::Serialize;
 
 use crate::Error;
 
+/// Whether a file must be there after a power cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// It is synced before the write returns.
+    Synced,
+    /// The kernel writes it when it likes: after a power cut a new file may be missing, or empty.
+    Unsynced,
+}
+
 /// Writes a file atomically and durably. The directory that it is in is created if it is missing.
 ///
 /// # Errors
 /// If it cannot be written; then the former file is there.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
+    replace(path, value, Durability::Synced)
+}
+
+/// Writes a file atomically. The directory that it is in is created if it is missing.
+///
+/// # Errors
+/// If it cannot be written; then the former file is there.
+pub(crate) fn replace<T: Serialize>(
+    path: &Path,
+    value: &T,
+    durability: Durability,
+) -> Result<(), Error> {
     let failed =
         |error: io::Error| Error::State(format!("could not write {}: {error}", path.display()));
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| failed(error.into()))?;
@@ -37,11 +58,15 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), Error> {
         .mode(0o600)
         .open(&passing)
         .map_err(failed)?;
-    file.write_all(&bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(failed)?;
+    file.write_all(&bytes).map_err(failed)?;
+    if durability == Durability::Synced {
+        file.sync_all().map_err(failed)?;
+    }
     fs::rename(&passing, path).map_err(failed)?;
-    sync_parent(path)
+    match durability {
+        Durability::Synced => sync_parent(path),
+        Durability::Unsynced => Ok(()),
+    }
 }
 
 pub(crate) fn sync_parent(path: &Path) -> Result<(), Error> {

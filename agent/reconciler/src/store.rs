@@ -22,7 +22,7 @@ use crate::{
     Error,
     prune::Prune,
     record::{Record, VERSION},
-    state_file::{sync_parent, write},
+    state_file::{Durability, replace, sync_parent, write},
     status::FileProblem,
 };
 
@@ -186,11 +186,26 @@ impl Store {
 
     /// Writes a record durably: later steps rely on it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
+        self.save_as(record, Durability::Synced)
+    }
+
+    /// Writes the record of an object that was taken from its manifest. It is synced only if something was begun for it:
+    /// otherwise a power cut loses what the manifest says anyway, and the first step of a pass syncs it.
+    pub(crate) fn save_ingested(&self, record: &Record) -> Result<(), Error> {
+        let durability = if record.is_begun() {
+            Durability::Synced
+        } else {
+            Durability::Unsynced
+        };
+        self.save_as(record, durability)
+    }
+
+    fn save_as(&self, record: &Record, durability: Durability) -> Result<(), Error> {
         let path = path(&self.root, &record.key())?;
         if self.is_dry_run() {
             return Ok(());
         }
-        write(&path, record)
+        replace(&path, record, durability)
     }
 
     /// Deletes a record.
@@ -284,7 +299,8 @@ pub(crate) fn load_source(root: &Path) -> Option<SourceState> {
     serde_json::from_slice(&fs::read(root.join("source.json")).ok()?).ok()
 }
 
-/// The record in a file; none if there is no such file, since the reconciler may remove it at any time.
+/// The record in a file; none if there is no such file, since the reconciler may remove it at any time, and none in an
+/// empty one, which a power cut leaves of a record that was never synced: nothing was begun for its object.
 fn read(path: &Path) -> Result<Option<Record>, String> {
     #[derive(Deserialize)]
     struct Version {
@@ -299,6 +315,9 @@ fn read(path: &Path) -> Result<Option<Record>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
+    if bytes.is_empty() {
+        return Ok(None);
+    }
     let version: Version = serde_json::from_slice(&bytes).map_err(|error| error.to_string())?;
     if version.drumlin.version != VERSION {
         return Err(format!(
@@ -423,6 +442,20 @@ mod tests {
         );
         drop(first);
         Store::open(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn an_empty_file_is_a_record_that_a_power_cut_took() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path()).unwrap();
+        let record = record();
+        store.save_ingested(&record).unwrap();
+        assert_eq!(store.load().unwrap(), (vec![record.clone()], Vec::new()));
+        let path = path(&store.root, &record.key()).unwrap();
+        fs::write(&path, "").unwrap();
+        assert_eq!(store.load().unwrap(), (Vec::new(), Vec::new()));
+        store.save_ingested(&record).unwrap();
+        assert_eq!(store.load().unwrap(), (vec![record.clone()], Vec::new()));
     }
 
     #[test]

@@ -56,6 +56,14 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// Takes over the record in memory, where a kill only has the call repeated that was answered; what follows in the
+    /// pass saves it before the next call that changes something.
+    pub(crate) fn remember(&self, point: &'static str) -> Result<(), Halt> {
+        self.shared.remember(&self.record)?;
+        self.shared.fail(point);
+        Ok(())
+    }
+
     /// A fail point between two steps.
     pub(crate) fn point(&self, point: &'static str) {
         self.shared.fail(point);

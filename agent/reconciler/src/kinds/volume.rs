@@ -174,7 +174,7 @@ impl Pass<'_> {
         status.volume_handle = Some(volume.volume_id);
         status.capacity = Some(size(volume.capacity_bytes));
         self.record.is_found();
-        self.save("volume.create.recorded")
+        self.remember("volume.create.recorded")
     }
 
     fn create_request(&self, name: String, intent: CreateIntent) -> v1::CreateVolumeRequest {

@@ -358,7 +358,7 @@ impl<'a> Catalog<'a> {
             let body = record.body.kind_mut();
             body.recall(&status, &mut record.drumlin);
         }
-        self.engine.shared.put(&record)?;
+        self.engine.shared.put_ingested(&record)?;
         self.engine.shared.fail("ingest.finalizer-added");
         if is_state_lost {
             self.engine.shared.doubt(&key);
