@@ -13,11 +13,11 @@ use tokio::{
 };
 
 /// Number of workers.
-pub(crate) const WORKERS: usize = 8;
+pub(crate) const WORKERS: usize = 12;
 /// Maximum number of workers for slow work, so that a mount after a boot finds a free worker.
-const SLOW: usize = 6;
+const SLOW: usize = 10;
 /// Maximum number of workers for one namespace.
-const NAMESPACE: usize = 4;
+const NAMESPACE: usize = 8;
 
 /// The kind of work that an object needs, most urgent first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -291,17 +291,12 @@ mod tests {
         }
         queue.add(&of("other", "clone"), now);
         let first = taken(&queue).await;
-        let expected = [
-            "other/clone",
-            "tenant/clone-0",
-            "tenant/clone-1",
-            "tenant/clone-2",
-            "tenant/clone-3",
-        ];
+        let mut expected = vec!["other/clone".to_owned()];
+        expected.extend((0..NAMESPACE).map(|number| format!("tenant/clone-{number}")));
         assert_eq!(first, expected);
         // A finished key frees a worker for its namespace.
         queue.done(&of("tenant", "clone-1"));
-        assert_eq!(taken(&queue).await, ["tenant/clone-4"]);
+        assert_eq!(taken(&queue).await, ["tenant/clone-8"]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -316,7 +311,7 @@ mod tests {
         let making = taken(&queue).await;
         assert_eq!(making.len(), SLOW);
         let turns: String = making.iter().map(|name| &name[..1]).collect();
-        assert_eq!(turns, "abcabc");
+        assert_eq!(turns, "abcabcabca");
         queue.add(&of("d", "making"), now);
         queue.add(&of("e", "removal"), now);
         queue.add(&of("f", "mount"), now);

@@ -5,6 +5,7 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use drumlin_crd::{Document, ObjectKey, Problem};
@@ -44,7 +45,7 @@ pub(crate) enum Scan {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Content {
     /// The documents of valid files, with their files.
-    pub(crate) documents: Vec<(String, Document)>,
+    pub(crate) documents: Vec<(String, Arc<Document>)>,
     /// The problems of invalid files.
     pub(crate) problems: BTreeMap<String, Vec<Problem>>,
     /// Files that are invalid or being written: their last valid version still applies.
@@ -165,11 +166,11 @@ impl Directory {
         };
         for (name, found) in &self.known {
             match &found.reading {
-                Reading::Good(manifest) => {
-                    if manifest.documents.is_empty() {
+                Reading::Good(documents) => {
+                    if documents.is_empty() {
                         content.empty.push(name.clone());
                     }
-                    let documents = manifest.documents.iter().cloned();
+                    let documents = documents.iter().cloned();
                     content
                         .documents
                         .extend(documents.map(|document| (name.clone(), document)));

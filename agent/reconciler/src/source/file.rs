@@ -5,10 +5,11 @@ use std::{
     io::{self, Read},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::Path,
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use drumlin_crd::{Manifest, Problem, read};
+use drumlin_crd::{Document, Problem, read};
 use nix::fcntl::OFlag;
 use sha2::{Digest, Sha256};
 
@@ -49,8 +50,8 @@ impl Identity {
 /// The result of reading a file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Reading {
-    /// The file is valid.
-    Good(Manifest),
+    /// The file is valid. Each scan shares its documents.
+    Good(Vec<Arc<Document>>),
     /// The file is invalid: nothing of it is used, and its last valid version still applies.
     Invalid(Vec<Problem>),
     /// The file may be being written; its last valid version still applies, and it is read again soon.
@@ -140,7 +141,9 @@ impl Reader<'_> {
         }
         let reading = match String::from_utf8(bytes) {
             Ok(text) => match read(&text) {
-                Ok(manifest) => Reading::Good(manifest),
+                Ok(manifest) => {
+                    Reading::Good(manifest.documents.into_iter().map(Arc::new).collect())
+                }
                 Err(problems) => Reading::Invalid(problems),
             },
             Err(_) => return Ok(refusal(identity, "is not UTF-8 text".to_owned())),
