@@ -26,9 +26,9 @@ use super::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::{Change, Image, ImageSpec, LabelChange, Origin},
+    backend::{Change, Image, ImageSpec, LabelChange, Origin, encrypted::header_of},
     fail,
-    host::{copy, fsync, loop_device},
+    host::{copy, fsync, loop_device, luks},
     types::{ImageId, ImageKind, Size},
 };
 
@@ -191,9 +191,10 @@ impl Inner {
 
     /// Makes an image invisible, then removes it.
     pub(super) fn delete(&self, id: ImageId) -> Result<Change<()>> {
-        if self.layout.get(id).is_none() {
+        let Some(image) = self.layout.get(id) else {
             return Ok(Change::Already(()));
-        }
+        };
+        let header = header_of(&image.labels);
         self.layout.changeable(id)?;
         if matches!(id.kind, ImageKind::Volume | ImageKind::Trash) {
             self.detach(id)?;
@@ -206,6 +207,9 @@ impl Inner {
             .map_err(|error| Error::io(format!("could not rename {}", there.display()), error))?;
         fail::point("directory.delete.renamed");
         record::sync_directory(self.layout.kind(id.kind))?;
+        if let Some(header) = header {
+            luks::forget(&deleting.join("image"), header)?;
+        }
         record::remove(&deleting)?;
         Ok(Change::Made(()))
     }
