@@ -5,8 +5,9 @@
 
 use std::{
     fmt,
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io::{Read as _, Write as _},
+    os::unix::fs::DirBuilderExt,
     path::Path,
 };
 
@@ -21,7 +22,9 @@ use crate::{
 
 /// The program.
 const PROGRAM: &str = "cryptsetup";
-/// Status of cryptsetup when no key slot has the key (`-EPERM`, see `translate_errno` of cryptsetup's utils_tools.c).
+/// The directory of its locks on headers of devices (`LUKS2_LOCK_DIR`).
+const LOCKS: &str = "/run/cryptsetup";
+/// Status of cryptsetup when no key slot has the key (`-EPERM`, `translate_errno` of cryptsetup).
 const WRONG_KEY: i32 = 2;
 /// The first bytes of a header.
 const MAGIC: &[u8] = b"LUKS\xba\xbe";
@@ -208,12 +211,22 @@ pub fn forget(device: &Path, header: u64) -> Result<()> {
 }
 
 fn cryptsetup<const N: usize>(arguments: [&str; N]) -> Program {
-    let program = Program::changing(PROGRAM).args(arguments);
+    let mut program = Program::changing(PROGRAM).args(arguments);
+    if !has_locks() {
+        program = program.arg("--disable-locks");
+    }
     if udev::is_running() {
         return program;
     }
     // Otherwise it waits for a udevd that does not answer.
     program.environment("DM_DISABLE_UDEV", "1")
+}
+
+/// Makes the directory of cryptsetup's locks, as cryptsetup does. In a container it may be impossible; then the locks of
+/// the agent have to do.
+fn has_locks() -> bool {
+    let made = fs::DirBuilder::new().mode(0o700).create(LOCKS);
+    made.is_ok() || Path::new(LOCKS).is_dir()
 }
 
 async fn tried(program: Program, key: &LuksKey) -> Result<Fit> {
@@ -282,7 +295,7 @@ mod tests {
         assert_eq!(try_key(&image, &new).await.unwrap(), Fit::Fits);
         forget(&image, 4 << 20).unwrap();
         assert!(!has_header(&image).unwrap());
-        std::fs::write(directory.path().join("other"), vec![0; 1 << 20]).unwrap();
+        fs::write(directory.path().join("other"), vec![0; 1 << 20]).unwrap();
         let error = try_key(&directory.path().join("other"), &new).await;
         assert_eq!(error.unwrap_err().kind(), Kind::Precondition);
     }

@@ -79,6 +79,26 @@ enum Telling {
     Hidden,
 }
 
+impl Telling {
+    fn trace(self, stdout: &[u8], stderr: &[u8]) {
+        if self == Self::Open {
+            tracing::trace!(
+                stdout = %stdout.escape_ascii(),
+                stderr = %stderr.escape_ascii(),
+                "output of program"
+            );
+        }
+    }
+
+    /// What a program that failed says of that.
+    fn complaint(self, stderr: &[u8]) -> String {
+        match self {
+            Self::Open => complaint(stderr),
+            Self::Hidden => "its output is not shown".to_owned(),
+        }
+    }
+}
+
 /// A program to be run.
 #[derive(Debug)]
 pub struct Program {
@@ -247,21 +267,10 @@ impl Program {
             status = status.code(),
             "program ended"
         );
-        if self.telling == Telling::Open {
-            tracing::trace!(
-                stdout = %stdout.bytes.escape_ascii(),
-                stderr = %stderr.bytes.escape_ascii(),
-                "output of program"
-            );
-        }
+        self.telling.trace(&stdout.bytes, &stderr.bytes);
         let is_success = status.code().is_some_and(|code| code <= self.worst_success);
         if !is_success {
-            let complaint = match self.telling {
-                Telling::Open => complaint(&stderr.bytes),
-                Telling::Hidden => {
-                    "what it printed is not shown, because it prints a secret".to_owned()
-                }
-            };
+            let complaint = self.telling.complaint(&stderr.bytes);
             return Err(Error::new(
                 Kind::Command,
                 format!("`{}` failed ({status}): {complaint}", shortened(&line)),

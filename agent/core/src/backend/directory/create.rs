@@ -191,10 +191,9 @@ impl Inner {
 
     /// Makes an image invisible, then removes it.
     pub(super) fn delete(&self, id: ImageId) -> Result<Change<()>> {
-        let Some(image) = self.layout.get(id) else {
+        if self.layout.get(id).is_none() {
             return Ok(Change::Already(()));
-        };
-        let header = header_of(&image.labels);
+        }
         self.layout.changeable(id)?;
         if matches!(id.kind, ImageKind::Volume | ImageKind::Trash) {
             self.detach(id)?;
@@ -207,12 +206,22 @@ impl Inner {
             .map_err(|error| Error::io(format!("could not rename {}", there.display()), error))?;
         fail::point("directory.delete.renamed");
         record::sync_directory(self.layout.kind(id.kind))?;
-        if let Some(header) = header {
-            luks::forget(&deleting.join("image"), header)?;
-        }
-        record::remove(&deleting)?;
+        end_deletion(&deleting)?;
         Ok(Change::Made(()))
     }
+}
+
+/// Removes an image that is not visible any more, its header first if it is encrypted: nobody can read its data then,
+/// even in blocks that are free.
+pub(super) fn end_deletion(deleting: &Path) -> Result<()> {
+    let image = deleting.join("image");
+    if let Ok(Some(Ok(record))) = Record::read(&deleting.join("record.json"))
+        && let Some(header) = header_of(&record.labels)
+        && image.is_file()
+    {
+        luks::forget(&image, header)?;
+    }
+    record::remove(deleting)
 }
 
 /// Removes what a failed change left; if even that fails, the caller must repeat the call.

@@ -1,6 +1,9 @@
 //! A class whose images may be encrypted: the operations of all back ends.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use async_trait::async_trait;
 use uuid::Uuid;
@@ -75,11 +78,12 @@ impl Encrypted {
         }
     }
 
-    /// The name of the mapping of an image. The key of its id is in it; the rest tells the nodes, classes and kinds of
-    /// one host apart. It is short: the kernel cuts a longer UUID, which has the name in it.
-    pub(super) fn mapping_name(&self, id: ImageId) -> String {
+    /// The name for a mapping of an image over its device. The key of its id is in it; the rest tells those of other
+    /// agents of this host apart. It is short: the kernel cuts a longer UUID, which has the name in it.
+    pub(super) fn mapping_name(&self, id: ImageId, device: &Path) -> String {
         let EncryptedSettings { node, class, .. } = &self.settings;
-        let rest = format!("{node}/{class}/{}", id.kind.word());
+        let (kind, device) = (id.kind.word(), device.display());
+        let rest = format!("{node}/{class}/{kind}/{device}");
         let rest = Uuid::new_v5(&Uuid::NAMESPACE_OID, rest.as_bytes()).simple();
         let rest: String = rest.to_string().chars().take(8).collect();
         format!("{}{}-{rest}", crypt_mapping::NAME, id.key)
@@ -144,12 +148,11 @@ impl Encrypted {
     }
 
     /// Closes the mapping of an image that is going to change behind it, if it is encrypted.
-    pub(super) async fn close_sealed(&self, id: ImageId) -> Result<Option<Sealed>> {
-        let sealed = self.sealed(id).await?;
-        if sealed.is_some() {
-            self.close(id).await?;
+    pub(super) async fn close_sealed(&self, id: ImageId) -> Result<Reopen> {
+        if self.sealed(id).await?.is_some() && self.close(id).await?.is_made() {
+            return Ok(Reopen::Yes);
         }
-        Ok(sealed)
+        Ok(Reopen::No)
     }
 
     /// Grows the inner image. LVM grows a thick volume that has snapshots only while nothing has it open, be it a
@@ -173,8 +176,10 @@ impl Encrypted {
 
 /// Whether a mapping is to be opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reopen {
+pub(super) enum Reopen {
+    /// It was open, and nobody used it: a raw volume that is staged.
     Yes,
+    /// It was not open.
     No,
 }
 

@@ -4,16 +4,20 @@ use std::path::Path;
 
 use async_trait::async_trait;
 
-use super::{class::Encrypted, ranges::DataRanges, state::shown};
+use super::{
+    class::{Encrypted, Reopen},
+    ranges::DataRanges,
+    state::shown,
+};
 use crate::{
     Error, Result,
     backend::{
-        AdoptionSpec, Change, ChangedBlocks, ChangedQuery, Checks, Fault, ForeignVolume,
+        AdoptionSpec, Backend, Change, ChangedBlocks, ChangedQuery, Checks, Fault, ForeignVolume,
         ForeignVolumes, Image, ImageSpec, Jobs, RangeSink, Running, Selection, Snapshots,
         foreign::not_adoptable,
     },
     fail,
-    host::quiesce::QuiescePlan,
+    host::{Access, quiesce::QuiescePlan},
     types::ImageId,
 };
 
@@ -79,11 +83,14 @@ impl Snapshots for Encrypted {
 
     /// The header comes back with the data, and so does what the record says of it.
     async fn roll_back(&self, id: ImageId, from: ImageId) -> Result<()> {
-        self.close_sealed(id).await?;
+        let reopen = self.close_sealed(id).await?;
         self.inner.roll_back(id, from).await?;
         fail::point("encrypted.rollback.below");
         if let Some(snapshot) = self.sealed(from).await? {
             self.inner.relabel(id, &snapshot.state.change()).await?;
+        }
+        if reopen == Reopen::Yes {
+            self.attach(id, Access::ReadWrite).await?;
         }
         Ok(())
     }

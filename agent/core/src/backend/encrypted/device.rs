@@ -19,7 +19,7 @@ use crate::{
         device_mapper::{DeviceMapper, Mapped},
         holders, loop_device, luks,
     },
-    types::ImageId,
+    types::{ImageId, ImageKind},
 };
 
 /// Time for programs that open every changed device briefly (udevd, LVM scans).
@@ -35,8 +35,7 @@ impl Encrypted {
         fail::point("encrypted.attach.below");
         let opened = self.open(sealed, &device, access).await;
         let Err(error) = opened else { return opened };
-        let error =
-            Error::new(error.kind(), format!("{id} cannot be opened: {error}")).because(error);
+        let error = Error::new(error.kind(), format!("{id} cannot be opened")).because(error);
         // In use means that it was attached before for another caller; then it stays attached.
         match self.inner.detach(id).await {
             Err(second) if second.kind() != Kind::InUse => {
@@ -58,7 +57,7 @@ impl Encrypted {
         let Some(recorded) = &sealed.state.key else {
             return self.open_first(sealed, device).await;
         };
-        let name = self.mapping_name(sealed.image.id);
+        let name = self.mapping_name(sealed.image.id, device);
         free_name(&name).await?;
         let attempt = Attempt::Open {
             device,
@@ -134,25 +133,21 @@ impl Encrypted {
     /// Resumes mappings of the class that a quiesce left suspended, when its process and its watchdog died.
     pub(super) async fn resume_left(&self) -> Result<()> {
         // Without device-mapper there are none.
-        let suspended = blocking(|| {
+        let has_suspended = blocking(|| {
             let all = crypt_mapping::list().unwrap_or_default();
-            Ok(all
-                .into_iter()
-                .filter(|one| one.is_suspended)
-                .collect::<Vec<_>>())
+            Ok(all.iter().any(|one| one.is_suspended))
         });
-        let suspended = suspended.await?;
-        if suspended.is_empty() {
+        if !has_suspended.await? {
             return Ok(());
         }
-        for image in self.inner.list(crate::types::ImageKind::Volume).await? {
-            let name = self.mapping_name(image.id);
-            let Some(left) = suspended.iter().find(|left| left.name == name) else {
+        for image in self.inner.list(ImageKind::Volume).await? {
+            let Some(mapping) = self.mapping(image.id).await? else {
                 continue;
             };
-            let uuid = left.uuid.clone();
-            blocking(move || DeviceMapper::open()?.resume(&uuid)).await?;
-            tracing::warn!(object = %image.id, "suspended device resumed");
+            if mapping.is_suspended {
+                blocking(move || DeviceMapper::open()?.resume(&mapping.uuid)).await?;
+                tracing::warn!(object = %image.id, "suspended device resumed");
+            }
         }
         Ok(())
     }

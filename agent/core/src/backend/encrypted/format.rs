@@ -23,7 +23,7 @@ impl Encrypted {
         let settings = self.settings()?;
         let owner = self.owner(sealed);
         let key = settings.current.read(&self.asking(), &owner).await?;
-        let name = self.mapping_name(sealed.image.id);
+        let name = self.mapping_name(sealed.image.id, device);
         free_name(&name).await?;
         luks::format(device, &key, sealed.state.offset).await?;
         fail::point("encrypted.format.written");

@@ -70,7 +70,9 @@ impl Encrypted {
         if !is_attached {
             self.inner.detach(id).await?;
         }
-        renewed.map_err(|error| Error::new(error.kind(), format!("{id}: {error}")).because(error))
+        renewed.map_err(|error| {
+            Error::new(error.kind(), format!("{id} cannot be re-keyed")).because(error)
+        })
     }
 
     /// Makes the current key the one that opens a device, which `found` opens now.

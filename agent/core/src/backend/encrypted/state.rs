@@ -91,7 +91,7 @@ impl State {
 
     /// The size of an inner image for this size of data.
     pub(super) fn outer_to_inner(&self, size: Size) -> Result<Size> {
-        Ok(Size::try_from(size.bytes().saturating_add(self.offset))?)
+        Size::try_from(size.bytes().saturating_add(self.offset))
     }
 }
 

@@ -126,7 +126,7 @@ impl Lvm {
         let device = self.activate(&now, found.volume).await?;
         let bytes = header.min(now.bytes(found.volume));
         blocking(move || luks::forget(&device, bytes)).await?;
-        fail::point("lvm.remove.forgotten");
+        fail::point("encrypted.remove.header");
         Ok(())
     }
 
