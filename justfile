@@ -64,6 +64,11 @@ bench-lvm:
     cargo build --release --package drumlin --package drumlin-tests --bins
     DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 3600 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" lvm
 
+# What encryption costs, in the lab.
+bench-encryption:
+    cargo build --release --package drumlin --package drumlin-tests --bins
+    DRUMLIN_BIN="${CARGO_TARGET_DIR:-$PWD/target}/release/drumlin" tests/lab/vm/run -m 4G -t 900 "${CARGO_TARGET_DIR:-$PWD/target}/release/bench" encryption-lvm
+
 # Changed blocks of snapshots, over image files and in the lab.
 bench-changed:
     cargo run --release --package drumlin-tests --bin bench -- changed

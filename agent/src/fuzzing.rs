@@ -140,6 +140,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
             adoption: adoption(Vec::new()),
         })),
         trash: None,
+        keys: Arc::default(),
     };
     let classes = Classes::new(vec![class].into());
     let settings = Settings {

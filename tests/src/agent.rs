@@ -98,7 +98,16 @@ impl Volumes {
                 scratch.volume_group(16 << 10)
             ),
         };
-        format!("classes:\n- {{name: default, {class}}}\n")
+        let encryption = if std::env::var_os("DRUMLIN_ENCRYPTED").is_some() {
+            let key = scratch.key("key");
+            format!(
+                ", encryption: {{type: luks2, key: {{file: {}}}}}",
+                key.display()
+            )
+        } else {
+            String::new()
+        };
+        format!("classes:\n- {{name: default, {class}{encryption}}}\n")
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{
     fs::{self, File},
+    io::Read,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
 };
@@ -56,6 +58,18 @@ impl Scratch {
     pub fn directory(&self, name: &str) -> PathBuf {
         let path = self.path().join(name);
         fs::create_dir_all(&path).expect("a directory can be made");
+        path
+    }
+
+    /// A new key of 64 random bytes, in a file of this name.
+    pub fn key(&self, name: &str) -> PathBuf {
+        let path = self.path().join(name);
+        let mut key = [0; 64];
+        let random = File::open("/dev/urandom").and_then(|mut from| from.read_exact(&mut key));
+        random.expect("there are random bytes");
+        fs::write(&path, key).expect("a key can be written");
+        let mode = fs::Permissions::from_mode(0o600);
+        fs::set_permissions(&path, mode).expect("a mode can be set");
         path
     }
 
@@ -147,6 +161,7 @@ impl Drop for Scratch {
             for target in mounts_below(&root).into_iter().rev() {
                 output("umount", &[&target]);
             }
+            close_mappings(&root, std::slice::from_ref(group));
             take_devices_away(group);
         }
         // Devices of images inside images: what was mounted last goes first, and freeing one lets the next go.
@@ -155,6 +170,7 @@ impl Drop for Scratch {
                 output("fsfreeze", &["--unfreeze", &target]);
                 output("umount", &[&target]);
             }
+            close_mappings(&root, &[]);
             let devices = loop_devices_below(&root);
             if devices.is_empty() && mounts_below(&root).is_empty() {
                 break;
@@ -198,6 +214,35 @@ fn take_devices_away(group: &str) {
         output("dmsetup", &arguments);
     }
     output("vgremove", &["-q", "-ff", "-y", group]);
+}
+
+/// Closes the decrypted devices over what lies below `root`, or in a volume group.
+fn close_mappings(root: &str, groups: &[String]) {
+    let prefixes = groups
+        .iter()
+        .map(|group| format!("{}-", group.replace('-', "--")));
+    let prefixes: Vec<String> = prefixes.collect();
+    let read = |path: PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let block = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    for entry in block {
+        let mapping = entry.path();
+        if !read(mapping.join("dm/uuid")).starts_with("CRYPT-") {
+            continue;
+        }
+        let below = fs::read_dir(mapping.join("slaves"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_ours = below.into_iter().any(|below| {
+            let name = read(below.path().join("dm/name"));
+            let image = read(below.path().join("loop/backing_file"));
+            is_below(&image, root) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        });
+        if is_ours {
+            let name = read(mapping.join("dm/name"));
+            output("dmsetup", &["remove", "--noudevsync", name.trim()]);
+        }
+    }
 }
 
 /// The device of a logical volume.

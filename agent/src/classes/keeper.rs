@@ -62,6 +62,16 @@ impl HeldClass {
         let trash = trash.inspect_err(|error| {
             tracing::error!(class = %definition.name(), error = %format!("{error:#}"), "trash of the class not changed");
         });
+        match definition.encryption() {
+            Ok(settings) => {
+                if self.class.keys.replace(settings) {
+                    tracing::info!(class = %definition.name(), "keys of the class replaced");
+                }
+            }
+            Err(error) => {
+                tracing::error!(class = %definition.name(), error = %format!("{error:#}"), "keys of the class not changed");
+            }
+        }
         Self {
             definition: definition.clone(),
             class: Class {
@@ -170,6 +180,7 @@ impl ClassKeeper {
         self.settle(operations).await;
         self.replace(operations, replaced).await;
         self.remember();
+        operations.rekey();
     }
 
     /// Removes retired classes that hold nothing. Returns true if an operation in flight may still create an image in one.

@@ -171,7 +171,7 @@ pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
                 .status
                 .success()
         }) {
-            return Path::new("/dev").join(name);
+            return decrypted(agent, Path::new("/dev").join(name));
         }
     }
     let images = [
@@ -184,4 +184,24 @@ pub(crate) fn bytes_of(agent: &Agent, id: &str) -> PathBuf {
         .map(|images| agent.path(images).join(key).join("image"))
         .into_iter();
     images.find(|image| image.exists()).unwrap()
+}
+
+/// The device, or a copy of what is in it where the tests run over encrypted volumes (`DRUMLIN_ENCRYPTED`).
+fn decrypted(agent: &Agent, device: PathBuf) -> PathBuf {
+    if std::env::var_os("DRUMLIN_ENCRYPTED").is_none() {
+        return device;
+    }
+    let name = device.file_name().unwrap().to_string_lossy().into_owned();
+    let (key, copy) = (
+        text(agent.path("key")),
+        agent.path(&format!("decrypted-{name}")),
+    );
+    let device = text(device);
+    let open = ["open", "--readonly", "--key-file", &key, &device, &name];
+    run("cryptsetup", &open);
+    let mut opened = fs::File::open(Path::new("/dev/mapper").join(&name)).unwrap();
+    std::io::copy(&mut opened, &mut fs::File::create(&copy).unwrap()).unwrap();
+    drop(opened);
+    run("cryptsetup", &["close", &name]);
+    copy
 }

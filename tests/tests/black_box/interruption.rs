@@ -60,6 +60,7 @@ async fn killed_at_each_step_of_each_call_it_ends_where_an_uninterrupted_run_end
             || foreign_helpers::is_own(point)
             || point.starts_with("mount-root.")
             || point.starts_with("adopting.")
+            || point.starts_with("encrypted.")
     };
     points.retain(|point| !point.starts_with("lvm.pool.") && !is_own(point));
     if !is_thorough() {

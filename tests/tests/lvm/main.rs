@@ -41,6 +41,7 @@ mod discard;
 mod disks;
 mod dm_faults;
 mod doctor;
+mod encryption;
 mod example;
 mod external_changes;
 mod foreign_doubt;

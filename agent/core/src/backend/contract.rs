@@ -151,4 +151,21 @@ pub trait Backend:
     /// # Errors
     /// `InUse` when one is mounted or open.
     async fn detach(&self, id: ImageId) -> Result<Change<()>>;
+
+    /// The encrypted images that open with a former key of their class.
+    ///
+    /// # Errors
+    /// `Precondition` when the current key cannot be read.
+    async fn outdated(&self) -> Result<Vec<ImageId>> {
+        Ok(Vec::new())
+    }
+
+    /// Makes the current key of its class the one that opens an encrypted image, which may be in use. Any other image
+    /// is left unchanged.
+    ///
+    /// # Errors
+    /// `Precondition` when a key is missing; the image then opens with the key that it had.
+    async fn rekey(&self, _: ImageId) -> Result<Change<()>> {
+        Ok(Change::Already(()))
+    }
 }

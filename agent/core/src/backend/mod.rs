@@ -7,6 +7,7 @@ mod changed;
 mod checks;
 mod contract;
 pub mod directory;
+pub mod encrypted;
 pub(crate) mod foreign;
 mod health;
 mod image;

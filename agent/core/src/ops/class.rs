@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::{
     Error, Kind, Result,
-    backend::Backend,
+    backend::{Backend, encrypted::ClassKeys},
     host::lock,
     ops::TrashPolicy,
     types::{ClassName, NodeName},
@@ -19,6 +19,8 @@ pub struct Class {
     pub backend: Arc<dyn Backend>,
     /// How long it keeps what is deleted; none if it is destroyed at once.
     pub trash: Option<TrashPolicy>,
+    /// The keys of its back end, if that encrypts.
+    pub keys: Arc<ClassKeys>,
 }
 
 /// The classes that an agent has at a time.

@@ -26,6 +26,7 @@ pub use controller::foreign_contents::MountedAt;
 pub use controller::health::VolumeHealth;
 pub use controller::inventory::{Inventory, Object};
 pub use controller::pagination::{Listing, PageRequest};
+pub use controller::parameters::tenant;
 pub use controller::snapshot::{CreateSnapshot, Snapshot, SnapshotFilter};
 pub use controller::survey::{created, was_staged_raw};
 pub use controller::trash::{Trash, TrashPolicy, TrashedVolume};

@@ -147,6 +147,7 @@ impl Operations {
             let images = class.backend.list(kind).await?;
             self.known.replace(class, kind, &images);
         }
+        self.rekey_class(class.clone());
         self.end_deletions(class).await
     }
 

@@ -190,6 +190,22 @@ impl DeviceMapper {
         }
     }
 
+    /// The device with this name; none if it does not exist.
+    pub fn find_named(&self, name: &str) -> Result<Option<Mapped>> {
+        match self.call_named(DEV_STATUS, name) {
+            Ok(answer) => Ok(Some(answer.mapped())),
+            Err(Errno::ENXIO) => Ok(None),
+            Err(error) => Err(failed("query", name, error)),
+        }
+    }
+
+    /// Removes a device that has no table: its maker was interrupted.
+    pub fn remove_named(&self, name: &str) -> Result<()> {
+        self.call_named(DEV_REMOVE, name)
+            .map(drop)
+            .map_err(|error| failed("remove", name, error))
+    }
+
     /// All devices whose UUIDs have this prefix.
     pub fn list(&self, prefix: &str) -> Result<Vec<Mapped>> {
         let answer = self

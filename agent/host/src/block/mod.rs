@@ -2,10 +2,12 @@
 
 pub mod block_copy;
 pub mod cow_store;
+pub mod crypt_mapping;
 pub mod device_mapper;
 pub(crate) mod direct_io;
 pub mod loop_device;
 pub(crate) mod loop_table;
+pub mod luks;
 pub mod overwritten;
 pub mod read_probe;
 pub mod udev;

@@ -21,6 +21,8 @@ use crate::{
 pub enum FormatTarget {
     /// The volume was never written to: every byte is zero.
     Untouched,
+    /// The volume was never written to, and its ends are zeros; the bytes between are not, because it is encrypted.
+    Unzeroed,
     /// A volume that was created and never used, on which an earlier [`make`] was interrupted.
     Debris,
 }
@@ -129,7 +131,9 @@ fn check_ground(device: &Path, kind: FileSystem, ground: FormatTarget) -> Result
             Probe::Known(_) | Probe::Foreign(UNKNOWN | UNFINISHED_XFS | UNFINISHED_BTRFS),
             FormatTarget::Debris,
         ) => return Ok(()),
-        (Probe::Known(found), FormatTarget::Untouched) => found.kind.name(),
+        (Probe::Known(found), FormatTarget::Untouched | FormatTarget::Unzeroed) => {
+            found.kind.name()
+        }
         (Probe::Foreign(name), _) => name,
     };
     Err(Error::new(

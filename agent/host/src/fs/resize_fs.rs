@@ -35,14 +35,21 @@ pub async fn grow(device: &Path, mount_point: &Path, kind: FileSystem) -> Result
         Growth::Grown => {}
         other => return Ok(other),
     }
-    let program = match kind {
-        FileSystem::Ext4 => Program::changing("resize2fs").arg(device),
-        FileSystem::Xfs => Program::changing("xfs_growfs").arg("-d").arg(mount_point),
-        FileSystem::Btrfs => Program::changing("btrfs")
-            .args(["filesystem", "resize", "max"])
-            .arg(mount_point),
+    let (name, program) = match kind {
+        FileSystem::Ext4 => ("resize2fs", vec![device.as_os_str()]),
+        FileSystem::Xfs => ("xfs_growfs", vec!["-d".as_ref(), mount_point.as_os_str()]),
+        FileSystem::Btrfs => (
+            "btrfs",
+            vec![
+                "filesystem".as_ref(),
+                "resize".as_ref(),
+                "max".as_ref(),
+                mount_point.as_os_str(),
+            ],
+        ),
     };
-    require(program.name(), kind).await?;
+    let program = Program::changing(name).args(program);
+    require(name, kind).await?;
     if kind == FileSystem::Ext4 && !may_grow_mounted_ext4() {
         return Err(Error::new(
             Kind::Precondition,

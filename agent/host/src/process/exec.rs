@@ -8,13 +8,14 @@
 )]
 
 use std::{
+    borrow::Cow,
     ffi::{OsStr, OsString},
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::PermissionsExt,
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU64, Ordering},
     time::Instant,
@@ -31,6 +32,7 @@ use tokio::{
 };
 
 use tracing::Span;
+use zeroize::Zeroizing;
 
 use crate::{Error, Kind, Result, blocking_at_once, trace};
 
@@ -68,18 +70,50 @@ enum Effect {
     Tasks,
 }
 
+/// What is said of a program's output, in logs and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Telling {
+    /// All of it, where that helps.
+    Open,
+    /// Nothing, not even of its standard error: it prints a secret.
+    Hidden,
+}
+
+impl Telling {
+    fn trace(self, stdout: &[u8], stderr: &[u8]) {
+        if self == Self::Open {
+            tracing::trace!(
+                stdout = %stdout.escape_ascii(),
+                stderr = %stderr.escape_ascii(),
+                "output of program"
+            );
+        }
+    }
+
+    /// What a program that failed says of that.
+    fn complaint(self, stderr: &[u8]) -> String {
+        match self {
+            Self::Open => complaint(stderr),
+            Self::Hidden => "its output is not shown".to_owned(),
+        }
+    }
+}
+
 /// A program to be run.
 #[derive(Debug)]
 pub struct Program {
-    name: &'static str,
+    /// A name that is searched, or the path of a program of the administrator.
+    name: Cow<'static, str>,
     arguments: Vec<OsString>,
+    environment: Vec<(&'static str, String)>,
     stdin: Option<Input>,
     effect: Effect,
+    telling: Telling,
     worst_success: i32,
 }
 
 /// The standard input of a program; it may be a secret, so it is never printed.
-struct Input(Vec<u8>);
+struct Input(Zeroizing<Vec<u8>>);
 
 impl std::fmt::Debug for Input {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -90,6 +124,8 @@ impl std::fmt::Debug for Input {
 /// The output of a program that succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
+    /// Its exit status.
+    pub status: i32,
     /// Its standard output.
     pub stdout: Vec<u8>,
     /// Its standard error.
@@ -107,19 +143,32 @@ impl Program {
         Self::new(name, Effect::Tasks)
     }
 
-    fn new(name: &'static str, effect: Effect) -> Self {
+    /// A program of the administrator, by its absolute path, that prints a secret: neither its output nor its arguments
+    /// are logged. It is killed when its caller goes away.
+    pub fn secretive(path: &Path) -> Self {
         Self {
-            name,
+            telling: Telling::Hidden,
+            ..Self::new(path.to_string_lossy().into_owned(), Effect::Reads)
+        }
+    }
+
+    fn new(name: impl Into<Cow<'static, str>>, effect: Effect) -> Self {
+        Self {
+            name: name.into(),
             arguments: Vec::new(),
+            environment: Vec::new(),
             stdin: None,
             effect,
+            telling: Telling::Open,
             worst_success: 0,
         }
     }
 
-    /// Its name.
-    pub fn name(&self) -> &'static str {
-        self.name
+    /// Sets a variable of its environment, which is otherwise nearly empty. No secret: others can read it.
+    #[must_use]
+    pub fn environment(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
+        self
     }
 
     /// Appends an argument.
@@ -141,7 +190,7 @@ impl Program {
     /// Sets the standard input; the only way to pass a secret.
     #[must_use]
     pub fn stdin(mut self, input: impl Into<Vec<u8>>) -> Self {
-        self.stdin = Some(Input(input.into()));
+        self.stdin = Some(Input(Zeroizing::new(input.into())));
         self
     }
 
@@ -183,13 +232,15 @@ impl Program {
         } else {
             Stdio::null()
         };
-        let (name, effect, shown) = (self.name, self.effect, line.clone());
+        let (name, effect, shown) = (self.name.clone(), self.effect, line.clone());
         let arguments = std::mem::take(&mut self.arguments);
+        let environment = std::mem::take(&mut self.environment);
         // The program is read from its disk before this returns.
         let start = blocking_at_once(move || {
-            let mut command = command(name)?;
+            let mut command = command(&name)?;
             command
                 .args(&arguments)
+                .envs(environment)
                 .stdin(stdin)
                 .stdout(printed)
                 .stderr(complained);
@@ -216,14 +267,10 @@ impl Program {
             status = status.code(),
             "program ended"
         );
-        tracing::trace!(
-            stdout = %stdout.bytes.escape_ascii(),
-            stderr = %stderr.bytes.escape_ascii(),
-            "output of program"
-        );
+        self.telling.trace(&stdout.bytes, &stderr.bytes);
         let is_success = status.code().is_some_and(|code| code <= self.worst_success);
         if !is_success {
-            let complaint = complaint(&stderr.bytes);
+            let complaint = self.telling.complaint(&stderr.bytes);
             return Err(Error::new(
                 Kind::Command,
                 format!("`{}` failed ({status}): {complaint}", shortened(&line)),
@@ -236,6 +283,7 @@ impl Program {
             ));
         }
         Ok(Output {
+            status: status.code().unwrap_or_default(),
             stdout: stdout.bytes,
             stderr: stderr.bytes,
         })
@@ -243,7 +291,10 @@ impl Program {
 
     /// The command line, for messages.
     fn line(&self) -> String {
-        let mut line = self.name.to_owned();
+        let mut line = self.name.clone().into_owned();
+        if self.telling == Telling::Hidden {
+            return line;
+        }
         for argument in &self.arguments {
             line.push(' ');
             line.push_str(&argument.to_string_lossy());
@@ -256,8 +307,9 @@ impl Program {
 ///
 /// # Errors
 /// [`Kind::Precondition`] when it is not installed.
-pub(crate) fn command(name: &'static str) -> Result<Command> {
-    let path = find(name).ok_or_else(|| {
+pub(crate) fn command(name: &str) -> Result<Command> {
+    let own = Path::new(name).is_absolute().then(|| PathBuf::from(name));
+    let path = own.or_else(|| find(name)).ok_or_else(|| {
         Error::new(
             Kind::Precondition,
             format!("program {name} is missing; install it in one of {PATH}"),

@@ -199,6 +199,12 @@ checks! {
     NoLoopDevices "no-loop-devices" Error,
     /// The kernel has no device-mapper.
     NoDeviceMapper "no-device-mapper" Error,
+    /// The kernel has no dm-crypt, and classes that encrypt.
+    NoDmCrypt "no-dm-crypt" Error,
+    /// A key of a class is missing, or is none.
+    KeyUnusable "key-unusable" Error,
+    /// Others can read a key.
+    ExposedKey "exposed-key" Warning,
 }
 
 #[cfg(test)]

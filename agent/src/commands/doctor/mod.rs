@@ -14,6 +14,7 @@ mod clock;
 mod command;
 mod device_mapper;
 mod directory_class;
+mod encryption;
 mod finding;
 mod frozen;
 mod kernel;

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use drumlin_core::host::{DeviceNumber, Mount, MountTable, loop_device};
+use drumlin_core::host::{DeviceNumber, Mount, MountTable, crypt_mapping, loop_device};
 
 use super::subject::Subject;
 
@@ -30,11 +30,14 @@ pub(super) fn find(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount
         let devices = loop_device::list_below(&settings.path).map_err(|error| error.chain())?;
         for device in devices {
             let (image, is_lost) = (&device.backing.path, device.backing.deleted);
-            let Ok(number) = DeviceNumber::of_block_device(&device.path) else {
+            // The mapping of an encrypted image is what is mounted.
+            let mapping = crypt_mapping::over_path(&device.path).ok().flatten();
+            let used = mapping.map_or_else(|| device.path.clone(), |mapping| mapping.path());
+            let Ok(number) = DeviceNumber::of_block_device(&used) else {
                 // It was detached just now.
                 continue;
             };
-            let mounts = table.of_block_device(&device.path, number);
+            let mounts = table.of_block_device(&used, number);
             found.extend(mounts.map(|mount| OwnMount {
                 mount: mount.clone(),
                 device: device.path.clone(),
@@ -51,7 +54,10 @@ pub(super) fn find(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount
     }
     for mount in table.iter() {
         let name = mapped_name(mount);
-        let is_ours = |name: &String| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let has_prefix = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let is_ours = |name: &String| {
+            has_prefix(name) || names_below(name).iter().any(|below| has_prefix(below))
+        };
         if let Some(name) = name.filter(is_ours) {
             found.push(OwnMount {
                 mount: mount.clone(),
@@ -66,6 +72,21 @@ pub(super) fn find(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount
 /// The beginning of the names that device-mapper has for our volumes of a group: each `-` is doubled.
 fn mapped_prefix(group: &str) -> String {
     format!("{}-dl--", group.replace('-', "--"))
+}
+
+/// The names of the devices below the mapping of an encrypted volume; none for any other device.
+fn names_below(name: &str) -> Vec<String> {
+    if !name.starts_with(crypt_mapping::NAME) {
+        return Vec::new();
+    }
+    let path = Path::new("/dev/mapper").join(name);
+    let Ok(number) = DeviceNumber::of_block_device(&path) else {
+        return Vec::new();
+    };
+    let below = fs::read_dir(format!("/sys/dev/block/{number}/slaves"));
+    let below = below.into_iter().flatten().flatten();
+    let names = below.filter_map(|below| fs::read_to_string(below.path().join("dm/name")).ok());
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 /// The name of the device-mapper device of a mount, if it is on one.

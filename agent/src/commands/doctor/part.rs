@@ -3,8 +3,8 @@
 use clap::ValueEnum;
 
 use super::{
-    agent, clock, directory_class, finding::Finding, frozen, kernel, loop_devices, lvm, lvm_tools,
-    mounts, permissions, programs, settings, state, subject::Subject, two_agents,
+    agent, clock, directory_class, encryption, finding::Finding, frozen, kernel, loop_devices, lvm,
+    lvm_tools, mounts, permissions, programs, settings, state, subject::Subject, two_agents,
 };
 
 /// A part of the checks.
@@ -54,6 +54,7 @@ impl Part {
                 settings::check(subject),
                 programs::check(subject),
                 kernel::check(subject),
+                encryption::check(subject),
             ]
             .concat(),
             Self::Permissions => permissions::check(subject),

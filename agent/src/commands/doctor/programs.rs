@@ -40,6 +40,13 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
             need(&programs, "thin-provisioning-tools", name.to_string());
         }
     }
+    let encrypted = subject
+        .classes
+        .iter()
+        .filter(|class| class.encryption.is_some());
+    for class in encrypted {
+        need(&["cryptsetup"], "cryptsetup-bin", class.name.to_string());
+    }
     let missing = needed
         .into_iter()
         .filter(|(program, _)| exec::find(program).is_none());

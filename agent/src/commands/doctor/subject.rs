@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use drumlin_core::{
-    backend::{directory::DirectorySettings, lvm::LvmSettings},
+    backend::{directory::DirectorySettings, encrypted::EncryptionSettings, lvm::LvmSettings},
     types::{ClassName, NodeName},
 };
 
@@ -38,6 +38,8 @@ pub(super) struct Subject {
 pub(super) struct SubjectClass {
     pub(super) name: ClassName,
     pub(super) storage: Storage,
+    /// How it encrypts, if it does.
+    pub(super) encryption: Option<EncryptionSettings>,
 }
 
 impl Subject {
@@ -100,10 +102,12 @@ impl Subject {
         let retired = record.retired.iter();
         let retired = retired.filter(|class| here.iter().all(|here| here.name() != class.name()));
         for class in here.iter().copied().chain(retired) {
-            match config.classes.storage(class) {
-                Ok(storage) => self.classes.push(SubjectClass {
+            let storage = config.classes.storage(class);
+            match storage.and_then(|storage| Ok((storage, class.encryption()?))) {
+                Ok((storage, encryption)) => self.classes.push(SubjectClass {
                     name: class.name().clone(),
                     storage,
+                    encryption,
                 }),
                 Err(error) => self.unknown_classes = Some(format!("{error:#}")),
             }

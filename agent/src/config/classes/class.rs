@@ -7,9 +7,10 @@ use drumlin_core::{
     backend::{
         Backend,
         directory::{Directory, DirectorySettings},
+        encrypted::{ClassKeys, Encrypted, EncryptedSettings, EncryptionSettings},
         lvm::{Lvm, LvmSettings},
     },
-    ops::{Class, TrashPolicy},
+    ops::{Class, TrashPolicy, tenant},
     types::ClassName,
 };
 use drumlin_crd::Selector;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     directory::FileDirectory,
+    encryption::FileEncryption,
     node_labels::{Labels, check_key, check_value},
     thick::FileThick,
     thin::FileThin,
@@ -52,6 +54,9 @@ pub(crate) struct FileClass {
     /// How long deleted volumes are kept; without it they are destroyed at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trash: Option<FileTrash>,
+    /// How its volumes are encrypted; without it they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    encryption: Option<FileEncryption>,
 }
 
 impl FileClass {
@@ -65,6 +70,7 @@ impl FileClass {
             thin: None,
             thick: None,
             trash: None,
+            encryption: None,
         })
     }
 
@@ -118,10 +124,18 @@ impl FileClass {
             Storage::Directory(settings) => Arc::new(Directory::new(settings)),
             Storage::Lvm(settings) => Arc::new(Lvm::new(settings)),
         };
+        let keys = Arc::new(ClassKeys::new(self.encryption()?));
+        let settings = EncryptedSettings {
+            node: nodes.here.clone(),
+            class: self.name.clone(),
+            tenant,
+        };
         Ok(Class {
             name: self.name.clone(),
-            backend,
+            // A class that does not encrypt may have done so.
+            backend: Arc::new(Encrypted::new(backend, Arc::clone(&keys), settings)),
             trash: self.trash()?,
+            keys,
         })
     }
 
@@ -131,6 +145,15 @@ impl FileClass {
     /// The error names the field that is not valid.
     pub(crate) fn trash(&self) -> anyhow::Result<Option<TrashPolicy>> {
         self.trash.as_ref().map(FileTrash::policy).transpose()
+    }
+
+    /// How its volumes are encrypted.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid.
+    pub(crate) fn encryption(&self) -> anyhow::Result<Option<EncryptionSettings>> {
+        let encryption = self.encryption.as_ref();
+        encryption.map(FileEncryption::settings).transpose()
     }
 
     /// Where the class has its images.
@@ -310,7 +333,7 @@ mod tests {
     #[test]
     fn a_class_is_written_and_read_back_as_it_was() {
         for class in [
-            "directory: {path: /a, adoptNode: [b], fsType: xfs, allocation: thick, longestFreeze: 5}, trash: {keep: 7d, maxFill: 80%}",
+            "directory: {path: /a, adoptNode: [b], fsType: xfs, allocation: thick, longestFreeze: 5}, trash: {keep: 7d, maxFill: 80%}, encryption: {type: luks2, key: {file: /k}}",
             "thin: {volumeGroup: vg0, pool: p, create: {size: 80%VG}, overcommit: 1.5, warnAt: 70%}",
             "thick: {volumeGroup: vg0, adoptNode: b, layout: raid1, mirrors: 2, wipe: discard}",
         ] {

@@ -2,6 +2,7 @@
 
 mod class;
 mod directory;
+mod encryption;
 mod node_labels;
 mod plan;
 mod thick;

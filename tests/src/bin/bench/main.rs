@@ -16,6 +16,7 @@ mod calls;
 mod changed;
 mod cluster;
 mod driver;
+mod encryption;
 mod groups;
 mod idle;
 mod kubernetes;
@@ -42,6 +43,7 @@ async fn main() {
         match section {
             "lvm" => lvm::thin(&mut table).await,
             "groups-lvm" => groups::thin(&mut table).await,
+            "encryption-lvm" => encryption::thin(&mut table).await,
             "changed-lvm" => snapshot_metadata::thin(&mut table).await,
             other => panic!("there is no section {other}"),
         }

@@ -102,3 +102,29 @@ async fn a_directory_of_another_node_is_told() {
     assert!(advice.contains("adoptNode: node-a"), "{advice}");
     assert_eq!(found.code, 2);
 }
+
+#[tokio::test]
+async fn a_key_that_is_none_or_that_others_can_read_is_found() {
+    let scratch = Scratch::new();
+    let images = scratch.directory("images");
+    let (key, short) = (scratch.key("key"), scratch.path().join("short"));
+    fs::write(&short, "short").unwrap();
+    fs::set_permissions(&short, fs::Permissions::from_mode(0o644)).unwrap();
+    let config = format!(
+        "classes: [{{name: a, directory: {{path: {}}}, encryption: {{type: luks2, key: {{file: {}}}, previousKeys: [{{file: {}}}]}}}}]\n",
+        images.display(),
+        key.display(),
+        short.display()
+    );
+    let agent = Agent::with(scratch, configured(&config)).await;
+    let found = Diagnosis::of(&agent);
+    let message = found.text("key-unusable", "class a", "message");
+    assert!(message.contains("5 bytes"), "{message}");
+    let command = found.text("exposed-key", &text(short.clone()), "command");
+    assert_eq!(command, format!("chmod go= {}", short.display()));
+    // The kernel of the test decides.
+    assert!(found.all("no-dm-crypt").len() <= 1);
+    let mode = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(&short, mode).unwrap();
+    Diagnosis::of(&agent).lacks("exposed-key");
+}

@@ -8,7 +8,7 @@ use crate::{
     backend::Change,
     fail,
     host::{
-        Access, DeviceNumber, MountTable, holders,
+        Access, DeviceNumber, MountTable, crypt_mapping, holders,
         loop_device::{self, LoopDevice},
     },
     types::ImageId,
@@ -45,10 +45,10 @@ impl Inner {
         let table = MountTable::read()?;
         for device in &devices {
             not_mounted(id, device, &table)?;
-            let users = holders::of_device(&device.path);
-            if !users.is_empty() {
-                let users = holders::users_of_device(&device.path);
-                return Err(holders::device_in_use(&device.path, &users));
+            let used = crypt_mapping::uppermost(&device.path)?;
+            if !holders::of_device(&used).is_empty() {
+                let users = holders::users_of_device(&used);
+                return Err(holders::device_in_use(&used, &users));
             }
         }
         Ok(())
@@ -73,8 +73,9 @@ impl Inner {
 }
 
 fn not_mounted(id: ImageId, device: &LoopDevice, table: &MountTable) -> Result<()> {
-    let number = DeviceNumber::of_block_device(&device.path)?;
-    let mount = table.of_block_device(&device.path, number).next();
+    let used = crypt_mapping::uppermost(&device.path)?;
+    let number = DeviceNumber::of_block_device(&used)?;
+    let mount = table.of_block_device(&used, number).next();
     match mount {
         None => Ok(()),
         Some(mount) => Err(Error::new(

@@ -26,9 +26,9 @@ use super::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::{Change, Image, ImageSpec, LabelChange, Origin},
+    backend::{Change, Image, ImageSpec, LabelChange, Origin, encrypted::header_of},
     fail,
-    host::{copy, fsync, loop_device},
+    host::{copy, fsync, loop_device, luks},
     types::{ImageId, ImageKind, Size},
 };
 
@@ -206,9 +206,22 @@ impl Inner {
             .map_err(|error| Error::io(format!("could not rename {}", there.display()), error))?;
         fail::point("directory.delete.renamed");
         record::sync_directory(self.layout.kind(id.kind))?;
-        record::remove(&deleting)?;
+        end_deletion(&deleting)?;
         Ok(Change::Made(()))
     }
+}
+
+/// Removes an image that is not visible any more, its header first if it is encrypted: nobody can read its data then,
+/// even in blocks that are free.
+pub(super) fn end_deletion(deleting: &Path) -> Result<()> {
+    let image = deleting.join("image");
+    if let Ok(Some(Ok(record))) = Record::read(&deleting.join("record.json"))
+        && let Some(header) = header_of(&record.labels)
+        && image.is_file()
+    {
+        luks::forget(&image, header)?;
+    }
+    record::remove(deleting)
 }
 
 /// Removes what a failed change left; if even that fails, the caller must repeat the call.

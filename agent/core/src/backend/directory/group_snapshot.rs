@@ -15,7 +15,7 @@ use crate::{
     backend::{ImageSpec, Origin},
     fail,
     host::{
-        Access, MountTable, copy, fdatasync, fsync, loop_device,
+        Access, MountTable, copy, crypt_mapping, fdatasync, fsync, loop_device,
         quiesce::{DEFAULT_FREEZE_LIMIT, Member, QuiescePlan, QuiesceTarget, Step},
     },
     types::{ImageId, Size},
@@ -44,7 +44,7 @@ impl Inner {
         let table = MountTable::read()?;
         let mut is_raw = false;
         for device in &devices {
-            let mounts = table.file_systems_of(&device.path)?;
+            let mounts = table.file_systems_of(&crypt_mapping::uppermost(&device.path)?)?;
             let mut writable = mounts
                 .iter()
                 .filter(|mount| !mount.is_file_system_read_only());

@@ -14,10 +14,10 @@ use nix::{
     unistd::{AccessFlags, access},
 };
 
-use super::{Inner, Missing, layout::TemporaryPrefix, record};
+use super::{Inner, Missing, create::end_deletion, layout::TemporaryPrefix, record};
 use crate::{
     Error, Kind, Result,
-    host::{MountTable, freeze, lock, loop_device},
+    host::{MountTable, crypt_mapping, freeze, lock, loop_device},
     types::ImageKind,
 };
 
@@ -103,7 +103,8 @@ impl Inner {
         for kind in ImageKind::ALL {
             for (passing, id, path) in self.layout.all_passing(kind)? {
                 match passing {
-                    TemporaryPrefix::Making | TemporaryPrefix::Deleting => record::remove(&path)?,
+                    TemporaryPrefix::Making => record::remove(&path)?,
+                    TemporaryPrefix::Deleting => end_deletion(&path)?,
                     TemporaryPrefix::Record | TemporaryPrefix::Image => unlink(&path)?,
                     // They may have the only name of an image: it is moved on or back, never removed.
                     TemporaryPrefix::Adopting | TemporaryPrefix::Releasing => {
@@ -111,7 +112,8 @@ impl Inner {
                     }
                     TemporaryPrefix::Frozen => {
                         for device in loop_device::find(&self.layout.image(id))? {
-                            for mount in MountTable::read()?.file_systems_of(&device.path)? {
+                            let used = crypt_mapping::uppermost(&device.path)?;
+                            for mount in MountTable::read()?.file_systems_of(&used)? {
                                 freeze::thaw(&mount.target)?;
                             }
                         }

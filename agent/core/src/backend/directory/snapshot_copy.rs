@@ -15,7 +15,7 @@ use crate::{
     host::{
         Frozen, MountTable, WriteWatch,
         copy::{self, Reflink},
-        fsync, loop_device,
+        crypt_mapping, fsync, loop_device,
     },
     types::{ImageId, ImageKind},
 };
@@ -146,12 +146,14 @@ impl Inner {
         let table = MountTable::read()?;
         let mut mount_point = None;
         for device in &devices {
-            let mut mounts = table.file_systems_of(&device.path)?.into_iter();
+            let used = crypt_mapping::uppermost(&device.path)?;
+            let mut mounts = table.file_systems_of(&used)?.into_iter();
             let writable = mounts.find(|mount| !mount.is_file_system_read_only());
             mount_point = mount_point.or(writable.map(|mount| mount.target.clone()));
         }
         let Some(mount_point) = mount_point else {
             for device in &devices {
+                flush(&crypt_mapping::uppermost(&device.path)?)?;
                 flush(&device.path)?;
             }
             return Ok(Stillness::ListCache(WriteWatch::begin(image, &devices)));

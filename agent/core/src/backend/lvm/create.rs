@@ -2,14 +2,18 @@
 
 use drumlin_lvm::{
     command::Command,
-    metadata::{GroupMetadata, LogicalVolume},
+    metadata::{GroupMetadata, LogicalVolume, VolumeKind},
 };
 
-use super::{Change, Image, ImageSpec, Lvm, name_of, tags::Tags};
+use super::{Change, Image, ImageSpec, Lvm, OwnVolume, name_of, tags::Tags};
 use crate::{
     Error, Kind, Result,
-    backend::Origin,
-    fail,
+    backend::{
+        Origin,
+        encrypted::{has_written_header, header_of},
+    },
+    blocking, fail,
+    host::luks,
     types::{ImageId, ImageKind, Size},
 };
 
@@ -106,6 +110,24 @@ impl Lvm {
         let mut names: Vec<&LogicalVolume> = parts.map(|ours| ours.volume).collect();
         names.sort_by_key(|volume| volume.name != name_of(id));
         self.volume_type().discard(self, names).await
+    }
+
+    /// Overwrites the header of an encrypted volume that is about to be removed: nobody can read its data any more. One
+    /// whose disks are missing is removed all the same.
+    pub(super) async fn forget_keys(&self, found: &OwnVolume<'_>) -> Result<()> {
+        // What is written to an old-style snapshot only fills its exception store.
+        let is_written = found.volume.is_complete
+            && has_written_header(&found.tags.labels)
+            && !matches!(found.volume.kind, VolumeKind::Snapshot { .. });
+        let Some(header) = header_of(&found.tags.labels).filter(|_| is_written) else {
+            return Ok(());
+        };
+        let now = self.group.now().await?;
+        let device = self.activate(&now, found.volume).await?;
+        let bytes = header.min(now.bytes(found.volume));
+        blocking(move || luks::forget(&device, bytes)).await?;
+        fail::point("encrypted.remove.header");
+        Ok(())
     }
 
     /// The command that removes a volume of any type.

@@ -4,15 +4,29 @@ use std::path::PathBuf;
 
 use crate::{
     Result, blocking,
-    host::{DeviceNumber, MountTable, device_mapper::Mapped, holders},
+    host::{DeviceNumber, MountTable, crypt_mapping, device_mapper::Mapped, holders},
 };
+
+/// The device that the users of a volume use: the mapping over it if it is encrypted and open, or its own.
+pub(super) fn used_device(device: &Mapped) -> Result<Mapped> {
+    let mapping = crypt_mapping::over(device.number)?;
+    Ok(mapping.unwrap_or_else(|| device.clone()))
+}
+
+/// Returns true if neither a device nor the mapping over it is open. The mapping itself has the device open.
+pub(super) fn is_closed(device: &Mapped) -> Result<bool> {
+    Ok(match crypt_mapping::over(device.number)? {
+        Some(mapping) => mapping.open == 0 && device.open <= 1,
+        None => device.open == 0,
+    })
+}
 
 /// Refuses a device that is in use or could be opened, naming its holders.
 pub(super) fn check_unused(device: &Mapped) -> Result<()> {
-    let path = device.path();
-    if device.open == 0 && !is_mounted(device)? {
+    if is_closed(device)? && !is_mounted(device)? {
         return Ok(());
     }
+    let path = used_device(device)?.path();
     let users = holders::users_of_device(&path);
     Err(holders::device_in_use(&path, &users))
 }
@@ -20,6 +34,7 @@ pub(super) fn check_unused(device: &Mapped) -> Result<()> {
 /// Returns true if a device, or its node, is mounted: a raw volume is in use while its node is published, open or
 /// not.
 pub(super) fn is_mounted(device: &Mapped) -> Result<bool> {
+    let device = &used_device(device)?;
     let path = device.path();
     let number = DeviceNumber::of_block_device(&path).unwrap_or(device.number);
     let table = MountTable::read()?;

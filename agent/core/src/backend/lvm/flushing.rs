@@ -5,7 +5,7 @@ use std::{fs::File, sync::Arc, time::Duration};
 
 use drumlin_lvm::metadata::GroupMetadata;
 
-use super::Lvm;
+use super::{Lvm, devices::used_device};
 use crate::{
     Error, Result, blocking,
     host::{
@@ -52,6 +52,7 @@ pub(super) fn unflushed(device: &Mapped) -> Result<Option<File>> {
     if let Some((directory, _)) = mounted(device)? {
         return Ok(Some(directory));
     }
+    let device = used_device(device)?;
     if device.open == 0 {
         return Ok(None);
     }
@@ -65,6 +66,7 @@ pub(super) fn unflushed(device: &Mapped) -> Result<Option<File>> {
 /// A directory of the writable file system mounted from a device, and its type.
 pub(super) fn mounted(device: &Mapped) -> Result<Option<(File, String)>> {
     let table = MountTable::read()?;
+    let device = used_device(device)?;
     let node = device.node()?;
     let mut mounts = table.of_block_device(&node, device.number);
     let writable =

@@ -10,6 +10,7 @@ use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 
 use super::{
     ImageSpec, Lvm,
+    devices::used_device,
     flushing::{mounted, unflushed},
     group::Group,
     name_of,
@@ -163,6 +164,11 @@ fn plan(
                 held.push(QuiesceTarget::FileSystem(directory));
             }
             settled.push(QuiesceTarget::FileSystem(directory));
+        }
+        // The mapping of an encrypted volume comes first: what it still writes must reach the device below.
+        let used = used_device(&device)?;
+        if used != device {
+            held.push(QuiesceTarget::Device { uuid: used.uuid });
         }
         held.push(QuiesceTarget::Device { uuid: device.uuid });
     }

@@ -8,7 +8,7 @@ use std::{
 
 use drumlin_lvm::metadata::{GroupMetadata, LogicalVolume};
 
-use super::{Lvm, OwnVolume, check_unused, is_mounted};
+use super::{Lvm, OwnVolume, check_unused, devices::is_closed, is_mounted};
 use crate::{Error, Kind, Result, blocking, host::device_mapper::DeviceMapper, types::ImageId};
 
 /// Timeout for programs that open every changed device briefly (udevd, LVM scans).
@@ -83,7 +83,7 @@ pub(super) fn wait_until_unused(mapper: &DeviceMapper, uuid: &str) -> Result<()>
         let Some(device) = mapper.find(uuid)? else {
             return Ok(());
         };
-        if device.open == 0 || Instant::now() >= deadline || is_mounted(&device)? {
+        if is_closed(&device)? || Instant::now() >= deadline || is_mounted(&device)? {
             return check_unused(&device);
         }
         thread::sleep(Duration::from_millis(20));

@@ -1,7 +1,9 @@
 //! The opaque parameters of a request (CSI, `parameters`).
 
+use super::labels::PARAMETERS;
 use crate::{
     Error, Result,
+    backend::{Labels, encrypted::Tenant},
     types::{ClassName, Map},
 };
 
@@ -15,6 +17,9 @@ const OWNER: &str = "drumlin.dev/";
 /// The UID of the namespace for which an object was created.
 const TENANT: &str = "drumlin.dev/namespace-uid";
 
+/// The namespace of the claim of a volume, as the provisioner tells it (`--extra-create-metadata`).
+const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
+
 /// Returns true if an object created with `made` belongs to a different tenant than a request with `asked`. A request
 /// without a tenant, such as from a manifest file of this host, may access any object; an object without a tenant
 /// belongs to no tenant.
@@ -26,6 +31,17 @@ pub(crate) fn is_of_another(made: &Map, asked: &Map) -> bool {
 /// Like [`is_of_another`], for objects without data of their own: one without a tenant may be given to any tenant.
 pub(crate) fn is_handed_to_another(made: &Map, asked: &Map) -> bool {
     made.contains_key(TENANT) && is_of_another(made, asked)
+}
+
+/// The tenant whose volume has these labels, as far as its parameters tell.
+pub fn tenant(labels: &Labels) -> Tenant {
+    let made = labels.get(PARAMETERS);
+    let made = made.and_then(|text| serde_json::from_str::<Map>(text).ok());
+    let made = made.unwrap_or_default();
+    Tenant {
+        namespace: made.get(CLAIM_NAMESPACE).cloned(),
+        uid: made.get(TENANT).cloned(),
+    }
 }
 
 /// Refuses parameters that do not describe an owner.
@@ -117,6 +133,16 @@ pub(crate) fn class(parameters: &Map) -> Result<Option<ClassName>> {
 mod tests {
     use super::*;
     use crate::Kind;
+
+    #[test]
+    fn the_tenant_of_a_volume_is_in_its_parameters() {
+        let labels = |text: &str| Labels::from([(PARAMETERS.to_owned(), text.to_owned())]);
+        let claimed = r#"{"class": "fast", "csi.storage.k8s.io/pvc/namespace": "db"}"#;
+        assert_eq!(tenant(&labels(claimed)).to_string(), "namespace db");
+        let of_object = tenant(&labels(r#"{"drumlin.dev/namespace-uid": "12"}"#));
+        assert_eq!(of_object.uid.as_deref(), Some("12"));
+        assert_eq!(tenant(&Labels::new()), Tenant::default());
+    }
 
     #[test]
     fn parameters_name_a_class_or_belong_to_others() {

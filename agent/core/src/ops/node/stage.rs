@@ -19,7 +19,7 @@ use crate::ops::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::LabelChange,
+    backend::{LabelChange, encrypted::is_encrypted},
     blocking, fail,
     host::{
         Access, FileSystem, MountOptions, MountTable, Probe,
@@ -366,7 +366,7 @@ impl LocatedImage {
             // The remains of an interrupted format were never visible to a caller.
             _ if self.image.is_format_running() => self.format(device, kind, FormatTarget::Debris).await,
             Probe::Blank if self.image.is_unformatted() => {
-                self.format(device, kind, FormatTarget::Untouched).await
+                self.format(device, kind, self.untouched()).await
             }
             Probe::Blank if self.image.is_raw_alone() => refused(
                 "was created as a raw block device, without a file system; it was not formatted".to_owned(),
@@ -384,6 +384,15 @@ impl LocatedImage {
             Probe::Foreign(name) => refused(format!(
                 "contains {name}, which this agent did not create; it was not changed"
             )),
+        }
+    }
+
+    /// The state of a volume that was never used.
+    fn untouched(&self) -> FormatTarget {
+        if is_encrypted(&self.image) {
+            FormatTarget::Unzeroed
+        } else {
+            FormatTarget::Untouched
         }
     }
 

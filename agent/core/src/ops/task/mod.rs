@@ -3,4 +3,5 @@
 pub(crate) mod changes;
 pub(crate) mod locks;
 pub(crate) mod recovery;
+mod rekey;
 pub(crate) mod tasks;

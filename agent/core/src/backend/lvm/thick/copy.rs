@@ -22,7 +22,7 @@ use crate::{
         temporary_snapshot_of,
         thick::{volumes::is_shown, wipe::stopped},
     },
-    backend::{Job, Origin},
+    backend::{Job, Origin, encrypted::header_of},
     blocking, fail,
     host::block_copy,
 };
@@ -100,7 +100,11 @@ impl Lvm {
     }
 
     async fn fill_with(&self, spec: &ImageSpec, thick: &Thick) -> Result<()> {
-        let wipe = thick.wipe;
+        // What an encrypted volume never wrote, nobody can read through it.
+        let wipe = match header_of(&spec.labels) {
+            Some(_) => Wipe::None,
+            None => thick.wipe,
+        };
         let now = self.group.now().await?;
         let mut at = match self.find(&now, spec.id) {
             Some(found) if found.tags.is_incomplete => found.tags.copied.unwrap_or(0),

@@ -15,8 +15,9 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
+    backend::encrypted::header_of,
     backend::lvm::{
-        Layout, Lvm, OwnVolume, Thick,
+        Layout, Lvm, OwnVolume, Thick, Wipe,
         create::exists,
         end_of,
         group::Group,
@@ -137,7 +138,11 @@ impl Lvm {
         let now = self.group.now().await?;
         let end = end_in(&now, id)?;
         let (device, length) = (self.activate(&now, end).await?, now.bytes(end));
-        self.wipe(id, thick.wipe, device, 0..length).await?;
+        let wipe = match header_of(&found.tags.labels) {
+            Some(_) => Wipe::None,
+            None => thick.wipe,
+        };
+        self.wipe(id, wipe, device, 0..length).await?;
         fail::point("thick.end.wiped");
         let now = self.group.now().await?;
         let areas = now.areas(end_in(&now, id)?, |part| !part.contains(NOTES));

@@ -12,12 +12,16 @@ use drumlin_lvm::{
 
 use crate::{
     Error, Kind, Result,
-    backend::lvm::{
-        Lvm, OwnVolume, Thick, Wipe,
-        tags::{self, Tags},
+    backend::{
+        encrypted::header_of,
+        lvm::{
+            Lvm, OwnVolume, Thick, Wipe,
+            tags::{self, Tags},
+        },
     },
-    fail,
-    types::ImageId,
+    blocking, fail,
+    host::luks,
+    types::{ImageId, ImageKind},
 };
 
 impl Lvm {
@@ -67,7 +71,10 @@ impl Lvm {
         let can_wipe = thick.wipe == Wipe::Zero && volume.is_complete;
         match tags {
             Some(tags) if can_wipe && holds_bytes => self.wipe_and_remove(volume, &tags).await,
-            _ => {
+            tags => {
+                if let Some(tags) = tags {
+                    self.forget_keys(&OwnVolume { volume, tags }).await?;
+                }
                 let removal = forgetting(thick, self.removal(volume));
                 self.group.change(vec![removal]).await
             }
@@ -84,6 +91,9 @@ impl Lvm {
                 ),
             ));
         };
+        // An earlier attempt may have split it.
+        let was_snapshot = tags.id.kind == ImageKind::Snapshot
+            || matches!(volume.kind, VolumeKind::Snapshot { .. });
         let mut commands = Vec::new();
         if !tags.is_deleting {
             commands.push(self.mark_deleting(volume));
@@ -110,8 +120,18 @@ impl Lvm {
             ));
         }
         let device = self.activate(&now, volume).await?;
-        self.wipe(tags.id, Wipe::Zero, device, 0..now.bytes(volume))
-            .await?;
+        // Who forgets the key of the data need not wipe the data. The exception store of a snapshot has parts of headers
+        // anywhere.
+        match header_of(&tags.labels).filter(|_| !was_snapshot) {
+            Some(header) => {
+                let header = header.min(now.bytes(volume));
+                blocking(move || luks::forget(&device, header)).await?;
+            }
+            None => {
+                self.wipe(tags.id, Wipe::Zero, device, 0..now.bytes(volume))
+                    .await?;
+            }
+        }
         fail::point("thick.remove.wiped");
         self.group.change(vec![self.removal(volume)]).await
     }

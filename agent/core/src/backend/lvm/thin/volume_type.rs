@@ -126,6 +126,14 @@ impl VolumeType for ThinClass {
     }
 
     async fn remove(&self, lvm: &Lvm, found: &OwnVolume<'_>) -> Result<()> {
+        let now = lvm.group.now().await?;
+        match self.danger(lvm, &now).await {
+            None => lvm.forget_keys(found).await?,
+            // To overwrite what is shared takes new blocks, and to delete something is what a full pool needs.
+            Some(fault) => {
+                tracing::warn!(image = %found.tags.id, reason = fault.message, "header of an encrypted volume not overwritten before its removal");
+            }
+        }
         lvm.group.change(vec![lvm.removal(found.volume)]).await
     }
 

@@ -1,0 +1,143 @@
+//! Agents with classes that encrypt, and looking below their volumes.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+use drumlin_tests::{
+    agent::{Agent, Options, Volumes},
+    programs::{output, run},
+    storage::{Scratch, lvm},
+};
+
+/// Where a class has its volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In logical volumes of the kind that the tests are run over.
+    Lvm,
+    /// In image files, on ext4.
+    Images,
+}
+
+/// The places of the tests that are of both: image files are the same whichever kind of logical volumes is tested.
+pub(super) fn places() -> &'static [Place] {
+    match Volumes::asked() {
+        Volumes::Thin => &[Place::Lvm, Place::Images],
+        Volumes::Linear | Volumes::Raid1 => &[Place::Lvm],
+    }
+}
+
+impl Place {
+    /// The storage of a class, as the configuration says it.
+    pub(super) fn storage(self, scratch: &Scratch) -> String {
+        if self == Self::Images {
+            let path = scratch.directory("images");
+            return format!("directory: {{path: {}}}", path.display());
+        }
+        let group = scratch.group().unwrap_or_else(|| {
+            let group = scratch.volume_group(300);
+            if Volumes::asked() == Volumes::Thin {
+                lvm("lvcreate", &["-L", "500M", "-T", &format!("{group}/pool")]);
+            }
+            group
+        });
+        match Volumes::asked() {
+            Volumes::Thin => format!("thin: {{volumeGroup: {group}, pool: pool}}"),
+            Volumes::Linear => format!("thick: {{volumeGroup: {group}}}"),
+            Volumes::Raid1 => format!("thick: {{volumeGroup: {group}, layout: raid1}}"),
+        }
+    }
+
+    /// An agent with one class, whose key is `key`.
+    pub(super) async fn agent(self) -> Agent {
+        let scratch = Scratch::new();
+        let config = self.config(&scratch, &encryption(&scratch.key("key"), &[]));
+        let options = Options {
+            config: Some(config),
+            ..Options::default()
+        };
+        Agent::with(scratch, options).await
+    }
+
+    /// The configuration of one class.
+    pub(super) fn config(self, scratch: &Scratch, encryption: &str) -> String {
+        let storage = self.storage(scratch);
+        format!("classes:\n- {{name: default, {storage}{encryption}}}\n")
+    }
+
+    /// The device or file of a volume, below its encryption.
+    pub(super) fn below(self, agent: &Agent, id: &str) -> PathBuf {
+        let key = id.rsplit('/').next().unwrap();
+        match self {
+            Self::Images => agent.path(&format!("images/volumes/{key}/image")),
+            Self::Lvm => {
+                let group = agent.scratch.group().unwrap();
+                Path::new("/dev").join(group).join(format!("dl-v-{key}"))
+            }
+        }
+    }
+}
+
+/// The setting of a class with this key and these former ones.
+pub(super) fn encryption(key: &Path, previous: &[&Path]) -> String {
+    let previous = previous
+        .iter()
+        .map(|key| format!("{{file: {}}}", key.display()));
+    let previous: Vec<String> = previous.collect();
+    format!(
+        ", encryption: {{type: luks2, key: {{file: {}}}, previousKeys: [{}]}}",
+        key.display(),
+        previous.join(", ")
+    )
+}
+
+/// Starts an agent again with another configuration.
+pub(super) async fn restart_with(agent: &mut Agent, config: String) {
+    agent.kill();
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    agent.restart_with(options).await;
+}
+
+/// Whether these bytes are anywhere in a device or file.
+pub(super) fn has_bytes(path: &Path, wanted: &str) -> bool {
+    // What is cached of a device is not what is on it.
+    if !fs::metadata(path).unwrap().is_file() {
+        run("blockdev", &["--flushbufs", &path.to_string_lossy()]);
+    }
+    let mut file = File::open(path).unwrap();
+    let (mut part, zeros) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    loop {
+        let read = file.read(&mut part).unwrap();
+        if read == 0 {
+            return false;
+        }
+        // Most of a disk is empty; what is searched begins no such part in its last bytes.
+        let is_empty = part[..read] == zeros[..read];
+        if !is_empty
+            && part[..read]
+                .windows(wanted.len())
+                .any(|one| one == wanted.as_bytes())
+        {
+            return true;
+        }
+    }
+}
+
+/// The names of the decrypted devices.
+pub(super) fn mappings() -> Vec<String> {
+    let listed = fs::read_dir("/dev/mapper").unwrap().flatten();
+    let names = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("drumlin-")).collect()
+}
+
+/// Whether a key file opens a header.
+pub(super) fn opens(device: &Path, key: &Path) -> bool {
+    let (device, key) = (device.to_string_lossy(), key.to_string_lossy());
+    let words = ["open", "--test-passphrase", &device, "--key-file", &key];
+    output("cryptsetup", &words).status.success()
+}
