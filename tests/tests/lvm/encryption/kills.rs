@@ -156,7 +156,8 @@ impl Killed {
                 self.left,
                 self.agent.log()
             );
-            assert!(opens(&below, &new) || opens(&below, &old));
+            // In this order: the new key is there before the old one goes.
+            assert!(opens(&below, &old) || opens(&below, &new));
             if self.agent.has_ended() {
                 // As a service manager starts it: with the file as it is now.
                 let options = Options {
