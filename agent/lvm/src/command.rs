@@ -283,7 +283,7 @@ fn is_noise(line: &str) -> bool {
 
 /// Runs an LVM reporting command with JSON output.
 pub async fn report(words: &[&str]) -> Result<Output> {
-    let (setting, only) = match unresponsive_disks::hiding(&[]) {
+    let (setting, only) = match unresponsive_disks::hiding(&[]).await {
         Some(DiskFilter::Setting(setting)) => (Some(setting), None),
         Some(DiskFilter::Only(disks)) => (None, Some(["--devices".to_owned(), disks])),
         None => (None, None),

@@ -44,6 +44,7 @@
 )]
 
 pub mod command;
+mod decrypted_devices;
 pub mod dmeventd;
 mod duplicates;
 pub mod in_flight;

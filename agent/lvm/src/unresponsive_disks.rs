@@ -15,7 +15,7 @@ use std::{
 
 use crate::system_dir;
 use crate::{
-    blocking_at_once,
+    blocking_at_once, decrypted_devices,
     host::{
         exec::Program,
         lock,
@@ -59,13 +59,18 @@ pub(crate) async fn look_for() {
     let found = blocking_at_once(|| Ok(ask_all())).await.unwrap_or_default();
     if !found.is_empty() {
         tracing::warn!(disks = ?found, "unresponsive disks found; hiding them from LVM commands for volume groups that do not use them");
-        let hosts = hosts_filter().await;
-        *lock(&HOSTS_FILTER) = hosts;
+        keep_hosts_filter().await;
     }
     *last = Some(Instant::now());
 }
 
-/// How an LVM command is kept from reading unresponsive disks.
+/// Reads the host's own filter, which holds beside ours.
+pub(crate) async fn keep_hosts_filter() {
+    let hosts = hosts_filter().await;
+    *lock(&HOSTS_FILTER) = hosts;
+}
+
+/// How an LVM command is kept from reading unresponsive disks and decrypted devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskFilter {
     /// By a setting that rejects them.
@@ -74,17 +79,22 @@ pub(crate) enum DiskFilter {
     Only(String),
 }
 
-/// The option that hides the unresponsive disks from LVM, except the group's own; none when all answer. A search for
-/// the disks of a group passes no own disks.
-pub(crate) fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
+/// The option that hides the unresponsive disks from LVM, except the group's own, and decrypted devices; none when all
+/// answer and there are none. A search for the disks of a group passes no own disks.
+pub(crate) async fn hiding(own: &[PathBuf]) -> Option<DiskFilter> {
+    let decrypted = decrypted_devices::pattern().await;
     let numbers: BTreeSet<u64> = own.iter().filter_map(|path| number(path).ok()).collect();
     let hosts = lock(&HOSTS_FILTER);
     let mut silent = silent();
     silent.retain(|number, _| !numbers.contains(number));
-    let setting = setting(silent.values().flatten(), &hosts)?;
+    let setting = setting(silent.values().flatten(), decrypted, &hosts)?;
     let Some(mut listed) = system_dir::listed_disks() else {
         return Some(DiskFilter::Setting(setting));
     };
+    // A devices file lists no decrypted devices.
+    if silent.is_empty() {
+        return None;
+    }
     if !own.is_empty() {
         own.clone_into(&mut listed);
     }
@@ -100,8 +110,13 @@ pub(crate) fn names() -> Vec<String> {
     first.map(|name| name.display().to_string()).collect()
 }
 
-fn setting<'a>(names: impl Iterator<Item = &'a PathBuf>, hosts: &str) -> Option<String> {
-    let patterns: Vec<String> = names.filter_map(|name| pattern(name)).collect();
+fn setting<'a>(
+    names: impl Iterator<Item = &'a PathBuf>,
+    decrypted: Option<String>,
+    hosts: &str,
+) -> Option<String> {
+    let patterns = names.filter_map(|name| pattern(name)).chain(decrypted);
+    let patterns: Vec<String> = patterns.collect();
     if patterns.is_empty() {
         return None;
     }
@@ -217,14 +232,19 @@ mod tests {
     #[test]
     fn the_hosts_own_filter_holds_behind_ours() {
         let names = [PathBuf::from("/dev/sda")];
-        assert_eq!(setting([].iter(), "\"a|.*|\""), None);
+        assert_eq!(setting([].iter(), None, "\"a|.*|\""), None);
         assert_eq!(
-            setting(names.iter(), "").unwrap(),
+            setting(names.iter(), None, "").unwrap(),
             "devices/filter=[\"r|^/dev/sda$|\"]"
         );
         assert_eq!(
-            setting(names.iter(), "\"r|/dev/sdz|\",\"a|.*|\"").unwrap(),
+            setting(names.iter(), None, "\"r|/dev/sdz|\",\"a|.*|\"").unwrap(),
             "devices/filter=[\"r|^/dev/sda$|\",\"r|/dev/sdz|\",\"a|.*|\"]"
+        );
+        let decrypted = Some("\"r|^/dev/mapper/drumlin-|\"".to_owned());
+        assert_eq!(
+            setting([].iter(), decrypted, "\"a|.*|\"").unwrap(),
+            "devices/filter=[\"r|^/dev/mapper/drumlin-|\",\"a|.*|\"]"
         );
     }
 

@@ -483,7 +483,7 @@ impl VolumeGroup {
             if command.is_conditional() {
                 command.prepare(&*self.now().await?)?;
             }
-            command.hiding(unresponsive_disks::hiding(&self.disks()));
+            command.hiding(unresponsive_disks::hiding(&self.disks()).await);
             let result = match session {
                 Some(session) if command.is_for_session() => {
                     let carried_out = command::carry_out(session, command).await;
@@ -529,7 +529,7 @@ impl VolumeGroup {
 
     /// Runs a command in a separate process that reads no unresponsive disk of other groups.
     pub async fn run(&self, mut command: Command) -> Result<()> {
-        command.hiding(unresponsive_disks::hiding(&self.disks()));
+        command.hiding(unresponsive_disks::hiding(&self.disks()).await);
         command.run().await
     }
 

@@ -6,6 +6,7 @@ use drumlin_proto::csi::v1::ControllerGetVolumeRequest;
 use drumlin_tests::{
     programs::run,
     requests::{create, delete, expand, mounted, node_expand, raw, stage, unstage},
+    storage::lvm,
 };
 use tonic::Code;
 
@@ -172,4 +173,31 @@ async fn who_deletes_a_volume_forgets_its_key() {
     ok(agent.controller().delete_volume(delete(&id)).await);
     run("sync", &[]);
     assert!(!disks(agent.scratch.path()).iter().any(has_header));
+}
+
+#[tokio::test]
+async fn a_physical_volume_that_a_user_writes_is_none_of_the_hosts() {
+    let place = Place::Lvm;
+    let mut agent = place.agent().await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    // A copy of the header of a disk of the group.
+    let group = agent.scratch.group().unwrap();
+    let selected = format!("vg_name={group}");
+    let disks = lvm("pvs", &["--noheadings", "-o", "pv_name", "-S", &selected]);
+    let disk = disks.split_whitespace().next().unwrap().to_owned();
+    let copy = ["bs=1M", "count=2", "conv=fsync,notrunc"];
+    let ends = [format!("if={disk}"), format!("of={}", at.1)];
+    run("dd", &[&[&*ends[0], &*ends[1]], &copy[..]].concat());
+    run("udevadm", &["settle"]);
+    let other = volume(&agent, "w", 32, &raw()).await;
+    // The mapping was opened by another process.
+    agent.kill();
+    agent.restart().await;
+    let third = volume(&agent, "x", 32, &raw()).await;
+    for id in [&other, &third] {
+        ok(agent.controller().delete_volume(delete(id)).await);
+    }
+    unmount(&agent, &id, &at).await;
+    ok(agent.controller().delete_volume(delete(&id)).await);
 }
