@@ -190,6 +190,8 @@ async fn a_physical_volume_that_a_user_writes_is_none_of_the_hosts() {
     let ends = [format!("if={disk}"), format!("of={}", at.1)];
     run("dd", &[&[&*ends[0], &*ends[1]], &copy[..]].concat());
     run("udevadm", &["settle"]);
+    // As when another disk comes: LVM looks at all of them anew.
+    let _ = fs::remove_file("/run/lvm/hints");
     let other = volume(&agent, "w", 32, &raw()).await;
     // The mapping was opened by another process.
     agent.kill();
