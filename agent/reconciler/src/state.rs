@@ -290,7 +290,7 @@ impl Shared {
     /// Saves the result of a pass, merged with the current manifest part of the record; wakes the objects that wait for
     /// it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
-        self.keep(record, |store, record| store.save(record))
+        self.keep(record, Store::save)
     }
 
     /// Takes over the result of a pass in memory: what follows in the pass writes it, and what is lost before that is

@@ -140,7 +140,21 @@ pub(crate) fn trigger_ext4_error(mounted_at: &str) {
     );
     let device = fs::canonicalize(device.trim()).unwrap();
     let name = device.file_name().unwrap().to_string_lossy();
-    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").unwrap();
+    let settings = PathBuf::from(format!("/sys/fs/ext4/{name}"));
+    fs::write(settings.join("trigger_fs_error"), "1").unwrap();
+    // It is counted by a thread of the kernel, which may come late on a busy machine.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while fs::read_to_string(settings.join("errors_count"))
+        .unwrap()
+        .trim()
+        == "0"
+    {
+        assert!(
+            std::time::Instant::now() < deadline,
+            "{name} counts no error"
+        );
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }
 
 /// Reads a file in a published volume.
