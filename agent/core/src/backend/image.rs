@@ -106,6 +106,14 @@ pub enum Change<T> {
 }
 
 impl<T> Change<T> {
+    /// The same change with what `of` makes of its result.
+    pub fn map<U>(self, of: impl FnOnce(T) -> U) -> Change<U> {
+        match self {
+            Self::Made(value) => Change::Made(of(value)),
+            Self::Already(value) => Change::Already(of(value)),
+        }
+    }
+
     /// The result, regardless of which call made it.
     pub fn into_inner(self) -> T {
         match self {

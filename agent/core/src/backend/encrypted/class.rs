@@ -183,13 +183,6 @@ pub(super) enum Reopen {
     No,
 }
 
-fn each(changed: Change<Image>) -> Change<Image> {
-    match changed {
-        Change::Made(image) => Change::Made(shown(image)),
-        Change::Already(image) => Change::Already(shown(image)),
-    }
-}
-
 #[async_trait]
 impl Backend for Encrypted {
     fn family(&self) -> Family {
@@ -238,7 +231,7 @@ impl Backend for Encrypted {
     async fn create(&self, spec: &ImageSpec) -> Result<Change<Image>> {
         self.check_new(spec)?;
         let spec = self.inner_spec(spec).await?;
-        self.inner.create(&spec).await.map(each)
+        Ok(self.inner.create(&spec).await?.map(shown))
     }
 
     async fn finish(&self, spec: &ImageSpec) -> Result<()> {
@@ -259,11 +252,11 @@ impl Backend for Encrypted {
         if let Some(mapping) = self.mapping(id).await? {
             self.lengthen(&sealed, &mapping).await?;
         }
-        Ok(each(grown))
+        Ok(grown.map(shown))
     }
 
     async fn relabel(&self, id: ImageId, change: &LabelChange) -> Result<Change<Image>> {
-        self.inner.relabel(id, change).await.map(each)
+        Ok(self.inner.relabel(id, change).await?.map(shown))
     }
 
     async fn rename(
@@ -273,7 +266,7 @@ impl Backend for Encrypted {
         change: &LabelChange,
     ) -> Result<Change<Image>> {
         self.close_sealed(from).await?;
-        self.inner.rename(from, to, change).await.map(each)
+        Ok(self.inner.rename(from, to, change).await?.map(shown))
     }
 
     async fn delete(&self, id: ImageId) -> Result<Change<()>> {

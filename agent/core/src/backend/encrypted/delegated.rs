@@ -121,11 +121,7 @@ impl ForeignVolumes for Encrypted {
         {
             return Err(not_adoptable(&spec.source, &[refusal.to_owned()]));
         }
-        let adopted = self.inner.adopt(spec).await?;
-        Ok(match adopted {
-            Change::Made(image) => Change::Made(shown(image)),
-            Change::Already(image) => Change::Already(shown(image)),
-        })
+        Ok(self.inner.adopt(spec).await?.map(shown))
     }
 
     async fn check_release(&self, id: ImageId, to: Option<&Path>) -> Result<String> {
