@@ -21,6 +21,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     shown: Option<SourceState>,
+    owners: Vec<u32>,
     prune: Option<Prune>,
     absences: Absences,
 }
@@ -34,8 +35,16 @@ struct Taken {
 }
 
 impl Catalog {
-    /// One that prunes objects whose manifests are gone, and knows those that its predecessor pruned.
-    pub(crate) fn pruning(prune: Option<Prune>, before: Option<SourceState>) -> Self {
+    /// One that destroys nothing, of a directory whose files may belong to these users, too.
+    pub(crate) fn trusting(owners: &[u32]) -> Self {
+        Self {
+            owners: owners.to_vec(),
+            ..Self::default()
+        }
+    }
+
+    /// The same, but it prunes objects whose manifests are gone, and knows those that its predecessor pruned.
+    pub(crate) fn pruning(self, prune: Option<Prune>, before: Option<SourceState>) -> Self {
         let before = before.map(|before| SourceState {
             pruned: before.pruned,
             ..SourceState::default()
@@ -43,7 +52,7 @@ impl Catalog {
         Self {
             shown: before,
             prune,
-            absences: Absences::default(),
+            ..self
         }
     }
 
@@ -61,6 +70,7 @@ impl Catalog {
     ) -> Result<(), Error> {
         let mut state = SourceState {
             directory: directory.to_owned(),
+            owners: self.owners.clone(),
             prune: self.prune.clone(),
             pruned: self
                 .shown

@@ -42,6 +42,7 @@ mod age;
 mod api_object;
 pub mod api_server;
 mod apply;
+pub mod awaited;
 mod backoff;
 mod blocking;
 mod client;
@@ -333,7 +334,8 @@ impl Files {
     }
 
     async fn follow(mut self, engine: Arc<Engine>) {
-        let mut catalog = Catalog::pruning(self.prune.take(), engine.shared.store().source());
+        let mut catalog = Catalog::trusting(self.directory.owners())
+            .pruning(self.prune.take(), engine.shared.store().source());
         let shown = self.directory.path().display().to_string();
         let scanned = Arc::clone(&self.scanned);
         let apply = |catalog: &mut Catalog, scan| {

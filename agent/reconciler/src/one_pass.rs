@@ -34,7 +34,7 @@ impl OnePass {
             Scan::Read(content) => content.files,
             Scan::Unavailable(_) => 0,
         };
-        let mut catalog = Catalog::default();
+        let mut catalog = Catalog::trusting(directory.owners());
         let directory = directory.path().display().to_string();
         blocking(|| catalog.apply(engine, &directory, scan))?;
         engine.verify_resources().await;

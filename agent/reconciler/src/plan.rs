@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::status::FileProblem;
 
 pub use change::{Action, PlannedChange};
+pub(crate) use run::node;
 pub use run::{Settings, plan};
 
 /// What a pass over the manifests would do.

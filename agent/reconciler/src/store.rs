@@ -22,6 +22,7 @@ use crate::{
     Error,
     prune::Prune,
     record::{Record, VERSION},
+    source::{directory::Directory, trust::Trust},
     state_file::{Durability, replace, sync_parent, write},
     status::FileProblem,
 };
@@ -56,6 +57,9 @@ enum Mode {
 pub(crate) struct SourceState {
     /// The directory.
     pub(crate) directory: String,
+    /// Numeric ids of the users whose manifests are trusted, besides root and the user of the reconciler.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) owners: Vec<u32>,
     /// The error if it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unavailable: Option<String>,
@@ -90,6 +94,14 @@ impl fmt::Display for Unreadable {
 }
 
 impl SourceState {
+    /// The directory that was followed, if one was; its files may also belong to `more` users.
+    pub(crate) fn followed(&self, more: &[u32]) -> Option<Directory> {
+        let path = PathBuf::from(&self.directory);
+        let owners = [&self.owners, more].concat();
+        path.is_absolute()
+            .then(|| Directory::new(path, Trust::new(&owners)))
+    }
+
     /// The problems of its files.
     pub(crate) fn problems(&self) -> Vec<FileProblem> {
         let problems = self.problems.iter().flat_map(|(file, problems)| {

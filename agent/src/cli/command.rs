@@ -65,7 +65,8 @@ pub(crate) enum Command {
     /// Show the last transitions of all objects, or of one, oldest first, from the state files: at most ten of each.
     #[command(after_help = "Examples:\n  drumlin events\n  drumlin events dv/db/data -o json")]
     Events(EventsArguments),
-    /// Wait until objects have a condition or are deleted, as the state files say. Exits with 3 if they are not in time.
+    /// Wait until objects have a condition as their manifests are now, or are deleted; from the state files and the manifests.
+    /// Exits with 3 if they are not in time.
     #[command(
         after_help = "Examples:\n  drumlin wait dv/db/data dv/db/log --timeout 2m\n  drumlin wait --mounts"
     )]

@@ -1,14 +1,14 @@
 //! `drumlin wait`: until objects are as they shall be.
 
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use drumlin_crd::ObjectKey;
-use drumlin_reconciler::objects::{self, Awaited};
+use drumlin_reconciler::awaited::{Awaited, Waiting};
 use tokio::time::{Instant, sleep};
 
 use super::{object_name, print::note, progress_bars::ProgressBars};
-use crate::cli::WaitArguments;
+use crate::{cli::WaitArguments, config::host_name};
 
 /// Exit code if an object is not as is waited for when the time is over.
 const NOT_YET: u8 = 3;
@@ -23,13 +23,14 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
         keys.map(|text| object_name::with_kind(text)).collect();
     let keys = keys?;
     let deadline = Instant::now() + arguments.timeout;
+    let mut objects = Waiting::new(&arguments.state_dir, host_name().unwrap_or_default());
     let mut bars = ProgressBars::default();
     loop {
         bars.show_objects(&arguments.state_dir);
         let waiting = if arguments.mounts {
-            objects::unmounted(&arguments.state_dir)?
+            objects.unmounted().await?
         } else {
-            waiting(&arguments.state_dir, &keys, &awaited)?
+            objects.missing(&keys, &awaited).await?
         };
         if waiting.is_empty() {
             return Ok(ExitCode::SUCCESS);
@@ -43,21 +44,6 @@ pub(crate) async fn run(arguments: &WaitArguments) -> anyhow::Result<ExitCode> {
         }
         sleep(INTERVAL.min(deadline - Instant::now())).await;
     }
-}
-
-/// The objects that are not as is waited for, each with the reason.
-fn waiting(
-    state_dir: &Path,
-    keys: &[ObjectKey],
-    awaited: &Awaited,
-) -> anyhow::Result<Vec<(ObjectKey, String)>> {
-    let mut waiting = Vec::new();
-    for key in keys {
-        if let Some(why) = objects::missing(state_dir, key, awaited)? {
-            waiting.push((key.clone(), why));
-        }
-    }
-    Ok(waiting)
 }
 
 fn awaited(text: &str) -> anyhow::Result<Awaited> {

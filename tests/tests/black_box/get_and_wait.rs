@@ -146,3 +146,51 @@ async fn mounts_are_those_of_this_start_of_the_host() {
     host.printed(&["wait", "--mounts", "--timeout=1m"]);
     eventually(|| host.agent.status().1, |code| *code == 0).await;
 }
+
+/// A reload, or a pause between two scans, is no proof that an edit was read: what is on record may be that of before.
+#[tokio::test]
+async fn an_edit_that_was_not_read_yet_is_waited_for() {
+    let mut host = Host::start().await;
+    let mounted = |name: &str, path: &str| {
+        let mount = format!("mount: {{path: {}}}", host.path(path));
+        volume(name, "32Mi", &mount)
+    };
+    let (here, there) = (mounted("data", "here"), mounted("data", "there"));
+    let second = mounted("second", "second");
+    let mounts = &["wait", "--mounts", "--timeout=300ms"][..];
+    let unread = "its manifest was not read yet";
+    host.write("v.yaml", &[here]);
+    host.printed(&["wait", "dv/data", "--timeout=1m"]);
+    host.agent.kill();
+
+    host.write("v.yaml", std::slice::from_ref(&there));
+    for words in [mounts, &["wait", "dv/data", "--timeout=300ms"]] {
+        let (why, code) = host.complaint(words);
+        assert!(
+            why.contains(&format!("Volume/default/data: {unread}")),
+            "{why}"
+        );
+        assert_eq!(code, Some(3), "{words:?}");
+    }
+    host.restart(None).await;
+    host.printed(&["wait", "--mounts", "--timeout=1m"]);
+    assert!(std::path::Path::new(&host.path("there")).is_dir());
+    host.agent.kill();
+
+    // What the reconciler does not take over is not waited for: the last valid version applies.
+    for refused in ["kind: [", &there.replace("32Mi", "16Mi")] {
+        host.write("v.yaml", &[refused.to_owned()]);
+        host.printed(mounts);
+    }
+    host.write("v.yaml", &[there]);
+    host.write("w.yaml", std::slice::from_ref(&second));
+    let (why, code) = host.complaint(mounts);
+    assert!(
+        why.contains(&format!("Volume/default/second: {unread}")),
+        "{why}"
+    );
+    assert_eq!(code, Some(3));
+    // One directory may serve many hosts.
+    host.write("w.yaml", &[second + "  nodeName: another\n"]);
+    host.printed(mounts);
+}

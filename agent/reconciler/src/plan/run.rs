@@ -50,7 +50,7 @@ pub struct Settings {
 /// # Errors
 /// When the state directory or the socket cannot be used, or no directory of manifests is known.
 pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
-    let path = directory(settings)?;
+    let directory = directory(settings)?;
     let store = Store::dry_run(&settings.state_dir);
     let (loaded, unreadable) = store.load()?;
     let before: HashMap<ObjectKey, Record> = loaded
@@ -64,8 +64,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     let engine = Engine::new(shared, Client::dry_run(Arc::clone(&dry_run)));
     engine.greet().await.map_err(|failure| refused(&failure))?;
 
-    let trust = Trust::new(&settings.manifest_owners);
-    let pass = OnePass::begin(&engine, Directory::of(&path, trust)?).await?;
+    let pass = OnePass::begin(&engine, directory).await?;
     let source = pass.catalog.state().cloned().unwrap_or_default();
     let calls = settle(&engine, &dry_run, &pass.keys).await;
 
@@ -108,14 +107,14 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
 }
 
 /// The directory of manifests.
-fn directory(settings: &Settings) -> Result<PathBuf, Error> {
-    let followed = || {
-        let root = settings.state_dir.join(store::DIRECTORY);
-        let source = store::load_source(&root)?;
-        (!source.directory.is_empty()).then(|| PathBuf::from(source.directory))
-    };
-    let path = settings.manifests.clone().or_else(followed);
-    path.ok_or_else(|| {
+fn directory(settings: &Settings) -> Result<Directory, Error> {
+    let owners = &settings.manifest_owners;
+    if let Some(path) = &settings.manifests {
+        return Directory::of(path, Trust::new(owners));
+    }
+    let source = store::load_source(&settings.state_dir.join(store::DIRECTORY));
+    let followed = source.and_then(|source| source.followed(owners));
+    followed.ok_or_else(|| {
         Error::State(format!(
             "no directory of manifests is known: name it with --manifests DIR; the state in {} is of no reconciler that followed one",
             settings.state_dir.display()
@@ -132,13 +131,18 @@ async fn agent(settings: &Settings, records: &[Record]) -> Result<(DryRun, Optio
         Err(failure) if is_refusal(&failure) => return Err(refused(&failure)),
         Err(failure) => failure.message,
     };
+    let node = node(records, &settings.node);
+    let groups = records.iter().filter_map(members).collect();
+    Ok((DryRun::offline(node, groups), Some(why)))
+}
+
+/// The name of this node by the handles of its objects, or this one as long as there are none.
+pub(crate) fn node(records: &[Record], name: &str) -> String {
     let mut handles = records
         .iter()
         .filter(|record| record.is_of_file())
         .filter_map(Record::handle);
-    let node = handles.find_map(names::node_of).unwrap_or(&settings.node);
-    let groups = records.iter().filter_map(members).collect();
-    Ok((DryRun::offline(node.to_owned(), groups), Some(why)))
+    handles.find_map(names::node_of).unwrap_or(name).to_owned()
 }
 
 fn refused(failure: &Failure) -> Error {

@@ -88,6 +88,11 @@ impl Directory {
         &self.path
     }
 
+    /// Numeric ids of the users whose manifests are trusted, besides root and the user of this process.
+    pub(crate) fn owners(&self) -> &[u32] {
+        self.trust.named()
+    }
+
     /// Scans the directory: a `stat` of each file, and a read of changed ones.
     pub(crate) fn scan(&mut self) -> Scan {
         // A directory that is replaced during the read seems to lose files; a replacement does not take long.

@@ -23,16 +23,26 @@ const DATA: &str = "..data";
 #[derive(Debug, Clone)]
 pub(crate) struct Trust {
     owners: Vec<Uid>,
+    /// Those of them who were named.
+    named: Vec<u32>,
 }
 
 impl Trust {
     /// Trusts root, the user of this process, and `users`.
     pub(crate) fn new(more: &[u32]) -> Self {
-        let more = more.iter().map(|uid| Uid::from_raw(*uid));
-        let owners = [Uid::from_raw(0), Uid::effective()].into_iter().chain(more);
+        let named = more.iter().map(|uid| Uid::from_raw(*uid));
+        let owners = [Uid::from_raw(0), Uid::effective()]
+            .into_iter()
+            .chain(named);
         Self {
             owners: owners.collect(),
+            named: more.to_vec(),
         }
+    }
+
+    /// Numeric ids of the trusted users besides root and the user of this process.
+    pub(super) fn named(&self) -> &[u32] {
+        &self.named
     }
 
     /// Resolves the directory that really contains the manifests.

@@ -9,7 +9,7 @@ use drumlin_tests::{
 };
 
 use super::{
-    Taken,
+    Taken, UNIT,
     database::{COPY, LIVE, Server, acknowledged, goes_on, start_writer},
     drumlin, object, wait_for,
 };
@@ -70,7 +70,7 @@ fn has_table(server: Server) -> bool {
 
 /// The cluster goes on with the copy, and then again with what it had before.
 pub(super) async fn switch(taken: &Taken) {
-    systemctl(&["stop", "postgresql"]);
+    systemctl(&["stop", UNIT]);
     let acknowledged = acknowledged();
     for (script, file) in [
         ("s|/var/lib/|/srv/former/|", "1-volumes.yaml"),
@@ -88,7 +88,7 @@ pub(super) async fn switch(taken: &Taken) {
     assert!((taken.before..=taken.after).contains(&last), "{last}");
     assert!(has_table(LIVE));
 
-    systemctl(&["stop", "postgresql"]);
+    systemctl(&["stop", UNIT]);
     let manifests = workspace().join("examples/postgresql/manifests");
     for file in ["1-volumes.yaml", "2-group.yaml"] {
         let file = manifests.join(file);
@@ -108,7 +108,7 @@ pub(super) async fn switch(taken: &Taken) {
 fn start_again() {
     systemctl(&["reload", "drumlin"]);
     drumlin(&["wait", "--mounts", "--timeout", "2m"]);
-    systemctl(&["start", "postgresql"]);
+    systemctl(&["start", UNIT]);
 }
 
 /// A tombstone takes nothing away from a server that runs; when it has ended, the copy is destroyed, and nothing else.
