@@ -6,7 +6,7 @@ use anyhow::Context;
 use bytes::{BufMut, Bytes, BytesMut};
 use drumlin_core::{
     backend::directory::{Allocation, Directory, DirectorySettings, Missing},
-    host::FileSystem,
+    host::{FileSystem, io_limits::IoLimits},
     ops::{Class, Classes, OnGroupDelete, Operations, Settings, adoption},
     types::NodeName,
 };
@@ -140,6 +140,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
             adoption: adoption(Vec::new()),
         })),
         trash: None,
+        limits: IoLimits::default(),
         keys: Arc::default(),
     };
     let classes = Classes::new(vec![class].into());
@@ -149,6 +150,7 @@ pub(crate) fn operations() -> anyhow::Result<Arc<Operations>> {
         mount_group: true,
         max_volumes: None,
         on_group_delete: OnGroupDelete::default(),
+        cgroups: "/nonexistent".into(),
     };
     Ok(Operations::new(settings, classes))
 }

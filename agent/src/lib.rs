@@ -34,6 +34,7 @@ mod directory_watch;
 mod duration;
 #[doc(hidden)]
 pub mod fuzzing;
+mod limits;
 mod lock;
 mod metrics;
 #[cfg(debug_assertions)]

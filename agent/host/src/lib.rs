@@ -50,7 +50,7 @@ mod units;
 
 pub use access::Access;
 pub use block::{
-    block_copy, cow_store, crypt_mapping, device_mapper, loop_device, luks, overwritten,
+    block_copy, cow_store, crypt_mapping, device_mapper, io_limits, loop_device, luks, overwritten,
     read_probe, udev, udev_cookies,
 };
 use block::{direct_io, loop_table, write_watch, zeros};

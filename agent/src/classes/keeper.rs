@@ -62,6 +62,10 @@ impl HeldClass {
         let trash = trash.inspect_err(|error| {
             tracing::error!(class = %definition.name(), error = %format!("{error:#}"), "trash of the class not changed");
         });
+        let limits = definition.limits();
+        let limits = limits.inspect_err(|error| {
+            tracing::error!(class = %definition.name(), error = %format!("{error:#}"), "limits of the class not changed");
+        });
         match definition.encryption() {
             Ok(settings) => {
                 if self.class.keys.replace(settings) {
@@ -76,6 +80,7 @@ impl HeldClass {
             definition: definition.clone(),
             class: Class {
                 trash: trash.unwrap_or(self.class.trash),
+                limits: limits.unwrap_or(self.class.limits),
                 ..self.class.clone()
             },
         }

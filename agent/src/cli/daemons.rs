@@ -114,6 +114,9 @@ pub(crate) struct AgentArguments {
     /// they are deleted with it [default: unlink]
     #[arg(long, env = "DRUMLIN_ON_GROUP_DELETE", value_name = "ACTION")]
     pub(crate) on_group_delete: Option<OnGroup>,
+    /// Where the cgroup v2 hierarchy of the host is mounted, for limits of reads and writes [default: /sys/fs/cgroup]
+    #[arg(long, env = "DRUMLIN_CGROUPS", value_name = "DIR")]
+    pub(crate) cgroups: Option<PathBuf>,
     /// Second socket, which serves only the services beyond CSI [default: none]
     #[arg(long, env = "DRUMLIN_ADDONS_ENDPOINT", value_name = "ENDPOINT")]
     pub(crate) addons_endpoint: Option<String>,

@@ -17,6 +17,7 @@ use crate::{
     classes::{ClassKeeper, ClassReload, LabelSource, Reloads},
     cli::AgentArguments,
     config::{Config, Kubelet},
+    limits,
     lock::StateLock,
     metrics::{AgentState, Metrics, Publisher},
     registration::{self, Registrar},
@@ -80,6 +81,7 @@ pub(crate) async fn run(arguments: AgentArguments) -> anyhow::Result<()> {
     }
     tokio::spawn(register(config.kubelet, stop.clone()));
     tokio::spawn(trash::watch(Arc::clone(&operations), stop.clone()));
+    tokio::spawn(limits::keep(Arc::clone(&operations), stop.clone()));
     let state = AgentState::new(&operations, reconciler.as_ref().map(Reconciler::observer));
     let scraped =
         metrics.map(|metrics| tokio::spawn(publisher.publish(metrics, state, stop.clone())));

@@ -9,6 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use drumlin_core::{
+    host::io_limits,
     ops::{OnGroupDelete, Settings},
     types::NodeName,
 };
@@ -49,6 +50,7 @@ struct File {
     max_volumes_per_node: Option<u32>,
     on_group_delete: Option<OnGroup>,
     driver_name: Option<String>,
+    cgroups: Option<PathBuf>,
     kubelet: FileKubelet,
     log: Log,
     tracing: Tracing,
@@ -189,6 +191,11 @@ impl Config {
         let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
         let addons_endpoint = arguments.addons_endpoint.clone().or(file.addons_endpoint);
         let addons_endpoint = second_endpoint(addons_endpoint, &endpoint)?;
+        let cgroups = arguments.cgroups.clone().or(file.cgroups);
+        let cgroups = cgroups.unwrap_or_else(|| PathBuf::from(io_limits::ROOT));
+        if !cgroups.is_absolute() {
+            bail!("cgroups: {} must be an absolute path", cgroups.display());
+        }
         let labels = node_labels(&arguments.node_labels, file.node_labels)?;
         let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
         let kubelet = Kubelet::load(&arguments.kubelet, file.kubelet, &driver, endpoint.path())?;
@@ -224,6 +231,7 @@ impl Config {
                     .or(file.on_group_delete)
                     .unwrap_or_default()
                     .into(),
+                cgroups,
             },
             classes: ClassPlan::new(file.classes, nodes, labels, &state_dir)?,
             fixed,

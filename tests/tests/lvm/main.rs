@@ -80,10 +80,12 @@ mod node;
 mod node_arguments;
 #[path = "../black_box/node_rename.rs"]
 mod node_rename;
+mod place;
 mod placement;
 mod pools;
 mod processes;
 mod quiesce;
+mod rate_limits;
 #[path = "../black_box/reclaim.rs"]
 mod reclaim;
 mod refusals;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use crate::{
     Error, Kind, Result,
     backend::{Backend, encrypted::ClassKeys},
-    host::lock,
+    host::{io_limits::IoLimits, lock},
     ops::TrashPolicy,
     types::{ClassName, NodeName},
 };
@@ -19,6 +19,8 @@ pub struct Class {
     pub backend: Arc<dyn Backend>,
     /// How long it keeps what is deleted; none if it is destroyed at once.
     pub trash: Option<TrashPolicy>,
+    /// The highest rates of each of its volumes.
+    pub limits: IoLimits,
     /// The keys of its back end, if that encrypts.
     pub keys: Arc<ClassKeys>,
 }

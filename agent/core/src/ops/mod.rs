@@ -45,6 +45,6 @@ pub use node::reclaim::Reclaimed;
 pub use node::stage::StageVolume;
 pub use node::stats::{Usage, VolumeStats};
 pub use node::target_path::{Target, TargetCleanup};
-use node::{devices, fs_group, node_publish, stage, staging_record, target_path};
+use node::{devices, fs_group, io_limits, node_publish, stage, staging_record, target_path};
 pub use operations::{OnGroupDelete, Operations, Settings};
 use task::{changes, locks, recovery, tasks};

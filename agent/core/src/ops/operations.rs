@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -13,12 +14,13 @@ use super::{
         class_watch::ClassReadings,
         known_images::KnownImages,
     },
+    io_limits::Limiter,
     locks::{LockMode, Locks},
     recovery::RecoveryTime,
     tasks::Tasks,
 };
 use crate::{
-    host::lock,
+    host::{io_limits::IoLimits, lock},
     types::{ClassName, ImageId, ImageKind, NodeName},
 };
 
@@ -36,6 +38,8 @@ pub struct Settings {
     pub max_volumes: Option<u32>,
     /// What happens to the members of a group that is deleted.
     pub on_group_delete: OnGroupDelete,
+    /// Where the cgroup v2 hierarchy of the host is mounted, for limits of reads and writes.
+    pub cgroups: PathBuf,
 }
 
 /// What happens to the members of a group that is deleted (volumegroup, `DeleteVolumeGroup`).
@@ -60,6 +64,7 @@ pub struct Operations {
     pub(crate) readings: ClassReadings,
     /// The volumes whose stats are being read.
     pub(crate) measuring: Locks,
+    pub(crate) limiter: Limiter,
     pub(crate) publishing: tokio::sync::Mutex<()>,
     /// Serializes changes of group memberships, so that no volume joins two groups at the same time.
     pub(crate) grouping: tokio::sync::Mutex<()>,
@@ -75,6 +80,7 @@ impl Operations {
         let ended = ChangeCount::default();
         let classes = Arc::new(classes);
         Arc::new(Self {
+            limiter: Limiter::new(settings.cgroups.clone()),
             settings,
             changes: Tasks::new(Arc::clone(&classes), ended.clone()),
             readings: ClassReadings::after(ended),
@@ -148,6 +154,7 @@ impl Operations {
             self.known.replace(class, kind, &images);
         }
         self.rekey_class(class.clone());
+        self.limit_class(class, IoLimits::default());
         self.end_deletions(class).await
     }
 

@@ -5,6 +5,7 @@ pub mod cow_store;
 pub mod crypt_mapping;
 pub mod device_mapper;
 pub(crate) mod direct_io;
+pub mod io_limits;
 pub mod loop_device;
 pub(crate) mod loop_table;
 pub mod luks;

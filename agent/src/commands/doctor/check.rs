@@ -201,6 +201,8 @@ checks! {
     NoDeviceMapper "no-device-mapper" Error,
     /// The kernel has no dm-crypt, and classes that encrypt.
     NoDmCrypt "no-dm-crypt" Error,
+    /// A class has limits of reads and writes that this host cannot set.
+    LimitsNotInForce "limits-not-in-force" Warning,
     /// A key of a class is missing, or is none.
     KeyUnusable "key-unusable" Error,
     /// Others can read a key.

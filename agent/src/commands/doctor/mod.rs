@@ -18,6 +18,7 @@ mod encryption;
 mod finding;
 mod frozen;
 mod kernel;
+mod limits;
 mod loop_devices;
 mod lvm;
 mod lvm_tools;

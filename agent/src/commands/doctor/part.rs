@@ -3,8 +3,9 @@
 use clap::ValueEnum;
 
 use super::{
-    agent, clock, directory_class, encryption, finding::Finding, frozen, kernel, loop_devices, lvm,
-    lvm_tools, mounts, permissions, programs, settings, state, subject::Subject, two_agents,
+    agent, clock, directory_class, encryption, finding::Finding, frozen, kernel, limits,
+    loop_devices, lvm, lvm_tools, mounts, permissions, programs, settings, state, subject::Subject,
+    two_agents,
 };
 
 /// A part of the checks.
@@ -55,6 +56,7 @@ impl Part {
                 programs::check(subject),
                 kernel::check(subject),
                 encryption::check(subject),
+                Vec::from_iter(limits::check(subject)),
             ]
             .concat(),
             Self::Permissions => permissions::check(subject),

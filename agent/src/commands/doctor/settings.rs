@@ -34,7 +34,7 @@ const OF_CLUSTERS: [(&str, &str); 4] = [
 ];
 
 /// Keys of the file whose option has precedence: key, option and variable.
-const KEYS: [(&str, &str, &str); 15] = [
+const KEYS: [(&str, &str, &str); 16] = [
     ("node", "--node", "DRUMLIN_NODE"),
     ("endpoint", "--endpoint", "CSI_ENDPOINT"),
     (
@@ -61,6 +61,7 @@ const KEYS: [(&str, &str, &str); 15] = [
         "DRUMLIN_ON_GROUP_DELETE",
     ),
     ("driverName", "--driver-name", "DRUMLIN_DRIVER_NAME"),
+    ("cgroups", "--cgroups", "DRUMLIN_CGROUPS"),
     ("nodeLabels", "--node-labels", "DRUMLIN_NODE_LABELS"),
     ("log.level", "--log-level", "DRUMLIN_LOG"),
     ("log.format", "--log-format", "DRUMLIN_LOG_FORMAT"),

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use drumlin_core::{
     backend::{directory::DirectorySettings, encrypted::EncryptionSettings, lvm::LvmSettings},
+    host::io_limits::IoLimits,
     types::{ClassName, NodeName},
 };
 
@@ -40,6 +41,8 @@ pub(super) struct SubjectClass {
     pub(super) storage: Storage,
     /// How it encrypts, if it does.
     pub(super) encryption: Option<EncryptionSettings>,
+    /// The highest rates of its volumes.
+    pub(super) limits: IoLimits,
 }
 
 impl Subject {
@@ -103,11 +106,12 @@ impl Subject {
         let retired = retired.filter(|class| here.iter().all(|here| here.name() != class.name()));
         for class in here.iter().copied().chain(retired) {
             let storage = config.classes.storage(class);
-            match storage.and_then(|storage| Ok((storage, class.encryption()?))) {
-                Ok((storage, encryption)) => self.classes.push(SubjectClass {
+            match storage.and_then(|storage| Ok((storage, class.encryption()?, class.limits()?))) {
+                Ok((storage, encryption, limits)) => self.classes.push(SubjectClass {
                     name: class.name().clone(),
                     storage,
                     encryption,
+                    limits,
                 }),
                 Err(error) => self.unknown_classes = Some(format!("{error:#}")),
             }

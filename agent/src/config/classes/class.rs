@@ -10,6 +10,7 @@ use drumlin_core::{
         encrypted::{ClassKeys, Encrypted, EncryptedSettings, EncryptionSettings},
         lvm::{Lvm, LvmSettings},
     },
+    host::io_limits::IoLimits,
     ops::{Class, TrashPolicy, tenant},
     types::ClassName,
 };
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     directory::FileDirectory,
     encryption::FileEncryption,
+    limits::FileLimits,
     node_labels::{Labels, check_key, check_value},
     thick::FileThick,
     thin::FileThin,
@@ -54,6 +56,9 @@ pub(crate) struct FileClass {
     /// How long deleted volumes are kept; without it they are destroyed at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     trash: Option<FileTrash>,
+    /// The highest rates of each volume; without it there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limits: Option<FileLimits>,
     /// How its volumes are encrypted; without it they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     encryption: Option<FileEncryption>,
@@ -70,6 +75,7 @@ impl FileClass {
             thin: None,
             thick: None,
             trash: None,
+            limits: None,
             encryption: None,
         })
     }
@@ -135,6 +141,7 @@ impl FileClass {
             // A class that does not encrypt may have done so.
             backend: Arc::new(Encrypted::new(backend, Arc::clone(&keys), settings)),
             trash: self.trash()?,
+            limits: self.limits()?,
             keys,
         })
     }
@@ -145,6 +152,15 @@ impl FileClass {
     /// The error names the field that is not valid.
     pub(crate) fn trash(&self) -> anyhow::Result<Option<TrashPolicy>> {
         self.trash.as_ref().map(FileTrash::policy).transpose()
+    }
+
+    /// The highest rates of each of its volumes.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid.
+    pub(crate) fn limits(&self) -> anyhow::Result<IoLimits> {
+        let limits = self.limits.as_ref().map(FileLimits::limits).transpose()?;
+        Ok(limits.unwrap_or_default())
     }
 
     /// How its volumes are encrypted.

@@ -3,6 +3,7 @@
 mod class;
 mod directory;
 mod encryption;
+mod limits;
 mod node_labels;
 mod plan;
 mod thick;

@@ -22,8 +22,11 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use super::setup::{Place, encryption, opens, places};
-use crate::helpers::{get, mount, ok, paths, put, refused, unmount, volume};
+use super::setup::{encryption, opens};
+use crate::{
+    helpers::{get, mount, ok, paths, put, refused, unmount, volume},
+    place::{Place, places},
+};
 
 async fn copied(agent: &Agent, request: CreateVolumeRequest) -> String {
     let answer = agent.controller().create_volume(request).await;

@@ -18,9 +18,10 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::{Code, Response, Status};
 
-use super::setup::{Place, encryption, mappings, opens, places};
+use super::setup::{encryption, mappings, opens};
 use crate::{
     helpers::{get, ok, paths, put},
+    place::{Place, places},
     subject::{ending_at, killed_at},
 };
 

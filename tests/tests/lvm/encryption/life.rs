@@ -10,8 +10,11 @@ use drumlin_tests::{
 };
 use tonic::Code;
 
-use super::setup::{Place, encryption, has_bytes, mappings, opens, places, restart_with};
-use crate::helpers::{get, mount, ok, paths, put, refused, unmount, volume};
+use super::setup::{encryption, has_bytes, mappings, opens};
+use crate::{
+    helpers::{get, mount, ok, paths, put, refused, unmount, volume},
+    place::{Place, places, restart_with},
+};
 
 /// What nobody may find on a disk.
 const WORDS: &str = "the words that nobody may read from the disk below";

@@ -15,8 +15,11 @@ use drumlin_tests::{
 use nix::sys::signal::Signal;
 use tonic::Code;
 
-use super::setup::{Place, encryption, opens, places, restart_with};
-use crate::helpers::{get, mount, ok, paths, put, refused, unmount, volume};
+use super::setup::{encryption, opens};
+use crate::{
+    helpers::{get, mount, ok, paths, put, refused, unmount, volume},
+    place::{Place, places, restart_with},
+};
 
 /// Writes and syncs a file over and over, and counts.
 fn writer(directory: &str) -> (Arc<AtomicBool>, Arc<AtomicU64>, std::thread::JoinHandle<()>) {

@@ -7,49 +7,14 @@ use std::{
 };
 
 use drumlin_tests::{
-    agent::{Agent, Options, Volumes},
+    agent::{Agent, Options},
     programs::{output, run},
-    storage::{Scratch, lvm},
+    storage::Scratch,
 };
 
-/// Where a class has its volumes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In logical volumes of the kind that the tests are run over.
-    Lvm,
-    /// In image files, on ext4.
-    Images,
-}
-
-/// The places of the tests that are of both: image files are the same whichever kind of logical volumes is tested.
-pub(super) fn places() -> &'static [Place] {
-    match Volumes::asked() {
-        Volumes::Thin => &[Place::Lvm, Place::Images],
-        Volumes::Linear | Volumes::Raid1 => &[Place::Lvm],
-    }
-}
+use crate::place::Place;
 
 impl Place {
-    /// The storage of a class, as the configuration says it.
-    pub(super) fn storage(self, scratch: &Scratch) -> String {
-        if self == Self::Images {
-            let path = scratch.directory("images");
-            return format!("directory: {{path: {}}}", path.display());
-        }
-        let group = scratch.group().unwrap_or_else(|| {
-            let group = scratch.volume_group(300);
-            if Volumes::asked() == Volumes::Thin {
-                lvm("lvcreate", &["-L", "500M", "-T", &format!("{group}/pool")]);
-            }
-            group
-        });
-        match Volumes::asked() {
-            Volumes::Thin => format!("thin: {{volumeGroup: {group}, pool: pool}}"),
-            Volumes::Linear => format!("thick: {{volumeGroup: {group}}}"),
-            Volumes::Raid1 => format!("thick: {{volumeGroup: {group}, layout: raid1}}"),
-        }
-    }
-
     /// An agent with one class, whose key is `key`.
     pub(super) async fn agent(self) -> Agent {
         let scratch = Scratch::new();
@@ -59,12 +24,6 @@ impl Place {
             ..Options::default()
         };
         Agent::with(scratch, options).await
-    }
-
-    /// The configuration of one class.
-    pub(super) fn config(self, scratch: &Scratch, encryption: &str) -> String {
-        let storage = self.storage(scratch);
-        format!("classes:\n- {{name: default, {storage}{encryption}}}\n")
     }
 
     /// The device or file of a volume, below its encryption.
@@ -91,16 +50,6 @@ pub(super) fn encryption(key: &Path, previous: &[&Path]) -> String {
         key.display(),
         previous.join(", ")
     )
-}
-
-/// Starts an agent again with another configuration.
-pub(super) async fn restart_with(agent: &mut Agent, config: String) {
-    agent.kill();
-    let options = Options {
-        config: Some(config),
-        ..Options::default()
-    };
-    agent.restart_with(options).await;
 }
 
 /// Whether these bytes are anywhere in a device or file.

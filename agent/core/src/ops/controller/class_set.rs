@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::ops::{Class, ClassSet, Operations, recovery::RecoveryTime};
-use crate::types::ImageKind;
+use crate::{host::io_limits::IoLimits, types::ImageKind};
 
 /// What a retired class holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,17 @@ impl Operations {
             self.known.forget(class);
         }
         let recovered = self.recover_each(new).await;
+        let relimited: Vec<(Class, IoLimits)> = set
+            .all()
+            .filter_map(|class| {
+                let before = before.all().find(|before| before.is(class))?;
+                (before.limits != class.limits).then(|| (class.clone(), before.limits))
+            })
+            .collect();
         self.classes.replace(set);
+        for (class, before) in relimited {
+            self.limit_class(&class, before);
+        }
         for class in recovered {
             if let Err(error) = self.recover_groups(&class, RecoveryTime::Later).await {
                 self.recover_later(&class, &error);

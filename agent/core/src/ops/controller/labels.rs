@@ -58,6 +58,16 @@ pub(crate) const ROLLBACK_TO: &str = "rollback-to";
 pub(crate) const BEFORE: &str = "before";
 /// `true` while deletion is forbidden.
 pub(crate) const PROTECTED: &str = "protected";
+/// Reads per second, at most.
+pub(crate) const READ_IOPS: &str = "readIops";
+/// Writes per second, at most.
+pub(crate) const WRITE_IOPS: &str = "writeIops";
+/// Bytes read per second, at most.
+pub(crate) const READ_BYTES: &str = "readBytesPerSecond";
+/// Bytes written per second, at most.
+pub(crate) const WRITE_BYTES: &str = "writeBytesPerSecond";
+/// The limits of a volume.
+pub(crate) const LIMITS: [&str; 4] = [READ_IOPS, WRITE_IOPS, READ_BYTES, WRITE_BYTES];
 /// Prefix of user-defined labels.
 pub(crate) const USER: &str = "label.";
 

@@ -170,6 +170,7 @@ impl Operations {
             return Ok(found.into());
         }
         self.classes.check_open(&class)?;
+        self.check_limits(&request.mutable, &class).await?;
         if !request.topology.is_met_by(&self.settings().node) {
             return Err(Error::new(
                 Kind::NoSpace,
@@ -341,10 +342,11 @@ impl Operations {
             .await
     }
 
-    /// Sets and removes mutable parameters: `protected`, `label.<name>` (an empty value removes a label).
+    /// Sets and removes mutable parameters: `protected`, limits of reads and writes, `label.<name>` (an empty value removes a
+    /// limit or a label). A limit holds at once.
     ///
     /// # Errors
-    /// `Invalid` naming the parameter, `NotFound`, `Busy`.
+    /// `Invalid` naming the parameter, `NotFound`, `Busy`, `Precondition` for limits that this host cannot set.
     pub async fn modify_volume(
         self: &Arc<Self>,
         reference: &Reference,
@@ -352,19 +354,39 @@ impl Operations {
     ) -> Result<()> {
         mutable_parameters::check(&parameters)?;
         let place = self.place(ImageKind::Volume, reference).map_err(not_here)?;
+        self.check_limits(&parameters, &place.class).await?;
         let holds = vec![LockMode::Exclusive(place.id)];
+        let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
-                let found = place.find().await?;
+                let mut found = place.find().await?;
                 let image = found.readable()?;
                 let change = mutable_parameters::change(&parameters);
-                if change.apply(&image.labels).is_some() {
+                if let Some(labels) = change.apply(&image.labels) {
                     found.class.backend.relabel(image.id, &change).await?;
+                    fail::point("modify-volume.recorded");
+                    found.image.labels = labels;
                     tracing::info!(volume.id = %found.handle, "volume modified");
+                }
+                // Also of a repeated call: the first one may not have come so far.
+                if labels::LIMITS
+                    .iter()
+                    .any(|key| parameters.contains_key(*key))
+                {
+                    this.limit(&found).await;
                 }
                 Ok(())
             })
             .await
+    }
+
+    /// Checks that limits among mutable parameters are below those of the class, and that this host can set them.
+    async fn check_limits(&self, mutable: &Map, class: &Class) -> Result<()> {
+        mutable_parameters::check_limits(mutable, &class.limits)?;
+        if mutable_parameters::limits_anything(mutable) {
+            self.limiter.check().await?;
+        }
+        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 pub(crate) mod devices;
 pub(crate) mod fs_group;
 pub(crate) mod health;
+pub(crate) mod io_limits;
 pub(crate) mod node_publish;
 pub(crate) mod publish_unstaged;
 pub(crate) mod reclaim;

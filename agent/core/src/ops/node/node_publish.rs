@@ -125,9 +125,16 @@ impl Operations {
                     &request.publish_context,
                 )?;
                 match staging {
-                    Staging::Before => found.publish(&request, access).await,
-                    Staging::Never => found.publish_directly(&request, access).await,
+                    Staging::Before => {
+                        found.publish(&request, access).await?;
+                        this.limit_again(&found).await;
+                    }
+                    Staging::Never => {
+                        found.publish_directly(&request, access).await?;
+                        this.limit(&found).await;
+                    }
                 }
+                Ok(())
             })
             .await
     }
@@ -158,11 +165,14 @@ impl Operations {
             Err(error) => return gone(error, target.path).await,
         };
         let holds = vec![LockMode::Exclusive(place.id)];
+        let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
                 match (place.find().await, staging) {
                     (Ok(found), Staging::Before) => found.unpublish(target, emptied).await,
-                    (Ok(found), Staging::Never) => found.unpublish_directly(target, emptied).await,
+                    (Ok(found), Staging::Never) => {
+                        this.unpublish_and_detach(&found, target, emptied).await
+                    }
                     (Err(error), _) => gone(error, target.path).await,
                 }
             })

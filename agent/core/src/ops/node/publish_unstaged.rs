@@ -122,17 +122,20 @@ impl LocatedImage {
         }
         shown
     }
+}
 
-    pub(crate) async fn unpublish_directly(
+impl Operations {
+    pub(crate) async fn unpublish_and_detach(
         &self,
+        found: &LocatedImage,
         target: Target,
         emptied: TargetCleanup,
     ) -> Result<()> {
-        self.unpublish(target, emptied).await?;
+        found.unpublish(target, emptied).await?;
         fail::point("unpublish-directly.unmounted");
-        let is_used = self.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));
+        let is_used = found.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));
         if !is_used.await? {
-            self.class.backend.detach(self.image.id).await?;
+            self.detach(found).await?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use crate::ops::{
 };
 use crate::{
     Error, Kind, Result,
-    backend::{LabelChange, encrypted::is_encrypted},
+    backend::{Change, LabelChange, encrypted::is_encrypted},
     blocking, fail,
     host::{
         Access, FileSystem, MountOptions, MountTable, Probe,
@@ -93,6 +93,7 @@ impl Operations {
                     AccessType::Block => found.stage_block(&request.staging).await?,
                     AccessType::Mount { .. } => found.stage_mount(&request, access).await?,
                 }
+                this.limit(&found).await;
                 tracing::info!(volume.id = %found.handle, path = %request.staging, "volume staged");
                 Ok(())
             })
@@ -161,10 +162,11 @@ impl Operations {
             Err(error) => return gone(error, staging).await,
         };
         let holds = vec![LockMode::Exclusive(place.id)];
+        let this = Arc::clone(self);
         self.changes
             .run(holds, async move {
                 match place.find().await {
-                    Ok(found) => found.unstage(staging).await,
+                    Ok(found) => this.unstage(&found, staging).await,
                     Err(error) => gone(error, staging).await,
                 }
             })
@@ -496,10 +498,12 @@ impl LocatedImage {
             None => Ok(Staged::WithoutMount),
         }
     }
+}
 
-    async fn unstage(&self, staging: AbsolutePath) -> Result<()> {
+impl Operations {
+    async fn unstage(&self, found: &LocatedImage, staging: AbsolutePath) -> Result<()> {
         let path = staging.clone();
-        let looked = self.look(move |found, seen| found.staged_at(&path, seen));
+        let looked = found.look(move |found, seen| found.staged_at(&path, seen));
         let staged = looked.await?;
         match staged {
             Staged::Elsewhere => return Ok(()),
@@ -510,11 +514,25 @@ impl LocatedImage {
             }
             Staged::WithoutMount => {}
         }
-        let detached = self.class.backend.detach(self.image.id).await?;
+        let detached = self.detach(found).await?;
         if staged == Staged::Here || detached.is_made() {
-            tracing::info!(volume.id = %self.handle, path = %staging, "volume unstaged");
+            tracing::info!(volume.id = %found.handle, path = %staging, "volume unstaged");
         }
         Ok(())
+    }
+
+    /// Detaches a volume, which then has no limits any more.
+    ///
+    /// # Errors
+    /// `InUse`; then its limits hold on.
+    pub(crate) async fn detach(&self, found: &LocatedImage) -> Result<Change<()>> {
+        self.unlimit(&found.class.name, found.image.id).await;
+        fail::point("detach.unlimited");
+        let detached = found.class.backend.detach(found.image.id).await;
+        if detached.is_err() {
+            self.limit_again(found).await;
+        }
+        detached
     }
 }
 

@@ -1,16 +1,12 @@
 //! Re-keying after a rotation: the images that open with a former key of their class, one after the other, in the
 //! background and while they are used.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use crate::{
-    Kind,
-    ops::{Class, Operations, locks::LockMode},
+    ops::{Class, Operations},
     types::ImageId,
 };
-
-/// Pause between attempts while another operation has an image.
-const PAUSE: Duration = Duration::from_millis(500);
 
 impl Operations {
     /// Re-keys what opens with a former key, in all classes. Does nothing for a class without former keys. What cannot be
@@ -46,17 +42,15 @@ impl Operations {
 
     /// Re-keys an image once no other operation has it. Returns true if it opens with the current key.
     async fn rekey_one(self: &Arc<Self>, class: &Class, id: ImageId) -> bool {
-        loop {
+        let rekeyed = self.changes.run_once_free(id, || {
             let backend = Arc::clone(&class.backend);
-            let rekey = async move { backend.rekey(id).await };
-            let rekeyed = self.changes.run(vec![LockMode::Exclusive(id)], rekey).await;
-            match rekeyed {
-                Ok(_) => return true,
-                Err(error) if error.kind() == Kind::Busy => tokio::time::sleep(PAUSE).await,
-                Err(error) => {
-                    tracing::warn!(object = %id, error = %error.chain(), "image not re-keyed");
-                    return false;
-                }
+            async move { backend.rekey(id).await }
+        });
+        match rekeyed.await {
+            Ok(_) => true,
+            Err(error) => {
+                tracing::warn!(object = %id, error = %error.chain(), "image not re-keyed");
+                false
             }
         }
     }

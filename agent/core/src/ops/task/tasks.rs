@@ -20,6 +20,8 @@ use crate::{
 /// Timeout for joining an in-flight operation: shorter than the usual deadlines of callers, so that they get a progress
 /// message.
 const PATIENCE: Duration = Duration::from_secs(8);
+/// Pause of work in the background while another operation has its image.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Runs operations, each in its own task that owns its locks.
 #[derive(Debug)]
@@ -64,6 +66,27 @@ impl Tasks {
             result
         };
         self.run_holding(holds, holding)
+    }
+
+    /// Runs `change` once no other operation has an image: for work in the background, which has no caller that repeats it.
+    ///
+    /// # Errors
+    /// Those of `change`, and [`Kind::HalfDone`] if the agent is shutting down.
+    pub(crate) async fn run_once_free<T, F>(
+        &self,
+        id: ImageId,
+        change: impl Fn() -> F + Send,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        loop {
+            match self.run(vec![LockMode::Exclusive(id)], change()).await {
+                Err(error) if error.kind() == Kind::Busy => tokio::time::sleep(PAUSE).await,
+                result => return result,
+            }
+        }
     }
 
     /// Like [`Self::run`], for an operation that releases locks early by itself.

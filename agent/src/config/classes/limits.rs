@@ -1,0 +1,79 @@
+//! The highest rates of the volumes of a class.
+
+use anyhow::{Context, bail};
+use drumlin_core::host::io_limits::{IoLimits, LOWEST_BYTES};
+use serde::{Deserialize, Serialize};
+
+use super::values::bytes;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct FileLimits {
+    /// Reads per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_iops: Option<u64>,
+    /// Writes per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    write_iops: Option<u64>,
+    /// Such as `100MiB`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_bytes_per_second: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    write_bytes_per_second: Option<String>,
+}
+
+impl FileLimits {
+    /// The limits.
+    ///
+    /// # Errors
+    /// The error names the field that is not valid.
+    pub(super) fn limits(&self) -> anyhow::Result<IoLimits> {
+        let rate = |field: &str, rate: Option<u64>| match rate {
+            Some(0) => bail!("limits.{field}: 0 must be at least 1; leave it out for no limit"),
+            rate => Ok(rate),
+        };
+        let bandwidth = |field: &str, text: Option<&String>| {
+            let Some(text) = text else {
+                return Ok(None);
+            };
+            let bytes = bytes(text).with_context(|| format!("limits.{field}"))?;
+            if bytes < LOWEST_BYTES {
+                bail!("limits.{field}: {text:?} must be at least {LOWEST_BYTES} bytes per second");
+            }
+            Ok(Some(bytes))
+        };
+        Ok(IoLimits {
+            read_iops: rate("readIops", self.read_iops)?,
+            write_iops: rate("writeIops", self.write_iops)?,
+            read_bytes: bandwidth("readBytesPerSecond", self.read_bytes_per_second.as_ref())?,
+            write_bytes: bandwidth("writeBytesPerSecond", self.write_bytes_per_second.as_ref())?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(text: &str) -> anyhow::Result<IoLimits> {
+        drumlin_crd::yaml::from_str::<FileLimits>(text)?.limits()
+    }
+
+    #[test]
+    fn each_rate_has_a_limit_of_its_own_or_none() {
+        assert!(limits("{}").unwrap().is_none());
+        let given = limits("{readIops: 100, writeBytesPerSecond: 4MiB}").unwrap();
+        assert_eq!(given.read_iops, Some(100));
+        assert_eq!(given.write_bytes, Some(4 << 20));
+        assert_eq!((given.write_iops, given.read_bytes), (None, None));
+        for (wrong, field) in [
+            ("{readIops: 0}", "readIops"),
+            ("{writeBytesPerSecond: 1Ki}", "writeBytesPerSecond"),
+            ("{readBytesPerSecond: much}", "readBytesPerSecond"),
+            ("{iops: 5}", "iops"),
+        ] {
+            let error = format!("{:#}", limits(wrong).unwrap_err());
+            assert!(error.contains(field), "{error}");
+        }
+    }
+}
