@@ -27,9 +27,10 @@ pub(crate) struct Rendered {
 }
 
 /// The parts that a user can add; those that want kinds of the Prometheus operator, which no server here has, are left out.
-pub(crate) const COMPONENTS: [&str; 7] = [
+pub(crate) const COMPONENTS: [&str; 8] = [
     "grafana-dashboard",
     "host-mounts",
+    "limits",
     "lvm",
     "network-policy",
     "metrics",

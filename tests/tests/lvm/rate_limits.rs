@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use drumlin_proto::csi::v1::{
@@ -14,13 +14,14 @@ use drumlin_proto::csi::v1::{
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     programs::run,
-    requests::{create, delete, mounted, publish, raw, unpublish, unstage},
+    requests::{create, create_group_snapshot, delete, mounted, publish, raw, unpublish, unstage},
     storage::Scratch,
 };
 use nix::sys::signal::Signal;
 use tonic::{Code, Response, Status};
 
 use crate::{
+    encryption::setup::encryption,
     helpers::{mount, ok, refused, unmount, volume},
     place::{Place, places},
     subject::ending_at,
@@ -381,4 +382,44 @@ async fn without_cgroups_a_volume_works_and_what_cannot_be_limited_is_said() {
         ok(modify(&agent, &id, &[("writeIops", ""), ("protected", "false")]).await);
         unmount(&agent, &id, &at).await;
     }
+}
+
+/// What is buffered is written at the limit, before writers are held.
+#[tokio::test]
+async fn a_group_snapshot_holds_writers_no_longer_for_a_limit() {
+    let hierarchy = Hierarchy::with("users.slice");
+    let agent = agent(Place::Lvm, &hierarchy, "writeBytesPerSecond: 4MiB").await;
+    let id = volume(&agent, "v", 128, &mounted("ext4")).await;
+    let at = mount(&agent, "v", &id, &mounted("ext4")).await;
+    let buffered = format!("if=/dev/zero of={}/file bs=1M count=20", at.1);
+    assert!(hierarchy.rate(&buffered) > UNLIMITED);
+    let begun = Instant::now();
+    let request = create_group_snapshot("g", vec![id.clone()]);
+    let mut groups = agent.group_controller();
+    ok(groups.create_volume_group_snapshot(request).await);
+    assert!(
+        begun.elapsed() > Duration::from_secs(3),
+        "nothing was buffered"
+    );
+    let log = agent.log();
+    let held = log.split("quiesced_us=").nth(1).unwrap();
+    let held: u64 = held.split_whitespace().next().unwrap().parse().unwrap();
+    assert!(held < 1_000_000, "writers were held for {held} us");
+}
+
+#[tokio::test]
+async fn an_encrypted_volume_is_limited_where_it_is_opened() {
+    let hierarchy = Hierarchy::with("users.slice");
+    let scratch = Scratch::new();
+    let key = encryption(&scratch.key("key"), &[]);
+    let config = Place::Lvm.config(
+        &scratch,
+        &format!("{key}, limits: {{writeBytesPerSecond: 4MiB}}"),
+    );
+    let config = hierarchy.setting() + &config;
+    let agent = Agent::with(scratch, options(config, Vec::new())).await;
+    let id = volume(&agent, "v", 320, &mounted("xfs")).await;
+    let at = mount(&agent, "v", &id, &mounted("xfs")).await;
+    is_held_to(hierarchy.rate(&writing(&at.1, 12)), 4.0 * MIB);
+    unmount(&agent, &id, &at).await;
 }

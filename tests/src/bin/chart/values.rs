@@ -13,7 +13,7 @@ pub(crate) struct Setting {
 }
 
 /// Components that a value switches on: the folder, the value, and what it adds.
-pub(crate) const COMPONENTS: [(&str, &str, &str); 10] = [
+pub(crate) const COMPONENTS: [(&str, &str, &str); 11] = [
     (
         "lvm",
         "lvm",
@@ -23,6 +23,11 @@ pub(crate) const COMPONENTS: [(&str, &str, &str); 10] = [
         "host-mounts",
         "hostMounts",
         "Volumes mounted on the host where objects ask for it (spec.mount), below /srv.",
+    ),
+    (
+        "limits",
+        "limits",
+        "The agents see the cgroups of their nodes, for limits of reads and writes.",
     ),
     (
         "network-policy",

@@ -9,6 +9,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod limited;
 mod monitored;
 mod postgresql;
 mod rebooted;
@@ -48,6 +49,7 @@ async fn main() -> ExitCode {
     };
     step("used", started::use_it(kills)).await;
     step("monitored", monitored.check()).await;
+    step("limited", limited::check()).await;
     step("reboot", rebooted::prepare()).await;
     ExitCode::from(REBOOT)
 }

@@ -104,6 +104,31 @@ async fn a_directory_of_another_node_is_told() {
 }
 
 #[tokio::test]
+async fn limits_that_cannot_be_set_are_found() {
+    let scratch = Scratch::new();
+    let (images, cgroups) = (scratch.directory("images"), scratch.directory("cgroups"));
+    let config = format!(
+        "cgroups: {}\nclasses: [{{name: a, directory: {{path: {}}}, limits: {{readIops: 5}}}}]\n",
+        cgroups.display(),
+        images.display()
+    );
+    let agent = Agent::with(scratch, configured(&config)).await;
+    let said = |why: &str| {
+        let found = Diagnosis::of(&agent);
+        let message = found.text("limits-not-in-force", "class a", "message");
+        assert!(message.contains(why), "{message}");
+    };
+    said("is no cgroup v2 hierarchy");
+    // As a kernel has it; the lab has a real one.
+    fs::create_dir(cgroups.join("system.slice")).unwrap();
+    fs::write(cgroups.join("cgroup.controllers"), "cpu io\n").unwrap();
+    fs::write(cgroups.join("cgroup.subtree_control"), "cpu\n").unwrap();
+    said("off below the root");
+    fs::write(cgroups.join("cgroup.subtree_control"), "cpu io\n").unwrap();
+    Diagnosis::of(&agent).lacks("limits-not-in-force");
+}
+
+#[tokio::test]
 async fn a_key_that_is_none_or_that_others_can_read_is_found() {
     let scratch = Scratch::new();
     let images = scratch.directory("images");

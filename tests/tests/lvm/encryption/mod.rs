@@ -4,4 +4,4 @@ mod copies;
 mod kills;
 mod life;
 mod rotation;
-mod setup;
+pub(crate) mod setup;

@@ -40,7 +40,7 @@ impl Place {
 }
 
 /// The setting of a class with this key and these former ones.
-pub(super) fn encryption(key: &Path, previous: &[&Path]) -> String {
+pub(crate) fn encryption(key: &Path, previous: &[&Path]) -> String {
     let previous = previous
         .iter()
         .map(|key| format!("{{file: {}}}", key.display()));
