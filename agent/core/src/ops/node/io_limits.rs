@@ -66,7 +66,7 @@ impl Limiter {
                 }
             }
             Err(error) => {
-                let why = error.chain().to_string();
+                let why = error.chain();
                 if trouble.as_ref() != Some(&why) {
                     tracing::warn!(error = %why, "limits of reads and writes are not in force");
                 }
