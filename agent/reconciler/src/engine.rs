@@ -88,8 +88,14 @@ impl Engine {
                 )
             })
             .collect();
-        for task in workers.into_iter().chain([gate]) {
+        let engine = Arc::clone(&self);
+        let writing = async move { engine.shared.keep_writing().await };
+        let writing = tokio::spawn(stop.run_until_cancelled_owned(writing));
+        for task in workers.into_iter().chain([gate, writing]) {
             let _ = task.await;
+        }
+        if let Err(error) = self.shared.write_due() {
+            tracing::error!(error = %error, "state could not be written");
         }
     }
 
@@ -377,7 +383,7 @@ impl Engine {
             if changed(&stored, &record) {
                 log(&key, &verdict, code);
             }
-            if let Err(error) = self.shared.save(&record) {
+            if let Err(error) = self.shared.save_behind(&record) {
                 tracing::error!(object = %key, error = %error, "state could not be written");
             }
             self.forget_pruned(&key);

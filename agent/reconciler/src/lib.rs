@@ -80,6 +80,7 @@ pub mod status;
 mod store;
 mod transport;
 pub mod trash;
+mod write_behind;
 
 pub use apply::apply;
 pub use backoff::reason_of;

@@ -27,6 +27,7 @@ use crate::{
     record::{Body, Of, Record},
     requests::Requests,
     store::Store,
+    write_behind::WriteBehind,
 };
 
 /// Number of write locks; more than there are workers.
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     /// The requests of administrators.
     pub(crate) requests: Requests,
     store: Store,
+    /// What was concluded and is not on disk yet.
+    pub(crate) behind: WriteBehind,
     records: Mutex<Records>,
     doubted: Mutex<HashSet<ObjectKey>>,
     /// The objects of other nodes, each with its node.
@@ -141,6 +144,7 @@ impl Shared {
             hooks,
             queue: Queue::default(),
             store,
+            behind: WriteBehind::default(),
             records: Mutex::new(records),
             doubted: Mutex::default(),
             elsewhere: Mutex::default(),
@@ -290,7 +294,29 @@ impl Shared {
     /// Saves the result of a pass, merged with the current manifest part of the record; wakes the objects that wait for
     /// it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
-        self.keep(record, Store::save)
+        let key = record.key();
+        let is_begun = self.with(&key, Record::is_begun_here) == Some(true);
+        let write = if is_begun {
+            Store::save
+        } else {
+            Store::save_begun
+        };
+        self.keep(record, |store, record| {
+            write(store, record)?;
+            self.behind.forget(&key);
+            Ok(())
+        })
+    }
+
+    /// Writes the record of an object as it is in memory; returns its file, whose directory is not synced.
+    pub(crate) fn write_behind(&self, key: &ObjectKey) -> Result<Option<PathBuf>, Error> {
+        let _writing = self.writing(key);
+        let written = match self.record(key) {
+            Some(record) => self.store.save_content(&record)?,
+            None => None,
+        };
+        self.behind.forget(key);
+        Ok(written)
     }
 
     /// Takes over the result of a pass in memory: what follows in the pass writes it, and what is lost before that is
@@ -400,6 +426,7 @@ impl Shared {
             let schedule = self.with(key, Record::schedule).flatten();
             let _writing = self.writing(key);
             self.store.remove(key)?;
+            self.behind.forget(key);
             lock(&self.records).remove(key);
             self.tell(key);
             self.wake_schedule(schedule);

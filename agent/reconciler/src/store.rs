@@ -212,6 +212,19 @@ impl Store {
         self.save_as(record, durability)
     }
 
+    /// Writes a record durably over one of an object for which nothing was begun.
+    pub(crate) fn save_begun(&self, record: &Record) -> Result<(), Error> {
+        self.save_as(record, Durability::SyncedOnce)
+    }
+
+    /// Writes the content of a record durably; the caller syncs the directory of the file, which is returned. None in a dry
+    /// run.
+    pub(crate) fn save_content(&self, record: &Record) -> Result<Option<PathBuf>, Error> {
+        self.save_as(record, Durability::Content)?;
+        let path = path(&self.root, &record.key())?;
+        Ok((!self.is_dry_run()).then_some(path))
+    }
+
     fn save_as(&self, record: &Record, durability: Durability) -> Result<(), Error> {
         let path = path(&self.root, &record.key())?;
         if self.is_dry_run() {

@@ -26,7 +26,7 @@ use tokio::{
 };
 
 /// Debounce: the quiet time before a scan.
-const QUIET: Duration = Duration::from_millis(300);
+const QUIET: Duration = Duration::from_millis(100);
 /// Maximum debounce time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Polling interval without events: network file systems send none.

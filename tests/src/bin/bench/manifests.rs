@@ -39,6 +39,8 @@ impl Host {
     async fn start() -> Self {
         let scratch = Scratch::new();
         let images = scratch.file_system("images", Kind::Ext4, 4 << 10);
+        // ext4 looks for a new inode past all those that were freed in the last minutes: those of the round before.
+        scratch.file_system("state", Kind::Ext4, 1 << 10);
         let manifests = scratch.directory("manifests");
         let metrics = scratch.path().join("metrics.sock");
         let options = Options {

@@ -1,0 +1,93 @@
+//! Records that are written a moment after they are known: what a pass concluded. Every step that a later one relies on is
+//! written before that one begins, so a kill, or a power cut, meanwhile only has a pass run again.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use drumlin_crd::ObjectKey;
+use tokio::{sync::Notify, time::sleep};
+
+use crate::{
+    Error,
+    blocking::blocking,
+    record::Record,
+    state::{Shared, lock},
+    state_file::sync_parent,
+};
+
+/// Pause before what could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// The objects whose records on disk are older than those in memory.
+#[derive(Debug, Default)]
+pub(crate) struct WriteBehind {
+    due: Mutex<BTreeSet<ObjectKey>>,
+    added: Notify,
+    /// Held while they are written: whoever writes all of them waits for those that another one writes.
+    writing: Mutex<()>,
+}
+
+impl WriteBehind {
+    fn add(&self, key: ObjectKey) {
+        lock(&self.due).insert(key);
+        self.added.notify_one();
+    }
+
+    /// The record was written as it is in memory, or is not wanted any more.
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        lock(&self.due).remove(key);
+    }
+}
+
+impl Shared {
+    /// Takes over the result of a pass, as [`Shared::save`] does; it is written in a moment.
+    pub(crate) fn save_behind(&self, record: &Record) -> Result<(), Error> {
+        self.remember(record)?;
+        self.behind.add(record.key());
+        Ok(())
+    }
+
+    /// Writes records as they become due. Never ends.
+    pub(crate) async fn keep_writing(&self) {
+        loop {
+            self.behind.added.notified().await;
+            while let Err(error) = self.write_due() {
+                tracing::error!(error = %error, "state could not be written");
+                sleep(AGAIN).await;
+            }
+        }
+    }
+
+    /// Writes all records that are due, durably. What could not be written stays due.
+    ///
+    /// # Errors
+    /// The first one that there was.
+    pub(crate) fn write_due(&self) -> Result<(), Error> {
+        blocking(|| {
+            let writing = self.behind.writing.lock();
+            let _writing = writing.unwrap_or_else(PoisonError::into_inner);
+            let due = lock(&self.behind.due).clone();
+            let mut written: Vec<PathBuf> = Vec::new();
+            let mut failed = None;
+            for key in due {
+                self.fail("record.due");
+                match self.write_behind(&key) {
+                    // One sync of a directory is for all of its files.
+                    Ok(Some(path)) if written.iter().all(|one| one.parent() != path.parent()) => {
+                        written.push(path);
+                    }
+                    Ok(_) => {}
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+            for path in written {
+                sync_parent(&path)?;
+            }
+            failed.map_or(Ok(()), Err)
+        })
+    }
+}
