@@ -8,7 +8,7 @@ use std::{
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     programs::run,
-    requests::{create, delete, expand, mounted, raw},
+    requests::{create, create_group_snapshot, delete, expand, mounted, raw},
     storage::{Kind, Scratch},
 };
 use tonic::Code;
@@ -184,4 +184,28 @@ async fn room_that_is_needed_is_taken_from_the_trash_unless_that_is_in_vain() {
         .controller_expand_volume(expand(&id, 70))
         .await);
     assert!(in_trash(&agent).await.len() < rest.len());
+}
+
+#[tokio::test]
+async fn a_group_snapshot_takes_room_from_the_trash() {
+    let scratch = Scratch::new();
+    let directory = scratch.file_system("images", Kind::Ext4, 100);
+    let thick = format!(
+        "classes:\n- {{name: default, directory: {{path: {}, allocation: thick}}, trash: {{keep: 30d}}}}\n",
+        directory.display()
+    );
+    let agent = agent_with(scratch, thick).await;
+    for name in ["a", "b"] {
+        let id = volume(&agent, name, 20, &raw()).await;
+        delete_volume(&agent, &id).await;
+    }
+    let id = volume(&agent, "v", 35, &raw()).await;
+    assert_eq!(in_trash(&agent).await.len(), 2);
+    let mut groups = agent.group_controller();
+    let request = create_group_snapshot("g", vec![id]);
+    ok(groups.create_volume_group_snapshot(request).await);
+    let rest = in_trash(&agent).await;
+    assert!(rest.iter().all(|one| one.name != "a"), "{rest:?}");
+    let log = agent.log();
+    assert!(log.contains("room is needed"), "{log}");
 }

@@ -154,7 +154,7 @@ impl Operations {
     }
 
     async fn make_group_snapshot(
-        &self,
+        self: &Arc<Self>,
         class: Class,
         id: ImageId,
         request: CreateGroupSnapshot,
@@ -217,7 +217,7 @@ impl Operations {
 
     /// Takes a group snapshot that does not exist yet.
     pub(crate) async fn take_group_snapshot(
-        &self,
+        self: &Arc<Self>,
         taking: GroupSnapshotPlan<'_>,
     ) -> Result<LocatedImage> {
         let GroupSnapshotPlan {
@@ -229,7 +229,10 @@ impl Operations {
         } = taking;
         let parts = self.parts(id, &class, volumes).await?;
         for (class, specs) in &parts {
-            class.backend.check_group_snapshot(specs).await?;
+            let bytes = specs.iter().map(|spec| spec.size.bytes());
+            let needed = Size::try_from(bytes.fold(0, u64::saturating_add)).unwrap_or(Size::MAX);
+            let check = || class.backend.check_group_snapshot(specs);
+            self.with_room(class, needed, check).await?;
         }
         born_with.extend([
             (labels::CREATED.to_owned(), labels::now()),

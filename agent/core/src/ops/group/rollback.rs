@@ -161,7 +161,7 @@ impl Operations {
     }
 
     async fn roll(
-        &self,
+        self: &Arc<Self>,
         mut group: LocatedImage,
         request: RollBack,
     ) -> Result<Option<GroupSnapshot>> {
@@ -292,7 +292,11 @@ impl Operations {
     }
 
     /// Takes a group snapshot of the previous contents, hidden until the rollback is committed.
-    async fn keep_before(&self, group: &LocatedImage, name: &Name) -> Result<LocatedImage> {
+    async fn keep_before(
+        self: &Arc<Self>,
+        group: &LocatedImage,
+        name: &Name,
+    ) -> Result<LocatedImage> {
         let parameters = labels::json(&crate::types::Map::new())?;
         self.take_group_snapshot(GroupSnapshotPlan {
             class: group.class.clone(),
