@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Error, Settings,
+    blocking::blocking,
     client::Client,
     engine::Engine,
     one_pass::OnePass,
@@ -53,6 +54,8 @@ pub async fn apply(settings: Settings, patience: Duration) -> Result<(), Error> 
     let result = pass(&engine, directory, deadline).await;
     stop.cancel();
     let _ = working.await;
+    // Nothing is left to write, unless it could not be written.
+    blocking(|| engine.shared.write_due())?;
     result
 }
 

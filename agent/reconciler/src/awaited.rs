@@ -65,17 +65,21 @@ impl Waiting {
         keys: &[ObjectKey],
         awaited: &Awaited,
     ) -> Result<Vec<(ObjectKey, String)>, Error> {
-        let mut waiting = Vec::new();
-        for key in keys {
-            if let Some(why) = missing(&self.state_dir, key, awaited)? {
-                waiting.push((key.clone(), why));
-            }
-        }
+        let waiting = all_missing(&self.state_dir, keys, awaited)?;
         // Whether an object is deleted has its record alone.
-        if waiting.is_empty() && *awaited != Awaited::Deleted {
-            let unread = self.unread().await?;
-            let unread = unread.into_iter().map(|record| record.key());
-            waiting.extend(unread.filter(|key| keys.contains(key)).map(with_reason));
+        if !waiting.is_empty() || *awaited == Awaited::Deleted {
+            return Ok(waiting);
+        }
+        let manifests = self.compare().await?;
+        let unread = manifests
+            .unread
+            .iter()
+            .map(|record| with_reason(record.key()));
+        let waiting = unread.chain(manifests.refused);
+        let waiting: Vec<_> = waiting.filter(|(key, _)| keys.contains(key)).collect();
+        if waiting.is_empty() {
+            // An edit may have been read after the first look.
+            return all_missing(&self.state_dir, keys, awaited);
         }
         Ok(waiting)
     }
@@ -85,24 +89,33 @@ impl Waiting {
     /// # Errors
     /// When the state files cannot be read.
     pub async fn unmounted(&mut self) -> Result<Vec<(ObjectKey, String)>, Error> {
+        let waiting = self.unmounted_on_record()?;
+        if !waiting.is_empty() {
+            return Ok(waiting);
+        }
+        let unread = self.compare().await?.unread;
+        let unread = unread.iter().filter(|record| is_to_be_mounted(record));
+        let waiting: Vec<_> = unread.map(Record::key).map(with_reason).collect();
+        if waiting.is_empty() {
+            // An edit may have been read after the first look.
+            return self.unmounted_on_record();
+        }
+        Ok(waiting)
+    }
+
+    fn unmounted_on_record(&self) -> Result<Vec<(ObjectKey, String)>, Error> {
         let records = of_kind(&self.state_dir, "Volume")?;
         let waiting = records.iter().filter(|record| is_to_be_mounted(record));
         let waiting =
             waiting.filter_map(|record| Some((record.key(), unmet(record, "Ready", "True")?)));
-        let waiting: Vec<_> = waiting.collect();
-        if !waiting.is_empty() {
-            return Ok(waiting);
-        }
-        let unread = self.unread().await?;
-        let unread = unread.iter().filter(|record| is_to_be_mounted(record));
-        Ok(unread.map(Record::key).map(with_reason).collect())
+        Ok(waiting.collect())
     }
 
-    /// The records that a scan of the manifests would change, as it would leave them. None if the directory cannot be read:
-    /// then the reconciler does not follow it either.
-    async fn unread(&mut self) -> Result<Vec<Record>, Error> {
+    /// Compares the manifests with the records. Nothing differs if the directory cannot be read: then the reconciler does not
+    /// follow it either.
+    async fn compare(&mut self) -> Result<Comparison, Error> {
         let Some(manifests) = &mut self.manifests else {
-            return Ok(Vec::new());
+            return Ok(Comparison::default());
         };
         let scan = manifests.settled_scan().await;
         let store = Store::dry_run(&self.state_dir);
@@ -116,15 +129,53 @@ impl Waiting {
         let engine = Engine::new(Arc::new(shared), Client::dry_run(Arc::new(dry_run)));
         let _ = engine.greet().await;
         let directory = manifests.path().display().to_string();
-        Catalog::default().apply(&engine, &directory, scan)?;
+        let mut catalog = Catalog::default();
+        catalog.apply(&engine, &directory, scan)?;
         let keys = engine.shared.keys_of(Record::is_of_file);
-        let records = keys.iter().filter_map(|key| engine.shared.record(key));
+        let records: Vec<Record> = keys
+            .iter()
+            .filter_map(|key| engine.shared.record(key))
+            .collect();
+        let problems = catalog.state().map(|state| &state.problems);
+        let refused = records.iter().filter_map(|record| {
+            let file = &record.drumlin.file;
+            let problem = problems?.get(file)?.first()?;
+            let why = format!("its manifest {file} cannot be used: {problem}");
+            Some((record.key(), why))
+        });
+        let refused = refused.collect();
         let is_changed = |record: &Record| {
             let before = before.get(&record.key());
             before.is_none_or(|before| before.metadata.generation != record.metadata.generation)
         };
-        Ok(records.filter(is_changed).collect())
+        Ok(Comparison {
+            refused,
+            unread: records.into_iter().filter(is_changed).collect(),
+        })
     }
+}
+
+/// How the manifests differ from the records.
+#[derive(Debug, Default)]
+struct Comparison {
+    /// The records that a scan would change, as it would leave them.
+    unread: Vec<Record>,
+    /// The objects whose files cannot be used, each with the reason: their last valid version applies.
+    refused: Vec<(ObjectKey, String)>,
+}
+
+fn all_missing(
+    state_dir: &Path,
+    keys: &[ObjectKey],
+    awaited: &Awaited,
+) -> Result<Vec<(ObjectKey, String)>, Error> {
+    let mut waiting = Vec::new();
+    for key in keys {
+        if let Some(why) = missing(state_dir, key, awaited)? {
+            waiting.push((key.clone(), why));
+        }
+    }
+    Ok(waiting)
 }
 
 fn with_reason(key: ObjectKey) -> (ObjectKey, String) {

@@ -295,8 +295,10 @@ impl Shared {
     /// it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
         let key = record.key();
-        let is_begun = self.with(&key, Record::is_begun_here) == Some(true);
-        let write = if is_begun {
+        // The runs of a schedule are in no manifest, though nothing is begun for one.
+        let is_needed =
+            |record: &Record| record.is_begun_here() || matches!(record.body, Body::Schedule(_));
+        let write = if self.with(&key, is_needed) == Some(true) {
             Store::save
         } else {
             Store::save_begun

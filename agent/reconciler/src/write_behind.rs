@@ -2,7 +2,7 @@
 //! written before that one begins, so a kill, or a power cut, meanwhile only has a pass run again.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -71,21 +71,28 @@ impl Shared {
             let writing = self.behind.writing.lock();
             let _writing = writing.unwrap_or_else(PoisonError::into_inner);
             let due = lock(&self.behind.due).clone();
-            let mut written: Vec<PathBuf> = Vec::new();
+            // By directory: one sync of it is for all of its files.
+            let mut written: BTreeMap<PathBuf, Vec<(PathBuf, ObjectKey)>> = BTreeMap::new();
             let mut failed = None;
             for key in due {
                 self.fail("record.due");
                 match self.write_behind(&key) {
-                    // One sync of a directory is for all of its files.
-                    Ok(Some(path)) if written.iter().all(|one| one.parent() != path.parent()) => {
-                        written.push(path);
+                    Ok(Some(path)) => {
+                        let directory = path.parent().unwrap_or(&path).to_owned();
+                        written.entry(directory).or_default().push((path, key));
                     }
-                    Ok(_) => {}
+                    Ok(None) => {}
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
-            for path in written {
-                sync_parent(&path)?;
+            for files in written.into_values() {
+                let Some((path, _)) = files.first() else {
+                    continue;
+                };
+                if let Err(error) = sync_parent(path) {
+                    failed = failed.or(Some(error));
+                    lock(&self.behind.due).extend(files.into_iter().map(|(_, key)| key));
+                }
             }
             failed.map_or(Ok(()), Err)
         })

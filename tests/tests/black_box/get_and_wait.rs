@@ -177,10 +177,17 @@ async fn an_edit_that_was_not_read_yet_is_waited_for() {
     assert!(std::path::Path::new(&host.path("there")).is_dir());
     host.agent.kill();
 
-    // What the reconciler does not take over is not waited for: the last valid version applies.
+    // What the reconciler does not take over keeps no host from starting, for the last valid version applies. Who waits for
+    // the object itself is told.
     for refused in ["kind: [", &there.replace("32Mi", "16Mi")] {
         host.write("v.yaml", &[refused.to_owned()]);
         host.printed(mounts);
+        let (why, code) = host.complaint(&["wait", "dv/data", "--timeout=300ms"]);
+        assert!(
+            why.contains("its manifest v.yaml cannot be used: "),
+            "{why}"
+        );
+        assert_eq!(code, Some(3));
     }
     host.write("v.yaml", &[there]);
     host.write("w.yaml", std::slice::from_ref(&second));

@@ -220,7 +220,7 @@ async fn a_volume_is_limited_and_freed_while_it_is_used() {
             ),
             "{why}"
         );
-        for wrong in ["0", "-1", "many", "1e3"] {
+        for wrong in ["0", "1", "-1", "many", "1e3"] {
             let why = refused(
                 modify(&agent, &id, &[("readIops", wrong)]).await,
                 Code::InvalidArgument,
@@ -326,6 +326,21 @@ async fn no_device_is_left_limited_by_an_agent_that_was_killed() {
             .await);
         eventually(|| hierarchy.limits(), String::is_empty).await;
         ok(agent.controller().delete_volume(delete(&id)).await);
+
+        // Limits that the configuration has lost meanwhile are gone; what nobody uses has none.
+        let id = volume(&agent, "u", 64, &mounted("ext4")).await;
+        let at = mount(&agent, "u", &id, &mounted("ext4")).await;
+        assert!(hierarchy.limits().contains("wiops=500"));
+        agent.kill();
+        let none = self::config(*place, &hierarchy, &agent.scratch, "");
+        agent.restart_with(options(none, Vec::new())).await;
+        eventually(|| hierarchy.limits(), String::is_empty).await;
+        unmount(&agent, &id, &at).await;
+        agent.kill();
+        let config = self::config(*place, &hierarchy, &agent.scratch, "writeIops: 500");
+        agent.restart_with(options(config, Vec::new())).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(hierarchy.limits(), "", "it is not mounted");
 
         // A parameter that the agent did not live to set is set by the same call again.
         let id = volume(&agent, "w", 64, &mounted("ext4")).await;

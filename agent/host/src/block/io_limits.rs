@@ -5,20 +5,28 @@
 //! the limit. What is in the root itself is not throttled: threads of the kernel, such as those of a file system's journal.
 
 use std::{
+    collections::BTreeSet,
     fmt, fs, io,
     io::Write,
     path::{Path, PathBuf},
 };
 
-use nix::errno::Errno;
+use nix::{
+    errno::Errno,
+    unistd::{AccessFlags, access},
+};
 
 use crate::{DeviceNumber, Error, Kind, Result};
 
 /// Where the hierarchy is on a host with cgroup v2 alone.
 pub const ROOT: &str = "/sys/fs/cgroup";
+/// Which controllers the top cgroups have.
+const CONTROL: &str = "cgroup.subtree_control";
 
 /// The lowest limit of bytes per second that is useful: one page of the page cache.
 pub const LOWEST_BYTES: u64 = 4096;
+/// The lowest limit of operations per second: most kernels since 5.10 refuse 1.
+pub const LOWEST_IOPS: u64 = 2;
 
 /// The highest rates of a block device; none where there is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -122,14 +130,19 @@ impl Cgroups {
         if self.top()?.is_empty() {
             return refused("has no cgroups: nothing is limited in the root itself");
         }
+        // Also in a mount that is read-only.
+        if access(&self.root.join(CONTROL), AccessFlags::W_OK).is_err() {
+            return refused("cannot be written");
+        }
         Ok(())
     }
 
     /// Sets the limits of these devices in all top cgroups. A device without limits has none afterwards, and one that is gone
-    /// is left out. Returns the number of limits that were changed. Idempotent.
+    /// is left out. Returns the number of limits that were changed. Idempotent. What one cgroup or device refuses does not keep
+    /// the others from theirs.
     ///
     /// # Errors
-    /// [`Kind::Precondition`] if there are limits that cannot be set, [`Kind::Io`].
+    /// [`Kind::Precondition`] if there are limits that cannot be set, [`Kind::Io`]; the first one that there was.
     pub fn limit(&self, devices: &[(DeviceNumber, IoLimits)]) -> Result<usize> {
         if devices.iter().any(|(_, limits)| !limits.is_none()) {
             self.check()?;
@@ -137,7 +150,7 @@ impl Cgroups {
         } else if !self.root.join("cgroup.controllers").exists() {
             return Ok(0);
         }
-        let mut changed = 0;
+        let (mut changed, mut refused) = (0, None);
         for cgroup in self.top()? {
             let path = cgroup.join("io.max");
             let Some(set) = read(&path)? else {
@@ -146,28 +159,29 @@ impl Cgroups {
             for (device, limits) in devices {
                 let now = set.iter().find(|(number, _)| number == device);
                 let now = now.map(|(_, limits)| *limits).unwrap_or_default();
-                if now != *limits && write(&path, &format!("{device} {limits}"))? {
-                    changed += 1;
+                if now == *limits {
+                    continue;
+                }
+                match write(&path, &format!("{device} {limits}")) {
+                    Ok(is_set) => changed += usize::from(is_set),
+                    Err(error) => refused = refused.or(Some(error)),
                 }
             }
         }
-        Ok(changed)
+        refused.map_or(Ok(changed), Err)
     }
 
-    /// The limits of a device in each top cgroup, by the cgroup's name.
+    /// The devices that are limited in any top cgroup.
     ///
     /// # Errors
     /// [`Kind::Io`].
-    pub fn limits_of(&self, device: DeviceNumber) -> Result<Vec<(String, IoLimits)>> {
-        let mut all = Vec::new();
+    pub fn limited(&self) -> Result<BTreeSet<DeviceNumber>> {
+        let mut devices = BTreeSet::new();
         for cgroup in self.top()? {
             let set = read(&cgroup.join("io.max"))?.unwrap_or_default();
-            let found = set.into_iter().find(|(number, _)| *number == device);
-            let name = cgroup.file_name().unwrap_or_default();
-            let limits = found.map(|(_, limits)| limits).unwrap_or_default();
-            all.push((name.to_string_lossy().into_owned(), limits));
+            devices.extend(set.into_iter().map(|(device, _)| device));
         }
-        Ok(all)
+        Ok(devices)
     }
 
     /// The cgroups directly below the root; none where there is no hierarchy.
@@ -190,7 +204,7 @@ impl Cgroups {
 
     /// Has the top cgroups controlled by the io controller.
     fn enable_io(&self) -> Result<()> {
-        let path = self.root.join("cgroup.subtree_control");
+        let path = self.root.join(CONTROL);
         let enabled = fs::read_to_string(&path)
             .map_err(|error| Error::io(format!("could not read {}", path.display()), error))?;
         if !has_io(&enabled) {

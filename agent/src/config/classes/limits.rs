@@ -1,7 +1,7 @@
 //! The highest rates of the volumes of a class.
 
 use anyhow::{Context, bail};
-use drumlin_core::host::io_limits::{IoLimits, LOWEST_BYTES};
+use drumlin_core::host::io_limits::{IoLimits, LOWEST_BYTES, LOWEST_IOPS};
 use serde::{Deserialize, Serialize};
 
 use super::values::bytes;
@@ -29,7 +29,9 @@ impl FileLimits {
     /// The error names the field that is not valid.
     pub(super) fn limits(&self) -> anyhow::Result<IoLimits> {
         let rate = |field: &str, rate: Option<u64>| match rate {
-            Some(0) => bail!("limits.{field}: 0 must be at least 1; leave it out for no limit"),
+            Some(rate) if rate < LOWEST_IOPS => bail!(
+                "limits.{field}: {rate} must be at least {LOWEST_IOPS}; leave it out for no limit"
+            ),
             rate => Ok(rate),
         };
         let bandwidth = |field: &str, text: Option<&String>| {
@@ -68,6 +70,7 @@ mod tests {
         assert_eq!((given.write_iops, given.read_bytes), (None, None));
         for (wrong, field) in [
             ("{readIops: 0}", "readIops"),
+            ("{writeIops: 1}", "writeIops"),
             ("{writeBytesPerSecond: 1Ki}", "writeBytesPerSecond"),
             ("{readBytesPerSecond: much}", "readBytesPerSecond"),
             ("{iops: 5}", "iops"),

@@ -86,6 +86,7 @@ impl Operations {
     /// As those of [`LocatedImage::check_deletable`], `InUse` if it is attached or mounted.
     pub(crate) async fn delete_found_volume(&self, found: &LocatedImage) -> Result<()> {
         found.check_deletable()?;
+        self.forget_limits(found).await;
         if found.class.trash.is_some() && !found.image.is_blank() {
             return self.move_to_trash(found).await;
         }

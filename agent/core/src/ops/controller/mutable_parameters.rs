@@ -4,7 +4,7 @@ use crate::ops::labels;
 use crate::{
     Error, Result,
     backend::LabelChange,
-    host::io_limits::{IoLimits, LOWEST_BYTES},
+    host::io_limits::{IoLimits, LOWEST_BYTES, LOWEST_IOPS},
     types::Map,
 };
 
@@ -18,7 +18,7 @@ pub(crate) fn check(mutable: &Map) -> Result<()> {
             }
         } else if labels::LIMITS.contains(&key.as_str()) {
             let is_bytes = [labels::READ_BYTES, labels::WRITE_BYTES].contains(&key.as_str());
-            let lowest = if is_bytes { LOWEST_BYTES } else { 1 };
+            let lowest = if is_bytes { LOWEST_BYTES } else { LOWEST_IOPS };
             let rate = value.parse::<u64>();
             if !value.is_empty() && !rate.is_ok_and(|rate| rate >= lowest) {
                 return wrong(&format!(
@@ -67,6 +67,11 @@ pub(crate) fn check_limits(mutable: &Map, class: &IoLimits) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns true if these parameters say anything of limits, also that there are none.
+pub(crate) fn names_limits(mutable: &Map) -> bool {
+    labels::LIMITS.iter().any(|key| mutable.contains_key(*key))
 }
 
 /// Returns true if these parameters limit anything.

@@ -369,11 +369,10 @@ impl Operations {
                     tracing::info!(volume.id = %found.handle, "volume modified");
                 }
                 // Also of a repeated call: the first one may not have come so far.
-                if labels::LIMITS
-                    .iter()
-                    .any(|key| parameters.contains_key(*key))
-                {
-                    this.limit(&found).await;
+                if mutable_parameters::limits_anything(&parameters) {
+                    this.limit(&found).await?;
+                } else if mutable_parameters::names_limits(&parameters) {
+                    this.limit_if_possible(&found).await;
                 }
                 Ok(())
             })

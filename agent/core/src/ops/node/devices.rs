@@ -45,6 +45,11 @@ impl Devices {
         self.own.first().map(|(path, _)| path.as_path())
     }
 
+    /// Its number.
+    pub(crate) fn number(&self) -> Option<DeviceNumber> {
+        self.own.first().map(|(_, number)| *number)
+    }
+
     /// Returns true if `path` leads to one of the devices.
     pub(crate) fn includes(&self, path: &Path) -> bool {
         DeviceNumber::of_block_device(path)

@@ -4,33 +4,39 @@
 //! **Invariant:** a limit leaves a device before the device is detached, since another volume may get its number.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     sync::{Arc, Mutex},
 };
 
 use crate::ops::{
     Class, Operations,
+    devices::Devices,
     labels::{self, Read},
+    locks::LockMode,
     lookup::LocatedImage,
 };
 use crate::{
-    Result,
-    backend::Labels,
+    Kind, Result,
+    backend::{Image, Labels},
     blocking,
     host::{
-        DeviceNumber,
+        DeviceNumber, MountTable,
         io_limits::{Cgroups, IoLimits},
         lock,
     },
     types::{ClassName, ImageId, ImageKind},
 };
 
+/// The volumes that have limits, with the devices on which they are set.
+type Limited = BTreeMap<(ClassName, ImageId), (DeviceNumber, IoLimits)>;
+
 /// Sets limits, and knows those that it has set.
 #[derive(Debug)]
 pub(crate) struct Limiter {
     cgroups: Cgroups,
-    limited: Mutex<BTreeMap<(ClassName, ImageId), (DeviceNumber, IoLimits)>>,
+    /// Held until what is in it is also set.
+    limited: tokio::sync::Mutex<Limited>,
     /// Why limits cannot be set: told once.
     trouble: Mutex<Option<String>>,
 }
@@ -39,7 +45,7 @@ impl Limiter {
     pub(crate) fn new(cgroups: PathBuf) -> Self {
         Self {
             cgroups: Cgroups::new(cgroups),
-            limited: Mutex::default(),
+            limited: tokio::sync::Mutex::default(),
             trouble: Mutex::default(),
         }
     }
@@ -47,24 +53,18 @@ impl Limiter {
     /// Checks that limits can be set on this host.
     ///
     /// # Errors
-    /// [`crate::Kind::Precondition`] with the reason.
+    /// [`Kind::Precondition`] with the reason.
     pub(crate) async fn check(&self) -> Result<()> {
         let cgroups = self.cgroups.clone();
         blocking(move || cgroups.check()).await
     }
 
-    /// Sets limits. What cannot be limited is used without: a database that does not start would be the greater harm.
-    async fn set(&self, devices: Vec<(DeviceNumber, IoLimits)>) {
+    async fn set(&self, devices: Vec<(DeviceNumber, IoLimits)>) -> Result<()> {
         let cgroups = self.cgroups.clone();
         let set = blocking(move || cgroups.limit(&devices)).await;
         let mut trouble = lock(&self.trouble);
-        match set {
-            Ok(changed) => {
-                *trouble = None;
-                if changed > 0 {
-                    tracing::debug!(changed, "limits set");
-                }
-            }
+        match &set {
+            Ok(_) => *trouble = None,
             Err(error) => {
                 let why = error.chain();
                 if trouble.as_ref() != Some(&why) {
@@ -73,6 +73,7 @@ impl Limiter {
                 *trouble = Some(why);
             }
         }
+        set.map(drop)
     }
 }
 
@@ -84,7 +85,7 @@ impl LocatedImage {
 }
 
 /// The limits that a volume has by itself.
-pub(crate) fn own_limits(labels: &Labels) -> IoLimits {
+fn own_limits(labels: &Labels) -> IoLimits {
     let rate = |key| labels.label(key).and_then(|rate| rate.parse().ok());
     IoLimits {
         read_iops: rate(labels::READ_IOPS),
@@ -95,58 +96,88 @@ pub(crate) fn own_limits(labels: &Labels) -> IoLimits {
 }
 
 impl Operations {
-    /// Sets the limits of an attached volume as they are now; those of a former volume on its device go. The caller has the
-    /// volume's lock.
-    pub(crate) async fn limit(&self, found: &LocatedImage) {
-        let limits = found.limits();
-        let device = match attached(found).await {
-            Ok(device) => device,
-            Err(error) => {
-                tracing::warn!(volume.id = %found.handle, error = %error.chain(), "device not found; its limits are not in force");
-                return;
-            }
-        };
-        let Some(device) = device else {
-            return;
-        };
-        let place = (found.class.name.clone(), found.image.id);
-        if limits.is_none() {
-            lock(&self.limiter.limited).remove(&place);
+    /// Sets the limits of a volume as they are now, if it is mounted; otherwise, and of a volume without limits, it takes away
+    /// what its device may have of a former one. The caller has the volume's lock.
+    ///
+    /// # Errors
+    /// As those of [`Cgroups::limit`].
+    pub(crate) async fn limit(&self, found: &LocatedImage) -> Result<()> {
+        let looked = found.look(|found, seen| Ok(found.used_device(seen)));
+        let (device, is_used) = looked.await?;
+        let limits = if is_used {
+            found.limits()
         } else {
-            lock(&self.limiter.limited).insert(place, (device, limits));
-        }
-        self.limiter.set(vec![(device, limits)]).await;
+            IoLimits::default()
+        };
+        self.set_limits(found, device, limits).await
     }
 
-    /// The same of a volume that gets one more user, in a cgroup that may be new.
-    pub(crate) async fn limit_again(&self, found: &LocatedImage) {
-        if !found.limits().is_none() {
-            self.limit(found).await;
+    /// The same; what cannot be limited is used without, and that is in the log: a database that does not start would be the
+    /// greater harm.
+    pub(crate) async fn limit_if_possible(&self, found: &LocatedImage) {
+        if let Err(error) = self.limit(found).await {
+            tracing::debug!(volume.id = %found.handle, error = %error.chain(), "limits not set");
         }
     }
 
-    /// Takes the limits from the device of a volume that is about to be detached. The caller has the volume's lock.
-    pub(crate) async fn unlimit(&self, class: &ClassName, id: ImageId) {
-        let limited = lock(&self.limiter.limited).remove(&(class.clone(), id));
-        if let Some((device, _)) = limited {
-            let none = IoLimits::default();
-            self.limiter.set(vec![(device, none)]).await;
+    /// Takes the limits from the device of a volume: before it is unmounted, for what is buffered would be written at the
+    /// limit, and before it is detached. The caller has the volume's lock.
+    pub(crate) async fn unlimit(&self, found: &LocatedImage) {
+        let looked = found.look(|found, seen| Ok(found.used_device(seen)));
+        let device = looked.await.ok().and_then(|(device, _)| device);
+        let set = self.set_limits(found, device, IoLimits::default());
+        if let Err(error) = set.await {
+            tracing::debug!(volume.id = %found.handle, error = %error.chain(), "limits not taken away");
         }
+    }
+
+    /// Takes the limits from a volume that is about to be deleted, if it still has any: somebody else has unmounted it.
+    pub(crate) async fn forget_limits(&self, found: &LocatedImage) {
+        let place = (found.class.name.clone(), found.image.id);
+        let is_known = self.limiter.limited.lock().await.contains_key(&place);
+        if is_known {
+            self.unlimit(found).await;
+        }
+    }
+
+    async fn set_limits(
+        &self,
+        found: &LocatedImage,
+        device: Option<DeviceNumber>,
+        limits: IoLimits,
+    ) -> Result<()> {
+        let place = (found.class.name.clone(), found.image.id);
+        let mut limited = self.limiter.limited.lock().await;
+        limited.remove(&place);
+        let Some(device) = device else {
+            return Ok(());
+        };
+        // Whoever had this device had it before.
+        limited.retain(|_, (other, _)| *other != device);
+        if !limits.is_none() {
+            limited.insert(place, (device, limits));
+        }
+        self.limiter.set(vec![(device, limits)]).await
     }
 
     /// Sets all limits once more: a cgroup may be new, or systemd has taken the controller away.
     pub async fn keep_limits(&self) {
-        let limited: Vec<_> = lock(&self.limiter.limited).values().copied().collect();
+        let limited = self.limiter.limited.lock().await;
         if !limited.is_empty() {
-            self.limiter.set(limited).await;
+            // What is wrong is in the log.
+            let _ = self.limiter.set(limited.values().copied().collect()).await;
         }
     }
 
-    /// Sets the limits of all attached volumes of a class in the background: at start, and when its limits have changed from
+    /// Sets the limits of the mounted volumes of a class in the background: at start, and when its limits have changed from
     /// `before`.
     pub(crate) fn limit_class(self: &Arc<Self>, class: &Class, before: IoLimits) {
         let (this, class) = (Arc::clone(self), class.clone());
         tokio::spawn(async move {
+            let cgroups = this.limiter.cgroups.clone();
+            // Of a former agent, whose class had limits.
+            let left = blocking(move || cgroups.limited()).await;
+            let left = left.unwrap_or_default();
             let images = match class.backend.list(ImageKind::Volume).await {
                 Ok(images) => images,
                 Err(error) => {
@@ -154,36 +185,46 @@ impl Operations {
                     return;
                 }
             };
-            let is_unlimited = class.limits.is_none() && before.is_none();
-            for image in images {
-                if is_unlimited && own_limits(&image.labels).is_none() {
-                    continue;
+            let is_limited = !class.limits.is_none() || !before.is_none();
+            let is_meant = |image: &Image| {
+                is_limited || !left.is_empty() || !own_limits(&image.labels).is_none()
+            };
+            let ids = images.iter().filter(|image| is_meant(image));
+            let ids: BTreeSet<ImageId> = ids.map(|image| image.id).collect();
+            let mut busy = Vec::new();
+            for id in ids {
+                let holds = vec![LockMode::Exclusive(id)];
+                let limiting = Arc::clone(&this).limit_one(class.name.clone(), id);
+                match this.changes.run(holds, limiting).await {
+                    Err(error) if error.kind() == Kind::Busy => busy.push(id),
+                    _ => {}
                 }
-                let id = image.id;
-                let limited = this.changes.run_once_free(id, || {
-                    let (this, class) = (Arc::clone(&this), class.clone());
-                    async move {
-                        if let Some(image) = class.backend.get(id).await? {
-                            this.limit(&this.found(&class, image)).await;
-                        }
-                        Ok(())
-                    }
-                });
-                if let Err(error) = limited.await {
-                    tracing::warn!(object = %id, error = %error.chain(), "limits not set");
-                }
+            }
+            for id in busy {
+                let limiting = || Arc::clone(&this).limit_one(class.name.clone(), id);
+                let _ = this.changes.run_once_free(id, limiting).await;
             }
         });
     }
+
+    /// Sets the limits of a volume of this class, as the class is now.
+    async fn limit_one(self: Arc<Self>, class: ClassName, id: ImageId) -> Result<()> {
+        let Some(class) = self.classes.get(&class) else {
+            return Ok(());
+        };
+        if let Some(image) = class.backend.get(id).await? {
+            self.limit_if_possible(&self.found(&class, image)).await;
+        }
+        Ok(())
+    }
 }
 
-/// The device through which a volume is used, if it is attached.
-async fn attached(found: &LocatedImage) -> Result<Option<DeviceNumber>> {
-    let paths = found.class.backend.devices(found.image.id).await?;
-    let Some(path) = paths.into_iter().next() else {
-        return Ok(None);
-    };
-    blocking(move || DeviceNumber::of_block_device(&path))
-        .await
-        .map(Some)
+impl LocatedImage {
+    /// The device through which a volume is used, if it is attached, and whether it is mounted, or published raw.
+    fn used_device(
+        &self,
+        (devices, table): (&Devices, &MountTable),
+    ) -> (Option<DeviceNumber>, bool) {
+        (devices.number(), devices.mounts(table).next().is_some())
+    }
 }

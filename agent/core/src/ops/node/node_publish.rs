@@ -127,11 +127,11 @@ impl Operations {
                 match staging {
                     Staging::Before => {
                         found.publish(&request, access).await?;
-                        this.limit_again(&found).await;
+                        this.limit_if_possible(&found).await;
                     }
                     Staging::Never => {
                         found.publish_directly(&request, access).await?;
-                        this.limit(&found).await;
+                        this.limit_if_possible(&found).await;
                     }
                 }
                 Ok(())

@@ -131,7 +131,11 @@ impl Operations {
         target: Target,
         emptied: TargetCleanup,
     ) -> Result<()> {
-        found.unpublish(target, emptied).await?;
+        self.unlimit(found).await;
+        let unpublished = found.unpublish(target, emptied).await;
+        // It may be mounted elsewhere, or still here.
+        self.limit_if_possible(found).await;
+        unpublished?;
         fail::point("unpublish-directly.unmounted");
         let is_used = found.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));
         if !is_used.await? {

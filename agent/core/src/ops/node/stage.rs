@@ -93,7 +93,7 @@ impl Operations {
                     AccessType::Block => found.stage_block(&request.staging).await?,
                     AccessType::Mount { .. } => found.stage_mount(&request, access).await?,
                 }
-                this.limit(&found).await;
+                this.limit_if_possible(&found).await;
                 tracing::info!(volume.id = %found.handle, path = %request.staging, "volume staged");
                 Ok(())
             })
@@ -508,8 +508,13 @@ impl Operations {
         match staged {
             Staged::Elsewhere => return Ok(()),
             Staged::Here => {
+                self.unlimit(found).await;
                 let target = staging.clone();
-                blocking(move || mount::unmount(&target)).await?;
+                let unmounted = blocking(move || mount::unmount(&target)).await;
+                if unmounted.is_err() {
+                    self.limit_if_possible(found).await;
+                }
+                unmounted?;
                 fail::point("unstage.unmounted");
             }
             Staged::WithoutMount => {}
@@ -526,11 +531,11 @@ impl Operations {
     /// # Errors
     /// `InUse`; then its limits hold on.
     pub(crate) async fn detach(&self, found: &LocatedImage) -> Result<Change<()>> {
-        self.unlimit(&found.class.name, found.image.id).await;
+        self.unlimit(found).await;
         fail::point("detach.unlimited");
         let detached = found.class.backend.detach(found.image.id).await;
         if detached.is_err() {
-            self.limit_again(found).await;
+            self.limit_if_possible(found).await;
         }
         detached
     }
