@@ -102,7 +102,7 @@ impl Operations {
     /// # Errors
     /// As those of [`Cgroups::limit`].
     pub(crate) async fn limit(&self, found: &LocatedImage) -> Result<()> {
-        let looked = found.look(|found, seen| Ok(found.used_device(seen)));
+        let looked = found.look(|_, seen| Ok(used_device(seen)));
         let (device, is_used) = looked.await?;
         let limits = if is_used {
             found.limits()
@@ -123,7 +123,7 @@ impl Operations {
     /// Takes the limits from the device of a volume: before it is unmounted, for what is buffered would be written at the
     /// limit, and before it is detached. The caller has the volume's lock.
     pub(crate) async fn unlimit(&self, found: &LocatedImage) {
-        let looked = found.look(|found, seen| Ok(found.used_device(seen)));
+        let looked = found.look(|_, seen| Ok(used_device(seen)));
         let device = looked.await.ok().and_then(|(device, _)| device);
         let set = self.set_limits(found, device, IoLimits::default());
         if let Err(error) = set.await {
@@ -219,12 +219,7 @@ impl Operations {
     }
 }
 
-impl LocatedImage {
-    /// The device through which a volume is used, if it is attached, and whether it is mounted, or published raw.
-    fn used_device(
-        &self,
-        (devices, table): (&Devices, &MountTable),
-    ) -> (Option<DeviceNumber>, bool) {
-        (devices.number(), devices.mounts(table).next().is_some())
-    }
+/// The device through which a volume is used, if it is attached, and whether it is mounted, or published raw.
+fn used_device((devices, table): (&Devices, &MountTable)) -> (Option<DeviceNumber>, bool) {
+    (devices.number(), devices.mounts(table).next().is_some())
 }
