@@ -310,17 +310,6 @@ impl Shared {
         })
     }
 
-    /// Writes the record of an object as it is in memory; returns its file, whose directory is not synced.
-    pub(crate) fn write_behind(&self, key: &ObjectKey) -> Result<Option<PathBuf>, Error> {
-        let _writing = self.writing(key);
-        let written = match self.record(key) {
-            Some(record) => self.store.save_content(&record)?,
-            None => None,
-        };
-        self.behind.forget(key);
-        Ok(written)
-    }
-
     /// Takes over the result of a pass in memory: what follows in the pass writes it, and what is lost before that is
     /// asked for again.
     pub(crate) fn remember(&self, record: &Record) -> Result<(), Error> {
@@ -586,7 +575,7 @@ impl Shared {
         }
     }
 
-    fn writing(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
+    pub(crate) fn writing(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
         let place = self.hasher.hash_one(key) % 16;
         let writer = usize::try_from(place)
             .ok()

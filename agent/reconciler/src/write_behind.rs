@@ -97,4 +97,15 @@ impl Shared {
             failed.map_or(Ok(()), Err)
         })
     }
+
+    /// Writes the record of an object as it is in memory; returns its file, whose directory is not synced.
+    fn write_behind(&self, key: &ObjectKey) -> Result<Option<PathBuf>, Error> {
+        let _writing = self.writing(key);
+        let written = match self.record(key) {
+            Some(record) => self.store().save_content(&record)?,
+            None => None,
+        };
+        self.behind.forget(key);
+        Ok(written)
+    }
 }

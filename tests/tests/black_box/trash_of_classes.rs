@@ -151,15 +151,20 @@ async fn a_class_fuller_than_it_may_be_gives_the_oldest_up_after_a_warning() {
     assert!(rest.iter().all(|one| one.trash_id == kept), "{rest:?}");
 }
 
-#[tokio::test]
-async fn room_that_is_needed_is_taken_from_the_trash_unless_that_is_in_vain() {
+/// An agent whose class allocates all that is promised, and has little.
+async fn with_little_room() -> Agent {
     let scratch = Scratch::new();
     let directory = scratch.file_system("images", Kind::Ext4, 100);
     let thick = format!(
         "classes:\n- {{name: default, directory: {{path: {}, allocation: thick}}, trash: {{keep: 30d}}}}\n",
         directory.display()
     );
-    let agent = agent_with(scratch, thick).await;
+    agent_with(scratch, thick).await
+}
+
+#[tokio::test]
+async fn room_that_is_needed_is_taken_from_the_trash_unless_that_is_in_vain() {
+    let agent = with_little_room().await;
     for name in ["a", "b", "c"] {
         let id = volume(&agent, name, 20, &raw()).await;
         delete_volume(&agent, &id).await;
@@ -188,13 +193,7 @@ async fn room_that_is_needed_is_taken_from_the_trash_unless_that_is_in_vain() {
 
 #[tokio::test]
 async fn a_group_snapshot_takes_room_from_the_trash() {
-    let scratch = Scratch::new();
-    let directory = scratch.file_system("images", Kind::Ext4, 100);
-    let thick = format!(
-        "classes:\n- {{name: default, directory: {{path: {}, allocation: thick}}, trash: {{keep: 30d}}}}\n",
-        directory.display()
-    );
-    let agent = agent_with(scratch, thick).await;
+    let agent = with_little_room().await;
     for name in ["a", "b"] {
         let id = volume(&agent, name, 20, &raw()).await;
         delete_volume(&agent, &id).await;

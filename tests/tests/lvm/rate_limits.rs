@@ -307,7 +307,7 @@ async fn no_device_is_left_limited_by_an_agent_that_was_killed() {
         let (staging, target) = mount(&agent, "v", &id, &mounted("ext4")).await;
         let config = config(*place, &hierarchy, &agent.scratch, "writeIops: 500");
         agent.kill();
-        let ending = ending_at(&["detach.unlimited".to_owned()]);
+        let ending = ending_at(&["unstage.unlimited".to_owned()]);
         agent.restart_with(options(config.clone(), ending)).await;
         eventually(|| hierarchy.limits(), |now| now.contains("wiops=500")).await;
         ok(agent

@@ -132,14 +132,20 @@ impl Operations {
         emptied: TargetCleanup,
     ) -> Result<()> {
         self.unlimit(found).await;
-        let unpublished = found.unpublish(target, emptied).await;
+        let ended = found.unpublish_and_detach(target, emptied).await;
         // It may be mounted elsewhere, or still here.
         self.limit_if_possible(found).await;
-        unpublished?;
+        ended
+    }
+}
+
+impl LocatedImage {
+    async fn unpublish_and_detach(&self, target: Target, emptied: TargetCleanup) -> Result<()> {
+        self.unpublish(target, emptied).await?;
         fail::point("unpublish-directly.unmounted");
-        let is_used = found.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));
+        let is_used = self.look(|_, (devices, table)| Ok(devices.mounts(table).next().is_some()));
         if !is_used.await? {
-            self.detach(found).await?;
+            self.class.backend.detach(self.image.id).await?;
         }
         Ok(())
     }

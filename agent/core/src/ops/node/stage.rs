@@ -498,6 +498,19 @@ impl LocatedImage {
             None => Ok(Staged::WithoutMount),
         }
     }
+
+    async fn unmount_and_detach(
+        &self,
+        staging: &AbsolutePath,
+        staged: Staged,
+    ) -> Result<Change<()>> {
+        if staged == Staged::Here {
+            let target = staging.clone();
+            blocking(move || mount::unmount(&target)).await?;
+            fail::point("unstage.unmounted");
+        }
+        self.class.backend.detach(self.image.id).await
+    }
 }
 
 impl Operations {
@@ -505,39 +518,19 @@ impl Operations {
         let path = staging.clone();
         let looked = found.look(move |found, seen| found.staged_at(&path, seen));
         let staged = looked.await?;
-        match staged {
-            Staged::Elsewhere => return Ok(()),
-            Staged::Here => {
-                self.unlimit(found).await;
-                let target = staging.clone();
-                let unmounted = blocking(move || mount::unmount(&target)).await;
-                if unmounted.is_err() {
-                    self.limit_if_possible(found).await;
-                }
-                unmounted?;
-                fail::point("unstage.unmounted");
-            }
-            Staged::WithoutMount => {}
+        if staged == Staged::Elsewhere {
+            return Ok(());
         }
-        let detached = self.detach(found).await?;
-        if staged == Staged::Here || detached.is_made() {
-            tracing::info!(volume.id = %found.handle, path = %staging, "volume unstaged");
-        }
-        Ok(())
-    }
-
-    /// Detaches a volume, which then has no limits any more.
-    ///
-    /// # Errors
-    /// `InUse`; then its limits hold on.
-    pub(crate) async fn detach(&self, found: &LocatedImage) -> Result<Change<()>> {
         self.unlimit(found).await;
-        fail::point("detach.unlimited");
-        let detached = found.class.backend.detach(found.image.id).await;
+        fail::point("unstage.unlimited");
+        let detached = found.unmount_and_detach(&staging, staged).await;
         if detached.is_err() {
             self.limit_if_possible(found).await;
         }
-        detached
+        if detached?.is_made() || staged == Staged::Here {
+            tracing::info!(volume.id = %found.handle, path = %staging, "volume unstaged");
+        }
+        Ok(())
     }
 }
 
