@@ -21,9 +21,10 @@ use crate::lab;
 const CHART: &str = "manifests/chart";
 
 /// Each component, and the value of the chart that is its counterpart.
-const COMPONENTS: [(&str, &str); 10] = [
+const COMPONENTS: [(&str, &str); 11] = [
     ("grafana-dashboard", "grafanaDashboard"),
     ("host-mounts", "hostMounts"),
+    ("limits", "limits"),
     ("lvm", "lvm"),
     ("network-policy", "networkPolicy"),
     ("metrics", "metrics"),
