@@ -30,8 +30,8 @@ use crate::{
     write_behind::WriteBehind,
 };
 
-/// Number of write locks; more than there are workers.
-const WRITERS: usize = 16;
+/// Number of write locks: so many that those who write at once, each for as long as a disk syncs, rarely share one.
+const WRITERS: usize = 512;
 
 /// The records, on disk and in memory, and the work queue.
 pub(crate) struct Shared {
@@ -304,7 +304,7 @@ impl Shared {
             Store::save_begun
         };
         self.keep(record, |store, record| {
-            write(store, record)?;
+            blocking(|| write(store, record))?;
             self.behind.forget(&key);
             Ok(())
         })
@@ -321,42 +321,40 @@ impl Shared {
         record: &Record,
         write: impl FnOnce(&Store, &Record) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        blocking(|| {
-            let key = record.key();
-            let writing = self.writing(&key);
-            let mut record = record.clone();
-            let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
-            let Some(now) = self.record(&key).filter(is_same) else {
-                // The result of a pass of the former object does not apply to the new one.
-                return Err(Error::Replaced(key.to_string()));
-            };
-            record.take_over(now);
-            write(&self.store, &record)?;
-            let handle = |record: &Record| match &record.body {
-                Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
-                _ => None,
-            };
-            let is_made = handle(&record) != self.with(&key, handle).flatten();
-            let sources = if is_made {
-                record.sources()
-            } else {
-                Vec::new()
-            };
-            lock(&self.records).insert(record);
-            drop(writing);
-            self.tell(&key);
-            self.wake_dependants(&key);
-            if is_made {
-                self.wake_groups(&key);
+        let key = record.key();
+        let writing = self.writing_soon(&key);
+        let mut record = record.clone();
+        let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
+        let Some(now) = self.record(&key).filter(is_same) else {
+            // The result of a pass of the former object does not apply to the new one.
+            return Err(Error::Replaced(key.to_string()));
+        };
+        record.take_over(now);
+        write(&self.store, &record)?;
+        let handle = |record: &Record| match &record.body {
+            Body::Volume(Of { status, .. }) => status.volume_handle.clone(),
+            _ => None,
+        };
+        let is_made = handle(&record) != self.with(&key, handle).flatten();
+        let sources = if is_made {
+            record.sources()
+        } else {
+            Vec::new()
+        };
+        lock(&self.records).insert(record);
+        drop(writing);
+        self.tell(&key);
+        self.wake_dependants(&key);
+        if is_made {
+            self.wake_groups(&key);
+        }
+        for source in sources {
+            // A snapshot that is being deleted has waited for the volumes that are restored from it.
+            if self.with(&source, Record::is_absent) == Some(true) {
+                self.queue.add(&source, Instant::now());
             }
-            for source in sources {
-                // A snapshot that is being deleted has waited for the volumes that are restored from it.
-                if self.with(&source, Record::is_absent) == Some(true) {
-                    self.queue.add(&source, Instant::now());
-                }
-            }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 
     /// Saves a new object, replacing any other one of its name.
@@ -576,15 +574,27 @@ impl Shared {
     }
 
     pub(crate) fn writing(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
-        let place = self.hasher.hash_one(key) % 16;
-        let writer = usize::try_from(place)
-            .ok()
-            .and_then(|place| self.writers.get(place));
-        lock(writer.unwrap_or(&OTHERS))
+        lock(self.writer(key))
+    }
+
+    /// The same without a detour where nobody holds it.
+    fn writing_soon(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
+        match self.writer(key).try_lock() {
+            Ok(writing) => writing,
+            Err(_) => blocking(|| self.writing(key)),
+        }
+    }
+
+    fn writer(&self, key: &ObjectKey) -> &Mutex<()> {
+        let locks = WRITERS as u64;
+        let place = usize::try_from(self.hasher.hash_one(key) % locks).ok();
+        place
+            .and_then(|place| self.writers.get(place))
+            .unwrap_or(&OTHERS)
     }
 }
 
-/// Fallback that is never used: every remainder of 16 has its own lock, but the types do not show that.
+/// Fallback that is never used: every remainder has its own lock, but the types do not show that.
 static OTHERS: Mutex<()> = Mutex::new(());
 
 /// The boot id: mounts do not survive a reboot.

@@ -3,8 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    panic::resume_unwind,
     path::PathBuf,
     sync::{Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -21,6 +23,10 @@ use crate::{
 
 /// Pause before what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Number of threads that write at once: file systems commit what several of them sync together.
+const WRITERS: usize = 4;
+/// Number of records below which another thread is not worth its start.
+const SHARE: usize = 4;
 
 /// The objects whose records on disk are older than those in memory.
 #[derive(Debug, Default)]
@@ -70,18 +76,16 @@ impl Shared {
         blocking(|| {
             let writing = self.behind.writing.lock();
             let _writing = writing.unwrap_or_else(PoisonError::into_inner);
-            let due = lock(&self.behind.due).clone();
+            let due: Vec<_> = lock(&self.behind.due).iter().cloned().collect();
             // By directory: one sync of it is for all of its files.
             let mut written: BTreeMap<PathBuf, Vec<(PathBuf, ObjectKey)>> = BTreeMap::new();
             let mut failed = None;
-            for key in due {
-                self.fail("record.due");
-                match self.write_behind(&key) {
-                    Ok(Some(path)) => {
+            for result in self.write_at_once(&due) {
+                match result {
+                    Ok((path, key)) => {
                         let directory = path.parent().unwrap_or(&path).to_owned();
                         written.entry(directory).or_default().push((path, key));
                     }
-                    Ok(None) => {}
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
@@ -95,6 +99,32 @@ impl Shared {
                 }
             }
             failed.map_or(Ok(()), Err)
+        })
+    }
+
+    /// Writes the records of these objects, each as [`Shared::write_behind`] does; those that there are.
+    fn write_at_once(&self, keys: &[ObjectKey]) -> Vec<Result<(PathBuf, ObjectKey), Error>> {
+        let write = |keys: &[ObjectKey]| -> Vec<_> {
+            let written = keys.iter().filter_map(|key| {
+                self.fail("record.due");
+                let path = self.write_behind(key).transpose()?;
+                Some(path.map(|path| (path, key.clone())))
+            });
+            written.collect()
+        };
+        let share = keys.len().div_ceil(WRITERS).max(SHARE);
+        let mut shares = keys.chunks(share);
+        let own = shares.next().unwrap_or_default();
+        thread::scope(|scope| {
+            let others: Vec<_> = shares
+                .map(|keys| scope.spawn(move || write(keys)))
+                .collect();
+            let mut all = write(own);
+            for other in others {
+                // It has panicked in a thread, as it would have here.
+                all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            }
+            all
         })
     }
 

@@ -31,7 +31,8 @@ impl Pass<'_> {
     /// # Errors
     /// When the resource belongs to another owner, or there are several.
     pub(super) async fn take_up(&mut self) -> Result<(), Halt> {
-        let request = blocking(|| self.shared.requests.get(&self.record.key()));
+        // One look for a name that is rarely there: handing the other tasks of this thread over takes longer.
+        let request = self.shared.requests.get(&self.record.key());
         if request.is_some() || self.record.annotation(names::ADOPT).is_some() {
             // A resource that an administrator assigned may not be in the cached list yet.
             self.client.forget_inventory().await;
