@@ -586,11 +586,9 @@ impl Shared {
     }
 
     fn writer(&self, key: &ObjectKey) -> &Mutex<()> {
-        let locks = WRITERS as u64;
-        let place = usize::try_from(self.hasher.hash_one(key) % locks).ok();
-        place
-            .and_then(|place| self.writers.get(place))
-            .unwrap_or(&OTHERS)
+        // Half of a hash is a number of every processor.
+        let number = usize::try_from(self.hasher.hash_one(key) >> 32).unwrap_or_default();
+        self.writers.get(number % WRITERS).unwrap_or(&OTHERS)
     }
 }
 
