@@ -42,6 +42,10 @@ impl Engine {
             if is_back || verified.is_none_or(|verified| verified.elapsed() >= every) {
                 verified = Some(Instant::now());
                 self.verify().await;
+                // Nobody asks for it soon where nothing is to be done, and it is as large as all that it lists.
+                if self.shared.queue.is_idle() {
+                    self.client.forget_inventory().await;
+                }
             }
             let wait = match probed {
                 Ok(()) => VERIFY,

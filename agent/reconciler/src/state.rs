@@ -77,7 +77,8 @@ pub(crate) struct HostMounts {
 
 #[derive(Default)]
 struct Records {
-    by_key: HashMap<ObjectKey, Record>,
+    /// Boxed: a table keeps room for twice what it has, and a record takes a kilobyte there.
+    by_key: HashMap<ObjectKey, Box<Record>>,
     /// The objects that refer to this one as their source or group.
     dependants: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
@@ -86,7 +87,7 @@ impl Records {
     fn insert(&mut self, record: Record) {
         let key = record.key();
         let sources = record.sources();
-        let before = self.by_key.insert(key.clone(), record);
+        let before = self.by_key.insert(key.clone(), Box::new(record));
         let before = before.map(|before| before.sources()).unwrap_or_default();
         if before == sources {
             return;
@@ -239,12 +240,13 @@ impl Shared {
 
     /// The record of an object, as last written.
     pub(crate) fn record(&self, key: &ObjectKey) -> Option<Record> {
-        lock(&self.records).by_key.get(key).cloned()
+        self.with(key, Record::clone)
     }
 
     /// Applies `look` to the record of an object, without copying it.
     pub(crate) fn with<T>(&self, key: &ObjectKey, look: impl FnOnce(&Record) -> T) -> Option<T> {
-        lock(&self.records).by_key.get(key).map(look)
+        let records = lock(&self.records);
+        records.by_key.get(key).map(|record| look(record))
     }
 
     /// All objects.
@@ -279,7 +281,7 @@ impl Shared {
         let records = lock(&self.records);
         let keys = records.dependants.get(key).into_iter().flatten();
         keys.filter_map(|key| records.by_key.get(key))
-            .cloned()
+            .map(|record| Record::clone(record))
             .collect()
     }
 

@@ -116,13 +116,19 @@ impl Shared {
         let mut shares = keys.chunks(share);
         let own = shares.next().unwrap_or_default();
         thread::scope(|scope| {
-            let others: Vec<_> = shares
-                .map(|keys| scope.spawn(move || write(keys)))
-                .collect();
+            let start = |keys| {
+                let thread = thread::Builder::new().name("records".to_owned());
+                (keys, thread.spawn_scoped(scope, move || write(keys)))
+            };
+            let others: Vec<_> = shares.map(start).collect();
             let mut all = write(own);
-            for other in others {
-                // It has panicked in a thread, as it would have here.
-                all.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            for (keys, other) in others {
+                all.extend(match other {
+                    // It has panicked in a thread, as it would have here.
+                    Ok(other) => other.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    // There may be no room for another thread.
+                    Err(_) => write(keys),
+                });
             }
             all
         })
