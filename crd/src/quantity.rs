@@ -49,6 +49,12 @@ impl Quantity {
             .ok_or_else(|| self.too_large())
     }
 
+    /// Returns true if its unit is a part of one (`m`, `u`, `n`), which nobody means who asks for a size.
+    #[must_use]
+    pub fn is_of_parts(&self) -> bool {
+        self.0.ends_with(['m', 'u', 'n'])
+    }
+
     /// The number of billionths of a byte, rounded up as in Kubernetes; for exact comparison of two quantities.
     ///
     /// # Errors

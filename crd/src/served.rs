@@ -68,6 +68,7 @@ mod tests {
         assert!(served(json!({"capacity": "1Gi"})).is_ok());
         for (bad, field) in [
             (json!({"capacity": "1GB"}), "spec.capacity"),
+            (json!({"capacity": "10m"}), "spec.capacity"),
             (
                 json!({"capacity": "1Gi", "mount": {"path": "x"}}),
                 "spec.mount.path",

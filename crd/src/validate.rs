@@ -74,7 +74,17 @@ pub fn volume(spec: &VolumeSpec) -> Vec<FieldError> {
         "must be 1 to 63 lower-case letters, digits and '-'",
     );
     match spec.capacity.bytes() {
-        Ok(bytes) => checks.that(bytes > 0, "spec.capacity", "must be greater than 0"),
+        Ok(bytes) => {
+            checks.that(bytes > 0, "spec.capacity", "must be greater than 0");
+            checks.that(
+                !spec.capacity.is_of_parts(),
+                "spec.capacity",
+                format!(
+                    "{:?} is in parts of a byte: use M or Mi for megabytes",
+                    spec.capacity.to_string()
+                ),
+            );
+        }
         Err(error) => checks.that(false, "spec.capacity", error.to_string()),
     }
     checks.parameters(&spec.parameters);

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     Error,
-    client::{Client, Failure},
+    client::{Cause, Client, Failure},
     inventory::rfc3339,
     inventory::{Inventory, label, owner},
     record::{Body, Of, Record},
@@ -134,8 +134,18 @@ fn has(record: &Record, handle: &str) -> bool {
 }
 
 pub(crate) fn failed(failure: Failure) -> Error {
-    let Failure { rpc, message, .. } = failure;
-    Error::Kept(format!("{rpc}: {message}"))
+    let Failure {
+        rpc,
+        message,
+        cause,
+        ..
+    } = failure;
+    match cause {
+        Cause::Transport => Error::Unreachable(format!(
+            "{rpc}: {message}; start it, or name its socket with --endpoint; drumlin doctor says more"
+        )),
+        Cause::Answer | Cause::Deadline => Error::Kept(format!("{rpc}: {message}")),
+    }
 }
 
 /// Which resources are listed.

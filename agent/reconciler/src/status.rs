@@ -128,6 +128,13 @@ impl Form {
 /// # Errors
 /// When the directory cannot be read. A missing directory is an empty table.
 pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
+    // A name that was mistyped is no host without objects: whoever watches this would see that all is well.
+    if !state_dir.exists() {
+        return Err(Error::State(format!(
+            "state directory {} does not exist; --state-dir names that of the agent",
+            state_dir.display()
+        )));
+    }
     let root = state_dir.join(DIRECTORY);
     let (records, unreadable) = store::load(&root)?;
     let source = store::load_source(&root).unwrap_or_default();

@@ -16,7 +16,10 @@ pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
             Deletion::of_orphan(socket, state_dir, &key).await?
         }
     };
-    print(&format!("this permanently deletes:\n{}", deletion.shown()));
+    print(&format!(
+        "this deletes, permanently unless its class has a trash:\n{}",
+        deletion.shown()
+    ));
     confirm(&arguments.confirmation)?;
     deletion.run().await?;
     print("deleted\n");

@@ -173,7 +173,7 @@ async fn a_mounted_image_stays_mounted_and_its_writer_goes_on() {
 type Refusal = (&'static str, fn(&str), &'static str, fn(&str));
 
 /// What of a file alone, or of its loop device, forbids its adoption.
-const REFUSALS: [Refusal; 9] = [
+const REFUSALS: [Refusal; 10] = [
     (
         "second-name",
         |path| fs::hard_link(path, format!("{path}-2")).unwrap(),
@@ -257,6 +257,12 @@ const REFUSALS: [Refusal; 9] = [
         },
         "is read-only",
         detach,
+    ),
+    (
+        "image",
+        |path| fs::write(Path::new(path).with_file_name("record.json"), "{}").unwrap(),
+        "is an image of a Drumlin agent",
+        |path| fs::remove_file(Path::new(path).with_file_name("record.json")).unwrap(),
     ),
 ];
 

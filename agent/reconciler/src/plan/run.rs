@@ -98,7 +98,12 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         files: pass.files,
         objects: after.iter().filter(is_here).count(),
         elsewhere: source.elsewhere,
-        changes: changes(&differences, prune.as_ref()),
+        // What is in no manifest that could be read is as it was: nothing follows from that.
+        changes: if source.unavailable.is_some() {
+            Vec::new()
+        } else {
+            changes(&differences, prune.as_ref())
+        },
         problems: source.problems(),
         unavailable: source.unavailable,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),

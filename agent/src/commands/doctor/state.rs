@@ -124,6 +124,10 @@ fn lost(subject: &Subject, table: &StatusTable) -> Vec<Finding> {
         };
         found.extend(lost_in(table, &known));
     }
+    if subject.has_no_configuration() {
+        let advice = "name the configuration of the agent with --config: none runs here that says where its classes are; then look again";
+        found = found.into_iter().map(|one| one.advice(advice)).collect();
+    }
     found
 }
 

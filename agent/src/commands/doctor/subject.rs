@@ -15,6 +15,9 @@ use crate::{
     config::{Config, ENDPOINT, STATE_DIR, Storage},
 };
 
+/// The configuration of the agent that the packages install, for a host where none runs and none is named.
+const PACKAGED: &str = "/etc/drumlin/config.yaml";
+
 /// What is looked at.
 #[derive(Debug)]
 pub(super) struct Subject {
@@ -69,6 +72,11 @@ impl Subject {
             Compared::WithNothing
         };
         let differences = override_by(&mut arguments, asked, compared);
+        let packaged = Path::new(PACKAGED);
+        let is_of_host = agent.is_none() && asked.state_dir.is_none();
+        if is_of_host && arguments.config.is_none() && packaged.exists() {
+            arguments.config = Some(packaged.to_owned());
+        }
         let config = match wrong {
             Some(wrong) => Err(wrong),
             None => Config::load(&arguments).map_err(|error| format!("{error:#}")),
@@ -116,6 +124,11 @@ impl Subject {
                 Err(error) => self.unknown_classes = Some(format!("{error:#}")),
             }
         }
+    }
+
+    /// Returns true if neither an agent nor a file says which classes there are.
+    pub(super) fn has_no_configuration(&self) -> bool {
+        self.agent.is_none() && self.arguments.config.is_none()
     }
 
     /// The state directory.

@@ -125,7 +125,11 @@ async fn a_volume_that_is_gone_is_lost() {
     diagnose(&host).lacks("lost-volume");
     let away = host.agent.path("away");
     fs::rename(&here, &away).unwrap();
-    diagnose(&host).finds("lost-volume", "Volume/default/a");
+    let found = diagnose(&host);
+    let lost = found.finds("lost-volume", "Volume/default/a");
+    // Nothing says which classes this agent had.
+    let advice = lost["advice"].as_str().unwrap();
+    assert!(advice.contains("--config"), "{advice}");
     fs::rename(&away, &here).unwrap();
     diagnose(&host).lacks("lost-volume");
 }

@@ -188,6 +188,13 @@ impl Inner {
                 self.settings.path.display()
             ));
         }
+        let record = real.with_file_name(RECORD);
+        if real.file_name().is_some_and(|name| name == IMAGE) && record.exists() {
+            refusals.push(format!(
+                "it is an image of a Drumlin agent, which has its record beside it ({}); have that agent hand it over, or configure a class for the directory of its images",
+                record.display()
+            ));
+        }
         if metadata.nlink() > 1 {
             refusals.push(format!(
                 "it has {} names (hard links); remove the others, find -samefile shows them",

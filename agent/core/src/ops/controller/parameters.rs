@@ -1,6 +1,6 @@
 //! The opaque parameters of a request (CSI, `parameters`).
 
-use super::labels::PARAMETERS;
+use super::labels::{LIMITS, PARAMETERS};
 use crate::{
     Error, Result,
     backend::{Labels, encrypted::Tenant},
@@ -121,7 +121,12 @@ pub(crate) fn class(parameters: &Map) -> Result<Option<ClassName>> {
         .find(|key| *key != CLASS && !is_foreign(key))
     {
         return Err(Error::invalid(format!(
-            "parameters.{key} is unknown; the only parameter is class"
+            "parameters.{key} is unknown; the only parameter is class{}",
+            if LIMITS.contains(&key.as_str()) {
+                "; limits are those of the class, or mutable parameters (a VolumeAttributesClass)"
+            } else {
+                ""
+            }
         )));
     }
     let name = parameters.get(CLASS).map(|name| name.parse());

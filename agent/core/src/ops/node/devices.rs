@@ -203,7 +203,7 @@ impl PathState {
         Error::new(
             Kind::Precondition,
             format!(
-                "{field} {} has a foreign mount on it ({}); unmount that first",
+                "{field} {} has a foreign mount on it ({}), of another volume or of the host; choose another path, or unmount that first",
                 mount.target.display(),
                 mount.source.to_string_lossy()
             ),
