@@ -49,10 +49,19 @@ impl Quantity {
             .ok_or_else(|| self.too_large())
     }
 
-    /// Returns true if its unit is a part of one (`m`, `u`, `n`), which nobody means who asks for a size.
+    /// Returns true if its unit is a part of one (`m`, `u`, `n`, `e-3`), which nobody means who asks for a size.
     #[must_use]
     pub fn is_of_parts(&self) -> bool {
-        self.0.ends_with(['m', 'u', 'n'])
+        let (_, suffix) = self.parts();
+        Unit::read(suffix).is_some_and(|unit| unit.tens < 0)
+    }
+
+    /// The number without its sign, and its suffix.
+    fn parts(&self) -> (&str, &str) {
+        let unsigned = self.0.strip_prefix('+').unwrap_or(&self.0);
+        let is_of_number = |character: char| character.is_ascii_digit() || character == '.';
+        let end = unsigned.find(|character| !is_of_number(character));
+        unsigned.split_at(end.unwrap_or(unsigned.len()))
     }
 
     /// The number of billionths of a byte, rounded up as in Kubernetes; for exact comparison of two quantities.
@@ -60,15 +69,10 @@ impl Quantity {
     /// # Errors
     /// If it is not a valid quantity, is negative, or is far larger than any disk.
     pub fn nanos(&self) -> Result<u128, QuantityError> {
-        let text = self.0.as_str();
-        if text.starts_with('-') {
+        if self.0.starts_with('-') {
             return Err(self.wrong("is negative"));
         }
-        let unsigned = text.strip_prefix('+').unwrap_or(text);
-        let end = unsigned
-            .find(|character: char| !character.is_ascii_digit() && character != '.')
-            .unwrap_or(unsigned.len());
-        let (number, suffix) = unsigned.split_at(end);
+        let (number, suffix) = self.parts();
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
             return Err(self.wrong("is not a quantity such as 10Gi"));

@@ -69,6 +69,7 @@ mod tests {
         for (bad, field) in [
             (json!({"capacity": "1GB"}), "spec.capacity"),
             (json!({"capacity": "10m"}), "spec.capacity"),
+            (json!({"capacity": "10e-3"}), "spec.capacity"),
             (
                 json!({"capacity": "1Gi", "mount": {"path": "x"}}),
                 "spec.mount.path",

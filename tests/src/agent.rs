@@ -394,6 +394,14 @@ impl Agent {
             .expect("the binary can be started")
     }
 
+    /// What a command says that must fail, with exit code 1.
+    #[track_caller]
+    pub fn complaint(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
     /// `drumlin status`, with its exit code.
     pub fn status(&self) -> (String, i32) {
         let state = self.path("state");

@@ -205,18 +205,13 @@ async fn an_edit_that_was_not_read_yet_is_waited_for() {
 #[tokio::test]
 async fn a_state_directory_or_an_agent_that_is_not_there_is_named() {
     let mut host = Host::start().await;
-    let fails = |host: &Host, arguments: &[&str]| {
-        let output = host.agent.command(arguments);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    };
     let nowhere = text(host.agent.path("nowhere"));
-    let said = fails(&host, &["status", "--state-dir", &nowhere]);
+    let said = host.agent.complaint(&["status", "--state-dir", &nowhere]);
     let wanted = format!("state directory {nowhere} does not exist");
     assert!(said.contains(&wanted), "{said}");
     let socket = format!("unix://{}", host.agent.socket().display());
     host.agent.kill();
-    let said = fails(&host, &["trash", "--endpoint", &socket]);
+    let said = host.agent.complaint(&["trash", "--endpoint", &socket]);
     assert!(
         said.contains("the agent does not answer: ListTrash"),
         "{said}"

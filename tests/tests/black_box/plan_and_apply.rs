@@ -501,3 +501,20 @@ async fn one_reconciler_at_a_time_applies_manifests_and_a_plan_disturbs_none() {
 fn text_of(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_follows_from_manifests_that_cannot_be_read() {
+    let stage = Stage::start().await;
+
+    stage.write("v.yaml", &[small("data")]);
+    stage.apply_as_planned();
+    stage.write("w.yaml", &[volume("huge", "8Ti", "")]);
+    let readable = stage.planned();
+    assert_eq!(readable["shortages"].as_array().unwrap().len(), 1);
+    fs::rename(&stage.manifests, stage.agent.path("away")).unwrap();
+    let plan = stage.planned();
+    assert!(plan["unavailable"].is_string(), "{plan:#}");
+    for empty in ["changes", "shortages"] {
+        assert_eq!(plan[empty].as_array().unwrap().len(), 0, "{plan:#}");
+    }
+}

@@ -75,7 +75,15 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         .filter_map(|key| engine.shared.record(key))
         .collect();
     after.sort_by_key(Record::key);
-    let differences = after.iter().map(|now| {
+    let is_here = |record: &Record| record.drumlin.orphan_since.is_none();
+    let objects = after.iter().filter(|record| is_here(record)).count();
+    // What is in no manifest that could be read is as it was: nothing follows from that.
+    let compared = if source.unavailable.is_some() {
+        &[]
+    } else {
+        after.as_slice()
+    };
+    let differences = compared.iter().map(|now| {
         let key = now.key();
         Difference {
             before: before.get(&key),
@@ -87,7 +95,6 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     let shortages = shortages(&engine.client, &differences).await;
     let followed = store::load_source(&settings.state_dir.join(store::DIRECTORY));
     let prune = followed.and_then(|followed| followed.prune);
-    let is_here = |record: &&Record| record.drumlin.orphan_since.is_none();
     Ok(Plan {
         node: engine
             .known_agent()
@@ -96,14 +103,9 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         directory: pass.directory,
         agent_unreachable: unreachable,
         files: pass.files,
-        objects: after.iter().filter(is_here).count(),
+        objects,
         elsewhere: source.elsewhere,
-        // What is in no manifest that could be read is as it was: nothing follows from that.
-        changes: if source.unavailable.is_some() {
-            Vec::new()
-        } else {
-            changes(&differences, prune.as_ref())
-        },
+        changes: changes(&differences, prune.as_ref()),
         problems: source.problems(),
         unavailable: source.unavailable,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),

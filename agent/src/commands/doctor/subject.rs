@@ -60,27 +60,17 @@ impl Subject {
             Some(Err(why)) => (None, Some(why)),
             None => (None, None),
         };
-        let base = match &running {
-            Some(arguments) => Ok(arguments.clone()),
-            None => parse(vec!["drumlin".into(), "agent".into()]),
+        let (arguments, differences) = match running {
+            Some(mut arguments) => {
+                let differences = override_by(&mut arguments, asked, Compared::WithAgent);
+                (Ok(arguments), differences)
+            }
+            None => (without_agent(asked), Vec::new()),
         };
-        let wrong = base.as_ref().err().cloned();
-        let mut arguments = base.unwrap_or_default();
-        let compared = if running.is_some() {
-            Compared::WithAgent
-        } else {
-            Compared::WithNothing
-        };
-        let differences = override_by(&mut arguments, asked, compared);
-        let packaged = Path::new(PACKAGED);
-        let is_of_host = agent.is_none() && asked.state_dir.is_none();
-        if is_of_host && arguments.config.is_none() && packaged.exists() {
-            arguments.config = Some(packaged.to_owned());
-        }
-        let config = match wrong {
-            Some(wrong) => Err(wrong),
-            None => Config::load(&arguments).map_err(|error| format!("{error:#}")),
-        };
+        let config = arguments
+            .clone()
+            .and_then(|arguments| Config::load(&arguments).map_err(|error| format!("{error:#}")));
+        let arguments = arguments.unwrap_or_default();
         let mut subject = Self {
             arguments,
             config,
@@ -192,12 +182,21 @@ fn state_dir_of(asked: &DoctorArguments) -> PathBuf {
     if let Some(directory) = &asked.state_dir {
         return directory.clone();
     }
-    let Ok(mut arguments) = parse(vec!["drumlin".into(), "agent".into()]) else {
-        return PathBuf::from(STATE_DIR);
-    };
-    arguments.config = asked.config.clone().or(arguments.config);
-    let config = Config::load(&arguments);
-    config.map_or_else(|_| PathBuf::from(STATE_DIR), |config| config.state_dir)
+    let arguments = without_agent(asked).ok();
+    let config = arguments.and_then(|arguments| Config::load(&arguments).ok());
+    config.map_or_else(|| PathBuf::from(STATE_DIR), |config| config.state_dir)
+}
+
+/// The arguments of an agent of this host that does not run: what this command was told, else the configuration of the
+/// packages. A state directory that is named may be of another host.
+fn without_agent(asked: &DoctorArguments) -> Result<AgentArguments, String> {
+    let mut arguments = parse(vec!["drumlin".into(), "agent".into()])?;
+    override_by(&mut arguments, asked, Compared::WithNothing);
+    let packaged = Path::new(PACKAGED);
+    if arguments.config.is_none() && arguments.state_dir.is_none() && packaged.exists() {
+        arguments.config = Some(packaged.to_owned());
+    }
+    Ok(arguments)
 }
 
 /// What the arguments of this command are compared with.
