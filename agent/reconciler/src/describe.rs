@@ -126,6 +126,7 @@ fn conditions(text: &mut String, record: &Record) {
         .condition("Ready")
         .filter(|ready| ready.status != "True")
         && record.drumlin.orphan_since.is_none()
+        && !record.drumlin.destroyed
     {
         let _ = writeln!(text, "Waits for:    {}", shown(&ready.message));
     }

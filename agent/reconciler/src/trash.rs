@@ -126,17 +126,19 @@ impl Trash {
         text
     }
 
-    /// The one volume that is meant by its id, its CSI name, or the `NAMESPACE/NAME` of its object or claim.
+    /// The one volume that is meant by its id, its CSI name, or the `NAMESPACE/NAME` of its object or claim (`NAME` in the namespace `default`).
     ///
     /// # Errors
     /// When there is none, or several.
     pub fn find(&self, which: &str) -> Result<Row, Error> {
+        let in_default = format!("default/{which}");
         let is_meant = |volume: &&TrashedVolume| {
             let row = row(volume);
+            let object = owned_by(volume);
             let of_claim = row.owner.rsplit_once(' ').map(|(_, name)| name);
             [row.id.as_str(), row.name.as_str()].contains(&which)
                 || of_claim == Some(which)
-                || owned_by(volume).as_deref() == Some(which)
+                || object.is_some_and(|object| [which, &in_default].contains(&object.as_str()))
         };
         let found: Vec<Row> = self.volumes.iter().filter(is_meant).map(row).collect();
         match found.as_slice() {

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use anyhow::bail;
+use drumlin_crd::yaml::nearest;
 use drumlin_reconciler::reason_of;
 use tonic::Code;
 
@@ -23,8 +24,10 @@ const CODES: RangeInclusive<i32> = 1..=16;
 pub(crate) fn run(what: &str) -> anyhow::Result<()> {
     let found = find(what);
     if found.is_empty() {
+        let near = nearest(what, reasons());
+        let hint = near.map_or_else(String::new, |near| format!("; did you mean {near}?"));
         bail!(
-            "no condition, gRPC code or message is known as {what:?}; known reasons: {}",
+            "no condition, gRPC code or message is known as {what:?}{hint}; known reasons: {}",
             reasons().join(", ")
         );
     }
@@ -49,8 +52,29 @@ fn find(what: &str) -> Vec<String> {
     }
     found
         .into_iter()
-        .map(|(heading, text)| format!("{heading}\n\n{}", text.trim()))
+        .map(|(heading, text)| format!("{heading}\n\n{}", without_links(text.trim())))
         .collect()
+}
+
+/// The text of a page without the targets of its links, which nobody follows on a terminal.
+fn without_links(text: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = text;
+    while let Some((before, words, behind)) = first_link(rest) {
+        plain.push_str(before);
+        plain.push_str(words);
+        rest = behind;
+    }
+    plain.push_str(rest);
+    plain
+}
+
+/// What is before the first link of a text, its words, and what is behind it.
+fn first_link(text: &str) -> Option<(&str, &str, &str)> {
+    let (head, tail) = text.split_once("](")?;
+    let (before, words) = head.rsplit_once('[')?;
+    let (_, behind) = tail.split_once(')')?;
+    Some((before, words, behind))
 }
 
 /// Whether a message is the one of a heading, in which `…` stands for what varies.
@@ -113,7 +137,21 @@ mod tests {
             );
         }
         assert!(find("NoSuchReason").is_empty());
+        assert_eq!(nearest("MountPendng", reasons()), Some("MountPending"));
         assert!(find("a").is_empty());
+    }
+
+    #[test]
+    fn links_are_their_words() {
+        for (text, plain) in [
+            ("see [`A`](#a) and [b c](d.md#e).", "see `A` and b c."),
+            ("a [b] (c) [d", "a [b] (c) [d"),
+        ] {
+            assert_eq!(without_links(text), plain);
+        }
+        for reason in reasons() {
+            assert!(!find(reason).concat().contains("]("), "{reason}");
+        }
     }
 
     #[test]

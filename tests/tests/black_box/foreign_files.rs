@@ -293,8 +293,8 @@ async fn an_image_file_is_refused_while_in_doubt() {
         .file_system("elsewhere", drumlin_tests::storage::Kind::Ext4, 64);
     let elsewhere = image(&elsewhere, "x");
     assert!(fails(agent, "adopt", &[&elsewhere]).contains("another file system"));
-    assert!(fails(agent, "adopt", &["/nowhere"]).contains("neither"));
-    assert!(fails(agent, "adopt", &["vg/nowhere"]).contains("neither"));
+    assert!(fails(agent, "adopt", &["/nowhere"]).contains("/nowhere: there is no such image file"));
+    assert!(fails(agent, "adopt", &["vg/nowhere"]).contains("no such logical volume"));
     // A name that has another volume, in the agent or in the reconciler.
     done(agent, "adopt", &[&open, "one", "--yes"]);
     let other = image(&others, "other");

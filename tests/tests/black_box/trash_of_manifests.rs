@@ -47,7 +47,7 @@ async fn a_volume_that_goes_to_the_trash_comes_back_to_its_manifest() {
         assert_ne!(one[field].as_str().unwrap(), "", "{field} of {listed:#}");
     }
     assert_eq!(listed["unreadable"], serde_json::json!([]));
-    let told = printed(&host, &["undelete", "default/v"]);
+    let told = printed(&host, &["undelete", "v"]);
     assert!(told.contains("file default/v"), "{told}");
     host.write("v.yaml", &[manifest(&host, "Retain")]);
     host.until("v", &["True"]).await;

@@ -237,10 +237,7 @@ impl Operations {
                 ),
             )
             .because(error)),
-            (None, None) => Err(Error::not_found(format!(
-                "source {} is neither a logical volume in a volume group of a class of this node (GROUP/NAME) nor an image file (absolute path)",
-                request.source
-            ))),
+            (None, None) => Err(Error::not_found(missing(&request.source))),
         }
     }
 
@@ -429,6 +426,17 @@ fn maker(source: &str) -> Maker {
     match source.split_once('/') {
         Some((group, name)) if !group.is_empty() => Maker::of_logical_volume(name),
         _ => Maker::Hand,
+    }
+}
+
+/// Why nothing was found that can be adopted.
+fn missing(source: &str) -> String {
+    if source.starts_with('/') {
+        format!("source {source}: there is no such image file")
+    } else {
+        format!(
+            "source {source}: there is no such logical volume in a volume group of a class of this node (GROUP/NAME); an image file has an absolute path"
+        )
     }
 }
 
