@@ -342,9 +342,11 @@ impl Engine {
             Err(Halt::Waiting(verdict)) => {
                 let pause = match (verdict.state, verdict.reason) {
                     // The volume may be in a group that has no manifest, whose changes wake nothing.
-                    (_, "DependencyNotFound" | "MembersPending" | "MemberConflict") => {
-                        Some(DEPENDENCY)
-                    }
+                    (
+                        _,
+                        "DependencyNotFound" | "MembersPending" | "MemberConflict"
+                        | "MountConflict",
+                    ) => Some(DEPENDENCY),
                     // An administrator may have reassigned or deleted the resource at the agent.
                     (State::Stalled, reason) if is_held(reason) => Some(DEPENDENCY),
                     // The API server recovers by itself, so retry sooner than for conditions that need a person.

@@ -69,6 +69,7 @@ pub mod plan;
 mod prune;
 mod queue;
 mod record;
+mod record_locks;
 mod request_watch;
 mod requests;
 pub mod restore;

@@ -6,7 +6,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    hash::{BuildHasher, RandomState},
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
@@ -25,13 +24,11 @@ use crate::{
     object_source::ObjectSource,
     queue::{Lane, Queue},
     record::{Body, Of, Record},
+    record_locks::RecordLocks,
     requests::Requests,
     store::Store,
     write_behind::WriteBehind,
 };
-
-/// Number of write locks: so many that those who write at once, each for as long as a disk syncs, rarely share one.
-const WRITERS: usize = 512;
 
 /// The records, on disk and in memory, and the work queue.
 pub(crate) struct Shared {
@@ -55,9 +52,7 @@ pub(crate) struct Shared {
     listed: Mutex<HashSet<String>>,
     /// Triggers a scan of the directory.
     rescan: OnceLock<Arc<Notify>>,
-    /// Write locks, held from reading a record until it is written; an object always has the same one.
-    writers: [Mutex<()>; WRITERS],
-    hasher: RandomState,
+    locks: RecordLocks,
 }
 
 /// The API server that is followed.
@@ -153,8 +148,7 @@ impl Shared {
             cluster: OnceLock::new(),
             listed: Mutex::default(),
             rescan: OnceLock::new(),
-            writers: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
+            locks: RecordLocks::default(),
         }
     }
 
@@ -324,7 +318,7 @@ impl Shared {
         write: impl FnOnce(&Store, &Record) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let key = record.key();
-        let writing = self.writing_soon(&key);
+        let writing = self.locks.lock_soon(&key);
         let mut record = record.clone();
         let is_same = |now: &Record| now.drumlin.incarnation == record.drumlin.incarnation;
         let Some(now) = self.record(&key).filter(is_same) else {
@@ -426,11 +420,14 @@ impl Shared {
         })
     }
 
-    /// Capacity or a dependency was freed: wakes the objects that wait for that.
+    /// Capacity, a dependency or a path was freed: wakes the objects that wait for that.
     pub(crate) fn wake_waiting(&self) {
         let is_waiting = |record: &Record| {
             let reason = record.condition("Ready").map(|ready| ready.reason.as_str());
-            matches!(reason, Some("InsufficientCapacity" | "DeletionBlocked"))
+            matches!(
+                reason,
+                Some("InsufficientCapacity" | "DeletionBlocked" | "MountConflict" | "MountPending")
+            )
         };
         for key in self.keys_of(is_waiting) {
             self.queue.add(&key, Instant::now());
@@ -575,27 +572,11 @@ impl Shared {
         }
     }
 
+    /// The write lock of an object, held from reading its record until it is written.
     pub(crate) fn writing(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
-        lock(self.writer(key))
-    }
-
-    /// The same without a detour where nobody holds it.
-    fn writing_soon(&self, key: &ObjectKey) -> MutexGuard<'_, ()> {
-        match self.writer(key).try_lock() {
-            Ok(writing) => writing,
-            Err(_) => blocking(|| self.writing(key)),
-        }
-    }
-
-    fn writer(&self, key: &ObjectKey) -> &Mutex<()> {
-        // Half of a hash is a number of every processor.
-        let number = usize::try_from(self.hasher.hash_one(key) >> 32).unwrap_or_default();
-        self.writers.get(number % WRITERS).unwrap_or(&OTHERS)
+        self.locks.lock(key)
     }
 }
-
-/// Fallback that is never used: every remainder has its own lock, but the types do not show that.
-static OTHERS: Mutex<()> = Mutex::new(());
 
 /// The boot id: mounts do not survive a reboot.
 pub(crate) fn boot() -> String {

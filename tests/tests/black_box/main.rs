@@ -65,6 +65,7 @@ mod manifest_schedules;
 mod manifests;
 mod manifests_in_trouble;
 mod metrics;
+mod mount_conflicts;
 mod mount_group;
 mod mount_roots;
 mod node;

@@ -7,6 +7,7 @@ pub(crate) mod group_members;
 mod group_snapshot;
 mod host_mount;
 mod mount;
+mod mount_path;
 mod node_rename;
 mod pass;
 mod schedule;

@@ -27,6 +27,9 @@ impl Pass<'_> {
         let wanted = self.spec().mount.clone();
         let confined = wanted.as_ref().map(|wanted| self.confinement(wanted));
         let confined = confined.transpose()?.flatten();
+        if let Some(wanted) = &wanted {
+            self.check_path_is_not_held(&wanted.path)?;
+        }
         let has = self.record.drumlin.mounted.clone();
         let held = self.record.drumlin.confined.clone();
         // If the restrictions of a mount are unknown, the agent checks them.
@@ -48,10 +51,12 @@ impl Pass<'_> {
             }
             self.forget_mount();
             self.save("volume.mount.taken-down")?;
+            self.shared.wake_waiting();
         }
         let Some(wanted) = wanted else {
             return Ok(());
         };
+        self.check_path_is_free(&wanted.path)?;
         let is_proven = self.status().mount_path.as_deref() == Some(wanted.path.as_str())
             && self.record.drumlin.boot.as_deref() == Some(self.shared.boot.as_str());
         let is_as_wanted = has.as_ref() == Some(&wanted) && held == confined;
@@ -180,6 +185,7 @@ impl Pass<'_> {
             self.forget_mount();
             self.record.drumlin.boot = None;
             self.save("volume.taken-down")?;
+            self.shared.wake_waiting();
         }
         Ok(())
     }

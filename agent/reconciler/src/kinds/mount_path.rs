@@ -1,0 +1,71 @@
+//! A path has one mount: an object whose path is that of another one waits for it.
+//!
+//! Of two that are mounted at the same time the agent refuses one.
+
+use drumlin_crd::ObjectKey;
+
+use super::{Halt, Pass, stalled, waiting};
+use crate::record::{Body, Of, Record};
+
+impl Pass<'_> {
+    /// Stalls while another object is mounted there and stays. To be called before a mount is taken down for the new path.
+    pub(super) fn check_path_is_not_held(&self, path: &str) -> Result<(), Halt> {
+        match self.mounted_at(path, stays) {
+            Some(other) => Err(stalled(
+                "MountConflict",
+                format!("spec.mount.path: {other} is mounted at {path}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits while another object is mounted there that is about to go.
+    pub(super) fn check_path_is_free(&self, path: &str) -> Result<(), Halt> {
+        match self.mounted_at(path, |_, _| true) {
+            Some(other) => Err(waiting(
+                "MountPending",
+                format!("spec.mount.path: {other} is still mounted at {path}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The other object that is mounted at a path, as this one may call it, if it is meant.
+    fn mounted_at(&self, path: &str, is_meant: fn(&Record, &str) -> bool) -> Option<String> {
+        if self.status().mount_path.as_deref() == Some(path) {
+            return None;
+        }
+        let key = self.record.key();
+        let is_there = |other: &Record| is_mounted_at(other, path) && is_meant(other, path);
+        let others = self.shared.keys_of(is_there);
+        let other = others.into_iter().find(|other| *other != key)?;
+        Some(self.name_as_known(&other))
+    }
+
+    /// A namespace is not told what another one has.
+    fn name_as_known(&self, other: &ObjectKey) -> String {
+        if self.record.is_of_file() || other.namespace == self.record.key().namespace {
+            other.to_string()
+        } else {
+            "an object of another namespace".to_owned()
+        }
+    }
+}
+
+fn is_mounted_at(record: &Record, path: &str) -> bool {
+    match &record.body {
+        Body::Volume(Of { status, .. }) => status.mount_path.as_deref() == Some(path),
+        _ => false,
+    }
+}
+
+/// Its manifest has it there.
+fn stays(record: &Record, path: &str) -> bool {
+    match &record.body {
+        Body::Volume(Of { spec, .. }) => {
+            let wanted = spec.mount.as_ref();
+            !record.is_absent() && wanted.is_some_and(|wanted| wanted.path == path)
+        }
+        _ => false,
+    }
+}
