@@ -286,7 +286,7 @@ fn others_are_refused(agent: &Agent, group: &str) {
         ("v".to_owned(), "managed already, as"),
         ("cow".to_owned(), "is a snapshot of"),
         ("striped".to_owned(), "striped over 2 disks"),
-        ("none".to_owned(), "neither a logical volume"),
+        ("none".to_owned(), "no such logical volume"),
     ] {
         let message = fails(agent, "adopt", &[&format!("{group}/{name}"), "y", "--yes"]);
         assert!(message.contains(words), "{name}: {message}");
