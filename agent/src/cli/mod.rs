@@ -4,6 +4,7 @@ mod command;
 mod daemons;
 mod doctor;
 mod kubelet;
+mod object_word;
 mod objects;
 mod prune;
 mod snapshots;
@@ -15,6 +16,7 @@ pub(crate) use daemons::{
 };
 pub(crate) use doctor::{DoctorArguments, DoctorOutput};
 pub(crate) use kubelet::KubeletArguments;
+pub(crate) use object_word::{ObjectWord, ObjectWordParser};
 pub(crate) use objects::{
     AdoptArguments, AdoptOutput, ApplyArguments, Confirmation, DataOutput, DeleteArguments,
     DescribeArguments, EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments,

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use drumlin_proto::Endpoint;
 use drumlin_reconciler::status::Form;
 
-use super::{LogArguments, OwnerArguments};
+use super::{LogArguments, ObjectWord, ObjectWordParser, OwnerArguments};
 use crate::duration::duration;
 
 #[derive(Debug, Clone, Args)]
@@ -99,9 +99,10 @@ pub(crate) enum DataOutput {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GetArguments {
-    /// Kind of the objects.
-    #[arg(value_name = "KIND")]
-    pub(crate) kind: ObjectKind,
+    /// Kind of the objects, also by its short name (dv, dvg, dsnap, dgsnap, dsched); `KIND/NAME` and
+    /// `KIND/NAMESPACE/NAME` are one of them.
+    #[arg(value_name = "KIND", value_parser = ObjectWordParser)]
+    pub(crate) object: ObjectWord,
     /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default` [default: all objects of the kind].
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
@@ -126,12 +127,13 @@ pub(crate) enum GetOutput {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DescribeArguments {
-    /// Kind of the object.
-    #[arg(value_name = "KIND")]
-    pub(crate) kind: ObjectKind,
-    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Kind of the object, also by its short name (dv, dvg, dsnap, dgsnap, dsched), with or without `/NAME` or
+    /// `/NAMESPACE/NAME`.
+    #[arg(value_name = "KIND", value_parser = ObjectWordParser)]
+    pub(crate) object: ObjectWord,
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`; not with a name behind the kind.
     #[arg(value_name = "NAMESPACE/NAME")]
-    pub(crate) name: String,
+    pub(crate) name: Option<String>,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,
@@ -222,7 +224,7 @@ pub(crate) enum AdoptOutput {
     Json,
 }
 
-/// Kinds of objects.
+/// Kinds of objects of manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ObjectKind {
     #[value(name = "Volume", aliases = ["volume", "dv"])]

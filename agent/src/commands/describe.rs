@@ -1,5 +1,6 @@
 //! `drumlin describe`: one object for a person.
 
+use anyhow::bail;
 use drumlin_reconciler::describe::describe;
 
 use super::{object_name, print::print};
@@ -7,7 +8,9 @@ use crate::cli::DescribeArguments;
 
 /// Prints the description.
 pub(crate) fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
-    let key = object_name::of_kind(arguments.kind.as_str(), &arguments.name);
+    let Some(key) = object_name::of(&arguments.object, arguments.name.as_deref())? else {
+        bail!("which one? NAMESPACE/NAME is missing");
+    };
     print(&describe(&arguments.state_dir, &key)?);
     Ok(())
 }

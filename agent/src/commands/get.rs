@@ -9,11 +9,8 @@ use crate::cli::{GetArguments, GetOutput};
 
 /// Prints the objects.
 pub(crate) fn run(arguments: &GetArguments) -> anyhow::Result<()> {
-    let kind = arguments.kind.as_str();
-    let key = arguments
-        .name
-        .as_deref()
-        .map(|name| object_name::of_kind(kind, name));
+    let kind = arguments.object.kind.as_str();
+    let key = object_name::of(&arguments.object, arguments.name.as_deref())?;
     let (state_dir, key) = (&arguments.state_dir, key.as_ref());
     let table = |form| Ok(objects::table(state_dir, kind, key)?.render(form));
     let found = || Ok(whole(objects::find(state_dir, kind, key)?, key));

@@ -4,11 +4,23 @@ use anyhow::bail;
 use clap::ValueEnum;
 use drumlin_crd::ObjectKey;
 
-use crate::cli::ObjectKind;
+use crate::cli::{ObjectKind, ObjectWord};
 
 /// The namespace and the name of an object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
 pub(super) fn split(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or(("default", name))
+}
+
+/// The object that is named behind its kind or by a word of its own; none if only a kind is.
+///
+/// # Errors
+/// If both name one.
+pub(super) fn of(word: &ObjectWord, name: Option<&str>) -> anyhow::Result<Option<ObjectKey>> {
+    let kind = word.kind.as_str();
+    match (word.name.as_deref(), name) {
+        (Some(one), Some(other)) => bail!("{kind}/{one} and {other} are two names; give one"),
+        (one, other) => Ok(one.or(other).map(|name| of_kind(kind, name))),
+    }
 }
 
 /// The object of a kind with such a name.

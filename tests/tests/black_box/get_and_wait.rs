@@ -61,6 +61,14 @@ async fn objects_are_shown_as_kubectl_shows_them_also_without_a_daemon() {
     assert_eq!(names(&all), ["data", "log"]);
     assert_eq!(host.printed(&["get", "dv"]).lines().count(), 3);
     assert_eq!(host.printed(&["get", "dv", "log"]).lines().count(), 2);
+    for name in ["dv/log", "Volume/default/log"] {
+        assert_eq!(host.printed(&["get", name]).lines().count(), 2);
+        let described = host.printed(&["describe", name]);
+        let same = host.printed(&["describe", "dv", "log"]);
+        assert_eq!(described.lines().next(), same.lines().next());
+    }
+    let (why, _) = host.complaint(&["get", "dv/log", "data"]);
+    assert!(why.contains("two names"), "{why}");
     assert_eq!(host.printed(&["get", "dsnap"]), "no objects\n");
 
     let (why, code) = host.complaint(&["get", "dv", "nobody"]);
