@@ -505,7 +505,6 @@ fn text_of(bytes: &[u8]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_follows_from_manifests_that_cannot_be_read() {
     let stage = Stage::start().await;
-
     stage.write("v.yaml", &[small("data")]);
     stage.apply_as_planned();
     stage.write("w.yaml", &[volume("huge", "8Ti", "")]);

@@ -75,8 +75,6 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         .filter_map(|key| engine.shared.record(key))
         .collect();
     after.sort_by_key(Record::key);
-    let is_here = |record: &Record| record.drumlin.orphan_since.is_none();
-    let objects = after.iter().filter(|record| is_here(record)).count();
     // What is in no manifest that could be read is as it was: nothing follows from that.
     let compared = if source.unavailable.is_some() {
         &[]
@@ -95,6 +93,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     let shortages = shortages(&engine.client, &differences).await;
     let followed = store::load_source(&settings.state_dir.join(store::DIRECTORY));
     let prune = followed.and_then(|followed| followed.prune);
+    let is_here = |record: &&Record| record.drumlin.orphan_since.is_none();
     Ok(Plan {
         node: engine
             .known_agent()
@@ -103,7 +102,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         directory: pass.directory,
         agent_unreachable: unreachable,
         files: pass.files,
-        objects,
+        objects: after.iter().filter(is_here).count(),
         elsewhere: source.elsewhere,
         changes: changes(&differences, prune.as_ref()),
         problems: source.problems(),
