@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Output, Stdio},
+    process::{Child, ChildStdin, Command, Output, Stdio},
     sync::{
         Once,
         atomic::{AtomicUsize, Ordering},
@@ -35,6 +35,8 @@ pub struct Cluster {
 
 /// Whether the lab's server has the definitions: all tests of a process run beside one.
 static DEFINED: Once = Once::new();
+/// How long `kubectl` may take, in seconds.
+const LONGEST: &str = "300";
 /// So many namespaces and nodes were made up.
 static NAMES: AtomicUsize = AtomicUsize::new(0);
 
@@ -173,10 +175,17 @@ impl Cluster {
         client(self.kubeconfig.clone()).await
     }
 
-    /// `kubectl`, whatever becomes of it.
-    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
-        let mut command = program("kubectl");
+    /// `kubectl`. What it waits for without end, such as a deletion, would end the whole run and not one test.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = program("timeout");
+        command.args(["--kill-after=5", LONGEST, "kubectl"]);
         command.env("KUBECONFIG", &self.kubeconfig).args(arguments);
+        command
+    }
+
+    /// `kubectl`, whatever becomes of it. Its status is 124 if it takes longer than five minutes.
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
         command.output().expect("kubectl can be started")
     }
 
@@ -188,8 +197,7 @@ impl Cluster {
 
     /// `kubectl` with something to read, whatever becomes of it.
     pub fn try_with_input(&self, arguments: &[&str], input: &str) -> Output {
-        let mut command = program("kubectl");
-        command.env("KUBECONFIG", &self.kubeconfig).args(arguments);
+        let mut command = self.command(arguments);
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -263,7 +271,8 @@ fn printed(output: &Output, arguments: &[&str]) -> String {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "kubectl {arguments:?}: {text}{complaint}"
+        "kubectl {arguments:?}: {}: {text}{complaint}",
+        output.status
     );
     text
 }

@@ -123,7 +123,9 @@ impl Lab {
     /// `tests/lab/cluster/node`, which must succeed, and what it printed.
     pub(crate) fn node(&self, name: &str, words: &[&str]) -> String {
         assert!(self.nodes.iter().any(|own| own == name), "{name}");
-        let mut command = program(workspace().join("tests/lab/cluster/node"));
+        let mut command = program("timeout");
+        command.args(["--kill-after=5", "300"]);
+        command.arg(workspace().join("tests/lab/cluster/node"));
         let output = command.arg(name).args(words).output();
         succeeded(&output.expect("it can be started"), words)
     }
@@ -239,7 +241,8 @@ impl Volume {
 pub(crate) fn succeeded(output: &Output, words: &[&str]) -> String {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{words:?}: {text}{complaint}");
+    let status = output.status;
+    assert!(status.success(), "{words:?}: {status}: {text}{complaint}");
     text
 }
 

@@ -10,6 +10,15 @@ use drumlin_tests::storage::Scratch;
 
 use crate::lab::{Lab, Writer, manifests, until};
 
+/// Ends what another thread repeats; also when the test fails, or that thread would be waited for without end.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn another_version_is_rolled_out_under_load_and_disturbs_no_pod() {
     let lab = Lab::installed();
@@ -43,16 +52,19 @@ fn another_version_is_rolled_out_under_load_and_disturbs_no_pod() {
                 served += 1;
             }
         });
+        let ends = Ends(&is_over);
         roll_out(&overlay.to_string_lossy());
         let image = "jsonpath={.items[*].spec.containers[*].image}";
         let own = ["-n", "drumlin-system", "get", "pods", "-o", image];
-        let images = lab.cluster.kubectl(&own);
-        assert!(images.contains("drumlin:next"), "{images}");
-        assert!(!images.contains("drumlin:0.1.0"), "{images}");
+        // A rollout is complete while pods of the old version are still terminating.
+        until("every pod is of the new version", || {
+            let images = lab.cluster.kubectl(&own);
+            images.contains("drumlin:next") && !images.contains("drumlin:0.1.0")
+        });
         for (old, new) in before.iter().zip(agents()) {
             assert_ne!(*old, new);
         }
-        is_over.store(true, Ordering::Relaxed);
+        drop(ends);
         load.join().unwrap();
     });
     for writer in &writers {
