@@ -55,7 +55,7 @@ pub async fn apply(settings: Settings, patience: Duration) -> Result<(), Error> 
     stop.cancel();
     let _ = working.await;
     // Nothing is left to write, unless it could not be written.
-    blocking(|| engine.shared.write_due())?;
+    blocking(|| engine.shared.write_all())?;
     result
 }
 

@@ -94,7 +94,7 @@ impl Engine {
         for task in workers.into_iter().chain([gate, writing]) {
             let _ = task.await;
         }
-        if let Err(error) = self.shared.write_due() {
+        if let Err(error) = self.shared.write_all() {
             tracing::error!(error = %error, "state could not be written");
         }
     }

@@ -60,6 +60,7 @@ mod inventory_calls;
 pub mod kept;
 mod kinds;
 pub mod manifest_scan;
+mod marker;
 mod mount_watch;
 mod object_source;
 pub mod objects;

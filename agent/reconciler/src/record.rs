@@ -341,6 +341,13 @@ impl Record {
         self.body.kind().is_begun(&self.drumlin)
     }
 
+    /// Returns true if it comes again from its manifest, or from the API server, as it is: nothing was begun for it.
+    pub(crate) fn comes_again(&self) -> bool {
+        // The runs of a schedule are in no manifest, and neither are its snapshots.
+        let is_of_schedule = self.drumlin.schedule.is_some();
+        !self.is_begun() && !is_of_schedule && !matches!(self.body, Body::Schedule(_))
+    }
+
     /// Sets the `Drifted` condition, or removes it if there is no drift.
     pub(crate) fn drift(&mut self, message: Option<String>) {
         let generation = self.generation();

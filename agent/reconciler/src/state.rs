@@ -353,25 +353,57 @@ impl Shared {
         Ok(())
     }
 
-    /// Saves a new object, replacing any other one of its name.
-    pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
-        self.put_by(record, Store::save)
+    /// The same for the intent of an object, where a kill, or a power cut, only has the pass run again: if its record may be
+    /// lost anyway, it is in memory alone.
+    pub(crate) fn remember_intent(&self, record: &Record) -> Result<(), Error> {
+        let key = record.key();
+        self.keep(record, |store, record| {
+            if self.behind.is_fresh(&key) {
+                return Ok(());
+            }
+            blocking(|| store.save_begun(record))?;
+            self.behind.forget(&key);
+            Ok(())
+        })
     }
 
-    /// The same for an object that is in a manifest, and so comes again if a power cut loses it.
+    /// Saves a new object, replacing any other one of its name.
+    pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
+        self.put_by(record, || {
+            self.store.save(record)?;
+            self.behind.forget(&record.key());
+            Ok(())
+        })
+    }
+
+    /// The same for an object that is in a manifest. Nothing was begun for it, or all was lost: it comes again if its record is
+    /// lost.
     pub(crate) fn put_ingested(&self, record: &Record) -> Result<(), Error> {
-        self.put_by(record, Store::save_ingested)
+        // What a former object has left in the file is not to come again.
+        if record.comes_again() && self.with(&record.key(), |_| ()).is_none() {
+            return self.put_by(record, || {
+                self.sync_later(&record.key())?;
+                self.store.save_unsynced(record)
+            });
+        }
+        self.put_by(record, || {
+            self.store.save_ingested(record)?;
+            if record.is_begun() {
+                self.behind.forget(&record.key());
+            }
+            Ok(())
+        })
     }
 
     fn put_by(
         &self,
         record: &Record,
-        write: impl FnOnce(&Store, &Record) -> Result<(), Error>,
+        write: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
         blocking(|| {
             let key = record.key();
             let writing = self.writing(&key);
-            write(&self.store, record)?;
+            write()?;
             lock(&self.records).insert(record.clone());
             drop(writing);
             self.tell(&key);
@@ -396,6 +428,7 @@ impl Shared {
                 return Ok(false);
             }
             self.store.save(&record)?;
+            self.behind.forget(key);
             lock(&self.records).insert(record);
             drop(writing);
             self.tell(key);

@@ -7,7 +7,6 @@ use std::{
     io::{self, Read, Seek, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
 };
 
 use drumlin_crd::{ObjectKey, Problem, names};
@@ -20,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
+    marker::{Marker, Objects},
     prune::Prune,
     record::{Record, VERSION},
     source::{directory::Directory, trust::Trust},
@@ -30,15 +30,11 @@ use crate::{
 /// The reconciler's directory within the agent's state directory.
 pub(crate) const DIRECTORY: &str = "reconciler";
 
-/// A marker file that exists while the state may have been lost.
-const NEW: &str = "new.json";
-
 /// The state directory, locked by one reconciler.
 #[derive(Debug)]
 pub(crate) struct Store {
     root: PathBuf,
-    /// True if the state may have been lost: not all classes were listed since the directory was created.
-    is_new: AtomicBool,
+    marker: Marker,
     mode: Mode,
 }
 
@@ -123,7 +119,7 @@ impl Store {
         let root = state_dir.join(DIRECTORY);
         let failed =
             |error: io::Error| Error::State(format!("could not use {}: {error}", root.display()));
-        let is_new = !root.join("objects").exists();
+        let objects = Objects::below(&root);
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -154,18 +150,11 @@ impl Store {
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .map_err(failed)?;
-        let store = Self {
-            is_new: AtomicBool::new(is_new || root.join(NEW).exists()),
+        Ok(Self {
+            marker: Marker::open(&root, objects)?,
             root,
             mode: Mode::Locked { _lock: lock },
-        };
-        if is_new {
-            write(
-                &store.root.join(NEW),
-                &"not every class was readable since this state directory was created",
-            )?;
-        }
-        Ok(store)
+        })
     }
 
     /// Opens the state directory below `state_dir` for a dry run: without a lock, and nothing is ever written. A missing
@@ -173,7 +162,7 @@ impl Store {
     pub(crate) fn dry_run(state_dir: &Path) -> Self {
         let root = state_dir.join(DIRECTORY);
         Self {
-            is_new: AtomicBool::new(!root.join("objects").exists() || root.join(NEW).exists()),
+            marker: Marker::dry_run(&root),
             root,
             mode: Mode::DryRun,
         }
@@ -184,16 +173,9 @@ impl Store {
         matches!(self.mode, Mode::DryRun)
     }
 
-    /// Returns true if the state may have been lost.
-    pub(crate) fn is_new(&self) -> bool {
-        self.is_new.load(Ordering::Relaxed)
-    }
-
-    /// Notes that all classes of the agent were listed.
-    pub(crate) fn has_seen_all(&self) {
-        if self.is_new() && !self.is_dry_run() && fs::remove_file(self.root.join(NEW)).is_ok() {
-            self.is_new.store(false, Ordering::Relaxed);
-        }
+    /// Whether records may be missing.
+    pub(crate) fn marker(&self) -> &Marker {
+        &self.marker
     }
 
     /// Writes a record durably: later steps rely on it.
@@ -215,6 +197,11 @@ impl Store {
     /// Writes a record durably over one of an object for which nothing was begun.
     pub(crate) fn save_begun(&self, record: &Record) -> Result<(), Error> {
         self.save_as(record, Durability::SyncedOnce)
+    }
+
+    /// Writes a record that a power cut may take; see [`Marker::leave_unsaved`].
+    pub(crate) fn save_unsynced(&self, record: &Record) -> Result<(), Error> {
+        self.save_as(record, Durability::Unsynced)
     }
 
     /// Writes the content of a record durably; the caller syncs the directory of the file, which is returned. None in a dry

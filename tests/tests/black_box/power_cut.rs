@@ -29,25 +29,26 @@ fn options(scratch: &Scratch) -> Options {
     }
 }
 
-/// An agent over the disk of another one, as it is after a cut at this moment.
-async fn after_a_cut(agent: &Agent) -> Agent {
+/// A disk of an agent, and the file system on it, as they are after a cut at this moment.
+pub(crate) fn disk_after_a_cut(agent: &Agent, name: &str) -> Scratch {
     let scratch = Scratch::new();
-    let disk = scratch.path().join("images.img");
-    run(
-        "cp",
-        &[
-            "--sparse=always",
-            &text(agent.path("images.img")),
-            &text(disk.clone()),
-        ],
-    );
+    let image = format!("{name}.img");
+    let disk = scratch.path().join(&image);
+    let (from, to) = (text(agent.path(&image)), text(disk.clone()));
+    run("cp", &["--sparse=always", &from, &to]);
     // Another UUID is not needed: the one of xfs is not looked at.
-    let target = text(scratch.directory("images"));
+    let target = text(scratch.directory(name));
     let how = match file_system(&disk).as_str() {
         "xfs" => "loop,nouuid",
         _ => "loop",
     };
-    run("mount", &["-o", how, &text(disk), &target]);
+    run("mount", &["-o", how, &to, &target]);
+    scratch
+}
+
+/// An agent over the disk of another one, as it is after a cut at this moment.
+async fn after_a_cut(agent: &Agent) -> Agent {
+    let scratch = disk_after_a_cut(agent, "images");
     let options = options(&scratch);
     Agent::with(scratch, options).await
 }

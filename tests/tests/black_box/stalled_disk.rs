@@ -15,11 +15,11 @@ use drumlin_tests::{
 
 use crate::{
     helpers::{ok, text},
-    host::{Host, small},
+    host::{Host, volume},
 };
 
 /// So many that passes of the reconciler are under way when the disk stalls.
-const VOLUMES: usize = 60;
+const VOLUMES: usize = 20;
 /// So long a Probe may take: kubelet kills an agent that does not answer. Under the load of all tests one took 0.15 s,
 /// and one that waits for what stalls never ends.
 const PROMPT: Duration = Duration::from_secs(2);
@@ -80,7 +80,12 @@ async fn calls_are_answered_while_the_disk_of_the_state_directory_stalls() {
     };
     let host = Host::over(scratch, options).await;
     let names: Vec<String> = (0..VOLUMES).map(|number| format!("v{number}")).collect();
-    let manifests: Vec<String> = names.iter().map(|name| small(name)).collect();
+    // A record is synced before its volume is mounted.
+    let mounted = |name: &String| {
+        let spec = format!("mount: {{path: {}}}", host.path(name));
+        volume(name, "16Mi", &spec)
+    };
+    let manifests: Vec<String> = names.iter().map(mounted).collect();
     host.write("v.yaml", &manifests);
     let volumes = || fs::read_dir(images.join("volumes")).map_or(0, Iterator::count);
     eventually(volumes, |volumes| *volumes > 0).await;

@@ -64,6 +64,18 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// Takes over the intent of a call in memory, where the agent records the owner of what it creates, durably and with it: a
+    /// record that is lost is found again by that.
+    pub(crate) async fn remember_intent(&self, point: &'static str) -> Result<(), Halt> {
+        if self.client.inventory().await?.is_known() {
+            self.shared.remember_intent(&self.record)?;
+        } else {
+            self.shared.save(&self.record)?;
+        }
+        self.shared.fail(point);
+        Ok(())
+    }
+
     /// A fail point between two steps.
     pub(crate) fn point(&self, point: &'static str) {
         self.shared.fail(point);

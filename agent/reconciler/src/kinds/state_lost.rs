@@ -258,14 +258,14 @@ impl Pass<'_> {
         let class = self.spec().device_class.as_deref();
         let hidden = match class {
             Some(class) => inventory.unreadable(class).map(|why| (class, why)),
-            None if self.shared.store().is_new() => inventory.first_unreadable(),
+            None if self.shared.store().marker().is_new() => inventory.first_unreadable(),
             None => None,
         };
         if let Some((class, why)) = hidden {
             return Err(unseen(class, why));
         }
         if inventory.first_unreadable().is_none() {
-            blocking(|| self.shared.store().has_seen_all());
+            blocking(|| self.shared.store().marker().has_seen_all());
         }
         Ok(())
     }

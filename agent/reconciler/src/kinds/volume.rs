@@ -146,7 +146,13 @@ impl Pass<'_> {
             self.add_finalizer().await?;
             self.record.drumlin.create = Some(intent.clone());
             self.status_mut().csi_name = Some(name.clone());
-            self.save("volume.create.intended")?;
+            let is_copy = intent.snapshot.is_some() || intent.volume.is_some();
+            if is_copy {
+                // A copy that an edited manifest finds half-made would not be of the size that it has.
+                self.save("volume.create.intended")?;
+            } else {
+                self.remember_intent("volume.create.intended").await?;
+            }
             intent
         };
         let request = self.create_request(name, intent);
