@@ -1,4 +1,5 @@
 //! The examples for Nomad, as far as they can be looked at without it: their form, and that the agent takes what they say.
+//! `tests/tests/nomad` has a real one.
 
 use drumlin_proto::csi::v1::CapacityRange;
 use drumlin_tests::{
@@ -43,39 +44,58 @@ fn of_task(path: &[&'static str]) -> Vec<&'static str> {
     [&["job", "group", "task"], path].concat()
 }
 
-#[test]
-fn the_job_starts_an_agent_where_nomad_looks_for_it() {
-    let job = example("plugin.nomad.hcl");
-    let Expression::Array(arguments) = attribute(&job, &of_task(&["config", "args"])) else {
+/// The arguments of the agent, which it takes; each node is a plugin of its own.
+fn arguments(job: &Body) -> Vec<String> {
+    let Expression::Array(arguments) = attribute(job, &of_task(&["config", "args"])) else {
         panic!("arguments are a list");
     };
     let arguments = arguments.into_iter().map(|argument| match argument {
         Expression::String(text) => text,
         other => panic!("{other:?}"),
     });
-    let mut words: Vec<String> = arguments.collect();
+    let arguments: Vec<String> = arguments.collect();
+    let node = text(job, &["job", "constraint", "value"]);
+    assert!(
+        arguments.contains(&format!("--node={node}")),
+        "{arguments:?}"
+    );
+    let plugin = text(job, &of_task(&["csi_plugin", "id"]));
+    assert_eq!(plugin, format!("drumlin-{node}"));
+    assert_eq!(text(&example("volume.hcl"), &["plugin_id"]), plugin);
+    assert_eq!(text(job, &of_task(&["csi_plugin", "type"])), "monolith");
+    let words = arguments.iter().map(String::as_str);
+    let words: Vec<&str> = words.chain(["--help"]).collect();
+    let told = output(&drumlin().to_string_lossy(), &words);
+    assert!(told.status.success(), "{told:?}");
+    arguments
+}
+
+#[test]
+fn the_job_starts_an_agent_where_nomad_looks_for_it() {
+    let job = example("plugin.nomad.hcl");
+    let words = arguments(&job);
     let told = format!(
         "--endpoint=unix://{}/csi.sock",
         text(&job, &of_task(&["csi_plugin", "mount_dir"]))
     );
     assert!(words.contains(&told), "{words:?}");
-    // Each node is a plugin of its own.
-    let node = text(&job, &["job", "constraint", "value"]);
-    assert!(words.contains(&format!("--node={node}")), "{words:?}");
-    let plugin = text(&job, &of_task(&["csi_plugin", "id"]));
-    assert_eq!(plugin, format!("drumlin-{node}"));
-    assert_eq!(text(&example("volume.hcl"), &["plugin_id"]), plugin);
-    assert_eq!(text(&job, &of_task(&["csi_plugin", "type"])), "monolith");
     // Nomad itself mounts the host's /dev: named again it would be a mount point twice.
     let Expression::Array(volumes) = attribute(&job, &of_task(&["config", "volumes"])) else {
         panic!("volumes are a list");
     };
     let state = Expression::String("/var/lib/drumlin:/var/lib/drumlin".to_owned());
     assert_eq!(volumes, [state]);
-    words.push("--help".to_owned());
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let told = output(&drumlin().to_string_lossy(), &words);
-    assert!(told.status.success(), "{told:?}");
+}
+
+#[test]
+fn without_a_container_the_agent_is_told_where_the_clients_own_directory_is() {
+    let job = example("plugin-raw-exec.nomad.hcl");
+    arguments(&job);
+    let plugin = text(&job, &of_task(&["csi_plugin", "id"]));
+    assert_eq!(
+        text(&job, &of_task(&["csi_plugin", "stage_publish_base_dir"])),
+        format!("/opt/nomad/data/client/csi/monolith/{plugin}")
+    );
 }
 
 #[tokio::test]
