@@ -81,8 +81,9 @@ fn the_examples_run_to_their_end_and_what_is_deleted_goes() {
     namespace.apply(&reader());
     until_running(&namespace, "reader");
     let (data, log) = (lines("reader", "/data/now"), lines("reader", "/log/now"));
-    // Each line goes to both files, to data first: at no moment do they differ by more than the one that is on its way.
-    assert!(data == log || data == log + 1, "{data} and {log}");
+    // Each line goes to both files, and tee writes to its output, the log, first: at no moment do they differ by more than the
+    // one that is on its way.
+    assert!(log == data || log == data + 1, "{data} and {log}");
     assert!(data > 2 && log <= later, "{data}, {log} of {later}");
 
     let volumes = lab.volumes(&namespace);

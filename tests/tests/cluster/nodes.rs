@@ -188,6 +188,8 @@ spec:
         node,
         "--ignore-daemonsets",
         "--delete-emptydir-data",
+        // What a test that has failed leaves for a moment has no controller.
+        "--force",
     ];
     lab.cluster.kubectl(&drain);
     // Nowhere else is the volume.
