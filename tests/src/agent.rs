@@ -23,7 +23,7 @@ use nix::{
 use tonic::transport::Channel;
 
 use crate::{
-    programs::{drumlin, program},
+    programs::{drumlin, process_state, program},
     storage::{Scratch, lvm},
 };
 
@@ -366,6 +366,11 @@ impl Agent {
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
+    }
+
+    /// Whether it is stopped, as by its fail point.
+    pub fn is_stopped(&self) -> bool {
+        process_state(self.pid()) == Some('T')
     }
 
     /// Whether it has ended by itself, or was killed by another.

@@ -1,7 +1,7 @@
 //! Programs of the host, and our own.
 
 use std::{
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::OnceLock,
 };
@@ -86,12 +86,21 @@ pub fn programs_of(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// The state of a process that is there, as its letter in `/proc`.
+pub fn process_state(pid: i32) -> Option<char> {
+    state_in(Path::new(&format!("/proc/{pid}/stat")))
+}
+
+/// The letter in a file of `/proc` that says what a process, or a thread, is doing.
+fn state_in(stat: &Path) -> Option<char> {
+    let stat = std::fs::read_to_string(stat).ok()?;
+    stat.rsplit(") ").next()?.chars().next()
+}
+
 /// How many threads of a process wait in the kernel for a disk.
 pub fn waiting(pid: i32) -> usize {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter();
-    let states = threads.flatten().flatten().filter_map(|thread| {
-        let stat = std::fs::read_to_string(thread.path().join("stat")).ok()?;
-        stat.rsplit(") ").next()?.chars().next()
-    });
+    let threads = threads.flatten().flatten();
+    let states = threads.filter_map(|thread| state_in(&thread.path().join("stat")));
     states.filter(|state| *state == 'D').count()
 }

@@ -51,6 +51,9 @@ pub struct Row {
     /// True if it needs a person.
     #[serde(skip)]
     pub(crate) is_stalled: bool,
+    /// True if it is to be deleted or released, or was.
+    #[serde(skip)]
+    pub is_absent: bool,
 }
 
 impl Row {
@@ -205,6 +208,7 @@ pub(crate) fn row(record: &Record) -> Row {
             .to_owned(),
         file: record.drumlin.file.clone(),
         is_stalled: record.condition("Stalled").is_some(),
+        is_absent: record.is_absent(),
         orphan_since: record.drumlin.orphan_since.clone(),
         class,
         policy: record.body.kind().deletion_policy().as_str().to_owned(),

@@ -92,6 +92,11 @@ impl Host {
         shown(&status).unwrap()
     }
 
+    /// Waits until the agent is stopped at its fail point.
+    pub(crate) async fn until_stopped(&self) {
+        eventually(|| self.agent.is_stopped(), |stopped| *stopped).await;
+    }
+
     pub(crate) async fn counts(&self) -> (usize, usize) {
         let volumes = ok(self
             .agent
@@ -104,6 +109,16 @@ impl Host {
             .list_snapshots(ListSnapshotsRequest::default())
             .await);
         (volumes.entries.len(), snapshots.entries.len())
+    }
+}
+
+/// An agent that is stopped, as by a signal, where it comes to this fail point.
+pub(crate) fn stopping_at(point: &str) -> Options {
+    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", "stop")];
+    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    Options {
+        environment: environment.into(),
+        ..Options::default()
     }
 }
 

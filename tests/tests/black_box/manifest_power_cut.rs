@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     helpers::{bytes_of, text},
-    host::{Host, absent, small},
+    host::{Host, absent, small, stopping_at},
     power_cut::disk_after_a_cut,
 };
 
@@ -62,23 +62,9 @@ async fn has_its_volume(host: &Host) -> String {
 }
 
 async fn a_volume_that_was_made_is_found_by_its_owner(kind: Kind) {
-    let environment = [
-        ("DRUMLIN_FAIL", "volume.create.called"),
-        ("DRUMLIN_FAIL_BY", "stop"),
-    ];
-    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let options = Options {
-        environment: environment.into(),
-        ..Options::default()
-    };
-    let host = host_on(kind, options).await;
+    let host = host_on(kind, stopping_at("volume.create.called")).await;
     host.write("v.yaml", &[small("v")]);
-    let stat = format!("/proc/{}/stat", host.agent.pid());
-    let state = || fs::read_to_string(&stat).unwrap();
-    eventually(state, |stat| {
-        stat.rsplit(") ").next().unwrap().starts_with('T')
-    })
-    .await;
+    host.until_stopped().await;
     for is_empty in [false, true] {
         let after = Host::over(cut(&host, is_empty), Options::default()).await;
         has_its_volume(&after).await;

@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::{
     helpers::{get, put, text},
-    host::{Host, absent, volume},
+    host::{Host, absent, stopping_at, volume},
 };
 
 /// A reconciler that reaches its agent through a relay.
@@ -124,25 +124,11 @@ async fn a_call_that_takes_longer_than_is_waited_for_ends_once() {
     let mut host = Reconciler::start().await;
     host.write("warm.yaml", &[volume("warm", "16Mi", "")]);
     host.until("warm", &["True"]).await;
-    let options = Options {
-        environment: vec![
-            ("DRUMLIN_FAIL".to_owned(), "create-volume.made".to_owned()),
-            ("DRUMLIN_FAIL_BY".to_owned(), "stop".to_owned()),
-        ],
-        ..Options::default()
-    };
     host.agent.kill();
+    let options = stopping_at("create-volume.made");
     host.agent.restart_with(options).await;
     host.write("a.yaml", &[volume("data", "16Mi", "")]);
-    let stopped = || {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", host.agent.pid())).unwrap();
-        stat.rsplit(')')
-            .next()
-            .unwrap()
-            .trim_start()
-            .starts_with('T')
-    };
-    eventually(stopped, |stopped| *stopped).await;
+    eventually(|| host.agent.is_stopped(), |stopped| *stopped).await;
     // Nobody answers any call: that is no object's trouble.
     eventually(
         || host.relay.calls("GetPluginInfo"),

@@ -17,7 +17,7 @@ use drumlin_proto::{
 };
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
-    programs::{drumlin, output, program, programs_of, run},
+    programs::{drumlin, output, process_state, program, programs_of, run},
     requests::{MIB, create, expand, mounted, publish, raw, snapshot, stage},
     state::State,
     storage::{Kind, Scratch},
@@ -27,7 +27,7 @@ use tonic::Code;
 use crate::{
     group_snapshots::together,
     helpers::{mount, ok, put, refused, text, unmount, volume},
-    thaw_watchdog::{eventually, process_state},
+    thaw_watchdog::eventually,
 };
 
 /// The bytes of the file system at `path`.

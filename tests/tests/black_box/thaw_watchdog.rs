@@ -57,7 +57,7 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T
 }
 
 pub(crate) fn is_stopped(agent: &Agent) -> Option<()> {
-    (process_state(agent.pid())? == 'T').then_some(())
+    agent.is_stopped().then_some(())
 }
 
 /// Waits until the agent has come to where it stops in this call. A call that ends without that says why.
@@ -70,12 +70,6 @@ pub(crate) async fn until_stopped<T: std::fmt::Debug>(agent: &Agent, call: &mut 
         let answer = call.await;
         panic!("it did not come to where it stops: {answer:?}");
     }
-}
-
-/// The state of a process that is there, as its letter in `/proc`.
-pub(crate) fn process_state(pid: i32) -> Option<char> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit(") ").next()?.chars().next()
 }
 
 type Answer =

@@ -14,7 +14,6 @@ use drumlin_core::{
     types::ClassName,
 };
 use drumlin_lvm::metadata::{self, FoundGroup, GroupMetadata};
-use drumlin_reconciler::status;
 
 use super::{
     check::Check,
@@ -271,7 +270,7 @@ fn volumes(subject: &Subject, now: &GroupMetadata, classes: &Classes<'_>) -> Vec
 
 /// Objects whose volume or snapshot is not in the group any more.
 fn objects(subject: &Subject, now: &GroupMetadata, classes: &Classes<'_>) -> Vec<Finding> {
-    let (Some(node), Ok(table)) = (subject.node(), status::load(&subject.state_dir())) else {
+    let (Some(node), Ok(table)) = (subject.node(), &subject.table) else {
         return Vec::new();
     };
     let ours = now.volumes.values().filter_map(owned);
@@ -284,7 +283,7 @@ fn objects(subject: &Subject, now: &GroupMetadata, classes: &Classes<'_>) -> Vec
             keys: &keys,
             place: &place,
         };
-        state::lost_in(&table, &known)
+        state::lost_in(table, &known)
     });
     lost.collect()
 }

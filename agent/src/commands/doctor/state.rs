@@ -9,7 +9,7 @@ use drumlin_core::{
 use drumlin_reconciler::{
     kept::{self, Scope},
     manifest_scan,
-    status::{self, StatusTable},
+    status::StatusTable,
 };
 
 use super::{
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// Reads the state files and the manifests.
 pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     let mut found = manifests(subject);
-    let table = match status::load(&subject.state_dir()) {
+    let table = match &subject.table {
         Ok(table) => table,
         Err(error) => {
             let object = subject.state_dir().join("reconciler");
@@ -57,7 +57,7 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
         )
         .advice("restore it from a backup, or move it away: the object then finds what it has by its name")
     }));
-    found.extend(lost(subject, &table));
+    found.extend(lost(subject, table));
     found
 }
 
@@ -138,10 +138,10 @@ pub(super) fn lost_in(table: &StatusTable, known: &Known<'_>) -> Vec<Finding> {
             && handle.class == *known.class
             && !known.keys.contains(&handle.key)
     };
-    // Groups are records of another kind.
+    // Groups are records of another kind. What is being deleted may be gone before its record says so.
     let objects = table.objects.iter().filter(|row| {
-        matches!(row.kind.as_str(), "Volume" | "Snapshot")
-            && !matches!(row.reason.as_str(), "Deleted" | "Released")
+        let is_gone = matches!(row.reason.as_str(), "Deleted" | "Released");
+        matches!(row.kind.as_str(), "Volume" | "Snapshot") && !is_gone && !row.is_absent
     });
     let lost = objects.filter(|row| Handle::parse(&row.handle).is_some_and(is_lost));
     lost.map(|row| {

@@ -8,6 +8,8 @@ use drumlin_core::{
     types::{ClassName, NodeName},
 };
 
+use drumlin_reconciler::status::{self, StatusTable};
+
 use super::processes::{Daemon, parse};
 use crate::{
     classes::ClassRecord,
@@ -35,6 +37,8 @@ pub(super) struct Subject {
     pub(super) classes: Vec<SubjectClass>,
     /// Why not all classes are known.
     pub(super) unknown_classes: Option<String>,
+    /// The objects, as they were before their classes were looked at: what is made meanwhile is not missing there.
+    pub(super) table: Result<StatusTable, String>,
 }
 
 /// A class, and where it has its images.
@@ -79,7 +83,9 @@ impl Subject {
             differences,
             classes: Vec::new(),
             unknown_classes: None,
+            table: Ok(StatusTable::default()),
         };
+        subject.table = status::load(&subject.state_dir()).map_err(|error| error.to_string());
         subject.find_classes();
         subject
     }

@@ -9,7 +9,7 @@ use std::{
 use drumlin_tests::{
     agent::{Agent, Options, PATIENCE},
     doctor::Diagnosis,
-    programs::{output, program, programs_of, run},
+    programs::{output, process_state, program, programs_of, run},
     requests::{create_group_snapshot, mounted, snapshot},
 };
 use nix::{
@@ -20,7 +20,7 @@ use nix::{
 use crate::{
     group_snapshots::with_reflinks,
     helpers::{mount, trigger_ext4_error, unmount, volume},
-    thaw_watchdog::{eventually, process_state, until_stopped},
+    thaw_watchdog::{eventually, until_stopped},
 };
 
 async fn used(agent: &Agent, kind: &str, mebibytes: i64) -> (String, (String, String)) {

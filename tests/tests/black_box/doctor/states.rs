@@ -11,7 +11,7 @@ use drumlin_tests::{
 
 use crate::{
     helpers::{home, text, volume},
-    host::{Host, absent, small},
+    host::{Host, absent, small, stopping_at},
 };
 
 /// With the directory of manifests, which an agent that does not run is not asked for.
@@ -131,6 +131,20 @@ async fn a_volume_that_is_gone_is_lost() {
     let advice = lost["advice"].as_str().unwrap();
     assert!(advice.contains("--config"), "{advice}");
     fs::rename(&away, &here).unwrap();
+    diagnose(&host).lacks("lost-volume");
+}
+
+#[tokio::test]
+async fn a_volume_that_is_being_deleted_is_not_lost() {
+    let host = Host::with(stopping_at("volume.delete.called")).await;
+    host.write("a.yaml", &[small("a")]);
+    host.until("a", &["True"]).await;
+    host.write("a.yaml", &[absent(&small("a"))]);
+    host.until_stopped().await;
+    // It is gone, and its record does not say so yet.
+    let object = host.object("Volume", "a");
+    let handle = object["status"]["volumeHandle"].as_str().unwrap();
+    assert!(!home(&host.agent, handle).exists());
     diagnose(&host).lacks("lost-volume");
 }
 
