@@ -441,7 +441,8 @@ async fn disks_that_do_not_answer_hold_up_nobody_else() {
     }
     only_one_is_bad(agent).await;
     let now = threads(agent);
-    assert!(now <= before + 12, "{before} threads became {now}");
+    // A few that the runtime keeps for a while, and none for each of the 700 calls: 12 and 13 were seen.
+    assert!(now <= before + 24, "{before} threads became {now}");
     // One that waits for the next change, and one that looks.
     assert!(programs(agent).len() <= 2, "{:?}", programs(agent));
     bench.disk(0).works();
