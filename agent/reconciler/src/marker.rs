@@ -31,45 +31,31 @@ struct Reasons {
     is_unsaved: bool,
 }
 
-/// Whether a state directory has any objects yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Objects {
-    Missing,
-    There,
-}
-
-impl Objects {
-    /// Of the reconciler's directory at `root`.
-    pub(crate) fn below(root: &Path) -> Self {
-        if root.join("objects").exists() {
-            Self::There
-        } else {
-            Self::Missing
-        }
-    }
-}
-
 impl Reasons {
-    fn found(path: &Path, objects: Objects) -> Mutex<Self> {
+    fn found(root: &Path) -> Mutex<Self> {
         Mutex::new(Self {
-            is_new: objects == Objects::Missing || path.exists(),
+            is_new: has_no_objects(root) || root.join(FILE).exists(),
             is_unsaved: false,
         })
     }
 }
 
+fn has_no_objects(root: &Path) -> bool {
+    !root.join("objects").exists()
+}
+
 impl Marker {
-    /// The marker in a directory, written if that is new.
+    /// The marker in the reconciler's directory, written if that has no objects yet.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(crate) fn open(root: &Path, objects: Objects) -> Result<Self, Error> {
+    pub(crate) fn open(root: &Path) -> Result<Self, Error> {
         let path = root.join(FILE);
-        if objects == Objects::Missing {
+        if has_no_objects(root) {
             write(&path, &WHY)?;
         }
         Ok(Self {
-            reasons: Reasons::found(&path, objects),
+            reasons: Reasons::found(root),
             path: Some(path),
         })
     }
@@ -77,7 +63,7 @@ impl Marker {
     /// The same, which is never written.
     pub(crate) fn dry_run(root: &Path) -> Self {
         Self {
-            reasons: Reasons::found(&root.join(FILE), Objects::below(root)),
+            reasons: Reasons::found(root),
             path: None,
         }
     }
@@ -134,8 +120,10 @@ mod tests {
     #[test]
     fn a_marker_is_there_while_one_of_its_reasons_is() {
         let root = tempfile::tempdir().unwrap();
-        let found = || Marker::open(root.path(), Objects::There).unwrap().is_new();
-        let marker = Marker::open(root.path(), Objects::Missing).unwrap();
+        let objects = root.path().join("objects");
+        let found = || Marker::open(root.path()).unwrap().is_new();
+        let marker = Marker::open(root.path()).unwrap();
+        fs::create_dir(&objects).unwrap();
         assert!(marker.is_new() && found());
         marker.leave_unsaved().unwrap();
         marker.has_seen_all();
@@ -154,7 +142,9 @@ mod tests {
         marker.has_saved_all();
         assert!(!found());
 
-        let marker = Marker::open(root.path(), Objects::Missing).unwrap();
+        fs::remove_dir(&objects).unwrap();
+        let marker = Marker::open(root.path()).unwrap();
+        fs::create_dir(&objects).unwrap();
         marker.leave_unsaved().unwrap();
         marker.has_saved_all();
         assert!(found(), "not every class was listed");
@@ -167,7 +157,7 @@ mod tests {
         let marker = Marker::dry_run(root.path());
         marker.leave_unsaved().unwrap();
         assert!(!Marker::dry_run(root.path()).is_new());
-        Marker::open(root.path(), Objects::Missing).unwrap();
+        write(&root.path().join(FILE), &WHY).unwrap();
         let marker = Marker::dry_run(root.path());
         assert!(marker.is_new());
         marker.has_seen_all();

@@ -353,20 +353,6 @@ impl Shared {
         Ok(())
     }
 
-    /// The same for the intent of an object, where a kill, or a power cut, only has the pass run again: if its record may be
-    /// lost anyway, it is in memory alone.
-    pub(crate) fn remember_intent(&self, record: &Record) -> Result<(), Error> {
-        let key = record.key();
-        self.keep(record, |store, record| {
-            if self.behind.is_fresh(&key) {
-                return Ok(());
-            }
-            blocking(|| store.save_begun(record))?;
-            self.behind.forget(&key);
-            Ok(())
-        })
-    }
-
     /// Saves a new object, replacing any other one of its name.
     pub(crate) fn put(&self, record: &Record) -> Result<(), Error> {
         self.put_by(record, || {
@@ -379,19 +365,17 @@ impl Shared {
     /// The same for an object that is in a manifest. Nothing was begun for it, or all was lost: it comes again if its record is
     /// lost.
     pub(crate) fn put_ingested(&self, record: &Record) -> Result<(), Error> {
-        // What a former object has left in the file is not to come again.
-        if record.comes_again() && self.with(&record.key(), |_| ()).is_none() {
-            return self.put_by(record, || {
-                self.sync_later(&record.key())?;
-                self.store.save_unsynced(record)
-            });
+        if record.is_begun() {
+            return self.put(record);
         }
+        let key = record.key();
+        // What a former object has left in the file is not to come again.
+        let is_new = record.comes_again() && self.with(&key, |_| ()).is_none();
         self.put_by(record, || {
-            self.store.save_ingested(record)?;
-            if record.is_begun() {
-                self.behind.forget(&record.key());
+            if is_new {
+                self.sync_later(&key)?;
             }
-            Ok(())
+            self.store.save_unsynced(record)
         })
     }
 

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
-    marker::{Marker, Objects},
+    marker::Marker,
     prune::Prune,
     record::{Record, VERSION},
     source::{directory::Directory, trust::Trust},
@@ -119,12 +119,11 @@ impl Store {
         let root = state_dir.join(DIRECTORY);
         let failed =
             |error: io::Error| Error::State(format!("could not use {}: {error}", root.display()));
-        let objects = Objects::below(&root);
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(root.join("objects"))
-            .map_err(failed)?;
+        let create = |directory: &Path| {
+            let mut builder = DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(directory)
+        };
+        create(&root).map_err(failed)?;
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -150,8 +149,11 @@ impl Store {
             .and_then(|()| lock.rewind())
             .and_then(|()| writeln!(lock, "{}", std::process::id()))
             .map_err(failed)?;
+        // Before there is anything: a kill between the two leaves no state that looks like an old one.
+        let marker = Marker::open(&root)?;
+        create(&root.join("objects")).map_err(failed)?;
         Ok(Self {
-            marker: Marker::open(&root, objects)?,
+            marker,
             root,
             mode: Mode::Locked { _lock: lock },
         })
@@ -181,17 +183,6 @@ impl Store {
     /// Writes a record durably: later steps rely on it.
     pub(crate) fn save(&self, record: &Record) -> Result<(), Error> {
         self.save_as(record, Durability::Synced)
-    }
-
-    /// Writes the record of an object that was taken from its manifest. It is synced only if something was begun for it:
-    /// otherwise a power cut loses what the manifest says anyway, and the first step of a pass syncs it.
-    pub(crate) fn save_ingested(&self, record: &Record) -> Result<(), Error> {
-        let durability = if record.is_begun() {
-            Durability::Synced
-        } else {
-            Durability::Unsynced
-        };
-        self.save_as(record, durability)
     }
 
     /// Writes a record durably over one of an object for which nothing was begun.
@@ -461,12 +452,12 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path()).unwrap();
         let record = record();
-        store.save_ingested(&record).unwrap();
+        store.save_unsynced(&record).unwrap();
         assert_eq!(store.load().unwrap(), (vec![record.clone()], Vec::new()));
         let path = path(&store.root, &record.key()).unwrap();
         fs::write(&path, "").unwrap();
         assert_eq!(store.load().unwrap(), (Vec::new(), Vec::new()));
-        store.save_ingested(&record).unwrap();
+        store.save_unsynced(&record).unwrap();
         assert_eq!(store.load().unwrap(), (vec![record.clone()], Vec::new()));
     }
 

@@ -64,16 +64,15 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Takes over the intent of a call in memory, where the agent records the owner of what it creates, durably and with it: a
-    /// record that is lost is found again by that.
+    /// Takes over the intent of a call in memory, if the record may be lost anyway, and the agent records the owner of what it
+    /// creates: it is found again by that.
     pub(crate) async fn remember_intent(&self, point: &'static str) -> Result<(), Halt> {
-        if self.client.inventory().await?.is_known() {
-            self.shared.remember_intent(&self.record)?;
+        let is_found_again = self.client.inventory().await?.is_known();
+        if is_found_again && self.shared.behind.is_fresh(&self.record.key()) {
+            self.remember(point)
         } else {
-            self.shared.save(&self.record)?;
+            self.save(point)
         }
-        self.shared.fail(point);
-        Ok(())
     }
 
     /// A fail point between two steps.

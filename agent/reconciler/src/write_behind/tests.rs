@@ -54,7 +54,7 @@ async fn the_record_of_a_new_object_may_be_lost_until_all_is_written() {
     assert!(marker(&state), "the next process is told");
     assert_eq!(written(&state, &new), Some(new.clone()), "for who reads it");
     let intended = with_handle(new.clone());
-    shared.remember_intent(&intended).unwrap();
+    shared.remember(&intended).unwrap();
     assert_eq!(shared.record(&new.key()), Some(intended));
     assert_eq!(written(&state, &new), Some(new.clone()), "in memory alone");
 
@@ -84,7 +84,7 @@ async fn what_is_durable_is_never_replaced_by_what_is_not() {
     shared.save(&made).unwrap();
     assert!(!shared.behind.is_fresh(&key), "a step relies on it");
     shared.write_unsynced(&key).unwrap();
-    shared.remember_intent(&made).unwrap();
+    shared.remember(&made).unwrap();
     assert!(!shared.behind.is_fresh(&key));
     // An object of the same name has had a record: what is in its file is not to come again.
     let again = volume("new");

@@ -7,7 +7,6 @@ use drumlin_core::{
     host::io_limits::IoLimits,
     types::{ClassName, NodeName},
 };
-
 use drumlin_reconciler::status::{self, StatusTable};
 
 use super::processes::{Daemon, parse};
