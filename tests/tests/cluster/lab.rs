@@ -96,7 +96,7 @@ impl Lab {
     /// Whether kubelet of the node knows the driver.
     pub(crate) fn is_registered(&self, node: &str) -> bool {
         let drivers = "jsonpath={.spec.drivers[*].name}";
-        let words = ["get", "csinode", node, "-o", drivers];
+        let words = ["get", "csinode", node, "--ignore-not-found", "-o", drivers];
         self.cluster.kubectl(&words).contains("csi.drumlin.dev")
     }
 
@@ -122,12 +122,24 @@ impl Lab {
 
     /// `tests/lab/cluster/node`, which must succeed, and what it printed.
     pub(crate) fn node(&self, name: &str, words: &[&str]) -> String {
+        succeeded(&self.try_node(name, words), words)
+    }
+
+    /// The same, which may fail.
+    fn try_node(&self, name: &str, words: &[&str]) -> Output {
         assert!(self.nodes.iter().any(|own| own == name), "{name}");
         let mut command = program("timeout");
         command.args(["--kill-after=5", "300"]);
         command.arg(workspace().join("tests/lab/cluster/node"));
         let output = command.arg(name).args(words).output();
-        succeeded(&output.expect("it can be started"), words)
+        output.expect("it can be started")
+    }
+
+    /// Cuts off a node's power.
+    pub(crate) fn without_power<'a>(&'a self, node: &'a str) -> WithoutPower<'a> {
+        let without = WithoutPower { lab: self, node };
+        self.node(node, &["stop"]);
+        without
     }
 
     /// The pod of the agent on a node.
@@ -206,6 +218,31 @@ impl Drop for Own<'_> {
         self.lab
             .cluster
             .try_kubectl(&["uncordon", "-l", "kubernetes.io/os"]);
+    }
+}
+
+/// A node without power, which has it again when this is dropped: a test that fails leaves the others their node.
+#[derive(Debug)]
+pub(crate) struct WithoutPower<'a> {
+    lab: &'a Lab,
+    node: &'a str,
+}
+
+impl Drop for WithoutPower<'_> {
+    fn drop(&mut self) {
+        let started = self.lab.try_node(self.node, &["start"]);
+        if !started.status.success() {
+            let complaint = String::from_utf8_lossy(&started.stderr);
+            eprintln!("{} does not start: {complaint}", self.node);
+            return;
+        }
+        let begun = Instant::now();
+        while thread::panicking()
+            && begun.elapsed() < PATIENCE
+            && !self.lab.is_registered(self.node)
+        {
+            thread::sleep(Duration::from_millis(300));
+        }
     }
 }
 

@@ -221,14 +221,14 @@ fn a_node_that_is_given_up_lets_go_of_its_volumes_and_is_used_again_when_it_retu
     let writer = Writer::start(&namespace, "writer", node);
     writer.goes_on();
     let volume = format!("pv/{}", lab.volumes(&namespace)[0].name);
-    let agent = lab.agent_of(node);
-    lab.node(node, &["stop"]);
+    let without_power = lab.without_power(node);
     lab.cluster.kubectl(&["delete", "node", node]);
-    // Kubernetes does that itself, a minute later.
+    // Kubernetes does that itself, a minute later. A controller may be there, too: after a drain of the other node, both are.
     let at_once = ["--force", "--grace-period=0"];
     namespace.kubectl(&[&["delete", "pod", "writer"], &at_once[..]].concat());
-    let agent = ["-n", "drumlin-system", "delete", &agent];
-    lab.cluster.kubectl(&[&agent[..], &at_once].concat());
+    let there = format!("--field-selector=spec.nodeName={node}");
+    let own = ["-n", "drumlin-system", "delete", "pod", &there];
+    lab.cluster.kubectl(&[&own[..], &at_once].concat());
     namespace.kubectl(&["delete", "pvc", "writer"]);
     // As the page says: by itself nothing is given up.
     let told = || {
@@ -248,7 +248,7 @@ fn a_node_that_is_given_up_lets_go_of_its_volumes_and_is_used_again_when_it_retu
         lab.volumes(&namespace).is_empty()
     });
 
-    lab.node(node, &["start"]);
+    drop(without_power);
     until("kubelet registers the node", || {
         let found = lab.cluster.try_kubectl(&["get", "node", node]);
         found.status.success()
