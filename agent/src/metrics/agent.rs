@@ -9,7 +9,8 @@ use tokio::time::timeout;
 use super::{
     definitions::{
         CLASS_AVAILABLE, CLASS_DATA, CLASS_LARGEST, CLASS_METADATA, CLASS_PROMISED, CLASS_READY,
-        CLASS_SIZE, CLASS_VOLUMES, Definition, OBJECTS, RETRIES, WATCH_FAILURES,
+        CLASS_SIZE, CLASS_TRASH_SIZE, CLASS_TRASHED, CLASS_VOLUMES, Definition, OBJECTS, RETRIES,
+        WATCH_FAILURES,
     },
     scrape::{Measured, Scrape},
 };
@@ -91,7 +92,7 @@ fn add_classes(scrape: &mut Scrape, classes: &[ClassState]) {
         .iter()
         .filter(|state| state.problem.is_none())
         .collect();
-    let wholes: [(&Definition, Whole); 5] = [
+    let wholes: [(&Definition, Whole); 7] = [
         (&CLASS_SIZE, |state| state.utilization.space.size.to_wire()),
         (&CLASS_PROMISED, |state| {
             state.utilization.space.promised.to_wire()
@@ -104,6 +105,12 @@ fn add_classes(scrape: &mut Scrape, classes: &[ClassState]) {
         }),
         (&CLASS_VOLUMES, |state| {
             i64::try_from(state.utilization.volumes).unwrap_or(i64::MAX)
+        }),
+        (&CLASS_TRASHED, |state| {
+            i64::try_from(state.utilization.trash.volumes).unwrap_or(i64::MAX)
+        }),
+        (&CLASS_TRASH_SIZE, |state| {
+            state.utilization.trash.size.to_wire()
         }),
     ];
     for (of, read) in wholes {
@@ -136,6 +143,7 @@ pub(super) mod tests {
         let mut utilization = Utilization::default();
         utilization.space.data_percent = Some(25);
         utilization.volumes = 3;
+        utilization.trash = [2 << 20].into_iter().collect();
         ClassState {
             name: name.parse().unwrap(),
             kind: StorageKind::Thin,
@@ -164,6 +172,8 @@ pub(super) mod tests {
             r#"drumlin_class_ready{class="fast",kind="thin"} 1"#,
             r#"drumlin_class_ready{class="away",kind="thin"} 0"#,
             r#"drumlin_class_volumes{class="fast",kind="thin"} 3"#,
+            r#"drumlin_class_trash_volumes{class="fast",kind="thin"} 1"#,
+            r#"drumlin_class_trash_size_bytes{class="fast",kind="thin"} 2097152"#,
             r#"drumlin_class_data_ratio{class="fast",kind="thin"} 0.25"#,
             r#"drumlin_class_available_bytes{class="fast",kind="thin"} 0"#,
             r#"drumlin_objects{kind="Volume",reason="NodeLost"} 2"#,

@@ -91,6 +91,8 @@ definitions! {
     CLASS_DATA: Agent Gauge "class_data_ratio" in Numbers by CLASS, "Used part of the data of a thin pool or file system, from 0 to 1";
     CLASS_METADATA: Agent Gauge "class_metadata_ratio" in Numbers by CLASS, "Used part of the metadata of a thin pool, from 0 to 1";
     CLASS_VOLUMES: Agent Gauge "class_volumes" in Numbers by CLASS, "Volumes of a class, without snapshots";
+    CLASS_TRASHED: Agent Gauge "class_trash_volumes" in Numbers by CLASS, "Deleted volumes in the trash of a class";
+    CLASS_TRASH_SIZE: Agent Gauge "class_trash_size" in Bytes by CLASS, "Sum of the sizes of the volumes in the trash of a class";
     OBJECTS: Agent Gauge "objects" in Numbers by &["kind", "reason"],
         "Objects of this node by the reason of their Ready condition";
     RETRIES: Agent Counter "reconcile_retries" in Numbers by &["code"],

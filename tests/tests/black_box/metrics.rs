@@ -14,7 +14,8 @@ use tonic::Code;
 
 use crate::{
     group_snapshots::take,
-    helpers::{mount, refused, volume},
+    helpers::{mount, ok, refused, volume},
+    trash::{trash, used},
 };
 
 /// The value of the one series whose name and labels begin so.
@@ -119,4 +120,26 @@ async fn a_scrape_has_calls_programs_freeze_barriers_and_the_state_of_the_classe
     assert!(undocumented.is_empty(), "{undocumented:?}");
     // The log has its own level.
     assert!(!agent.log().contains("DEBUG"), "{}", agent.log());
+}
+
+#[tokio::test]
+async fn the_trash_of_a_class_is_counted_by_itself() {
+    let scratch = Scratch::new();
+    let socket = scratch.path().join("metrics.sock");
+    let options = Options {
+        arguments: vec![format!("--metrics-listen={}", socket.display())],
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let id = used(&agent, "v", b"content").await;
+    let before = scrape(&socket).await;
+    assert_eq!(value(&before, "drumlin_class_trash_volumes{"), 0);
+    assert_eq!(value(&before, "drumlin_class_trash_size_bytes{"), 0);
+    let volumes = value(&before, "drumlin_class_volumes{");
+
+    ok(trash(&agent, &id).await);
+    let after = scrape(&socket).await;
+    assert_eq!(value(&after, "drumlin_class_trash_volumes{"), 1);
+    assert_eq!(value(&after, "drumlin_class_trash_size_bytes{"), 16 << 20);
+    assert_eq!(value(&after, "drumlin_class_volumes{"), volumes - 1);
 }

@@ -27,4 +27,4 @@ pub use health::{Fault, Health, Impact, Reason};
 pub use image::{Change, Image, ImageSpec, LabelChange, Labels, Origin};
 pub use jobs::{Job, Jobs, Progress, Running};
 pub use snapshots::Snapshots;
-pub use utilization::{Space, StorageKind, Utilization};
+pub use utilization::{Space, StorageKind, TrashUse, Utilization};

@@ -49,6 +49,26 @@ pub struct Utilization {
     pub capacity: Capacity,
     /// Number of its volumes, without snapshots.
     pub volumes: u64,
+    /// Its trash.
+    pub trash: TrashUse,
+}
+
+/// What is in the trash of a class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrashUse {
+    /// Number of its volumes.
+    pub volumes: u64,
+    /// Sum of their sizes.
+    pub size: Size,
+}
+
+impl FromIterator<u64> for TrashUse {
+    /// From the size in bytes of each volume.
+    fn from_iter<I: IntoIterator<Item = u64>>(sizes: I) -> Self {
+        let mut volumes = 0;
+        let size = sum(sizes.into_iter().inspect(|_| volumes += 1));
+        Self { volumes, size }
+    }
 }
 
 /// The part that is used, in percent; 0 of nothing.

@@ -155,6 +155,7 @@ impl Inner {
 
     fn utilization(&self) -> Result<Utilization> {
         let volumes = self.watched.list(&self.layout, ImageKind::Volume)?;
+        let trash = self.watched.list(&self.layout, ImageKind::Trash)?;
         let disk = Disk::of(&self.settings.path)?;
         // As df says it: what is reserved for root is neither used nor available.
         let usable = disk.used.saturating_add(disk.available);
@@ -167,6 +168,7 @@ impl Inner {
             },
             capacity: self.capacity_of(&disk)?,
             volumes: u64::try_from(volumes.len()).unwrap_or(u64::MAX),
+            trash: trash.iter().map(|volume| volume.size.bytes()).collect(),
         })
     }
 }

@@ -37,6 +37,13 @@ pub(crate) struct OwnVolume<'a> {
     pub(super) tags: Tags,
 }
 
+impl OwnVolume<'_> {
+    /// Its size as it was asked for, in bytes: that of the logical volume where its tags have none.
+    pub(super) fn bytes(&self, now: &GroupMetadata) -> u64 {
+        self.tags.size.unwrap_or_else(|| now.bytes(self.volume))
+    }
+}
+
 impl Lvm {
     /// A class in a volume group, which need not exist yet.
     pub fn new(settings: LvmSettings) -> Self {
@@ -107,7 +114,6 @@ impl Lvm {
 
     /// A volume as callers of the back end see it.
     pub(super) fn image(&self, now: &GroupMetadata, ours: &OwnVolume<'_>) -> Result<Image> {
-        let bytes = ours.tags.size.unwrap_or_else(|| now.bytes(ours.volume));
         let health = if ours.tags.is_newer {
             Health::unreadable("its tags were written by a newer agent; upgrade this agent")
         } else if let Some(flag) = &ours.volume.unknown_flag {
@@ -127,7 +133,7 @@ impl Lvm {
         };
         Ok(Image {
             id: ours.tags.id,
-            size: Size::try_from(bytes).unwrap_or_default(),
+            size: Size::try_from(ours.bytes(now)).unwrap_or_default(),
             labels: ours.tags.labels.clone(),
             health,
         })

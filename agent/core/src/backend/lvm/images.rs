@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use drumlin_lvm::merges::check_no_merge;
 
 use super::{
-    Lvm, OwnVolume,
+    Lvm,
     devices::node,
     tags::{self, Tags},
 };
@@ -53,14 +53,16 @@ impl Backend for Lvm {
 
     async fn utilization(&self) -> Result<Utilization> {
         let now = self.group.now().await?;
-        let is_listed = |ours: &OwnVolume<'_>| {
-            ours.tags.id.kind == ImageKind::Volume && !ours.tags.is_incomplete
+        let complete = |kind| {
+            let all = self.ours(&now);
+            all.filter(move |ours| ours.tags.id.kind == kind && !ours.tags.is_incomplete)
         };
-        let volumes = self.ours(&now).filter(is_listed).count();
+        let trash = complete(ImageKind::Trash);
         Ok(Utilization {
             space: self.volume_type().space(self, &now).await?,
             capacity: self.volume_type().capacity(self, &now).await?,
-            volumes: u64::try_from(volumes).unwrap_or(u64::MAX),
+            volumes: u64::try_from(complete(ImageKind::Volume).count()).unwrap_or(u64::MAX),
+            trash: trash.map(|ours| ours.bytes(&now)).collect(),
         })
     }
 

@@ -117,6 +117,7 @@ mod tests {
                     largest: available,
                 },
                 volumes: 1,
+                ..Utilization::default()
             },
             is_retired: false,
             problem: None,
