@@ -60,7 +60,7 @@ pub(crate) struct Book {
     /// Since when it has no manifest; it is retained unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) orphan_since: Option<String>,
-    /// The arguments of `CreateVolume`, identical in every retry.
+    /// The arguments of `CreateVolume`, identical in every retry; none once it has succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) create: Option<CreateIntent>,
     /// The intended mount: written before the call, so that it can be unmounted after a crash.

@@ -1,4 +1,4 @@
-//! The heap of this process: number of arenas, and returning free memory.
+//! The memory of this process: number of arenas of its heap, and returning what is free or not used any more.
 
 use crate::system;
 
@@ -14,4 +14,11 @@ pub fn share() {
 /// Returns free pages to the kernel, including those between used ones. Costs less than a millisecond.
 pub fn trim() {
     system::trim_heap();
+}
+
+/// Returns the pages of the program itself, which the kernel has in its cache: those that are used again are mapped again
+/// with their next use. A third of them are what only the start of a process runs and reads, such as the table of its
+/// relocations, its command line and its configuration.
+pub fn release_program() {
+    system::release_program();
 }

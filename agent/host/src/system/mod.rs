@@ -1,5 +1,5 @@
 //! System calls without a safe wrapper in our dependencies: loop devices, reflinks, maps of extents, freezing, new-style
-//! mounts, semaphores; and the allocator's settings.
+//! mounts, semaphores; and the memory of this process.
 //!
 //! **Invariant:** the only folder of this crate with `unsafe`.
 #![expect(
@@ -27,7 +27,9 @@ pub(crate) use loop_device::{
     free_loop_device, loop_status, refresh_loop_size, set_loop_status,
 };
 pub(crate) use mount::{MOUNT_ATTR_RDONLY, clone_mount, mount_aside, move_mount, restrict_mount};
-pub(crate) use process::{ignore, read_entries, receive_files, share_heap, trim_heap};
+pub(crate) use process::{
+    ignore, read_entries, receive_files, release_program, share_heap, trim_heap,
+};
 pub(crate) use reflink::{
     EXTENTS, Extent, FIEMAP_EXTENT_LAST, FIEMAP_EXTENT_MERGED, FIEMAP_EXTENT_SHARED,
     FIEMAP_FLAG_SYNC, extents, reflink,

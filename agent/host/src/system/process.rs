@@ -1,12 +1,13 @@
-//! This process: signals, the files that it is sent, directory entries, the allocator's settings.
+//! This process: signals, the files that it is sent, directory entries, its memory.
 
 use std::{
     fs::File,
     io::{self, IoSliceMut},
     os::fd::{AsFd, AsRawFd, FromRawFd},
+    ptr, slice,
 };
 
-use libc::c_int;
+use libc::{c_int, c_void};
 use nix::sys::{
     signal::{SigHandler, Signal, signal},
     socket::{ControlMessageOwned, MsgFlags, recvmsg},
@@ -74,4 +75,47 @@ pub(crate) fn trim_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: it returns pages without allocations, under the allocator's lock.
     let _ = unsafe { libc::malloc_trim(0) };
+}
+
+/// Unmaps the pages of the program that cannot be written to: its code and its constants.
+pub(crate) fn release_program() {
+    // SAFETY: `release_object` keeps nothing of what it is given.
+    unsafe { libc::dl_iterate_phdr(Some(release_object), ptr::null_mut()) };
+}
+
+/// Does that for the first object that the loader tells of, which is the program, and stops.
+unsafe extern "C" fn release_object(
+    object: *mut libc::dl_phdr_info,
+    _: libc::size_t,
+    _: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader gives a valid object, with as many headers as it says.
+    let (base, headers) = unsafe {
+        let count = usize::from((*object).dlpi_phnum);
+        let headers = slice::from_raw_parts((*object).dlpi_phdr, count);
+        ((*object).dlpi_addr, headers)
+    };
+    for header in headers {
+        if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W == 0 {
+            release_segment(base + header.p_vaddr, header.p_memsz);
+        }
+    }
+    1
+}
+
+/// Unmaps the pages of a read-only segment.
+fn release_segment(address: u64, length: u64) {
+    // SAFETY: it reads a setting.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let Ok(page) = u64::try_from(page) else {
+        return;
+    };
+    let within = address % page;
+    let whole = usize::try_from(length + within);
+    let (Ok(start), Ok(length)) = (usize::try_from(address - within), whole) else {
+        return;
+    };
+    let start = ptr::with_exposed_provenance_mut::<c_void>(start);
+    // SAFETY: a private mapping of a file that cannot be written to: what is read there next is the same.
+    let _ = unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) };
 }

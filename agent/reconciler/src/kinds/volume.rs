@@ -179,6 +179,8 @@ impl Pass<'_> {
         let status = self.status_mut();
         status.volume_handle = Some(volume.volume_id);
         status.capacity = Some(size(volume.capacity_bytes));
+        // No attempt follows.
+        self.record.drumlin.create = None;
         self.record.is_found();
         self.remember("volume.create.recorded")
     }

@@ -142,7 +142,11 @@ impl Reader<'_> {
         let reading = match String::from_utf8(bytes) {
             Ok(text) => match read(&text) {
                 Ok(manifest) => {
-                    Reading::Good(manifest.documents.into_iter().map(Arc::new).collect())
+                    let documents = manifest.documents.into_iter().map(Arc::new);
+                    let mut documents: Vec<_> = documents.collect();
+                    // The space of the documents themselves, which is used again for the references.
+                    documents.shrink_to_fit();
+                    Reading::Good(documents)
                 }
                 Err(problems) => Reading::Invalid(problems),
             },
