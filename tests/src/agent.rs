@@ -23,7 +23,7 @@ use nix::{
 use tonic::transport::Channel;
 
 use crate::{
-    programs::{drumlin, process_state, program},
+    programs::{complaint, drumlin, process_state, program},
     storage::{Scratch, lvm},
 };
 
@@ -49,6 +49,36 @@ pub struct Options {
 }
 
 impl Options {
+    /// Has the agent killed at the first of these fail points that it comes to; commas part them.
+    #[must_use]
+    pub fn killed_at(self, points: &str) -> Self {
+        self.failing_at(points, "kill")
+    }
+
+    /// Has it stopped there (SIGSTOP), so that others meet what it is about.
+    #[must_use]
+    pub fn stopped_at(self, points: &str) -> Self {
+        self.failing_at(points, "stop")
+    }
+
+    /// Has it do either there, by its name.
+    #[must_use]
+    pub fn failing_at(mut self, points: &str, how: &str) -> Self {
+        let own = [("DRUMLIN_FAIL", points), ("DRUMLIN_FAIL_BY", how)];
+        let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        self.environment.extend(own);
+        self
+    }
+
+    /// Has it killed at a fail point, if there is one.
+    #[must_use]
+    pub fn perhaps_killed_at(self, point: Option<&str>) -> Self {
+        match point {
+            Some(point) => self.killed_at(point),
+            None => self,
+        }
+    }
+
     /// The same tests run over other back ends: in the lab a test that asks for no class gets a volume group.
     fn over(mut self, scratch: &Scratch) -> Self {
         let asked = self.config.as_deref().unwrap_or_default();
@@ -402,9 +432,7 @@ impl Agent {
     /// What a command says that must fail, with exit code 1.
     #[track_caller]
     pub fn complaint(&self, arguments: &[&str]) -> String {
-        let output = self.command(arguments);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+        complaint(&self.command(arguments))
     }
 
     /// `drumlin status`, with its exit code.

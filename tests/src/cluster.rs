@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::PATIENCE,
     lookup::{self, Lookup},
-    programs::{program, workspace},
+    programs::{printed, program, within, workspace},
     storage::Scratch,
 };
 
@@ -36,7 +36,7 @@ pub struct Cluster {
 /// Whether the lab's server has the definitions: all tests of a process run beside one.
 static DEFINED: Once = Once::new();
 /// How long `kubectl` may take, in seconds.
-const LONGEST: &str = "300";
+const LONGEST: u32 = 300;
 /// So many namespaces and nodes were made up.
 static NAMES: AtomicUsize = AtomicUsize::new(0);
 
@@ -175,10 +175,8 @@ impl Cluster {
         client(self.kubeconfig.clone()).await
     }
 
-    /// `kubectl`. What it waits for without end, such as a deletion, would end the whole run and not one test.
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = program("timeout");
-        command.args(["--kill-after=5", LONGEST, "kubectl"]);
+        let mut command = within(LONGEST, "kubectl");
         command.env("KUBECONFIG", &self.kubeconfig).args(arguments);
         command
     }
@@ -192,7 +190,7 @@ impl Cluster {
     /// `kubectl`, which must succeed, and what it printed.
     pub fn kubectl(&self, arguments: &[&str]) -> String {
         let output = self.try_kubectl(arguments);
-        printed(&output, arguments)
+        printed(&output, ("kubectl", arguments))
     }
 
     /// `kubectl` with something to read, whatever becomes of it.
@@ -266,17 +264,6 @@ async fn client(kubeconfig: PathBuf) -> kube::Client {
     kube::Client::try_from(config).expect("a client can be made")
 }
 
-fn printed(output: &Output, arguments: &[&str]) -> String {
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "kubectl {arguments:?}: {}: {text}{complaint}",
-        output.status
-    );
-    text
-}
-
 /// A namespace.
 #[derive(Debug)]
 pub struct Namespace<'a> {
@@ -301,7 +288,7 @@ impl Namespace<'_> {
     pub fn apply(&self, text: &str) {
         let arguments = ["-n", &self.name, "apply", "-f", "-"];
         let output = self.cluster.try_with_input(&arguments, text);
-        printed(&output, &arguments);
+        printed(&output, ("kubectl", arguments));
     }
 
     /// An object such as `dv/data`, if it is there.

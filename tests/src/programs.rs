@@ -1,9 +1,12 @@
 //! Programs of the host, and our own.
 
 use std::{
+    fmt::Debug,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
     sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
 };
 
 /// A program that is about to be started, without anything to read.
@@ -23,16 +26,47 @@ pub fn output(name: &str, arguments: &[&str]) -> Output {
     output.unwrap_or_else(|error| panic!("{name} cannot be started: {error}"))
 }
 
+/// A program that is ended after so many seconds; its status is 124 then. What waits without end, such as `kubectl delete`,
+/// would end the whole run and not one test.
+pub fn within(seconds: u32, name: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = program("timeout");
+    command
+        .args(["--kill-after=5", &seconds.to_string()])
+        .arg(name);
+    command
+}
+
 /// Runs a program that must succeed, and returns what it printed.
+#[track_caller]
 pub fn run(name: &str, arguments: &[&str]) -> String {
-    let output = output(name, arguments);
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    printed(&output(name, arguments), (name, arguments))
+}
+
+/// What a program printed, which must have succeeded; `asked` says what it was asked for.
+#[track_caller]
+pub fn printed(output: &Output, asked: impl Debug) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{name} {arguments:?}: {printed}{complaint}"
-    );
-    printed
+    let status = output.status;
+    assert!(status.success(), "{asked:?}: {status}: {text}{complaint}");
+    text
+}
+
+/// What a program complained of, which must have failed with exit code 1.
+#[track_caller]
+pub fn complaint(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until something holds, which programs are asked for: not more often than they can answer.
+#[track_caller]
+pub fn until(what: &str, patience: Duration, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < patience, "never came to be so: {what}");
+        thread::sleep(Duration::from_millis(300));
+    }
 }
 
 static BINARY: OnceLock<PathBuf> = OnceLock::new();

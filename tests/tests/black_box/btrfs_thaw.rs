@@ -34,16 +34,7 @@ fn waits_for_the_disk(agent: &Agent) -> Option<()> {
 /// with reads that wait for a second there is time for that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_btrfs_whose_agent_is_killed_while_it_thaws_it_can_be_written() {
-    let environment = [
-        ("DRUMLIN_FAIL", "directory.copy.copied"),
-        ("DRUMLIN_FAIL_BY", "stop"),
-    ];
-    let options = Options {
-        environment: environment
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        ..Options::default()
-    };
+    let options = Options::default().stopped_at("directory.copy.copied");
     let mut agent = Agent::with(Scratch::new(), options).await;
     let id = volume(&agent, "v", 256, &mounted("btrfs")).await;
     let at = mount(&agent, "v", &id, &mounted("btrfs")).await;

@@ -127,10 +127,7 @@ async fn a_snapshot_that_was_not_cut_is_not_listed() {
         "directory.create.filled",
     ] {
         agent.kill();
-        let options = Options {
-            environment: vec![("DRUMLIN_FAIL".to_owned(), point.to_owned())],
-            ..Options::default()
-        };
+        let options = Options::default().killed_at(point);
         agent.restart_with(options).await;
         let answer = agent.controller().create_snapshot(snapshot("s", &id)).await;
         answer.unwrap_err();

@@ -46,13 +46,10 @@ async fn what_was_interrupted_in_a_directory_that_comes_late_is_ended_then() {
     let images = scratch.directory("images");
     let mut agent = over(scratch, &images).await;
     let id = volume(&agent, "v", 1, &raw()).await;
-    let fail = Options {
-        environment: vec![(
-            "DRUMLIN_FAIL".to_owned(),
-            "create-group-snapshot.prepared".to_owned(),
-        )],
-        ..agent.options().clone()
-    };
+    let fail = agent
+        .options()
+        .clone()
+        .killed_at("create-group-snapshot.prepared");
     agent.kill();
     agent.restart_with(fail).await;
     let request = together("g", &[id]);

@@ -338,10 +338,7 @@ async fn killed_at_each_step_of_an_adoption_or_a_handover_no_byte_is_lost_and_th
         run("sync", &["-f", &target]);
         let inode = fs::metadata(&source).unwrap().ino();
         let options = host.agent.options().clone();
-        let armed = Options {
-            environment: vec![("DRUMLIN_FAIL".to_owned(), point.clone())],
-            ..options.clone()
-        };
+        let armed = options.clone().killed_at(&point);
         host.agent.kill();
         host.agent.restart_with(armed).await;
         let mut kills = 0;

@@ -4,7 +4,7 @@ use std::{fs, process::Output};
 
 use drumlin_tests::{
     agent::{Agent, write},
-    programs::run,
+    programs::{complaint, printed, run},
 };
 
 use crate::helpers::text;
@@ -32,17 +32,13 @@ pub(crate) fn command(agent: &Agent, command: &str, arguments: &[&str]) -> Outpu
 /// What it prints, which must succeed.
 #[track_caller]
 pub(crate) fn done(agent: &Agent, name: &str, arguments: &[&str]) -> String {
-    let output = command(agent, name, arguments);
-    assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    printed(&command(agent, name, arguments), (name, arguments))
 }
 
 /// Why it fails, which it must.
 #[track_caller]
 pub(crate) fn fails(agent: &Agent, name: &str, arguments: &[&str]) -> String {
-    let output = command(agent, name, arguments);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    String::from_utf8(output.stderr).unwrap()
+    complaint(&command(agent, name, arguments))
 }
 
 /// A digest of all bytes of a file or device.

@@ -41,11 +41,7 @@ impl Host {
     /// Starts the agent again; with a fail point, it is killed there.
     pub(crate) async fn restart(&mut self, point: Option<&str>) {
         self.agent.kill();
-        let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
-        let options = Options {
-            environment: point.into_iter().collect(),
-            ..Options::default()
-        };
+        let options = Options::default().perhaps_killed_at(point);
         let options = with_manifests(options, &self.manifests);
         self.agent.restart_with(options).await;
     }
@@ -109,16 +105,6 @@ impl Host {
             .list_snapshots(ListSnapshotsRequest::default())
             .await);
         (volumes.entries.len(), snapshots.entries.len())
-    }
-}
-
-/// An agent that is stopped, as by a signal, where it comes to this fail point.
-pub(crate) fn stopping_at(point: &str) -> Options {
-    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", "stop")];
-    let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Options {
-        environment: environment.into(),
-        ..Options::default()
     }
 }
 

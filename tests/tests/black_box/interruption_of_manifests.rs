@@ -378,13 +378,12 @@ async fn a_loss_is_remembered_across_a_kill_and_so_is_its_end() {
     for point in ["volume.lost", "volume.recreate"] {
         let scratch = Scratch::new();
         let manifests = scratch.directory("manifests");
-        let options = |point: Option<&str>| Options {
-            arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
-            environment: point
-                .map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()))
-                .into_iter()
-                .collect(),
-            ..Options::default()
+        let options = |point: Option<&str>| {
+            let plain = Options {
+                arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
+                ..Options::default()
+            };
+            plain.perhaps_killed_at(point)
         };
         let manifest = |annotation: &str, capacity: &str| {
             format!(
@@ -433,13 +432,12 @@ async fn a_loss_is_remembered_across_a_kill_and_so_is_its_end() {
 async fn a_group_that_is_lost_is_made_again_also_across_a_kill() {
     let scratch = Scratch::new();
     let manifests = scratch.directory("manifests");
-    let options = |point: Option<&str>| Options {
-        arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
-        environment: point
-            .map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()))
-            .into_iter()
-            .collect(),
-        ..Options::default()
+    let options = |point: Option<&str>| {
+        let plain = Options {
+            arguments: vec!["--manifests".to_owned(), text(manifests.clone())],
+            ..Options::default()
+        };
+        plain.perhaps_killed_at(point)
     };
     let manifest = |at: &str| {
         format!(

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use drumlin_tests::{
-    programs::{drumlin, program, workspace},
+    programs::{drumlin, program, within, workspace},
     storage::{attached_images_below, mounts_below},
 };
 
@@ -43,8 +43,8 @@ fn processes_that_name(text: &str) -> Vec<String> {
 fn a_command_beside_an_agent_needs_no_terminal_and_leaves_nothing() {
     // In a session of its own there is no terminal. It ends well before what waits for the tests.
     let shell = workspace().join("tests/lab/shell");
-    let ran = program("timeout")
-        .args(["--kill-after=5", "120", "setsid", "--wait", "bash", "-c"])
+    let ran = within(120, "setsid")
+        .args(["--wait", "bash", "-c"])
         // Not even an input.
         .arg(r#"exec "$@" <&-"#)
         .arg("bash")

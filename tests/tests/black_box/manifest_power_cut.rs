@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{
     helpers::{bytes_of, text},
-    host::{Host, absent, small, stopping_at},
+    host::{Host, absent, small},
     power_cut::disk_after_a_cut,
 };
 
@@ -62,7 +62,7 @@ async fn has_its_volume(host: &Host) -> String {
 }
 
 async fn a_volume_that_was_made_is_found_by_its_owner(kind: Kind) {
-    let host = host_on(kind, stopping_at("volume.create.called")).await;
+    let host = host_on(kind, Options::default().stopped_at("volume.create.called")).await;
     host.write("v.yaml", &[small("v")]);
     host.until_stopped().await;
     for is_empty in [false, true] {
@@ -138,10 +138,7 @@ async fn killed_in_its_creation_a_volume_follows_a_manifest_that_was_edited_sinc
         "directory.create.renamed",
         "volume.create.called",
     ] {
-        let options = Options {
-            environment: vec![("DRUMLIN_FAIL".to_owned(), point.to_owned())],
-            ..Options::default()
-        };
+        let options = Options::default().killed_at(point);
         let mut host = Host::with(options).await;
         host.write("v.yaml", &[small("v")]);
         eventually(|| host.agent.has_ended(), |ended| *ended).await;

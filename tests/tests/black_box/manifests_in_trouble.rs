@@ -17,7 +17,7 @@ use tonic::Code;
 
 use crate::{
     helpers::{get, put, text},
-    host::{Host, absent, stopping_at, volume},
+    host::{Host, absent, volume},
 };
 
 /// A reconciler that reaches its agent through a relay.
@@ -125,7 +125,7 @@ async fn a_call_that_takes_longer_than_is_waited_for_ends_once() {
     host.write("warm.yaml", &[volume("warm", "16Mi", "")]);
     host.until("warm", &["True"]).await;
     host.agent.kill();
-    let options = stopping_at("create-volume.made");
+    let options = Options::default().stopped_at("create-volume.made");
     host.agent.restart_with(options).await;
     host.write("a.yaml", &[volume("data", "16Mi", "")]);
     eventually(|| host.agent.is_stopped(), |stopped| *stopped).await;

@@ -147,13 +147,7 @@ impl Scene {
     }
 
     async fn restart_until(&mut self, point: &str, how: &str) {
-        let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", how)];
-        let options = Options {
-            environment: environment
-                .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                .into(),
-            ..Options::default()
-        };
+        let options = Options::default().failing_at(point, how);
         self.agent.kill();
         self.agent.restart_with(options).await;
     }

@@ -31,7 +31,6 @@ impl Host {
     async fn rename(&mut self, node: &str, arguments: &[&str], point: Option<&str>) -> bool {
         self.agent.kill();
         let manifests = ["--manifests", self.manifests.to_str().unwrap()];
-        let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
         let options = Options {
             node: Some(node.to_owned()),
             arguments: manifests
@@ -39,9 +38,9 @@ impl Host {
                 .chain(arguments)
                 .map(|&word| word.to_owned())
                 .collect(),
-            environment: point.into_iter().collect(),
             ..Options::default()
         };
+        let options = options.perhaps_killed_at(point);
         self.agent.try_restart_with(options).await
     }
 

@@ -100,15 +100,7 @@ async fn a_copy_in_which_its_raw_user_writes_is_refused_and_nothing_is_left() {
         let (id, at, writer) = in_use(&agent).await;
         let before = (State::of(agent.scratch.path()), images(&agent));
         for is_snapshot in [true, false] {
-            let environment = [
-                ("DRUMLIN_FAIL", "directory.copy.still"),
-                ("DRUMLIN_FAIL_BY", "stop"),
-            ];
-            let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
-            let options = Options {
-                environment: environment.into(),
-                ..Options::default()
-            };
+            let options = Options::default().stopped_at("directory.copy.still");
             agent.kill();
             agent.restart_with(options).await;
             let copying = async {

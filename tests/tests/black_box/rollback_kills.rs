@@ -83,10 +83,7 @@ async fn killed_at_each_step_it_is_all_or_nothing_and_the_repeat_ends_it() {
             let at = mount(&pair.agent, "late", &late, &mounted("ext4")).await;
             unmount(&pair.agent, &late, &at).await;
             let state = State::of(pair.agent.scratch.path());
-            let fail = Options {
-                environment: vec![("DRUMLIN_FAIL".to_owned(), point.clone())],
-                ..pair.agent.options().clone()
-            };
+            let fail = pair.agent.options().clone().killed_at(&point);
             pair.agent.kill();
             pair.agent.restart_with(fail).await;
             let back = RollbackVolumeGroupSnapshotRequest {
@@ -213,10 +210,7 @@ async fn until_it_has_ended_nobody_uses_its_volumes() {
     pair.write("one").await;
     let one = take(&pair.agent, "one", &pair.ids()).await;
     pair.write("two").await;
-    let fail = Options {
-        environment: vec![("DRUMLIN_FAIL".to_owned(), "rollback.member".to_owned())],
-        ..pair.agent.options().clone()
-    };
+    let fail = pair.agent.options().clone().killed_at("rollback.member");
     pair.agent.kill();
     pair.agent.restart_with(fail).await;
     pair.ask("back", &one).await.unwrap_err();

@@ -105,14 +105,13 @@ async fn patient_load_until(point: &str, how: &str) -> Load {
 
 async fn restart_until(load: &mut Load, point: &str, how: &str, config: Option<String>) {
     load.agent.kill();
-    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", how)];
-    let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let options = Options {
-        environment: environment.into(),
         config,
         ..Options::default()
     };
-    load.agent.restart_with(options).await;
+    load.agent
+        .restart_with(options.failing_at(point, how))
+        .await;
 }
 
 /// Asks for a group snapshot, which will not be answered at once.

@@ -200,11 +200,8 @@ async fn killed_at_each_step_the_same_calls_end_where_an_uninterrupted_run_ends(
     for point in points {
         let mut agent = Agent::start().await;
         let id = used(&agent, "v", b"kept").await;
-        let mut options = agent.options().clone();
-        let plain = options.clone();
-        options
-            .environment
-            .push(("DRUMLIN_FAIL".to_owned(), point.clone()));
+        let plain = agent.options().clone();
+        let options = plain.clone().killed_at(&point);
         agent.kill();
         agent.restart_with(options).await;
         let mut kills = 0;

@@ -4,10 +4,10 @@ use std::{fs, path::PathBuf};
 
 use drumlin_tests::{
     cluster::Namespace,
-    programs::{program, workspace},
+    programs::{printed, program, workspace},
 };
 
-use crate::lab::{Lab, Volume, claim, pod_on, succeeded, until, until_running};
+use crate::lab::{Lab, Volume, claim, pod_on, until, until_running};
 
 fn example(name: &str) -> PathBuf {
     workspace().join("examples/claims").join(name)
@@ -34,7 +34,7 @@ fn claims_for_restored_volumes(lab: &Lab, namespace: &Namespace<'_>) {
     let mut command = program("bash");
     command.args(["-c", &namespaced]).current_dir(workspace());
     command.env("KUBECONFIG", lab.cluster.kubeconfig());
-    succeeded(&command.output().unwrap(), &["the loop of the page"]);
+    printed(&command.output().unwrap(), "the loop of the page");
 }
 
 /// A pod that reads what another one wrote.

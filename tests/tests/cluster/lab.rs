@@ -11,7 +11,7 @@ use std::{
 
 use drumlin_tests::{
     cluster::{Cluster, Namespace},
-    programs::{program, workspace},
+    programs::{self, printed, within, workspace},
 };
 use serde_json::Value;
 
@@ -29,12 +29,7 @@ pub(crate) struct Lab {
 
 /// Waits until something holds.
 pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "never came to be so: {what}");
-        // Most ask by kubectl, which is a fifth of a second of a processor.
-        thread::sleep(Duration::from_millis(300));
-    }
+    programs::until(what, PATIENCE, holds);
 }
 
 /// The directory of manifests of that name.
@@ -122,15 +117,13 @@ impl Lab {
 
     /// `tests/lab/cluster/node`, which must succeed, and what it printed.
     pub(crate) fn node(&self, name: &str, words: &[&str]) -> String {
-        succeeded(&self.try_node(name, words), words)
+        printed(&self.try_node(name, words), words)
     }
 
     /// The same, which may fail.
     fn try_node(&self, name: &str, words: &[&str]) -> Output {
         assert!(self.nodes.iter().any(|own| own == name), "{name}");
-        let mut command = program("timeout");
-        command.args(["--kill-after=5", "300"]);
-        command.arg(workspace().join("tests/lab/cluster/node"));
+        let mut command = within(300, workspace().join("tests/lab/cluster/node"));
         let output = command.arg(name).args(words).output();
         output.expect("it can be started")
     }
@@ -272,15 +265,6 @@ impl Volume {
             affinity: volume["spec"]["nodeAffinity"].to_string(),
         }
     }
-}
-
-/// What a program printed, which must have succeeded.
-pub(crate) fn succeeded(output: &Output, words: &[&str]) -> String {
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let status = output.status;
-    assert!(status.success(), "{words:?}: {status}: {text}{complaint}");
-    text
 }
 
 /// A claim of the class `drumlin`.

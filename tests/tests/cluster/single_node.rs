@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use drumlin_tests::programs::{program, workspace};
+use drumlin_tests::programs::{printed, program, workspace};
 
-use crate::lab::{Lab, Writer, succeeded, until};
+use crate::lab::{Lab, Writer, until};
 
 /// What a section of the page has a user run, with another directory of manifests.
 fn commands_of(section: &str) -> Vec<String> {
@@ -44,7 +44,7 @@ fn all_is_removed_as_the_page_says_and_every_byte_is_kept() {
         let mut run = program("bash");
         run.args(["-ec", &command]).current_dir(workspace());
         run.env("KUBECONFIG", lab.cluster.kubeconfig());
-        succeeded(&run.output().unwrap(), &[&command]);
+        printed(&run.output().unwrap(), &command);
     }
     until("nothing of ours runs", || {
         let words = ["get", "namespace", "drumlin-system", "--ignore-not-found"];

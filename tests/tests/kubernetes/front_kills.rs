@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use drumlin_proto::csi::v1::{ControllerModifyVolumeRequest, Snapshot, VolumeGroupSnapshot};
 use drumlin_tests::{
-    agent::{Options, PATIENCE},
+    agent::PATIENCE,
     requests::{
         create_group_snapshot, delete, delete_group_snapshot, delete_snapshot, expand, snapshot,
     },
@@ -46,10 +46,7 @@ impl Life {
             let front = self.stack.daemons.get_mut("controller").unwrap();
             front.restart_with("DRUMLIN_FAIL", &points);
         } else {
-            let options = Options {
-                environment: vec![("DRUMLIN_FAIL".to_owned(), points)],
-                ..self.stack.agent.options().clone()
-            };
+            let options = self.stack.agent.options().clone().killed_at(&points);
             self.stack.agent.kill();
             self.stack.agent.restart_with(options).await;
         }

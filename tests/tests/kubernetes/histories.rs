@@ -139,13 +139,12 @@ impl<'a> Stage<'a> {
 
     async fn restart(&mut self, point: Option<&str>) {
         self.node.agent.kill();
-        let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
         let options = Options {
             node: Some(self.node.name.clone()),
             arguments: arguments(self.cluster, &self.manifests),
-            environment: point.into_iter().collect(),
             ..Options::default()
         };
+        let options = options.perhaps_killed_at(point);
         self.node.agent.try_restart_with(options).await;
     }
 

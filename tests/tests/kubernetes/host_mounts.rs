@@ -124,16 +124,7 @@ async fn a_link_that_a_tenant_swaps_in_leads_no_mount_out_of_the_root() {
     std::fs::create_dir_all(&team).unwrap();
     std::fs::create_dir_all(&kept).unwrap();
     let is_untouched = || kept.is_dir() && mounts_below(&outside.to_string_lossy()).is_empty();
-    let stopping = [
-        ("DRUMLIN_FAIL", "volume.stage.called"),
-        ("DRUMLIN_FAIL_BY", "stop"),
-    ];
-    let stopping = Options {
-        environment: stopping
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        ..allowed(&root, &[])
-    };
+    let stopping = allowed(&root, &[]).stopped_at("volume.stage.called");
     node.restart_with(&cluster, stopping).await;
     let target = team.join("data");
     let mount = format!(

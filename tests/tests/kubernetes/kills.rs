@@ -46,13 +46,6 @@ const OBJECTS: [&str; 5] = [
     "dv/again",
 ];
 
-fn dying_at(point: &str) -> Options {
-    Options {
-        environment: vec![("DRUMLIN_FAIL".to_owned(), point.to_owned())],
-        ..Options::default()
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 #[expect(
     clippy::print_stdout,
@@ -75,7 +68,8 @@ async fn killed_at_each_step_all_are_ready_and_then_all_are_gone() {
             manifest("Snapshot", "one", "source: {volumeName: data}"),
             volume("again", copy),
         ];
-        node.restart_with(&cluster, dying_at(made)).await;
+        node.restart_with(&cluster, Options::default().killed_at(made))
+            .await;
         space.apply(&all.concat());
         node.agent.wait_until_killed().await;
         node.restart_with(&cluster, Options::default()).await;
@@ -84,7 +78,8 @@ async fn killed_at_each_step_all_are_ready_and_then_all_are_gone() {
         }
         assert_eq!(node.holds().await, (2, 2), "{made}");
         if let Some(taken) = taken {
-            node.restart_with(&cluster, dying_at(taken)).await;
+            node.restart_with(&cluster, Options::default().killed_at(taken))
+                .await;
         }
         space.kubectl(&["delete", "dvg,dgsnap,dsnap,dv", "--all", "--wait=false"]);
         if taken.is_some() {

@@ -25,15 +25,15 @@ fn timed(scratch: &Scratch, point: Option<&str>) -> Options {
         write(&clock, &now());
     }
     let shown = |path: &Path| path.to_string_lossy().into_owned();
-    let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
     let environment = [
         ("DRUMLIN_CLOCK".to_owned(), shown(&clock)),
         ("DRUMLIN_TIME_LAPSE".to_owned(), FACTOR.to_owned()),
     ];
-    Options {
-        environment: environment.into_iter().chain(point).collect(),
+    let options = Options {
+        environment: environment.into(),
         ..Options::default()
-    }
+    };
+    options.perhaps_killed_at(point)
 }
 
 fn now() -> String {

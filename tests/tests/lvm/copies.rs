@@ -177,10 +177,7 @@ async fn a_growth_that_was_killed_gives_a_staged_volume_with_snapshots_its_devic
         let request = unpublish(&id, &target);
         ok(agent.node().node_unpublish_volume(request).await);
         snapshot_of(&agent, "s", &id).await;
-        let options = Options {
-            environment: vec![("DRUMLIN_FAIL".to_owned(), "lvm.grow.recorded".to_owned())],
-            ..Options::default()
-        };
+        let options = Options::default().killed_at("lvm.grow.recorded");
         agent.kill();
         agent.restart_with(options).await;
         let mut controller = agent.controller();

@@ -491,10 +491,7 @@ async fn what_a_kill_left_is_repaired_beside_disks_that_do_not_answer() {
     let mut bench = Bench::new((1, 400), "thick: {volumeGroup: GROUP}", |_| {}).await;
     volume(&bench.agent, "v", 4, &raw()).await;
     bench.agent.kill();
-    let options = Options {
-        environment: vec![("DRUMLIN_FAIL".to_owned(), "lvm.create.made".to_owned())],
-        ..Options::default()
-    };
+    let options = Options::default().killed_at("lvm.create.made");
     bench.agent.restart_with(options).await;
     let mut controller = bench.agent.controller();
     let answer = controller.create_volume(in_class("steady", "half-made"));

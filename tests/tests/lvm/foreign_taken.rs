@@ -372,10 +372,7 @@ async fn killed_at_each_step_of_an_adoption_or_a_handover_the_repeat_ends_it() {
     let bytes = digest(&device);
     let options = host.agent.options().clone();
     for point in points {
-        let armed = Options {
-            environment: vec![("DRUMLIN_FAIL".to_owned(), point.clone())],
-            ..options.clone()
-        };
+        let armed = options.clone().killed_at(&point);
         host.agent.kill();
         host.agent.restart_with(armed).await;
         let mut kills = 0;

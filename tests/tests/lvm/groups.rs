@@ -43,14 +43,10 @@ pub(crate) async fn over(scratch: Scratch, class: &str) -> Agent {
 
 /// Starts an agent again, as one that stops when it first comes to this fail point.
 pub(crate) async fn stop_at(agent: &mut Agent, point: &str) {
-    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", "stop")];
-    let environment = environment.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let options = Options {
-        environment: environment.into(),
-        ..Options::default()
-    };
     agent.kill();
-    agent.restart_with(options).await;
+    agent
+        .restart_with(Options::default().stopped_at(point))
+        .await;
 }
 
 /// The volume group.

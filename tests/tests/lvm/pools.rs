@@ -252,10 +252,7 @@ async fn a_pool_whose_making_was_killed_is_made_by_the_next_call() {
 #[tokio::test]
 async fn an_agent_that_is_killed_after_it_made_the_pool_finds_it_again() {
     let (mut agent, group) = start("{size: 300Mi}").await;
-    let options = Options {
-        environment: vec![("DRUMLIN_FAIL".to_owned(), "lvm.pool.made".to_owned())],
-        ..Options::default()
-    };
+    let options = Options::default().killed_at("lvm.pool.made");
     agent.kill();
     agent.restart_with(options).await;
     let mut controller = agent.controller();

@@ -264,11 +264,7 @@ async fn a_deletion_that_was_interrupted_is_ended_by_the_next_start() {
         )),
         ..Options::default()
     };
-    let point = ("DRUMLIN_FAIL".to_owned(), "thick.remove.marked".to_owned());
-    let failing = Options {
-        environment: vec![point],
-        ..options()
-    };
+    let failing = options().killed_at("thick.remove.marked");
     let mut agent = Agent::with(scratch, failing).await;
     let id = volume(&agent, "v", 64, &raw()).await;
     agent

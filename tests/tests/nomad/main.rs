@@ -12,12 +12,11 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Output,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use drumlin_tests::{
-    programs::{drumlin, program, workspace},
+    programs::{self, drumlin, printed, within, workspace},
     storage::Scratch,
 };
 use serde_json::Value;
@@ -32,11 +31,7 @@ struct Nomad {
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < PATIENCE, "never came to be so: {what}");
-        thread::sleep(Duration::from_millis(300));
-    }
+    programs::until(what, PATIENCE, holds);
 }
 
 fn example(name: &str) -> PathBuf {
@@ -51,22 +46,14 @@ fn replaced(text: &str, part: &str, other: &str) -> String {
 
 /// A program that ends within two minutes, whatever becomes of it.
 fn asked(words: &[&str]) -> Output {
-    let mut command = program("timeout");
-    command.args(["--kill-after=5", "120", "nomad"]).args(words);
-    command
-        .output()
-        .expect("tests/lab/nomad/run is the runner of this test")
+    let output = within(120, "nomad").args(words).output();
+    output.expect("tests/lab/nomad/run is the runner of this test")
 }
 
 /// What it prints, which must succeed.
 #[track_caller]
 fn nomad(words: &[&str]) -> String {
-    let output = asked(words);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    let status = output.status;
-    assert!(status.success(), "{words:?}: {status}: {text}{complaint}");
-    text
+    printed(&asked(words), words)
 }
 
 fn json(words: &[&str]) -> Value {
@@ -284,7 +271,6 @@ fn kill(pid: i32) {
 
 /// No file system of a volume is mounted: they are in images below a directory.
 fn is_unmounted(directory: &Path) -> bool {
-    let attached =
-        drumlin_tests::programs::run("losetup", &["--list", "--noheadings", "-O", "BACK-FILE"]);
+    let attached = programs::run("losetup", &["--list", "--noheadings", "-O", "BACK-FILE"]);
     !attached.contains(&*directory.to_string_lossy())
 }

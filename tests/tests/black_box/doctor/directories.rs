@@ -17,13 +17,7 @@ use crate::helpers::{home, mount, text, two_classes, volume};
 async fn an_image_that_was_begun_is_half_made_until_an_agent_starts() {
     let mut agent = Agent::start().await;
     agent.kill();
-    let options = Options {
-        environment: vec![(
-            "DRUMLIN_FAIL".to_owned(),
-            "directory.create.filled".to_owned(),
-        )],
-        ..Options::default()
-    };
+    let options = Options::default().killed_at("directory.create.filled");
     agent.restart_with(options).await;
     let mut controller = agent.controller();
     controller

@@ -30,16 +30,6 @@ async fn used(agent: &Agent, kind: &str, mebibytes: i64) -> (String, (String, St
     (id, at)
 }
 
-fn failing_at(point: &str, how: &str) -> Options {
-    let environment = [("DRUMLIN_FAIL", point), ("DRUMLIN_FAIL_BY", how)];
-    Options {
-        environment: environment
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into(),
-        ..Options::default()
-    }
-}
-
 #[tokio::test]
 async fn a_file_system_that_became_read_only_after_an_error_is_told() {
     let agent = Agent::start().await;
@@ -113,7 +103,7 @@ async fn what_an_agent_froze_before_it_died_is_found_by_its_marker() {
     let (id, at) = used(&agent, "ext4", 32).await;
     agent.kill();
     agent
-        .restart_with(failing_at("directory.copy.still", "kill"))
+        .restart_with(Options::default().killed_at("directory.copy.still"))
         .await;
     let mut controller = agent.controller();
     controller
@@ -135,7 +125,9 @@ async fn a_thaw_watchdog_that_is_left_is_found_and_goes_on() {
     let mut agent = with_reflinks(1200).await;
     let (id, at) = used(&agent, "ext4", 32).await;
     agent.kill();
-    agent.restart_with(failing_at("quiesce.held", "stop")).await;
+    agent
+        .restart_with(Options::default().stopped_at("quiesce.held"))
+        .await;
     let mut groups = agent.group_controller();
     let request = create_group_snapshot("g", vec![id]);
     let mut call = tokio::spawn(async move { groups.create_volume_group_snapshot(request).await });

@@ -3,7 +3,7 @@
 use std::fs;
 
 use drumlin_tests::{
-    agent::{Agent, eventually},
+    agent::{Agent, Options, eventually},
     doctor::Diagnosis,
     programs::run,
     requests::raw,
@@ -11,7 +11,7 @@ use drumlin_tests::{
 
 use crate::{
     helpers::{home, text, volume},
-    host::{Host, absent, small, stopping_at},
+    host::{Host, absent, small},
 };
 
 /// With the directory of manifests, which an agent that does not run is not asked for.
@@ -136,7 +136,7 @@ async fn a_volume_that_is_gone_is_lost() {
 
 #[tokio::test]
 async fn a_volume_that_is_being_deleted_is_not_lost() {
-    let host = Host::with(stopping_at("volume.delete.called")).await;
+    let host = Host::with(Options::default().stopped_at("volume.delete.called")).await;
     host.write("a.yaml", &[small("a")]);
     host.until("a", &["True"]).await;
     host.write("a.yaml", &[absent(&small("a"))]);
