@@ -10,7 +10,7 @@ use drumlin_proto::drumlin::v1::{
 use serde::Serialize;
 
 use crate::{
-    Error,
+    Error, Incomplete,
     client::{Client, LIST, PATIENCE, call},
     inventory::{owner, rfc3339},
     kept::{failed, whose},
@@ -174,18 +174,18 @@ impl Trash {
         Ok(answer.map_err(failed)?.volume_id)
     }
 
-    /// Destroys a volume in the trash for good.
+    /// Destroys a volume in the trash for good. Repeated, it goes on.
     ///
     /// # Errors
-    /// The error of the agent: it has snapshots.
-    pub async fn destroy(&self, row: &Row) -> Result<(), Error> {
+    /// The error of the agent: it has snapshots; or that it is not done yet.
+    pub async fn destroy(&self, row: &Row) -> Result<(), Incomplete> {
         let request = DestroyTrashedVolumeRequest {
             trash_id: row.id.clone(),
         };
         let mut trash = self.client.trash();
         let answer = trash.destroy_trashed_volume(request);
         let answer = call("DestroyTrashedVolume", PATIENCE, answer).await;
-        answer.map(drop).map_err(failed)
+        Ok(answer.map(drop)?)
     }
 }
 

@@ -20,7 +20,7 @@ pub(super) fn confirm(confirmation: &Confirmation) -> anyhow::Result<()> {
             "nothing was deleted: standard input is not a terminal; pass --yes to delete without confirmation"
         );
     }
-    note("type yes to delete it permanently:");
+    note("type yes to delete it:");
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;
     if answer.trim() != "yes" {

@@ -2,8 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use drumlin_core::fail::time_lapse;
 use drumlin_crd::Progress;
+use drumlin_reconciler::Incomplete;
 
 use super::{print::note, progress_bars::ProgressBars};
 
@@ -69,5 +71,27 @@ impl Repetition {
         }
         tokio::time::sleep(time_lapse(PAUSE)).await;
         Ok(())
+    }
+}
+
+/// Repeats an operation while the agent goes on with it.
+///
+/// # Errors
+/// Its own, or that there was no progress for too long.
+pub(super) async fn until_complete<T>(
+    mut attempt: impl AsyncFnMut() -> Result<T, Incomplete>,
+) -> anyhow::Result<T> {
+    let mut repetition = Repetition::begin();
+    loop {
+        match attempt().await {
+            Ok(result) => return Ok(result),
+            Err(Incomplete::Failed(error)) => return Err(error.into()),
+            Err(Incomplete::Pending { why, progress }) => {
+                let waited = repetition.wait(&why, progress).await;
+                waited.map_err(|why| {
+                    anyhow!("{why}; the agent goes on with it, and the same command waits for it")
+                })?;
+            }
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use drumlin_reconciler::trash::Trash;
 
-use super::{confirm::confirm, print::print};
+use super::{confirm::confirm, print::print, repetition::until_complete};
 use crate::cli::{Output, TrashArguments};
 
 /// Lists the trash, or destroys what is named after confirmation.
@@ -25,7 +25,7 @@ pub(crate) async fn run(arguments: &TrashArguments) -> anyhow::Result<()> {
     }
     confirm(&arguments.confirmation)?;
     for row in &found {
-        trash.destroy(row).await?;
+        until_complete(|| trash.destroy(row)).await?;
     }
     print("deleted\n");
     Ok(())

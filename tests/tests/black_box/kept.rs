@@ -1,8 +1,10 @@
 //! What no object asks for: listed, given to an object, deleted by hand.
 
-use std::{fs, process::Output};
+use std::fs;
 
-use drumlin_proto::csi::v1::{ControllerGetVolumeRequest, CreateVolumeRequest};
+use drumlin_proto::csi::v1::{
+    ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
+};
 use drumlin_tests::{
     agent::eventually,
     programs::workspace,
@@ -11,34 +13,22 @@ use drumlin_tests::{
 use serde_json::Value;
 
 use crate::{
-    helpers::{get, ok, put, text},
+    foreign_helpers::{command, done, fails},
+    helpers::{get, ok, put},
     host::{Host, absent, group, object, small, volume},
 };
 
 impl Host {
-    fn run(&self, command: &str, arguments: &[&str]) -> Output {
-        let state = text(self.agent.path("state"));
-        let endpoint = text(self.agent.socket());
-        let mut all = vec![command, "--state-dir", &state];
-        if command != "handover" {
-            all.extend(["--endpoint", &endpoint]);
-        }
-        all.extend(arguments);
-        self.agent.command(&all)
-    }
-
     /// What the command prints, which must succeed.
+    #[track_caller]
     fn done(&self, command: &str, arguments: &[&str]) -> String {
-        let output = self.run(command, arguments);
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
+        done(&self.agent, command, arguments)
     }
 
     /// Why the command fails, which it must.
+    #[track_caller]
     fn fails(&self, command: &str, arguments: &[&str]) -> String {
-        let output = self.run(command, arguments);
-        assert_eq!(output.status.code(), Some(1), "{output:?}");
-        String::from_utf8(output.stderr).unwrap()
+        fails(&self.agent, command, arguments)
     }
 
     fn kept(&self, arguments: &[&str]) -> Vec<Value> {
@@ -94,7 +84,7 @@ async fn an_orphan_is_listed_and_deleted_when_a_person_has_seen_what_that_is() {
         assert_eq!(kept[0][field], wanted);
     }
     // Without a person to say yes nothing is deleted.
-    let shown = host.run("delete", &[&old]);
+    let shown = command(&host.agent, "delete", &[&old]);
     assert_eq!(shown.status.code(), Some(1));
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(
@@ -108,6 +98,31 @@ async fn an_orphan_is_listed_and_deleted_when_a_person_has_seen_what_that_is() {
     assert!(!table.contains("old"), "{code} {table}");
     assert!(host.is_there(&live).await);
     let gone = host.fails("delete", &["--yes", &old]);
+    assert!(gone.contains("not found"), "{gone}");
+}
+
+#[tokio::test]
+async fn an_orphan_whose_volume_is_lost_is_deleted_as_any_other() {
+    let host = Host::start().await;
+    host.write("v.yaml", &[small("old"), small("live")]);
+    host.until("old", &["True"]).await;
+    host.until("live", &["True"]).await;
+    let handle = host.id("Volume", "old");
+    host.write("v.yaml", &[small("live")]);
+    host.until("old", &["Orphan"]).await;
+    let request = DeleteVolumeRequest {
+        volume_id: handle.clone(),
+        ..DeleteVolumeRequest::default()
+    };
+    ok(host.agent.controller().delete_volume(request).await);
+    let told = host.done("delete", &["dv", "old", "--yes"]);
+    assert!(
+        told.contains("does not exist any more") && told.contains("Volume/default/old"),
+        "{told}"
+    );
+    let (table, code) = eventually(|| host.agent.status(), |(_, code)| *code == 0).await;
+    assert!(!table.contains("old"), "{code} {table}");
+    let gone = host.fails("delete", &["--yes", &handle]);
     assert!(gone.contains("not found"), "{gone}");
 }
 

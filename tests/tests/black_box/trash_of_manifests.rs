@@ -3,8 +3,9 @@
 use serde_json::Value;
 
 use crate::{
+    foreign_helpers::done,
     helpers::{get, put, text},
-    host::{Host, absent, volume},
+    host::{Host, absent, small, volume},
 };
 
 fn manifest(host: &Host, policy: &str) -> String {
@@ -103,4 +104,23 @@ async fn a_plan_says_what_goes_to_the_trash_and_a_name_in_it_twice_is_not_guesse
     let told = printed(&host, &["trash", "--destroy", ids[0], ids[1], "--yes"]);
     assert!(told.contains("deleted"), "{told}");
     assert_eq!(printed(&host, &["trash"]), "the trash is empty\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_is_deleted_goes_to_the_trash_as_its_last_manifest_asks() {
+    let host = Host::start().await;
+    host.write("other.yaml", &[small("other")]);
+    host.write("v.yaml", &[manifest(&host, "Trash")]);
+    host.until("v", &["True"]).await;
+    put(&host.path("v"), "file", b"needed after all");
+    std::fs::remove_file(host.manifests.join("v.yaml")).unwrap();
+    host.until("v", &["Orphan"]).await;
+    let told = done(&host.agent, "delete", &["dv", "v", "--yes"]);
+    assert!(told.starts_with("this moves to the trash"), "{told}");
+    assert!(told.ends_with("`drumlin trash` shows it\n"), "{told}");
+    assert_eq!(host.counts().await, (1, 0));
+    printed(&host, &["undelete", "v"]);
+    host.write("v.yaml", &[manifest(&host, "Retain")]);
+    host.until("v", &["True"]).await;
+    assert_eq!(get(&host.path("v"), "file"), b"needed after all");
 }

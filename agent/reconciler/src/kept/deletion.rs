@@ -6,16 +6,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use drumlin_crd::ObjectKey;
+use drumlin_crd::{ObjectKey, VolumeDeletionPolicy};
 use drumlin_proto::{
     csi::v1,
-    drumlin::v1::{InventoryObject, ObjectKind},
+    drumlin::v1::{InventoryObject, ObjectKind, TrashVolumeRequest},
     volumegroup::{DeleteVolumeGroupRequest, ModifyVolumeGroupMembershipRequest},
 };
+use tonic::Code;
 
-use super::{BothSides, failed, kind, size, whose};
+use super::{BothSides, kind, size, whose};
 use crate::{
-    Error,
+    Error, Incomplete,
     client::{Failure, PATIENCE, call},
     inventory::rfc3339,
     record::Record,
@@ -31,16 +32,20 @@ const LOOK: Duration = Duration::from_millis(20);
 /// A resource to be deleted.
 pub struct Deletion {
     both: BothSides,
-    object: InventoryObject,
+    handle: String,
+    /// The resource; none where it is lost and only the record of its orphan is left.
+    object: Option<InventoryObject>,
     /// The record of the orphan, or of the snapshot of a schedule, that it belonged to.
     orphan: Option<Record>,
+    /// An attempt before has unmounted it, and it has left its group.
+    is_down: bool,
     state_dir: PathBuf,
 }
 
 impl fmt::Debug for Deletion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deletion")
-            .field("object", &self.object.object_id)
+            .field("handle", &self.handle)
             .finish_non_exhaustive()
     }
 }
@@ -52,7 +57,6 @@ impl Deletion {
     /// When it belongs to an object, it does not exist, or the agent does not answer.
     pub async fn of(socket: &Path, state_dir: &Path, handle: &str) -> Result<Self, Error> {
         let both = BothSides::new(socket, state_dir).await?;
-        let object = both.find(handle)?.clone();
         both.check_all_is_known()?;
         // A snapshot of a schedule has no manifest in which its deletion could be asked for.
         let is_of_schedule = |record: &Record| record.drumlin.schedule.is_some();
@@ -66,10 +70,18 @@ impl Deletion {
         let orphan = both.holder(handle);
         let orphan =
             orphan.filter(|record| record.drumlin.orphan_since.is_some() || is_of_schedule(record));
+        let object = match both.find(handle) {
+            Ok(object) => Some(object.clone()),
+            // In a class that cannot be read it may still be there.
+            Err(_) if orphan.is_some() && both.inventory.classes_unreadable().count() == 0 => None,
+            Err(error) => return Err(error),
+        };
         Ok(Self {
             orphan: orphan.cloned(),
+            handle: handle.to_owned(),
             object,
             both,
+            is_down: false,
             state_dir: state_dir.to_owned(),
         })
     }
@@ -95,7 +107,24 @@ impl Deletion {
 
     /// Describes what would be destroyed.
     pub fn shown(&self) -> String {
-        let mut text = self.line(&self.object);
+        let (mut text, object) = match (&self.object, &self.orphan) {
+            (Some(object), _) if self.is_to_trash() => {
+                let head = "this moves to the trash, from which `drumlin undelete` brings it back:";
+                (format!("{head}\n{}", self.line(object)), object)
+            }
+            (Some(object), _) => {
+                let head = "this deletes, permanently unless its class has a trash:";
+                (format!("{head}\n{}", self.line(object)), object)
+            }
+            (None, orphan) => {
+                let key = orphan.as_ref().map(Record::key);
+                return format!(
+                    "{} does not exist any more; this deletes what is recorded of {}\n",
+                    self.handle,
+                    key.map(|key| key.to_string()).unwrap_or_default()
+                );
+            }
+        };
         if let Some(mounted) = self.mounted() {
             let _ = writeln!(text, "  mounted at {mounted}, where it is unmounted first");
         }
@@ -109,14 +138,30 @@ impl Deletion {
         for member in self.members() {
             let _ = write!(text, "  {}", self.line(member));
         }
-        if self.object.kind() == ObjectKind::VolumeGroup {
+        if object.kind() == ObjectKind::VolumeGroup {
             let _ = writeln!(
                 text,
                 "  its {} volumes are retained, without a group",
-                self.object.volume_ids.len()
+                object.volume_ids.len()
             );
         }
         text
+    }
+
+    /// Describes what was destroyed.
+    pub fn told(&self) -> &'static str {
+        if self.is_to_trash() {
+            "moved to the trash, where `drumlin trash` shows it"
+        } else {
+            "deleted"
+        }
+    }
+
+    /// Returns true if it goes to the trash, as the last manifest of the orphan asks.
+    fn is_to_trash(&self) -> bool {
+        let is_volume = |object: &InventoryObject| object.kind() == ObjectKind::Volume;
+        let asks = |orphan: &Record| orphan.deletion_policy() == VolumeDeletionPolicy::Trash;
+        self.object.as_ref().is_some_and(is_volume) && self.orphan.as_ref().is_some_and(asks)
     }
 
     fn line(&self, object: &InventoryObject) -> String {
@@ -138,9 +183,8 @@ impl Deletion {
     }
 
     fn members(&self) -> impl Iterator<Item = &InventoryObject> {
-        let id = &self.object.object_id;
         let objects = self.both.inventory.iter();
-        objects.filter(move |member| member.group_snapshot_id == *id)
+        objects.filter(|member| member.group_snapshot_id == self.handle)
     }
 
     /// Where an orphan is mounted.
@@ -152,16 +196,16 @@ impl Deletion {
     /// The group that an orphan is a member of.
     fn group(&self) -> Option<&InventoryObject> {
         self.orphan.as_ref()?;
-        let id = &self.object.object_id;
         let mut objects = self.both.inventory.iter();
-        objects
-            .find(|group| group.kind() == ObjectKind::VolumeGroup && group.volume_ids.contains(id))
+        objects.find(|group| {
+            group.kind() == ObjectKind::VolumeGroup && group.volume_ids.contains(&self.handle)
+        })
     }
 
     /// Takes an orphan down as the reconciler would: nothing else does, because it leaves orphans alone.
     async fn take_down(&self) -> Result<(), Failure> {
         let client = &self.both.client;
-        let volume_id = self.object.object_id.clone();
+        let volume_id = self.handle.clone();
         if let Some(path) = self.mounted() {
             let request = v1::NodeUnpublishVolumeRequest {
                 volume_id: volume_id.clone(),
@@ -169,7 +213,7 @@ impl Deletion {
             };
             let mut node = client.node();
             let answer = node.node_unpublish_volume(request);
-            call("NodeUnpublishVolume", PATIENCE, answer).await?;
+            or_gone(call("NodeUnpublishVolume", PATIENCE, answer).await)?;
             let name = self.orphan.as_ref().and_then(Record::csi_name);
             let staging = self
                 .state_dir
@@ -180,7 +224,7 @@ impl Deletion {
                 staging_target_path: staging.to_string_lossy().into_owned(),
             };
             let answer = node.node_unstage_volume(request);
-            call("NodeUnstageVolume", PATIENCE, answer).await?;
+            or_gone(call("NodeUnstageVolume", PATIENCE, answer).await)?;
         }
         let Some(group) = self.group() else {
             return Ok(());
@@ -197,66 +241,85 @@ impl Deletion {
         left.map(drop)
     }
 
-    /// Deletes it; an orphan is unmounted and leaves its group before.
+    /// Deletes it; an orphan is unmounted and leaves its group before. Repeated, it goes on.
     ///
     /// # Errors
-    /// The error of the agent: it is in use, a member of a group, or protected.
-    pub async fn run(self) -> Result<(), Error> {
-        self.take_down().await.map_err(failed)?;
-        let id = self.object.object_id.clone();
-        let client = &self.both.client;
-        let deleted = match self.object.kind() {
+    /// The error of the agent: it is in use, a member of a group, or protected; or that it is not done yet.
+    pub async fn run(&mut self) -> Result<(), Incomplete> {
+        if !self.is_down {
+            self.take_down().await?;
+            self.is_down = true;
+        }
+        if let Some(object) = &self.object {
+            self.delete(object).await?;
+        }
+        let Some(orphan) = &self.orphan else {
+            return Ok(());
+        };
+        // The record of the orphan is deleted as well.
+        let key = orphan.key();
+        let request = AdminRequest {
+            key: key.clone(),
+            handle: self.handle.clone(),
+        };
+        let requests = Requests::new(&self.state_dir);
+        requests.write(&request).map_err(Incomplete::Failed)?;
+        self.until_forgotten(&key).await;
+        Ok(())
+    }
+
+    async fn delete(&self, object: &InventoryObject) -> Result<(), Incomplete> {
+        match object.kind() {
+            ObjectKind::Volume if self.is_to_trash() => self.trash_volume().await,
             ObjectKind::Volume => {
                 let request = v1::DeleteVolumeRequest {
-                    volume_id: id.clone(),
+                    volume_id: self.handle.clone(),
                     ..v1::DeleteVolumeRequest::default()
                 };
-                let mut controller = client.controller();
+                let mut controller = self.both.client.controller();
                 let deleted = controller.delete_volume(request);
                 call("DeleteVolume", PATIENCE, deleted).await.map(drop)
             }
             ObjectKind::Snapshot => {
                 let request = v1::DeleteSnapshotRequest {
-                    snapshot_id: id.clone(),
+                    snapshot_id: self.handle.clone(),
                     ..v1::DeleteSnapshotRequest::default()
                 };
-                let mut controller = client.controller();
+                let mut controller = self.both.client.controller();
                 let deleted = controller.delete_snapshot(request);
                 call("DeleteSnapshot", PATIENCE, deleted).await.map(drop)
             }
             ObjectKind::VolumeGroupSnapshot => {
                 let members = self.members().map(|member| member.object_id.clone());
                 let request = v1::DeleteVolumeGroupSnapshotRequest {
-                    group_snapshot_id: id.clone(),
+                    group_snapshot_id: self.handle.clone(),
                     snapshot_ids: members.collect(),
                     ..v1::DeleteVolumeGroupSnapshotRequest::default()
                 };
-                let mut groups = client.group_controller();
+                let mut groups = self.both.client.group_controller();
                 let deleted = groups.delete_volume_group_snapshot(request);
                 let deleted = call("DeleteVolumeGroupSnapshot", PATIENCE, deleted).await;
                 deleted.map(drop)
             }
-            ObjectKind::VolumeGroup => self.delete_group(&id).await,
+            ObjectKind::VolumeGroup => self.delete_group(&self.handle).await,
             ObjectKind::Unknown => {
-                return Err(Error::Kept(format!(
-                    "{id}: the agent reports an unknown kind of object"
-                )));
-            }
-        };
-        deleted.map_err(failed)?;
-        match &self.orphan {
-            None => Ok(()),
-            // The record of the orphan is deleted as well.
-            Some(orphan) => {
-                let key = orphan.key();
-                Requests::new(&self.state_dir).write(&AdminRequest {
-                    key: key.clone(),
-                    handle: id,
-                })?;
-                self.until_forgotten(&key).await;
-                Ok(())
+                let why = format!(
+                    "{}: the agent reports an unknown kind of object",
+                    self.handle
+                );
+                return Err(Incomplete::Failed(Error::Kept(why)));
             }
         }
+        .map_err(Incomplete::from)
+    }
+
+    async fn trash_volume(&self) -> Result<(), Failure> {
+        let request = TrashVolumeRequest {
+            volume_id: self.handle.clone(),
+        };
+        let mut trash = self.both.client.trash();
+        // An attempt before this one may have moved it.
+        or_gone(call("TrashVolume", PATIENCE, trash.trash_volume(request)).await)
     }
 
     /// Waits until the reconciler has deleted the record of an orphan: whoever asks for the object next shall not see what
@@ -285,5 +348,13 @@ impl Deletion {
         let mut groups = self.both.client.groups();
         let deleted = groups.delete_volume_group(request);
         call("DeleteVolumeGroup", PATIENCE, deleted).await.map(drop)
+    }
+}
+
+/// The outcome of a call about a resource that may be lost.
+fn or_gone<T>(answer: Result<T, Failure>) -> Result<(), Failure> {
+    match answer {
+        Err(failure) if failure.code == Code::NotFound => Ok(()),
+        answer => answer.map(drop),
     }
 }
