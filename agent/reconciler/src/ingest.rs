@@ -156,13 +156,7 @@ impl Catalog {
         let Some(prune) = &self.prune else {
             return Ok(());
         };
-        let is_meant = |record: &Record| {
-            let is_suspicious = state.empty.contains(&record.drumlin.file);
-            prune.concerns(record)
-                && !is_suspicious
-                && !record.is_paused()
-                && record.drumlin.orphan_since.is_some()
-        };
+        let is_meant = |record: &Record| prune.destroys(record, &state.empty);
         let missing = missing
             .iter()
             .filter(|key| engine.shared.with(key, is_meant) == Some(true));

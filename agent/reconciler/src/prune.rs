@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -32,14 +33,24 @@ pub struct Prune {
 }
 
 impl Prune {
-    /// True if an object may be pruned at all.
-    pub(crate) fn concerns(&self, record: &Record) -> bool {
+    /// These settings, if the directory says by its file that it is complete.
+    pub(crate) fn in_force(self, directory: &str) -> Option<Self> {
+        let is_complete = Path::new(directory).join(SENTINEL).is_file();
+        is_complete.then_some(self)
+    }
+
+    /// True if an orphan is destroyed when it was missing for long enough. `empty` are the files that have lost all of their
+    /// documents, as by an accident.
+    pub(crate) fn destroys(&self, record: &Record, empty: &[String]) -> bool {
         self.kinds.contains(&record.kind)
             && record.is_of_file()
             && record.deletion_policy().deletes()
+            && record.drumlin.orphan_since.is_some()
+            && !empty.contains(&record.drumlin.file)
+            && !record.is_paused()
     }
 
-    /// What becomes of an orphan that it concerns.
+    /// What becomes of an orphan that it destroys.
     pub(crate) fn told(&self) -> String {
         format!("pruned when it was missing for {} s", self.grace_seconds)
     }

@@ -10,7 +10,6 @@ use serde_json::json;
 use crate::{
     Error,
     colours::{RED, YELLOW},
-    prune::Prune,
     record::{Body, Of, Record},
     store::{self, DIRECTORY},
 };
@@ -40,6 +39,9 @@ pub struct Row {
     /// Since when it has no manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub orphan_since: Option<String>,
+    /// When its data is destroyed although nobody asks for it any more, for people; of an orphan that is pruned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pruned: Option<String>,
     /// Its device class.
     pub class: String,
     /// Its deletion policy.
@@ -142,28 +144,33 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     let (records, unreadable) = store::load(&root)?;
     let source = store::load_source(&root).unwrap_or_default();
     let problems = source.problems();
+    let prune = source.prune.clone();
+    let prune = prune.and_then(|prune| prune.in_force(&source.directory));
+    let told = |record: &Record| {
+        let prune = prune.as_ref()?;
+        let is_destroyed = prune.destroys(record, &source.empty);
+        is_destroyed.then(|| prune.told())
+    };
+    let objects = records.iter().map(|record| shown_row(record, told(record)));
+    let objects = objects.collect();
     Ok(StatusTable {
         directory: source.directory,
         unavailable: source.unavailable,
         problems,
         elsewhere: source.elsewhere,
-        objects: records
-            .iter()
-            .map(|record| shown_row(record, source.prune.as_ref()))
-            .collect(),
+        objects,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
     })
 }
 
-/// The row of an object; of an orphan also what becomes of it.
-fn shown_row(record: &Record, prune: Option<&Prune>) -> Row {
+/// The row of an object; of an orphan that is pruned also that.
+fn shown_row(record: &Record, pruned: Option<String>) -> Row {
     let mut row = row(record);
-    if row.orphan_since.is_some()
-        && let Some(prune) = prune.filter(|prune| prune.concerns(record))
-    {
+    if let Some(pruned) = &pruned {
         row.message.push_str("; ");
-        row.message.push_str(&prune.told());
+        row.message.push_str(pruned);
     }
+    row.pruned = pruned;
     row
 }
 
@@ -210,6 +217,7 @@ pub(crate) fn row(record: &Record) -> Row {
         is_stalled: record.condition("Stalled").is_some(),
         is_absent: record.is_absent(),
         orphan_since: record.drumlin.orphan_since.clone(),
+        pruned: None,
         class,
         policy: record.body.kind().deletion_policy().as_str().to_owned(),
         handle: record.handle().unwrap_or_default().to_owned(),

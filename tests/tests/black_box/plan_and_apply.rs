@@ -393,6 +393,20 @@ async fn a_schedule_is_planned_although_no_call_is_about_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_found_and_grows_is_planned_with_both_sizes() {
+    let stage = Stage::start().await;
+    let kept = volume("data", "16Mi", "");
+    stage.write("a.yaml", std::slice::from_ref(&kept));
+    stage.apply_as_planned();
+    stage.write("a.yaml", &[absent(&kept)]);
+    stage.apply_as_planned();
+    stage.write("a.yaml", &[volume("data", "24Mi", "")]);
+    let plan = stage.apply_as_planned();
+    let detail = plan["changes"][0]["detail"].as_str().unwrap();
+    assert!(detail.contains("16Mi → 24Mi"), "{plan:#}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_empty_directory_and_a_class_without_room_are_told() {
     let stage = Stage::start().await;
     stage.write("a.yaml", &[volume("huge", "500Ti", "")]);

@@ -2,9 +2,16 @@
 
 use std::fs;
 
-use drumlin_tests::agent::{Options, eventually};
+use drumlin_tests::{
+    agent::{Options, eventually},
+    doctor::Diagnosis,
+};
+use serde_json::Value;
 
-use crate::host::{Host, object, small};
+use crate::{
+    foreign_helpers::command,
+    host::{Host, object, small},
+};
 
 const PRUNING: [&str; 2] = ["--prune=auto", "--prune-grace=0s"];
 
@@ -70,15 +77,16 @@ async fn what_its_manifest_lets_be_deleted_is_pruned_one_at_a_time_and_only_wher
         ["emptied", "first", "kept", "second", "other"]
     );
     assert!(host.agent.log().contains("SuspiciousEmpty"));
+    let told = "pruned when it was missing for 0 s";
     let (table, code) = host.agent.status();
-    assert!(
-        table.contains("pruned when it was missing for 0 s"),
-        "{table}"
-    );
+    assert!(!table.contains(told), "{table}");
     assert_eq!(code, 3);
 
     host.sentinel();
     host.scan("with").await;
+    let (table, _) = host.agent.status();
+    let pruned: Vec<&str> = table.lines().filter(|line| line.contains(told)).collect();
+    assert!(pruned.len() == 1 && pruned[0].contains("second"), "{table}");
     // One in an hour, of so few, also after a restart.
     let orphans = ["emptied", "kept", "second", "other"];
     assert_eq!(host.orphans(), orphans);
@@ -115,13 +123,12 @@ async fn nothing_is_pruned_by_default_and_a_kill_ends_in_the_same() {
     let mut arguments = host.agent.options().arguments.clone();
     arguments.extend(PRUNING.map(str::to_owned));
     arguments.push("--prune-kinds=Volume".to_owned());
-    let environment = vec![("DRUMLIN_FAIL".to_owned(), "ingest.pruned".to_owned())];
+    let options = Options {
+        arguments: arguments.clone(),
+        ..Options::default()
+    };
     host.agent
-        .restart_with(Options {
-            arguments: arguments.clone(),
-            environment,
-            ..Options::default()
-        })
+        .restart_with(options.killed_at("ingest.pruned"))
         .await;
     // The scan at the start is the first one.
     host.write("later0.yaml", &[small("later0")]);
@@ -139,4 +146,34 @@ async fn nothing_is_pruned_by_default_and_a_kill_ends_in_the_same() {
     eventually(|| host.find("Volume", "old"), Option::is_none).await;
     // data, default0 to 2, later0 and later1.
     assert_eq!(host.counts().await.0, 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_and_doctor_say_what_is_going_to_be_pruned() {
+    let host = Host::with(options(&["--prune=auto", "--prune-grace=3600s"])).await;
+    host.write("a.yaml", &[small("data")]);
+    host.write("b.yaml", &[snapshot("old", "Delete")]);
+    host.until("old", &["SnapshotReady"]).await;
+    fs::remove_file(host.manifests.join("b.yaml")).unwrap();
+    host.until("old", &["Orphan"]).await;
+    let planned = || {
+        let planned = command(&host.agent, "plan", &["-o", "json"]);
+        let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+        (plan["changes"][0].clone(), planned.status.code())
+    };
+    let (line, code) = planned();
+    assert_eq!((&line["action"], code), (&"orphan".into(), Some(0)));
+    assert_eq!(line["detail"], "kept");
+
+    host.sentinel();
+    let (line, code) = planned();
+    assert_eq!((&line["action"], code), (&"destroy".into(), Some(2)));
+    assert_eq!(line["detail"], "pruned when it was missing for 3600 s");
+    assert_eq!(line["rpcs"], serde_json::json!(["DeleteSnapshot"]));
+    assert_eq!(line["bytes"], 16 << 20);
+    let told = Diagnosis::of(&host.agent).text("orphan", "Snapshot/default/old", "message");
+    assert!(told.contains("pruned when"), "{told}");
+    // A plan destroys nothing.
+    assert_eq!(host.counts().await.1, 1);
+    assert_eq!(host.orphans(), ["old"]);
 }

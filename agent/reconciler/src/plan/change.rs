@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use crate::{
     kinds::group_members::is_inside,
-    prune::Prune,
     record::{Body, Of, Record},
 };
 
@@ -73,23 +72,33 @@ pub struct PlannedChange {
 /// An object before and after a dry run.
 pub(super) struct Difference<'a> {
     pub(super) before: Option<&'a Record>,
-    pub(super) after: &'a Record,
+    pub(super) after: After<'a>,
     pub(super) calls: &'a [&'static str],
+    /// The size of its resource as it is, in bytes, where the agent says so.
+    pub(super) found: Option<u64>,
+}
+
+/// What a dry run has left of an object.
+#[derive(Clone, Copy)]
+pub(super) enum After<'a> {
+    /// Its record.
+    Record(&'a Record),
+    /// Nothing: its resource is destroyed, and its record, which was this one, forgotten. The reason for people.
+    Nothing(&'a Record, &'a str),
+}
+
+impl<'a> After<'a> {
+    /// The newest record that there is or was.
+    fn record(self) -> &'a Record {
+        match self {
+            Self::Record(record) | Self::Nothing(record, _) => record,
+        }
+    }
 }
 
 /// The lines of a plan, by action, kind, namespace and name.
-pub(super) fn changes(differences: &[Difference<'_>], prune: Option<&Prune>) -> Vec<PlannedChange> {
-    let lines = differences.iter().flat_map(|difference| {
-        let mut lines = difference.lines();
-        for line in &mut lines {
-            if line.action == Action::Orphan {
-                let prune = prune.filter(|prune| prune.concerns(difference.after));
-                line.detail = prune.map_or_else(|| "kept".to_owned(), Prune::told);
-            }
-        }
-        lines
-    });
-    let mut lines: Vec<PlannedChange> = lines.collect();
+pub(super) fn changes(differences: &[Difference<'_>]) -> Vec<PlannedChange> {
+    let mut lines: Vec<PlannedChange> = differences.iter().flat_map(Difference::lines).collect();
     lines.sort_by(|a, b| {
         let place = |line: &PlannedChange| {
             let key = (line.namespace.clone(), line.name.clone());
@@ -115,48 +124,69 @@ fn rank(kind: &str) -> usize {
 
 impl Difference<'_> {
     fn lines(&self) -> Vec<PlannedChange> {
+        let after = match self.after {
+            After::Record(record) => record,
+            After::Nothing(record, why) => return vec![self.destruction(record, why)],
+        };
         let mut lines = Vec::new();
-        if let Some(since) = &self.after.drumlin.orphan_since {
-            let mut line = self.line(Action::Orphan, String::new());
-            line.bytes = bytes(self.after);
+        if let Some(since) = &after.drumlin.orphan_since {
+            let mut line = self.line(Action::Orphan, "kept".to_owned());
+            line.bytes = bytes(after);
             line.since = Some(since.clone());
             lines.push(line);
             return lines;
         }
-        if let Body::Schedule(_) = &self.after.body {
-            lines.extend(self.schedule());
+        if let Body::Schedule(_) = &after.body {
+            lines.extend(self.schedule(after));
         } else if !self.calls.is_empty() {
             let (action, details) = self.change();
             let mut line = self.line(action, details.join(", "));
             if matches!(action, Action::Destroy | Action::Release) {
-                let had = self.before.unwrap_or(self.after);
+                let had = self.before.unwrap_or(after);
                 line.bytes = bytes(had);
-                let made = had.metadata.creation_timestamp.as_ref();
-                line.since = made.map(|made| made.0.to_string());
+                line.since = since(had);
             }
             lines.push(line);
         }
-        if !self.after.is_settled()
-            && let Some(line) = self.unsettled()
+        if !after.is_settled()
+            && let Some(line) = self.unsettled(after)
         {
             lines.push(line);
         }
         lines
     }
 
+    /// The destruction of what has no manifest that could ask for it.
+    fn destruction(&self, had: &Record, why: &str) -> PlannedChange {
+        let mut details = vec![why.to_owned()];
+        if self.calls("TrashVolume") {
+            details.push("moved to the trash".to_owned());
+        }
+        let mut line = self.line(Action::Destroy, details.join(", "));
+        line.bytes = bytes(had);
+        line.since = since(had);
+        line
+    }
+
     /// What becomes of a schedule, which is in the reconciler alone: no call is about it.
-    fn schedule(&self) -> Option<PlannedChange> {
+    fn schedule(&self, after: &Record) -> Option<PlannedChange> {
         let was_there = self.before.filter(|before| !before.drumlin.destroyed);
-        let detail = || timetable(self.after).unwrap_or_default();
+        let detail = || timetable(after).unwrap_or_default();
         match was_there {
-            None if self.after.is_absent() => None,
+            None if after.is_absent() => None,
             None => Some(self.line(Action::Create, detail())),
-            Some(_) if self.after.is_absent() => {
+            Some(_) if after.is_absent() => {
                 let detail = "takes no more snapshots; those it took are kept".to_owned();
                 Some(self.line(Action::Release, detail))
             }
-            Some(before) if before.generation() != self.after.generation() => {
-                Some(self.line(Action::Update, detail()))
+            Some(before) if before.generation() != after.generation() => {
+                let (had, has) = (retention(before), retention(after));
+                let kept = if had == has {
+                    String::new()
+                } else {
+                    format!(", keeps {has} in place of {had}")
+                };
+                Some(self.line(Action::Update, format!("{}{kept}", detail())))
             }
             Some(_) => None,
         }
@@ -167,7 +197,7 @@ impl Difference<'_> {
             kind,
             namespace,
             name,
-        } = self.after.key();
+        } = self.after.record().key();
         let mut rpcs: Vec<String> = Vec::new();
         for rpc in self.calls {
             if !rpcs.iter().any(|known| known == rpc) {
@@ -181,8 +211,8 @@ impl Difference<'_> {
             name,
             detail,
             rpcs,
-            file: self.after.drumlin.file.clone(),
-            line: self.after.drumlin.line,
+            file: self.after.record().drumlin.file.clone(),
+            line: self.after.record().drumlin.line,
             reason: None,
             bytes: None,
             since: None,
@@ -190,15 +220,15 @@ impl Difference<'_> {
     }
 
     /// What keeps the object from being as its manifest asks.
-    fn unsettled(&self) -> Option<PlannedChange> {
-        if self.after.is_paused() {
+    fn unsettled(&self, after: &Record) -> Option<PlannedChange> {
+        if after.is_paused() {
             let detail = format!("{} is set: nothing is requested for it", names::PAUSED);
             let mut line = self.line(Action::Waits, detail);
             line.reason = Some("Paused".to_owned());
             return Some(line);
         }
-        let ready = self.after.condition("Ready")?;
-        let is_stalled = self.after.condition("Stalled").is_some();
+        let ready = after.condition("Ready")?;
+        let is_stalled = after.condition("Stalled").is_some();
         let action = if is_stalled {
             Action::Blocked
         } else {
@@ -220,8 +250,8 @@ impl Difference<'_> {
 
     /// What the calls amount to, and the details.
     fn change(&self) -> (Action, Vec<String>) {
-        if self.after.is_absent() {
-            let is_destroyed = self.after.deletion_policy().deletes();
+        if self.after.record().is_absent() {
+            let is_destroyed = self.after.record().deletion_policy().deletes();
             return if self.calls("TrashVolume") {
                 (Action::Destroy, vec!["moved to the trash".to_owned()])
             } else if is_destroyed && self.calls_a("Delete") {
@@ -241,7 +271,7 @@ impl Difference<'_> {
         found.extend(self.membership().map(|detail| (Action::Members, detail)));
         found.extend(self.mount().map(|detail| (Action::Mount, detail)));
         if self.calls("SetOwner") {
-            let handle = self.after.handle().unwrap_or_default();
+            let handle = self.after.record().handle().unwrap_or_default();
             found.push((Action::Adopt, handle.to_owned()));
         }
         let action = found.first().map_or(Action::Update, |(action, _)| *action);
@@ -254,12 +284,12 @@ impl Difference<'_> {
     /// What would be created.
     fn creation(&self) -> Vec<String> {
         let mut words: Vec<String> = Vec::new();
-        match &self.after.body {
+        match &self.after.record().body {
             Body::Volume(Of { spec, .. }) => {
                 words.push(spec.capacity.to_string());
                 words.extend(spec.device_class.clone());
                 words.extend(spec.fs_type.map(|kind| kind.as_str().to_owned()));
-                if let Some(source) = self.after.sources().first() {
+                if let Some(source) = self.after.record().sources().first() {
                     words.push(format!("from {}/{}", source.kind, source.name));
                 }
                 if let Some(mount) = &spec.mount {
@@ -267,7 +297,7 @@ impl Difference<'_> {
                 }
             }
             Body::Snapshot(_) | Body::GroupSnapshot(_) => {
-                let sources = self.after.sources();
+                let sources = self.after.record().sources();
                 words.extend(
                     sources
                         .iter()
@@ -275,7 +305,7 @@ impl Difference<'_> {
                 );
             }
             Body::Group(_) => words.extend(self.membership()),
-            Body::Schedule(_) => words.extend(timetable(self.after)),
+            Body::Schedule(_) => words.extend(timetable(self.after.record())),
         }
         let mut details = vec![words.join(" ")];
         let mut record = self.before.cloned();
@@ -293,8 +323,10 @@ impl Difference<'_> {
         if !self.calls("ControllerExpandVolume") {
             return None;
         }
-        let had = self.before.and_then(capacity)?;
-        Some(format!("{had} → {}", capacity(self.after)?))
+        let found = || self.found.map(Quantity::from_bytes);
+        let has = capacity(self.after.record())?;
+        let had = self.before.and_then(capacity).or_else(found);
+        Some(had.map_or_else(|| format!("→ {has}"), |had| format!("{had} → {has}")))
     }
 
     /// The members that would join and leave.
@@ -303,7 +335,7 @@ impl Difference<'_> {
             return None;
         }
         let had = self.before.map(joined).unwrap_or_default();
-        let has = joined(self.after);
+        let has = joined(self.after.record());
         let more = has.difference(&had).map(|name| format!("+{name}"));
         let less = had.difference(&has).map(|name| format!("-{name}"));
         Some(more.chain(less).collect::<Vec<_>>().join(" "))
@@ -316,7 +348,7 @@ impl Difference<'_> {
         let had = self
             .before
             .and_then(|record| record.drumlin.mounted.clone());
-        let has = &self.after.drumlin.mounted;
+        let has = &self.after.record().drumlin.mounted;
         match (had, has) {
             (Some(had), Some(has)) if is_mounted && is_unmounted => Some(moved(&had, has)),
             (_, Some(has)) if is_mounted => Some(format!("→ {}", has.path)),
@@ -327,7 +359,7 @@ impl Difference<'_> {
 
     /// The class and the number of bytes that it needs in it, if any.
     pub(super) fn needs(&self) -> Option<(String, u64)> {
-        let Body::Volume(Of { spec, status }) = &self.after.body else {
+        let Body::Volume(Of { spec, status }) = &self.after.record().body else {
             return None;
         };
         let wanted = spec.capacity.bytes().ok()?;
@@ -338,7 +370,7 @@ impl Difference<'_> {
             return None;
         }
         let class = status.device_class.clone()?;
-        let had = self.before.and_then(bytes).unwrap_or(0);
+        let had = self.before.and_then(bytes).or(self.found).unwrap_or(0);
         Some((class, wanted.saturating_sub(had)))
     }
 }
@@ -375,6 +407,40 @@ fn timetable(record: &Record) -> Option<String> {
         spec.schedule,
         target.unwrap_or_default()
     ))
+}
+
+/// What a schedule keeps, as in its manifest.
+fn retention(record: &Record) -> String {
+    let Body::Schedule(Of { spec, .. }) = &record.body else {
+        return String::new();
+    };
+    let kept = &spec.retention;
+    let rules = [
+        ("keepLast", kept.keep_last),
+        ("hourly", kept.hourly),
+        ("daily", kept.daily),
+        ("weekly", kept.weekly),
+        ("monthly", kept.monthly),
+        ("yearly", kept.yearly),
+    ];
+    let rules = rules.iter().filter(|(_, number)| *number > 0);
+    let rules: Vec<String> = rules
+        .map(|(rule, number)| format!("{rule} {number}"))
+        .collect();
+    rules.join(" ")
+}
+
+/// Since when the data of an object exists, in RFC 3339.
+fn since(record: &Record) -> Option<String> {
+    let of_snapshot = match &record.body {
+        Body::Snapshot(Of { status, .. }) => status.creation_time.clone(),
+        Body::GroupSnapshot(Of { status, .. }) => status.creation_time.clone(),
+        Body::Volume(_) | Body::Group(_) | Body::Schedule(_) => None,
+    };
+    of_snapshot.or_else(|| {
+        let made = record.metadata.creation_timestamp.as_ref()?;
+        Some(made.0.to_string())
+    })
 }
 
 /// The names of the members that are in a group.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -12,7 +12,7 @@ use tonic::Code;
 
 use super::{
     Plan, Shortage,
-    change::{Difference, changes},
+    change::{After, Difference, changes},
 };
 use crate::{
     Error, Hooks,
@@ -24,11 +24,14 @@ use crate::{
     record::{Body, Of, Record},
     source::{directory::Directory, trust::Trust},
     state::Shared,
-    store::{self, Store},
+    store::{self, SourceState, Store},
 };
 
 /// Maximum number of passes for each object: far more than a plan needs.
 const PASSES: usize = 64;
+
+/// Why a snapshot of a schedule is destroyed.
+const SUPERFLUOUS: &str = "no longer kept by the retention of its schedule";
 
 /// What a plan is made of.
 #[derive(Debug, Clone)]
@@ -66,6 +69,7 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
 
     let pass = OnePass::begin(&engine, directory).await?;
     let source = pass.catalog.state().cloned().unwrap_or_default();
+    let reasons = destroy_without_manifest(&engine, &settings.state_dir, &pass.directory, &source);
     let calls = settle(&engine, &dry_run, &pass.keys).await;
 
     let mut after: Vec<Record> = engine
@@ -81,19 +85,32 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
     } else {
         after.as_slice()
     };
-    let differences = compared.iter().map(|now| {
-        let key = now.key();
-        Difference {
-            before: before.get(&key),
-            after: now,
-            calls: calls.get(&key).map_or(&[], Vec::as_slice),
-        }
+    let inventory = engine.client.inventory().await.ok();
+    let found = |record: &Record| {
+        let object = inventory.as_ref()?.get(record.handle()?)?;
+        u64::try_from(object.size_bytes).ok()
+    };
+    let sent = |key: &ObjectKey| calls.get(key).map_or(&[][..], Vec::as_slice);
+    let differences = compared.iter().map(|now| Difference {
+        before: before.get(&now.key()),
+        after: After::Record(now),
+        calls: sent(&now.key()),
+        found: found(now),
     });
-    let differences: Vec<Difference<'_>> = differences.collect();
+    let mut differences: Vec<Difference<'_>> = differences.collect();
+    let is_forgotten = |key: &ObjectKey| engine.shared.with(key, |_| ()).is_none();
+    let destroyed = before
+        .iter()
+        .filter(|(key, record)| record.is_of_file() && !sent(key).is_empty() && is_forgotten(key));
+    differences.extend(destroyed.map(|(key, record)| Difference {
+        before: Some(record),
+        after: After::Nothing(record, reasons.get(key).map_or(SUPERFLUOUS, String::as_str)),
+        calls: sent(key),
+        found: None,
+    }));
     let shortages = shortages(&engine.client, &differences).await;
-    let followed = store::load_source(&settings.state_dir.join(store::DIRECTORY));
-    let prune = followed.and_then(|followed| followed.prune);
-    let is_here = |record: &&Record| record.drumlin.orphan_since.is_none();
+    let is_here =
+        |record: &&Record| record.drumlin.orphan_since.is_none() && !record.drumlin.is_pruned;
     Ok(Plan {
         node: engine
             .known_agent()
@@ -104,12 +121,35 @@ pub async fn plan(settings: &Settings) -> Result<Plan, Error> {
         files: pass.files,
         objects: after.iter().filter(is_here).count(),
         elsewhere: source.elsewhere,
-        changes: changes(&differences, prune.as_ref()),
+        changes: changes(&differences),
         problems: source.problems(),
         unavailable: source.unavailable,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
         shortages,
     })
+}
+
+/// Has orphans destroyed as the reconciler will, once their manifests are missing for long enough; returns why, by object.
+fn destroy_without_manifest(
+    engine: &Engine,
+    state_dir: &Path,
+    directory: &str,
+    source: &SourceState,
+) -> HashMap<ObjectKey, String> {
+    let followed = store::load_source(&state_dir.join(store::DIRECTORY));
+    let prune = followed.and_then(|followed| followed.prune);
+    let Some(prune) = prune.and_then(|prune| prune.in_force(directory)) else {
+        return HashMap::new();
+    };
+    let is_due = |record: &Record| prune.destroys(record, &source.empty);
+    let mut reasons = HashMap::new();
+    for key in engine.shared.keys_of(is_due) {
+        if engine.shared.edit(&key, Record::prune).is_ok() {
+            engine.reset(&key);
+            reasons.insert(key, prune.told());
+        }
+    }
+    reasons
 }
 
 /// The directory of manifests.

@@ -35,13 +35,14 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     for row in &table.objects {
         let object = format!("{}/{}/{}", row.kind, row.namespace, row.name);
         if row.orphan_since.is_some() {
-            let message = format!("no manifest has it any more, last {}; it is kept", row.file);
+            let fate = row.pruned.as_deref().unwrap_or("it is kept");
+            let message = format!("no manifest has it any more, last {}; {fate}", row.file);
             let orphan = Finding::new(Check::Orphan, object, message);
             let advice = if row.handle.is_empty() {
                 "put its manifest back".to_owned()
             } else {
                 format!(
-                    "put its manifest back; or, to destroy its data, run `drumlin delete {}`",
+                    "put its manifest back; or, to delete it, run `drumlin delete {}`",
                     quoted(&row.handle)
                 )
             };
