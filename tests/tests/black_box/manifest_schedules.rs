@@ -9,6 +9,7 @@ use std::{
 
 use drumlin_tests::{
     agent::{Options, eventually, write},
+    programs::{drumlin, program},
     sources,
     storage::Scratch,
 };
@@ -57,6 +58,15 @@ impl Timed {
     fn set_clock(&self, by: f64) {
         let base: f64 = fs::read_to_string(&self.clock).unwrap().parse().unwrap();
         write(&self.clock, &(base - by / (FACTOR - 1.0)).to_string());
+    }
+
+    /// Moves the clock to this minute of the next hour, so many hours later.
+    fn to_minute(&self, hours: f64, minute: f64) {
+        let base: f64 = fs::read_to_string(&self.clock).unwrap().parse().unwrap();
+        let now = base + (since_epoch() - base) * FACTOR;
+        let hour = 3600.0;
+        let then = (now / hour).floor() * hour + (hours + 1.0) * hour + minute * 60.0;
+        self.set_clock(then - now);
     }
 
     fn status(&self) -> Value {
@@ -109,11 +119,11 @@ fn since_epoch() -> f64 {
 fn options(clock: &std::path::Path, point: Option<&str>) -> Options {
     let clock = ("DRUMLIN_CLOCK".to_owned(), text(clock.to_owned()));
     let factor = ("DRUMLIN_TIME_LAPSE".to_owned(), FACTOR.to_string());
-    let point = point.map(|point| ("DRUMLIN_FAIL".to_owned(), point.to_owned()));
-    Options {
-        environment: [clock, factor].into_iter().chain(point).collect(),
+    let options = Options {
+        environment: vec![clock, factor],
         ..Options::default()
-    }
+    };
+    options.perhaps_killed_at(point)
 }
 
 fn schedule(more: &str) -> String {
@@ -123,6 +133,43 @@ fn schedule(more: &str) -> String {
         "",
         &format!("target: {{volumeName: v}}, schedule: '* * * * *', jitterSeconds: 0, {more}"),
     )
+}
+
+#[tokio::test]
+async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
+    let timed = Timed::with_volume("retention: {keepLast: 5}").await;
+    eventually(|| timed.children(), |children| are_ready(children, 3)).await;
+    let agent = &timed.host.agent;
+    let other = agent.scratch.directory("other");
+    let changed = schedule("retention: {keepLast: 1}");
+    write(&other.join("v.yaml"), &small("v"));
+    write(&other.join("s.yaml"), &changed);
+    let mut plan = program(drumlin());
+    plan.envs(agent.options().environment.clone());
+    plan.args(["plan", "-o", "json", "--manifests", &text(other)]);
+    plan.args(["--state-dir", &text(agent.path("state"))]);
+    plan.args(["--endpoint", &text(agent.socket())]);
+    let planned = plan.output().unwrap();
+    assert_eq!(planned.status.code(), Some(2), "{planned:?}");
+    let planned: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    let lines = planned["changes"].as_array().unwrap();
+    let of = |action: &'static str| lines.iter().filter(move |line| line["action"] == *action);
+    let update = of("update").next().unwrap()["detail"].as_str().unwrap();
+    let kept = "keeps keepLast 1 in place of keepLast 5";
+    assert!(update.contains(kept), "{update}");
+    let destroyed: Vec<&Value> = of("destroy").collect();
+    assert!(destroyed.len() >= 2, "{planned:#}");
+    for line in &destroyed {
+        assert_eq!(line["kind"], "Snapshot");
+        assert_eq!(line["rpcs"], serde_json::json!(["DeleteSnapshot"]));
+        assert_eq!(line["bytes"], 16 << 20);
+        assert!(line["since"].is_string(), "{line}");
+    }
+    timed.host.write("s.yaml", &[changed]);
+    for line in &destroyed {
+        let name = line["name"].as_str().unwrap();
+        eventually(|| timed.host.find("Snapshot", name), Option::is_none).await;
+    }
 }
 
 #[tokio::test]
@@ -384,6 +431,35 @@ async fn a_group_without_enough_members_fails_its_runs_until_it_has_them() {
             <= 3,
         "{table}"
     );
+}
+
+#[tokio::test]
+async fn a_clock_that_is_ahead_between_two_runs_deletes_nothing_until_the_next_one() {
+    let timed = Timed::start().await;
+    let hourly = |kept: u32| {
+        let more = format!("startingDeadlineSeconds: 600, retention: {{keepLast: {kept}}}");
+        schedule(&more).replace("* * * * *", "0 * * * *")
+    };
+    timed.host.write("v.yaml", &[small("v")]);
+    timed.host.write("s.yaml", &[hourly(5)]);
+    timed.host.until("s", &["Scheduled"]).await;
+    for count in 1..=3 {
+        timed.to_minute(0.0, 1.0);
+        let kept = || timed.status()["kept"].clone();
+        eventually(kept, |kept| *kept == count).await;
+    }
+    // 21 slots pass, and the last one has passed its deadline.
+    timed.to_minute(20.0, 30.0);
+    timed.host.until("s", &["True", "ClockSuspect"]).await;
+    timed.host.write("s.yaml", &[hourly(1)]);
+    let observed = || timed.host.find("SnapshotSchedule", "s").unwrap_or_default();
+    let is_seen = |now: &Value| now["spec"]["retention"]["keepLast"] == 1;
+    eventually(observed, is_seen).await;
+    timed.host.until("s", &["True", "ClockSuspect"]).await;
+    assert_eq!(timed.children().len(), 3);
+    timed.to_minute(0.0, 1.0);
+    eventually(|| timed.children(), |children| are_ready(children, 1)).await;
+    timed.host.until("s", &["True", "Scheduled"]).await;
 }
 
 #[tokio::test]

@@ -131,6 +131,10 @@ impl Pass<'_> {
         if plan.clock == Clock::Behind {
             tracing::warn!(object = %self.record.key(), "clock was set back; snapshots are taken from now on");
         }
+        // Also where the last of them has passed its deadline: it is the next run that shows whether the clock is right.
+        if plan.clock == Clock::Ahead {
+            self.runs().is_ahead = true;
+        }
         let status = self.progress_mut();
         status.missed = status.missed.saturating_add(plan.missed);
         status.last_schedule_time = Some(plan.done.to_string());

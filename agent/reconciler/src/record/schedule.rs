@@ -25,7 +25,8 @@ pub(crate) struct Runs {
     /// Why the last slot has no snapshot.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) failure: Option<String>,
-    /// True if the last run came so late that the clock is suspect: it prunes nothing.
+    /// True if so many slots passed before the last run, or since then, that the clock is suspect: nothing is pruned until the next
+    /// run is successful.
     #[serde(default)]
     pub(crate) is_ahead: bool,
 }
