@@ -1,15 +1,19 @@
 //! What no object asks for: listed, given to an object, deleted by hand.
 
-use std::fs;
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
 
 use drumlin_proto::csi::v1::{
     ControllerGetVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest,
 };
 use drumlin_tests::{
-    agent::eventually,
-    programs::workspace,
+    agent::{Options, PATIENCE, eventually},
+    programs::{process_state, workspace},
     requests::{create, mounted},
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::{
@@ -124,6 +128,33 @@ async fn an_orphan_whose_volume_is_lost_is_deleted_as_any_other() {
     assert!(!table.contains("old"), "{code} {table}");
     let gone = host.fails("delete", &["--yes", &handle]);
     assert!(gone.contains("not found"), "{gone}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_takes_longer_than_a_call_is_waited_for() {
+    let options = Options::default().stopped_at("directory.delete.renamed");
+    let host = Host::with(options).await;
+    host.write("v.yaml", &[small("old"), small("live")]);
+    host.until("old", &["True"]).await;
+    host.until("live", &["True"]).await;
+    host.write("v.yaml", &[small("live")]);
+    host.until("old", &["Orphan"]).await;
+    let told = std::thread::scope(|threads| {
+        let deleting = threads.spawn(|| host.done("delete", &["dv", "old", "--yes"]));
+        let deadline = Instant::now() + PATIENCE;
+        while process_state(host.agent.pid()) != Some('T') {
+            assert!(Instant::now() < deadline, "the deletion begins");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // A call is answered within ten seconds, or asked again.
+        std::thread::sleep(Duration::from_secs(11));
+        host.agent.signal(Signal::SIGCONT);
+        deleting.join().unwrap()
+    });
+    assert!(told.ends_with("deleted\n"), "{told}");
+    assert_eq!(host.counts().await, (1, 0));
+    let (table, _) = eventually(|| host.agent.status(), |(_, code)| *code == 0).await;
+    assert!(!table.contains("old"), "{table}");
 }
 
 #[tokio::test]
