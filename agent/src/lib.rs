@@ -79,6 +79,9 @@ pub fn main() -> ExitCode {
 }
 
 async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    if let Some(state_dir) = command.state_shown() {
+        commands::last_state::note_if_last(state_dir);
+    }
     match command {
         Command::Agent(arguments) => commands::agent::run(*arguments).await?,
         Command::Reconcile(arguments) => commands::reconcile::run(arguments).await?,

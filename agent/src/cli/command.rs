@@ -1,6 +1,6 @@
 //! The commands, each with its help and an example.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -162,5 +162,20 @@ mod tests {
                 command.get_name()
             );
         }
+    }
+}
+
+impl Command {
+    /// The state directory of which it shows what the reconciler saw last, without asking anybody.
+    pub(crate) fn state_shown(&self) -> Option<&Path> {
+        let state_dir = match self {
+            Self::Status(arguments) => &arguments.state_dir,
+            Self::Get(arguments) => &arguments.state_dir,
+            Self::Describe(arguments) => &arguments.state_dir,
+            Self::Events(arguments) => &arguments.state_dir,
+            Self::Wait(arguments) => &arguments.state_dir,
+            _ => return None,
+        };
+        Some(state_dir)
     }
 }

@@ -226,3 +226,27 @@ async fn a_state_directory_or_an_agent_that_is_not_there_is_named() {
     );
     assert!(said.contains("--endpoint"), "{said}");
 }
+
+#[tokio::test]
+async fn what_nobody_reconciles_any_more_is_shown_with_a_note_that_says_so() {
+    let mut host = Host::start().await;
+    host.write("v.yaml", &[small("data")]);
+    host.printed(&["wait", "dv/data", "--timeout=1m"]);
+    let commands: [&[&str]; 5] = [
+        &["status"],
+        &["get", "dv"],
+        &["describe", "dv/data"],
+        &["events"],
+        &["wait", "dv/data"],
+    ];
+    let told = |arguments: &[&str]| String::from_utf8(host.asked(arguments).stderr).unwrap();
+    for arguments in commands {
+        assert!(!told(arguments).contains("no reconciler"), "{arguments:?}");
+    }
+    host.agent.kill();
+    let told = |arguments: &[&str]| String::from_utf8(host.asked(arguments).stderr).unwrap();
+    for arguments in commands {
+        let told = told(arguments);
+        assert!(told.contains("no reconciler runs"), "{arguments:?}: {told}");
+    }
+}
