@@ -116,6 +116,23 @@ impl Client {
         call("Probe", LIST, answer).await.map(drop)
     }
 
+    /// The room of a class (csi.v1, `GetCapacity`); an empty name stands for the default class.
+    pub(crate) async fn room(&self, class: &str) -> Result<Room, Failure> {
+        let named = (!class.is_empty()).then(|| ("class".to_owned(), class.to_owned()));
+        let request = v1::GetCapacityRequest {
+            parameters: named.into_iter().collect(),
+            ..v1::GetCapacityRequest::default()
+        };
+        let mut controller = self.controller();
+        let answer = call("GetCapacity", PATIENCE, controller.get_capacity(request)).await?;
+        let available = u64::try_from(answer.available_capacity).unwrap_or(0);
+        let largest = answer.maximum_volume_size;
+        Ok(Room {
+            available,
+            largest: largest.map_or(available, |largest| u64::try_from(largest).unwrap_or(0)),
+        })
+    }
+
     /// The identity and capabilities of the agent.
     pub(crate) async fn agent(&self) -> Result<Agent, Failure> {
         use v1::controller_service_capability::{Type, rpc};
@@ -143,6 +160,15 @@ impl Client {
             attach,
         })
     }
+}
+
+/// The room of a class, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// For all new volumes together.
+    pub(crate) available: u64,
+    /// For the largest of them.
+    pub(crate) largest: u64,
 }
 
 /// Waits for an answer, at most for `patience`.

@@ -11,7 +11,9 @@
 //! - [`inventory`]: the resources of the agent, by owner.
 //! - [`prune`]: which objects are destroyed when their manifests are gone.
 //! - [`drift`], [`mount_watch`]: the drift check of resources and mounts.
+//! - [`capacity_watch`]: looks for the room that objects wait for.
 //! - [`schedule`], [`clock_watch`]: when schedules run, also after the clock was set.
+//! - [`incomplete`]: why what an administrator asked for is not done yet.
 //! - [`requests`]: commands of an administrator that no manifest expresses.
 //! - [`state_file`]: writes files of a state directory, also for others.
 //! - [`manifest_scan`]: reads manifests without applying them.
@@ -45,6 +47,7 @@ mod apply;
 pub mod awaited;
 mod backoff;
 mod blocking;
+mod capacity_watch;
 mod client;
 mod clock_watch;
 mod colours;
@@ -296,6 +299,7 @@ impl Reconciler {
                     tokio::join!(
                         engine.keep_verifying(),
                         engine.keep_mounts(),
+                        engine.follow_capacity(),
                         engine.follow_clock(),
                         engine.follow_requests()
                     );

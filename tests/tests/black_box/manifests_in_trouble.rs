@@ -4,13 +4,14 @@ use std::{
     fs,
     path::{Path, PathBuf},
     process::Child,
+    time::{Duration, Instant},
 };
 
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
     programs::{drumlin, program, run},
     relay::{Fault, Relay},
-    storage::{Scratch, mounts_below},
+    storage::{Kind, Scratch, mounts_below},
 };
 use serde_json::Value;
 use tonic::Code;
@@ -274,4 +275,28 @@ async fn a_mount_that_somebody_takes_away_is_made_again_at_once_unless_the_objec
     eventually(|| mounts_below(&elsewhere).len(), |mounts| *mounts == 1).await;
     let log = host.agent.log();
     assert_eq!(log.matches("mount missing").count(), 3, "{log}");
+}
+
+#[tokio::test]
+async fn a_volume_without_room_is_made_as_soon_as_others_have_given_room_back() {
+    let scratch = Scratch::new();
+    let images = scratch.file_system("images", Kind::Ext4, 128);
+    let taken = images.join("taken");
+    fs::write(&taken, vec![7; 80 << 20]).unwrap();
+    let class = format!("{{path: {}, allocation: thick}}", images.display());
+    let options = Options {
+        config: Some(format!(
+            "classes: [{{name: default, directory: {class}}}]\n"
+        )),
+        ..Options::default()
+    };
+    let host = Host::over(scratch, options).await;
+    host.write("v.yaml", &[volume("v", "64Mi", "")]);
+    host.until("v", &["False", "InsufficientCapacity"]).await;
+    fs::remove_file(&taken).unwrap();
+    let since = Instant::now();
+    host.until("v", &["True"]).await;
+    // The second attempt of its own comes after 22 s at the soonest.
+    let waited = since.elapsed();
+    assert!(waited < Duration::from_secs(18), "{waited:?}");
 }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use drumlin_crd::{ObjectKey, names};
-use drumlin_proto::csi::v1;
 use tonic::Code;
 
 use super::{
@@ -16,7 +15,7 @@ use super::{
 };
 use crate::{
     Error, Hooks,
-    client::{Cause, Client, Failure, PATIENCE, call},
+    client::{Cause, Client, Failure},
     dry_run::DryRun,
     engine::Engine,
     kinds::group_members::is_inside,
@@ -239,17 +238,10 @@ async fn shortages(client: &Client, differences: &[Difference<'_>]) -> Vec<Short
     }
     let mut shortages = Vec::new();
     for (class, needed_bytes) in needed {
-        let named = (!class.is_empty()).then(|| ("class".to_owned(), class.clone()));
-        let request = v1::GetCapacityRequest {
-            parameters: named.into_iter().collect(),
-            ..v1::GetCapacityRequest::default()
-        };
-        let mut controller = client.controller();
-        let answer = controller.get_capacity(request);
-        let Ok(answer) = call("GetCapacity", PATIENCE, answer).await else {
+        let Ok(room) = client.room(&class).await else {
             continue;
         };
-        let available_bytes = u64::try_from(answer.available_capacity).unwrap_or(0);
+        let available_bytes = room.available;
         if available_bytes < needed_bytes {
             shortages.push(Shortage {
                 class,
