@@ -222,6 +222,10 @@ pub(crate) struct WithoutPower<'a> {
 }
 
 impl Drop for WithoutPower<'_> {
+    #[expect(
+        clippy::print_stderr,
+        reason = "a panic while another one unwinds would end the whole run"
+    )]
     fn drop(&mut self) {
         let started = self.lab.try_node(self.node, &["start"]);
         if !started.status.success() {
