@@ -3,18 +3,19 @@
 use std::path::Path;
 
 use drumlin_crd::ObjectKey;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error,
     age::age,
+    destroyed,
     record::Record,
     status::{align, shown},
     store::{self, DIRECTORY},
 };
 
 /// A transition of an object.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectEvent {
     /// When it was last seen, in RFC 3339.
@@ -33,7 +34,8 @@ pub struct ObjectEvent {
     pub message: String,
 }
 
-/// The events of all objects, or of one, oldest first: at most the last ten of each.
+/// The events of all objects, or of one, oldest first: at most the last ten of each, and the last one of each of the last
+/// hundreds that are gone.
 ///
 /// # Errors
 /// When the state files cannot be read, or there is no object with this key.
@@ -41,28 +43,47 @@ pub fn events(state_dir: &Path, key: Option<&ObjectKey>) -> Result<Vec<ObjectEve
     let root = state_dir.join(DIRECTORY);
     let records = match key {
         None => store::load(&root)?.0,
-        Some(key) => vec![store::find(&root, key)?.ok_or_else(|| store::missing(key))?],
+        Some(key) => store::find(&root, key)?.into_iter().collect(),
     };
     let mut events: Vec<ObjectEvent> = records.iter().flat_map(of).collect();
+    let is_meant = |event: &ObjectEvent| key.is_none_or(|key| event.is_of(key));
+    events.extend(destroyed::read(&root).into_iter().filter(is_meant));
+    if let Some(key) = key
+        && records.is_empty()
+        && events.is_empty()
+    {
+        return Err(store::missing(key));
+    }
     events.sort();
     Ok(events)
 }
 
+impl ObjectEvent {
+    fn is_of(&self, key: &ObjectKey) -> bool {
+        (&self.kind, &self.namespace, &self.name) == (&key.kind, &key.namespace, &key.name)
+    }
+}
+
+/// An event of this object of which nothing else is known.
+pub(crate) fn blank(key: &ObjectKey) -> ObjectEvent {
+    ObjectEvent {
+        kind: key.kind.clone(),
+        namespace: key.namespace.clone(),
+        name: key.name.clone(),
+        ..ObjectEvent::default()
+    }
+}
+
 /// The events of an object.
 pub(crate) fn of(record: &Record) -> impl Iterator<Item = ObjectEvent> + '_ {
-    let ObjectKey {
-        kind,
-        namespace,
-        name,
-    } = record.key();
-    record.drumlin.events.iter().map(move |event| ObjectEvent {
+    let key = record.key();
+    let events = record.drumlin.events.iter();
+    events.map(move |event| ObjectEvent {
         time: event.time.clone(),
-        kind: kind.clone(),
-        namespace: namespace.clone(),
-        name: name.clone(),
         reason: event.reason.clone(),
         count: event.count,
         message: event.message.clone(),
+        ..blank(&key)
     })
 }
 

@@ -23,6 +23,7 @@
 //! - [`mod@apply`]: one pass over the manifests, for scripts.
 //! - [`plan`]: what a pass would do, by a dry run of the reconciler.
 //! - [`describe`], [`events`]: one object for a person, and the last transitions of all.
+//! - [`destroyed`]: the last events of objects that are gone.
 //! - [`trash`]: deleted volumes that can be undeleted.
 //! - [`restore`]: generates the manifests that restore a snapshot.
 //!
@@ -53,6 +54,7 @@ mod clock_watch;
 mod colours;
 pub mod controller;
 pub mod describe;
+mod destroyed;
 mod drift;
 mod dry_run;
 mod engine;

@@ -429,7 +429,11 @@ impl Shared {
             let _writing = self.writing(key);
             self.store.remove(key)?;
             self.behind.forget(key);
+            let removed = self.record(key);
             lock(&self.records).remove(key);
+            if let Some(removed) = removed {
+                self.store.note_end(&removed);
+            }
             self.tell(key);
             self.wake_schedule(schedule);
             self.look_again(&groups);

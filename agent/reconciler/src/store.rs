@@ -18,7 +18,7 @@ use nix::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error,
+    Error, destroyed,
     marker::Marker,
     prune::Prune,
     record::{Record, VERSION},
@@ -223,6 +223,15 @@ impl Store {
                 path.display()
             ))),
             _ => sync_parent(&path),
+        }
+    }
+
+    /// Notes the end of an object whose record is removed: who misses it asks for its events.
+    pub(crate) fn note_end(&self, record: &Record) {
+        if !self.is_dry_run()
+            && let Err(error) = destroyed::note(&self.root, record)
+        {
+            tracing::warn!(object = %record.key(), error = %error, "the end of an object could not be noted among the events");
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
 use drumlin_proto::csi::v1::{ListSnapshotsRequest, ListVolumesRequest};
 use drumlin_tests::{
     agent::{Agent, Options, eventually, write},
+    programs::printed,
     storage::Scratch,
 };
 use serde_json::Value;
@@ -71,6 +72,16 @@ impl Host {
 
     pub(crate) fn path(&self, name: &str) -> String {
         text(self.agent.path("mnt").join(name))
+    }
+
+    /// The last event of an object, which may be gone.
+    pub(crate) fn last_event(&self, object: &str) -> Value {
+        let state = text(self.agent.path("state"));
+        let arguments = ["events", object, "-o", "json", "--state-dir", &state];
+        let output = self.agent.command(&arguments);
+        let events = printed(&output, arguments);
+        let mut events: Vec<Value> = serde_json::from_str(&events).unwrap();
+        events.pop().unwrap()
     }
 
     /// Waits until the status table has all of these words in the line of the object.

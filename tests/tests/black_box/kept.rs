@@ -100,6 +100,8 @@ async fn an_orphan_is_listed_and_deleted_when_a_person_has_seen_what_that_is() {
     assert!(!host.is_there(&old).await);
     let (table, code) = eventually(|| host.agent.status(), |(_, code)| *code == 0).await;
     assert!(!table.contains("old"), "{code} {table}");
+    let event = host.last_event("Volume/old");
+    assert_eq!(event["message"], "deleted by `drumlin delete`");
     assert!(host.is_there(&live).await);
     let gone = host.fails("delete", &["--yes", &old]);
     assert!(gone.contains("not found"), "{gone}");

@@ -169,6 +169,10 @@ async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
     for line in &destroyed {
         let name = line["name"].as_str().unwrap();
         eventually(|| timed.host.find("Snapshot", name), Option::is_none).await;
+        let event = timed.host.last_event(&format!("Snapshot/{name}"));
+        assert_eq!(event["reason"], "Deleted");
+        let why = "no longer kept by the retention of SnapshotSchedule s";
+        assert_eq!(event["message"], why);
     }
 }
 

@@ -91,6 +91,7 @@ async fn what_its_manifest_lets_be_deleted_is_pruned_one_at_a_time_and_only_wher
     let orphans = ["emptied", "kept", "second", "other"];
     assert_eq!(host.orphans(), orphans);
     eventually(|| host.find("Snapshot", "first"), Option::is_none).await;
+    assert_eq!(host.last_event("Snapshot/first")["reason"], "Pruned");
     assert_eq!(host.counts().await.1, 3);
     host.agent.kill();
     let arguments = host.agent.options().arguments.clone();
