@@ -1,13 +1,10 @@
 //! The mounts of volumes: of file systems on their devices, and of the devices themselves.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 use drumlin_core::host::{DeviceNumber, Mount, MountTable, crypt_mapping, loop_device};
 
-use super::subject::Subject;
+use super::{logical_volumes::LogicalVolumes, mapped_devices, subject::Subject};
 
 /// A mount of a volume.
 #[derive(Debug, Clone)]
@@ -25,6 +22,13 @@ pub(super) struct OwnMount {
 /// # Errors
 /// What cannot be read.
 pub(super) fn find(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount>, String> {
+    let mut found = of_images(subject, table)?;
+    found.extend(of_logical_volumes(subject, table));
+    Ok(found)
+}
+
+/// The mounts of images of directory classes.
+fn of_images(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount>, String> {
     let mut found = Vec::new();
     for (_, settings) in subject.directories() {
         let devices = loop_device::list_below(&settings.path).map_err(|error| error.chain())?;
@@ -45,65 +49,44 @@ pub(super) fn find(subject: &Subject, table: &MountTable) -> Result<Vec<OwnMount
             }));
         }
     }
-    let groups = subject.volume_groups();
-    let prefixes: Vec<String> = groups
-        .map(|(_, settings)| mapped_prefix(&settings.volume_group))
-        .collect();
-    if prefixes.is_empty() {
-        return Ok(found);
-    }
-    for mount in table.iter() {
-        let name = mapped_name(mount);
-        let has_prefix = |name: &str| prefixes.iter().any(|prefix| name.starts_with(prefix));
-        let is_ours = |name: &String| {
-            has_prefix(name) || names_below(name).iter().any(|below| has_prefix(below))
-        };
-        if let Some(name) = name.filter(is_ours) {
-            found.push(OwnMount {
-                mount: mount.clone(),
-                device: Path::new("/dev/mapper").join(name),
-                lost_image: None,
-            });
-        }
-    }
     Ok(found)
 }
 
-/// The beginning of the names that device-mapper has for our volumes of a group: each `-` is doubled.
-fn mapped_prefix(group: &str) -> String {
-    format!("{}-dl--", group.replace('-', "--"))
-}
-
-/// The names of the devices below the mapping of an encrypted volume; none for any other device.
-fn names_below(name: &str) -> Vec<String> {
-    if !name.starts_with(crypt_mapping::NAME) {
+/// The mounts of the logical volumes of LVM classes, adopted ones too.
+fn of_logical_volumes(subject: &Subject, table: &MountTable) -> Vec<OwnMount> {
+    if subject.volume_groups().next().is_none() {
         return Vec::new();
     }
-    let path = Path::new("/dev/mapper").join(name);
-    let Ok(number) = DeviceNumber::of_block_device(&path) else {
-        return Vec::new();
-    };
-    let below = fs::read_dir(format!("/sys/dev/block/{number}/slaves"));
-    let below = below.into_iter().flatten().flatten();
-    let names = below.filter_map(|below| fs::read_to_string(below.path().join("dm/name")).ok());
-    names.map(|name| name.trim().to_owned()).collect()
+    let volumes = LogicalVolumes::of(subject);
+    let mounts = table.iter().filter_map(|mount| {
+        let number = device_of(mount)?;
+        let device = mapped_devices::at(number)?;
+        let is_ours = volumes.has(&device) || {
+            device.name.starts_with(crypt_mapping::NAME)
+                && mapped_devices::below(number)
+                    .filter_map(mapped_devices::at)
+                    .any(|below| volumes.has(&below))
+        };
+        is_ours.then(|| OwnMount {
+            mount: mount.clone(),
+            device: Path::new("/dev/mapper").join(&device.name),
+            lost_image: None,
+        })
+    });
+    mounts.collect()
 }
 
-/// The name of the device-mapper device of a mount, if it is on one.
-fn mapped_name(mount: &Mount) -> Option<String> {
-    let name_of = |number: DeviceNumber| {
-        let name = fs::read_to_string(format!("/sys/dev/block/{number}/dm/name")).ok()?;
-        Some(name.trim().to_owned())
-    };
+/// The number of the device of a mount, if it is on one.
+fn device_of(mount: &Mount) -> Option<DeviceNumber> {
     if mount.device.major != 0 {
-        return name_of(mount.device);
+        return Some(mount.device);
     }
     // btrfs has an anonymous number.
     let source = Path::new(&mount.source);
     let is_device = source.starts_with("/dev");
     is_device
-        .then(|| DeviceNumber::of_block_device(source).ok())?
-        .and_then(name_of)
+        .then(|| DeviceNumber::of_block_device(source).ok())
+        .flatten()
 }
 
 /// The mount that hides `mount` from whoever opens its path, if one does.

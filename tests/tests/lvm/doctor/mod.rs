@@ -1,5 +1,6 @@
 //! `drumlin doctor` over volume groups: each check finds what it looks for, and is content once that is mended.
 
+mod adopted;
 mod devices;
 mod groups;
 mod pools;
