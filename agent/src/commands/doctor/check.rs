@@ -149,6 +149,8 @@ checks! {
     HalfBuiltDevice "half-built-device" Warning,
     /// A device that no logical volume has.
     OrphanDevice "orphan-device" Warning,
+    /// A decrypted device that nothing uses.
+    LeakedMapping "leaked-mapping" Warning,
     /// A thin pool at the threshold of warnings.
     PoolFilling "pool-filling" Warning,
     /// A thin pool at its limit.

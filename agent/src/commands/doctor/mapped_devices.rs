@@ -13,6 +13,13 @@ pub(super) struct MappedName {
     pub(super) uuid: String,
 }
 
+/// Returns true if there are any.
+pub(super) fn exist() -> bool {
+    let devices = fs::read_dir("/sys/class/block");
+    let mut devices = devices.into_iter().flatten().flatten();
+    devices.any(|device| device.path().join("dm").exists())
+}
+
 /// The device-mapper device of this number, if it is one.
 pub(super) fn at(number: DeviceNumber) -> Option<MappedName> {
     let read = |file: &str| {

@@ -12,6 +12,7 @@ mod agent;
 mod check;
 mod clock;
 mod command;
+mod decrypted_devices;
 mod device_mapper;
 mod directory_class;
 mod encryption;

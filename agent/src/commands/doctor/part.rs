@@ -3,9 +3,9 @@
 use clap::ValueEnum;
 
 use super::{
-    agent, clock, directory_class, encryption, finding::Finding, frozen, kernel, limits,
-    loop_devices, lvm, lvm_tools, mounts, permissions, programs, settings, state, subject::Subject,
-    two_agents,
+    agent, clock, decrypted_devices, directory_class, encryption, finding::Finding, frozen, kernel,
+    limits, loop_devices, lvm, lvm_tools, mounts, permissions, programs, settings, state,
+    subject::Subject, two_agents,
 };
 
 /// A part of the checks.
@@ -25,6 +25,8 @@ pub(crate) enum Part {
     Directories,
     /// Loop devices of images.
     LoopDevices,
+    /// Decrypted devices of encrypted volumes.
+    DecryptedDevices,
     /// Mounts of volumes, and their file systems.
     Mounts,
     /// File systems whose writers wait, and thaw watchdogs.
@@ -63,6 +65,7 @@ impl Part {
             Self::State => [state::check(subject), clock::check(subject)].concat(),
             Self::Directories => directory_class::check(subject),
             Self::LoopDevices => loop_devices::check(subject),
+            Self::DecryptedDevices => decrypted_devices::check(subject),
             Self::Mounts => mounts::check(subject),
             Self::Frozen => frozen::check(subject),
             Self::VolumeGroups => lvm::check(subject),

@@ -1,6 +1,7 @@
 //! `drumlin doctor` over volume groups: each check finds what it looks for, and is content once that is mended.
 
 mod adopted;
+mod decrypted;
 mod devices;
 mod groups;
 mod pools;

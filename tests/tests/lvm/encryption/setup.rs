@@ -16,7 +16,7 @@ use crate::place::Place;
 
 impl Place {
     /// An agent with one class, whose key is `key`.
-    pub(super) async fn agent(self) -> Agent {
+    pub(crate) async fn agent(self) -> Agent {
         let scratch = Scratch::new();
         let config = self.config(&scratch, &encryption(&scratch.key("key"), &[]));
         let options = Options {
@@ -27,7 +27,7 @@ impl Place {
     }
 
     /// The device or file of a volume, below its encryption.
-    pub(super) fn below(self, agent: &Agent, id: &str) -> PathBuf {
+    pub(crate) fn below(self, agent: &Agent, id: &str) -> PathBuf {
         let key = id.rsplit('/').next().unwrap();
         match self {
             Self::Images => agent.path(&format!("images/volumes/{key}/image")),
@@ -78,7 +78,7 @@ pub(super) fn has_bytes(path: &Path, wanted: &str) -> bool {
 }
 
 /// The names of the decrypted devices.
-pub(super) fn mappings() -> Vec<String> {
+pub(crate) fn mappings() -> Vec<String> {
     let listed = fs::read_dir("/dev/mapper").unwrap().flatten();
     let names = listed.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.starts_with("drumlin-")).collect()
