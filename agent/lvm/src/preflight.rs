@@ -67,6 +67,11 @@ pub async fn check() -> Result<()> {
     checked.await.copied()
 }
 
+/// The numbers of the version in the output of `lvm version`.
+pub fn version(text: &str) -> Option<(u32, u32, u32)> {
+    Version::parse(text).map(|Version(major, minor, patch)| (major, minor, patch))
+}
+
 /// The version in the output of `lvm version`, if the tests do not run with it.
 pub fn untested(text: &str) -> Option<String> {
     let version = Version::parse(text)?;

@@ -191,6 +191,8 @@ checks! {
     OldLvm "old-lvm" Error,
     /// A version of LVM that the tests do not run with.
     UntestedLvm "untested-lvm" Info,
+    /// The version of LVM or of the kernel has a known fault that harms a class.
+    KnownFault "known-fault" Warning,
     /// Nothing extends the pool of a class.
     NoAutoextend "no-autoextend" Info,
 

@@ -1,10 +1,10 @@
-//! What the classes need of the kernel.
+//! What the classes need of the kernel, and what is wrong with it.
 
 use std::path::Path;
 
-use super::{check::Check, finding::Finding, subject::Subject};
+use super::{check::Check, finding::Finding, known_faults, subject::Subject};
 
-/// Looks for loop devices and device-mapper where classes need them.
+/// Looks for loop devices and device-mapper where classes need them, and for known faults.
 pub(super) fn check(subject: &Subject) -> Vec<Finding> {
     let mut found = Vec::new();
     let control = Path::new("/dev/loop-control");
@@ -17,5 +17,6 @@ pub(super) fn check(subject: &Subject) -> Vec<Finding> {
         let message = "LVM classes need device-mapper, and the kernel has none, or this is a container without the host's /dev";
         found.push(Finding::at(Check::NoDeviceMapper, control, message).command("modprobe dm-mod"));
     }
+    found.extend(known_faults::of_kernel(subject));
     found
 }

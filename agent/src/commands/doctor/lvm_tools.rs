@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::{
     check::Check,
     finding::{Finding, shell},
+    known_faults,
     subject::Subject,
 };
 
@@ -33,13 +34,13 @@ pub(super) async fn check(subject: &Subject) -> Vec<Finding> {
     if names.is_empty() || is_missing {
         return Vec::new();
     }
-    let mut found = version().await;
+    let mut found = version(subject).await;
     found.extend(hidden(&names).await);
     found.extend(autoextend(subject).await);
     found
 }
 
-async fn version() -> Vec<Finding> {
+async fn version(subject: &Subject) -> Vec<Finding> {
     let text = match command::version().await {
         Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
         Err(error) => return vec![Finding::not_checked("lvm", error.chain())],
@@ -51,7 +52,9 @@ async fn version() -> Vec<Finding> {
         let message = format!("this is LVM {version}; the agent is tested with other versions (docs/src/compatibility.md)");
         Finding::new(Check::UntestedLvm, "lvm", message)
     });
-    untested.into_iter().collect()
+    let mut found = known_faults::of_lvm(subject, &text);
+    found.extend(untested);
+    found
 }
 
 /// Disks of our groups that LVM does not see.

@@ -19,6 +19,7 @@ mod encryption;
 mod finding;
 mod frozen;
 mod kernel;
+mod known_faults;
 mod limits;
 mod logical_volumes;
 mod loop_devices;

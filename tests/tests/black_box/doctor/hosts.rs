@@ -6,6 +6,8 @@ use drumlin_tests::{
     storage::Scratch,
 };
 
+use crate::group_snapshots::with_reflinks;
+
 /// A `/dev` as a container has it that was given no devices; LVM's programs cannot make a node of device-mapper there.
 const WITHOUT_DEVICES: &str =
     "mount -t tmpfs none /dev; mknod /dev/null c 1 3; mount -o remount,ro /dev";
@@ -46,6 +48,45 @@ async fn a_kernel_without_loop_devices_is_told() {
     let command = found.text("no-loop-devices", "/dev/loop-control", "command");
     assert_eq!(command, "modprobe loop");
     found.lacks("no-device-mapper");
+}
+
+/// What is done where the kernel is one of Debian's, of this version of kernel.org.
+fn with_kernel(agent: &Agent, version: &str) -> Diagnosis {
+    let fake = agent.path("kernel-version");
+    write(
+        &fake,
+        &format!("#1 SMP PREEMPT_DYNAMIC Debian {version}-1 (2023-11-30)\n"),
+    );
+    let bind = format!("mount --bind {} /proc/sys/kernel/version", fake.display());
+    Diagnosis::where_mounts_are(agent, &bind)
+}
+
+#[tokio::test]
+async fn a_kernel_with_a_known_fault_is_told_where_it_harms_a_class() {
+    let config = |kind: &str| {
+        let images = "directory: {path: /tmp, allocation: thick";
+        format!("classes: [{{name: default, {images}, fsType: {kind}}}}}]\n")
+    };
+    let agent = configured(&config("ext4")).await;
+    let found = with_kernel(&agent, "6.1.64");
+    let message = found.text("known-fault", "kernel", "message");
+    assert!(
+        message.contains("class default") && message.contains("Linux 6.1.64"),
+        "{message}"
+    );
+    let advice = found.text("known-fault", "kernel", "advice");
+    assert_eq!(advice, "update it to Linux 6.1.66 or newer");
+    with_kernel(&agent, "6.1.66").lacks("known-fault");
+    write(&agent.path("config.yaml"), &config("xfs"));
+    with_kernel(&agent, "6.1.64").lacks("known-fault");
+}
+
+#[tokio::test]
+async fn a_fault_of_shared_blocks_is_told_where_images_share_them() {
+    let agent = with_reflinks(1200).await;
+    let advice = with_kernel(&agent, "6.1.177").text("known-fault", "kernel", "advice");
+    assert_eq!(advice, "update it to Linux 6.1.178 or newer");
+    with_kernel(&agent, "6.1.178").lacks("known-fault");
 }
 
 #[tokio::test]

@@ -69,4 +69,8 @@ async fn settings_and_versions_of_lvm_are_told() {
     found.lacks("old-lvm");
     found.finds("untested-lvm", "lvm");
     with_version(&agent, "2.03.16").lacks("untested-lvm");
+    let advice = with_version(&agent, "2.03.11").text("known-fault", "lvm", "advice");
+    assert_eq!(advice, "update it to LVM 2.03.16 or newer");
+    let found = with_version(&agent, "2.03.16").all("known-fault").len();
+    assert_eq!(found, 0);
 }
