@@ -330,7 +330,10 @@ pub(crate) struct OwnerArguments {
 }
 
 /// Parses a user name or number to its number.
-fn user(text: &str) -> Result<u32, String> {
+///
+/// # Errors
+/// Why the name is not that of a user.
+pub(crate) fn user(text: &str) -> Result<u32, String> {
     if let Ok(number) = text.parse() {
         return Ok(number);
     }

@@ -12,7 +12,7 @@ mod snapshots;
 pub(crate) use command::{Cli, Command};
 pub(crate) use daemons::{
     AgentArguments, ControllerArguments, LogArguments, MetricsArguments, OwnerArguments,
-    PingArguments, ReconcileArguments, ThawWatchdogArguments,
+    PingArguments, ReconcileArguments, ThawWatchdogArguments, user,
 };
 pub(crate) use doctor::{DoctorArguments, DoctorOutput};
 pub(crate) use kubelet::KubeletArguments;
@@ -23,7 +23,7 @@ pub(crate) use objects::{
     KeptArguments, ObjectKind, Output, PlanArguments, StatusArguments, TrashArguments,
     UndeleteArguments, ValidateArguments, WaitArguments,
 };
-pub(crate) use prune::PruneArguments;
+pub(crate) use prune::{PruneArguments, PruneWhen};
 pub(crate) use snapshots::{
     ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,
     RollbackArguments, SnapshotKind,

@@ -135,8 +135,8 @@ fn reconciling(config: &Config, arguments: &AgentArguments) -> (Option<Settings>
     let settings = is_needed.then(|| Settings {
         socket: config.endpoint.path().to_owned(),
         manifests: config.manifests.clone(),
-        prune: arguments.prune.prune(),
-        manifest_owners: arguments.owners.manifest_owners.clone(),
+        prune: config.prune.clone(),
+        manifest_owners: config.manifest_owners.clone(),
         cluster: cluster.clone(),
         state_dir: config.state_dir.clone(),
         hooks: HOOKS,

@@ -6,7 +6,7 @@ use drumlin_reconciler::{Reconciler, Settings};
 use tokio_util::sync::CancellationToken;
 
 use super::{hooks::HOOKS, signals::Signals};
-use crate::cli::ReconcileArguments;
+use crate::{cli::ReconcileArguments, config::pruning};
 
 /// Runs the reconciler until it is stopped.
 pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
@@ -17,7 +17,7 @@ pub(crate) async fn run(arguments: ReconcileArguments) -> anyhow::Result<()> {
         cluster: arguments.cluster.cluster(),
         socket: endpoint.path().to_owned(),
         manifests: arguments.manifests,
-        prune: arguments.prune.prune(),
+        prune: pruning(&arguments.prune),
         manifest_owners: arguments.owners.manifest_owners,
         state_dir: arguments.state_dir,
         hooks: HOOKS,

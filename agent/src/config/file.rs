@@ -15,12 +15,14 @@ use drumlin_core::{
 };
 use drumlin_crd::yaml::YamlError;
 use drumlin_proto::Endpoint;
+use drumlin_reconciler::Prune;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::{
     classes::{ClassPlan, FileClass, Labels, Nodes, node_labels},
     kubelet::{FileKubelet, Kubelet},
+    manifests::{FileOwners, FilePrune, owners, prune},
     metrics::{self, FileMetrics},
 };
 use crate::{
@@ -45,6 +47,8 @@ struct File {
     addons_endpoint: Option<String>,
     state_dir: Option<PathBuf>,
     manifests: Option<PathBuf>,
+    prune: FilePrune,
+    manifest_owner: FileOwners,
     attach: Option<bool>,
     volume_mount_group: Option<bool>,
     max_volumes_per_node: Option<u32>,
@@ -140,6 +144,10 @@ pub(crate) struct Config {
     pub(crate) addons_endpoint: Option<Endpoint>,
     pub(crate) state_dir: PathBuf,
     pub(crate) manifests: Option<PathBuf>,
+    /// What is pruned, if anything.
+    pub(crate) prune: Option<Prune>,
+    /// Users whose manifests are accepted besides those of root and of the user who runs the agent.
+    pub(crate) manifest_owners: Vec<u32>,
     pub(crate) driver: String,
     pub(crate) kubelet: Kubelet,
     pub(crate) log_format: LogFormat,
@@ -191,11 +199,7 @@ impl Config {
         let endpoint: Endpoint = endpoint.parse().context("endpoint")?;
         let addons_endpoint = arguments.addons_endpoint.clone().or(file.addons_endpoint);
         let addons_endpoint = second_endpoint(addons_endpoint, &endpoint)?;
-        let cgroups = arguments.cgroups.clone().or(file.cgroups);
-        let cgroups = cgroups.unwrap_or_else(|| PathBuf::from(io_limits::ROOT));
-        if !cgroups.is_absolute() {
-            bail!("cgroups: {} must be an absolute path", cgroups.display());
-        }
+        let cgroups = cgroups(arguments, file.cgroups)?;
         let labels = node_labels(&arguments.node_labels, file.node_labels)?;
         let otlp_endpoint = otlp_endpoint(arguments, file.tracing)?;
         let kubelet = Kubelet::load(&arguments.kubelet, file.kubelet, &driver, endpoint.path())?;
@@ -203,6 +207,8 @@ impl Config {
             endpoint,
             addons_endpoint,
             manifests: arguments.manifests.clone().or(file.manifests),
+            prune: prune(&arguments.prune, file.prune),
+            manifest_owners: owners(&arguments.owners, file.manifest_owner),
             driver,
             kubelet,
             log_format: arguments
@@ -263,6 +269,16 @@ fn state_dir(arguments: &AgentArguments, file: Option<PathBuf>) -> anyhow::Resul
         );
     }
     Ok(directory)
+}
+
+/// Where the cgroup v2 hierarchy is mounted.
+fn cgroups(arguments: &AgentArguments, file: Option<PathBuf>) -> anyhow::Result<PathBuf> {
+    let cgroups = arguments.cgroups.clone().or(file);
+    let cgroups = cgroups.unwrap_or_else(|| PathBuf::from(io_limits::ROOT));
+    if !cgroups.is_absolute() {
+        bail!("cgroups: {} must be an absolute path", cgroups.display());
+    }
+    Ok(cgroups)
 }
 
 /// The collector; the error names where it is configured. An empty one is none, as in other programs that read this
@@ -347,6 +363,17 @@ mod tests {
         format!("{:#}", load(file, &[]).unwrap_err())
     }
 
+    /// What is wrong with this line, which has that number in the file.
+    fn wrong_at(number: usize, line: &str) -> String {
+        let error = wrong(&format!("node: n\n{line}\n"));
+        let file = "config.yaml: ";
+        assert!(
+            error.contains(file) && error.contains(&format!("line {number}")),
+            "{error}"
+        );
+        error
+    }
+
     #[test]
     fn a_flag_wins_over_the_file_and_the_file_over_the_default() {
         let file = "node: from-file\nendpoint: /tmp/file.sock\nattach: true\nstateDir: /file\n";
@@ -416,6 +443,30 @@ mod tests {
             error.contains("line 2") && error.contains("attach"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn pruning_and_owners_are_read_and_what_is_wrong_is_named_with_its_line() {
+        let file = "node: n\nprune: {mode: auto, grace: 1h}\nmanifestOwner: [65533, root]\n";
+        let config = load(file, &[]).unwrap();
+        assert_eq!(config.prune.unwrap().grace_seconds, 3600);
+        assert_eq!(config.manifest_owners, [65533, 0]);
+        let config = load(file, &["--prune=never", "--manifest-owner=65532"]).unwrap();
+        assert_eq!((config.prune, config.manifest_owners), (None, vec![65532]));
+        for (wrong, field) in [
+            ("prune: {mode: sometimes}", "prune.mode"),
+            ("prune: {mode: auto, grace: 7}", "prune.grace"),
+            ("prune: {mode: auto, grace: soon}", "prune.grace"),
+            ("prune: {kinds: [Volume, Pod]}", "prune.kinds.1"),
+            ("prune: {kinds: []}", "prune.kinds"),
+            ("prune: {grade: 1h}", "prune.grade"),
+            ("prune: auto", "prune"),
+            ("manifestOwner: no-such-user", "manifestOwner"),
+            ("manifestOwner: [root, no-such-user]", "manifestOwner.1"),
+        ] {
+            let error = wrong_at(2, wrong);
+            assert!(error.contains(field), "{wrong}: {error}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod classes;
 mod file;
 mod kubelet;
+mod manifests;
 mod metrics;
 
 pub(crate) use classes::{ClassPlan, FileClass, Labels, Storage};
@@ -10,4 +11,5 @@ pub(crate) use file::{
     Config, DRIVER, ENDPOINT, Fixed, OnGroup, STATE_DIR, check_driver, host_name,
 };
 pub(crate) use kubelet::Kubelet;
+pub(crate) use manifests::pruning;
 pub(crate) use metrics::metrics_targets;

@@ -246,6 +246,8 @@ endpoint: /tmp/other.sock
 addonsEndpoint: /tmp/more.sock
 stateDir: /other
 manifests: /other
+prune: {mode: auto, grace: 1h, kinds: [Volume]}
+manifestOwner: [65533]
 attach: true
 volumeMountGroup: false
 maxVolumesPerNode: 3
@@ -258,8 +260,9 @@ metrics: {listen: '127.0.0.1:9464', textfile: /other/drumlin.prom}
 ";
     rewrite(&agent, &format!("{changed}{}", file(&only_a(&a, &b))));
     let keys = "addonsEndpoint, attach, driverName, endpoint, kubelet.endpoint, kubelet.register, \
-        kubelet.registrationDir, log.format, log.level, manifests, maxVolumesPerNode, metrics.listen, \
-        metrics.textfile, node, onGroupDelete, stateDir, tracing.otlpEndpoint, volumeMountGroup";
+        kubelet.registrationDir, log.format, log.level, manifestOwner, manifests, maxVolumesPerNode, \
+        metrics.listen, metrics.textfile, node, onGroupDelete, prune.grace, prune.kinds, prune.mode, \
+        stateDir, tracing.otlpEndpoint, volumeMountGroup";
     let keys = format!("keys=\"{keys}\"");
     until_logged(&agent, &["WARN", "restart the agent to apply them", &keys]).await;
     // What can be applied is.

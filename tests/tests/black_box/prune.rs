@@ -1,10 +1,11 @@
 //! Objects whose manifests are gone are destroyed where `--prune=auto` asks for that, within its limits.
 
-use std::fs;
+use std::{fs, os::unix::fs::chown};
 
 use drumlin_tests::{
-    agent::{Options, eventually},
+    agent::{Agent, Options, eventually},
     doctor::Diagnosis,
+    storage::Scratch,
 };
 use serde_json::Value;
 
@@ -107,6 +108,42 @@ async fn what_its_manifest_lets_be_deleted_is_pruned_one_at_a_time_and_only_wher
     host.write("b.yaml", &[snapshot("second", "Delete")]);
     host.until("second", &["SnapshotReady"]).await;
     assert_eq!(host.counts().await.1, 3);
+}
+
+#[tokio::test]
+async fn the_configuration_file_alone_says_what_is_pruned_and_whose_manifests_are_accepted() {
+    let scratch = Scratch::new();
+    let manifests = scratch.directory("manifests");
+    let config = format!(
+        "manifests: {}\nprune: {{mode: auto, grace: 0s, kinds: [Volume]}}\nmanifestOwner: 65533\n",
+        manifests.display()
+    );
+    let options = Options {
+        config: Some(config),
+        ..Options::default()
+    };
+    let agent = Agent::with(scratch, options).await;
+    let host = Host { agent, manifests };
+    // It comes by a rename, as from git-sync: it is never another user's.
+    let (made, manifest) = (
+        host.manifests.join("old.new"),
+        host.manifests.join("old.yaml"),
+    );
+    fs::write(&made, small("old")).unwrap();
+    chown(&made, Some(65533), None).unwrap();
+    fs::rename(&made, &manifest).unwrap();
+    host.write("data.yaml", &[small("data")]);
+    host.until("data", &["Created"]).await;
+    host.until("old", &["Created"]).await;
+    host.write("first.yaml", &[snapshot("first", "Delete")]);
+    host.until("first", &["SnapshotReady"]).await;
+    host.sentinel();
+    fs::remove_file(&manifest).unwrap();
+    fs::remove_file(host.manifests.join("first.yaml")).unwrap();
+    host.scan("more").await;
+    eventually(|| host.find("Volume", "old"), Option::is_none).await;
+    // A snapshot is of a kind that the file does not name.
+    assert_eq!(host.orphans(), ["first"]);
 }
 
 #[tokio::test]

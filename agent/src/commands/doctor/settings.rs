@@ -34,7 +34,7 @@ const OF_CLUSTERS: [(&str, &str); 4] = [
 ];
 
 /// Keys of the file whose option has precedence: key, option and variable.
-const KEYS: [(&str, &str, &str); 16] = [
+const KEYS: [(&str, &str, &str); 21] = [
     ("node", "--node", "DRUMLIN_NODE"),
     ("endpoint", "--endpoint", "CSI_ENDPOINT"),
     (
@@ -44,6 +44,14 @@ const KEYS: [(&str, &str, &str); 16] = [
     ),
     ("stateDir", "--state-dir", "DRUMLIN_STATE_DIR"),
     ("manifests", "--manifests", "DRUMLIN_MANIFESTS"),
+    ("prune.mode", "--prune", "DRUMLIN_PRUNE"),
+    ("prune.grace", "--prune-grace", "DRUMLIN_PRUNE_GRACE"),
+    ("prune.kinds", "--prune-kinds", "DRUMLIN_PRUNE_KINDS"),
+    (
+        "manifestOwner",
+        "--manifest-owner",
+        "DRUMLIN_MANIFEST_OWNER",
+    ),
     ("attach", "--attach", "DRUMLIN_ATTACH"),
     (
         "volumeMountGroup",
@@ -74,6 +82,11 @@ const KEYS: [(&str, &str, &str); 16] = [
         "metrics.listen",
         "--metrics-listen",
         "DRUMLIN_METRICS_LISTEN",
+    ),
+    (
+        "metrics.textfile",
+        "--metrics-textfile",
+        "DRUMLIN_METRICS_TEXTFILE",
     ),
 ];
 
@@ -197,15 +210,16 @@ fn without_effect(subject: &Subject, given: &Given) -> Vec<Finding> {
             )
         }));
     }
-    if subject.manifests().is_none() && !subject.arguments.owners.manifest_owners.is_empty() {
-        found.push(no_effect(
-            "--manifest-owner",
-            "there is no directory of manifests (--manifests)",
-        ));
+    let without_manifests = "there is no directory of manifests (--manifests)";
+    if subject.manifests().is_none() && !subject.manifest_owners().is_empty() {
+        found.push(no_effect("--manifest-owner", without_manifests));
     }
     let Ok(config) = &subject.config else {
         return found;
     };
+    if subject.manifests().is_none() && config.prune.is_some() {
+        found.push(no_effect("--prune", without_manifests));
+    }
     if config.settings.max_volumes.is_some() && !config.settings.attach {
         found.push(no_effect(
             "maxVolumesPerNode",

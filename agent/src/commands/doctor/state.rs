@@ -67,7 +67,7 @@ fn manifests(subject: &Subject) -> Vec<Finding> {
     let Some(directory) = subject.manifests() else {
         return Vec::new();
     };
-    let owners = &subject.arguments.owners.manifest_owners;
+    let owners = subject.manifest_owners();
     let scanned = match manifest_scan::scan(directory, owners) {
         Ok(scanned) => scanned,
         Err(why) => {

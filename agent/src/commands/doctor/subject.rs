@@ -153,6 +153,14 @@ impl Subject {
         }
     }
 
+    /// Users whose manifests are accepted besides root's.
+    pub(super) fn manifest_owners(&self) -> &[u32] {
+        match &self.config {
+            Ok(config) => &config.manifest_owners,
+            Err(_) => &self.arguments.owners.manifest_owners,
+        }
+    }
+
     /// The name of this node, if it is known.
     pub(super) fn node(&self) -> Option<&NodeName> {
         self.config

@@ -72,13 +72,17 @@ async fn variables_and_settings_without_effect_are_told() {
             variable("DRUMLIN_MANIFEST", "/etc/drumlin/manifests.d"),
             variable("DRUMLIN_START_JITTER", "5"),
         ],
-        ..configured("node: other\nmaxVolumesPerNode: 5\nlog: {level: info}\n")
+        ..configured(
+            "node: other\nmaxVolumesPerNode: 5\nlog: {level: info}\nprune: {mode: auto}\nmanifestOwner: root\n",
+        )
     };
     let agent = Agent::with(Scratch::new(), options).await;
     let found = Diagnosis::of(&agent);
     found.finds("unknown-variable", "DRUMLIN_MANIFEST");
     found.finds("setting-without-effect", "maxVolumesPerNode");
     found.finds("setting-without-effect", "DRUMLIN_START_JITTER");
+    found.finds("setting-without-effect", "--prune");
+    found.finds("setting-without-effect", "--manifest-owner");
     // The tests start agents with `--node`.
     let message = found.text("overridden-setting", "config.yaml: node", "message");
     assert!(message.contains("--node is given"), "{message}");
