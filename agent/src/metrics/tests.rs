@@ -156,6 +156,8 @@ fn what_rules_and_the_dashboard_ask_for_is_exposed() {
         "manifests/components/prometheus-rule/rules.yaml",
         "manifests/components/prometheus-rule/rules-test.yaml",
         "manifests/components/grafana-dashboard/drumlin.json",
+        "examples/metrics/rules.yaml",
+        "examples/metrics/drumlin.json",
     ] {
         let text = fs::read_to_string(workspace().join(file)).unwrap();
         let named = named(&text);

@@ -7,6 +7,7 @@
 )]
 
 mod chart;
+mod hosts;
 mod rules;
 
 use std::path::PathBuf;

@@ -9,10 +9,10 @@ use drumlin_tests::{
 
 use crate::lab;
 
-const FOLDER: &str = "manifests/components/prometheus-rule";
+pub(crate) const FOLDER: &str = "manifests/components/prometheus-rule";
 
 /// The names of the alerts of the rules.
-fn alerts() -> Vec<String> {
+pub(crate) fn alerts() -> Vec<String> {
     let rules = read(format!("{FOLDER}/rules.yaml"));
     let names = rules
         .lines()

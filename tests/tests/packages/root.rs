@@ -142,6 +142,16 @@ pub(crate) fn is_installed(root: &Root) {
     for (path, mode) in FILES {
         assert_eq!(root.mode(path), format!("{mode} 0:0"), "{path}");
     }
+    // A host has no controller, whose absence is an alert of a cluster.
+    let examples = workspace().join("examples/metrics");
+    for (path, source) in [
+        ("prometheus/rules.yaml", "rules.yaml"),
+        ("grafana/drumlin.json", "drumlin.json"),
+    ] {
+        let installed = root.read(&format!("/usr/share/doc/drumlin/{path}"));
+        let source = fs::read_to_string(examples.join(source)).unwrap();
+        assert!(installed == source, "{path}");
+    }
     assert!(root.run(&["drumlin", "--version"]).contains("drumlin "));
     root.run(&[
         "bash",
