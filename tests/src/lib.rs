@@ -48,4 +48,5 @@ pub mod sequence;
 pub mod sources;
 pub mod state;
 pub mod storage;
+pub mod terminal;
 pub mod throttle;

@@ -119,7 +119,7 @@ pub enum Form {
 
 impl Form {
     /// What programs read; none for what people read.
-    pub(crate) fn data(self, shown: &impl Serialize) -> Option<String> {
+    pub fn data(self, shown: &impl Serialize) -> Option<String> {
         match self {
             Self::Table | Self::Wide => None,
             Self::Json => Some(serde_json::to_string_pretty(shown).unwrap_or_default() + "\n"),

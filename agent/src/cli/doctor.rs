@@ -2,22 +2,16 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::DataOutput;
 use crate::commands::doctor::Part;
-
-/// Output format of findings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DoctorOutput {
-    /// One object as JSON, for programs.
-    Json,
-}
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DoctorArguments {
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
-    pub(crate) output: Option<DoctorOutput>,
+    pub(crate) output: Option<DataOutput>,
     /// The configuration file of the agent [default: that of the running agent]
     #[arg(long, env = "DRUMLIN_CONFIG", value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -14,17 +14,17 @@ pub(crate) use daemons::{
     AgentArguments, ControllerArguments, LogArguments, MetricsArguments, OwnerArguments,
     PingArguments, ReconcileArguments, ThawWatchdogArguments, user,
 };
-pub(crate) use doctor::{DoctorArguments, DoctorOutput};
+pub(crate) use doctor::DoctorArguments;
 pub(crate) use kubelet::KubeletArguments;
 pub(crate) use object_word::{ObjectWord, ObjectWordParser};
 pub(crate) use objects::{
-    AdoptArguments, AdoptOutput, ApplyArguments, Confirmation, DataOutput, DeleteArguments,
-    DescribeArguments, EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments,
-    KeptArguments, ObjectKind, Output, PlanArguments, StatusArguments, TrashArguments,
-    UndeleteArguments, ValidateArguments, WaitArguments,
+    AdoptArguments, ApplyArguments, Confirmation, DataOutput, DeleteArguments, DescribeArguments,
+    EventsArguments, GetArguments, GetOutput, HandoverArguments, HostArguments, KeptArguments,
+    ObjectKind, Output, PlanArguments, StatusArguments, TrashArguments, UndeleteArguments,
+    ValidateArguments, WaitArguments,
 };
 pub(crate) use prune::{PruneArguments, PruneWhen};
 pub(crate) use snapshots::{
-    ComparedKind, DiffArguments, DiffOutput, GroupSnapshotKind, RestoreArguments,
-    RollbackArguments, SnapshotKind,
+    ComparedKind, DiffArguments, GroupSnapshotKind, RestoreArguments, RollbackArguments,
+    SnapshotKind,
 };

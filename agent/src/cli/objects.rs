@@ -97,6 +97,17 @@ pub(crate) enum DataOutput {
     Yaml,
 }
 
+impl DataOutput {
+    /// The form of what is printed.
+    pub(crate) fn form(output: Option<Self>) -> Form {
+        match output {
+            None => Form::Table,
+            Some(Self::Json) => Form::Json,
+            Some(Self::Yaml) => Form::Yaml,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GetArguments {
     /// Kind of the objects, also by its short name (dv, dvg, dsnap, dgsnap, dsched); `KIND/NAME` and
@@ -212,16 +223,9 @@ pub(crate) struct AdoptArguments {
     pub(crate) class: Option<String>,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
-    pub(crate) output: Option<AdoptOutput>,
+    pub(crate) output: Option<DataOutput>,
     #[command(flatten)]
     pub(crate) host: HostArguments,
-}
-
-/// Output format of volumes of others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum AdoptOutput {
-    /// All fields as JSON, for programs.
-    Json,
 }
 
 /// Kinds of objects of manifests.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::HostArguments;
+use super::{DataOutput, HostArguments};
 
 /// Kinds that can be restored, by short name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -77,13 +77,6 @@ pub(crate) enum ComparedKind {
     Snapshot,
 }
 
-/// Output format of differences.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DiffOutput {
-    /// One object as JSON, for programs.
-    Json,
-}
-
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DiffArguments {
     /// Kind of the objects.
@@ -97,7 +90,7 @@ pub(crate) struct DiffArguments {
     pub(crate) target: String,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
-    pub(crate) output: Option<DiffOutput>,
+    pub(crate) output: Option<DataOutput>,
     #[command(flatten)]
     pub(crate) host: HostArguments,
 }

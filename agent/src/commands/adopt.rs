@@ -1,16 +1,13 @@
 //! `drumlin adopt`: assigns a retained resource to an object, or adopts a volume that others made.
 
 use anyhow::bail;
-use drumlin_reconciler::{
-    kept::{self, AdoptionOf, ForeignAdoption},
-    status::Form,
-};
+use drumlin_reconciler::kept::{self, AdoptionOf, ForeignAdoption};
 
 use super::{
     object_name,
     print::{note, print},
 };
-use crate::cli::{AdoptArguments, AdoptOutput};
+use crate::cli::{AdoptArguments, DataOutput};
 
 /// Lists, assigns or adopts.
 pub(crate) async fn run(arguments: &AdoptArguments) -> anyhow::Result<()> {
@@ -28,10 +25,7 @@ fn is_handle(what: &str) -> bool {
 
 async fn list(arguments: &AdoptArguments) -> anyhow::Result<()> {
     let candidates = kept::list_foreign(arguments.host.endpoint.path()).await?;
-    print(&candidates.render(match arguments.output {
-        None => Form::Table,
-        Some(AdoptOutput::Json) => Form::Json,
-    }));
+    print(&candidates.render(DataOutput::form(arguments.output)));
     Ok(())
 }
 
@@ -60,10 +54,7 @@ async fn adopt(arguments: &AdoptArguments, source: &str) -> anyhow::Result<()> {
         class: arguments.class.clone(),
     };
     let adoption = ForeignAdoption::of(host.endpoint.path(), &host.state_dir, adoption).await?;
-    let text = match arguments.output {
-        None => adoption.manifest(),
-        Some(AdoptOutput::Json) => adoption.json(),
-    };
+    let text = adoption.render(DataOutput::form(arguments.output));
     if !arguments.yes {
         print(&text);
         note("nothing was changed; pass --yes to adopt it");

@@ -3,9 +3,8 @@
 use std::process::ExitCode;
 
 use drumlin_reconciler::plan::{Outcome, Settings, plan};
-use serde_json::json;
 
-use super::print::{print, print_styled};
+use super::print::print_styled;
 use crate::{
     cli::{DataOutput, PlanArguments},
     config::host_name,
@@ -24,11 +23,8 @@ pub(crate) async fn run(arguments: PlanArguments) -> anyhow::Result<ExitCode> {
         node: host_name().unwrap_or_default(),
     })
     .await?;
-    match arguments.output {
-        None => print_styled(&plan.render()),
-        Some(DataOutput::Json) => print(&(serde_json::to_string_pretty(&plan)? + "\n")),
-        Some(DataOutput::Yaml) => print(&drumlin_crd::to_yaml(&json!(plan))),
-    }
+    let data = DataOutput::form(arguments.output).data(&plan);
+    print_styled(&data.unwrap_or_else(|| plan.render()));
     Ok(ExitCode::from(match plan.outcome() {
         Outcome::Nothing => 0,
         Outcome::Changes => 2,

@@ -113,6 +113,8 @@ async fn the_ranges_written_between_two_snapshots_are_shown() {
             "changedBytes": changed,
         })
     );
+    let yaml = host.differs(&[&by_name[..], &["-o", "yaml"]].concat());
+    assert_eq!(serde_yaml::from_str::<Value>(&yaml).unwrap(), shown);
 }
 
 #[tokio::test]

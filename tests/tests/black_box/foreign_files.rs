@@ -127,8 +127,18 @@ async fn a_mounted_image_stays_mounted_and_its_writer_goes_on() {
     let list: Value = serde_json::from_str(&done(agent, "adopt", &["-o", "json"])).unwrap();
     // Other tests have files there, too.
     let mut volumes = list["volumes"].as_array().unwrap().iter();
-    let listed = volumes.find(|volume| volume["source"] == *source).unwrap();
+    let listed = volumes
+        .find(|volume| volume["source"] == *source)
+        .unwrap()
+        .clone();
     assert_eq!(listed["mountPath"], *target, "{list}");
+    let shown = |form: &str| done(agent, "adopt", &[&source, "db", "-o", form]);
+    let json: Value = serde_json::from_str(&shown("json")).unwrap();
+    assert_eq!(json["manifest"]["metadata"]["name"], "db");
+    assert_eq!(serde_yaml::from_str::<Value>(&shown("yaml")).unwrap(), json);
+    let list: Value = serde_yaml::from_str(&done(agent, "adopt", &["-o", "yaml"])).unwrap();
+    let mut volumes = list["volumes"].as_array().unwrap().iter();
+    assert!(volumes.any(|volume| *volume == listed), "{list}");
     let manifest = done(agent, "adopt", &[&source, "db", "--yes"]);
     for words in ["noatime", "nosuid", &format!("path: {target}")] {
         assert!(manifest.contains(words), "{manifest}");

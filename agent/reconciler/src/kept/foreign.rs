@@ -90,8 +90,8 @@ impl From<ForeignVolume> for Candidate {
 impl Candidates {
     /// The table as text, with the reasons of refusals below it.
     pub fn render(&self, form: Form) -> String {
-        if form == Form::Json {
-            return serde_json::to_string_pretty(self).unwrap_or_default() + "\n";
+        if let Some(data) = form.data(self) {
+            return data;
         }
         let heads = [
             "SOURCE",
@@ -229,8 +229,18 @@ impl ForeignAdoption {
         }
     }
 
-    /// The manifest of the volume as it is now, with comments on what is written and what to know.
-    pub fn manifest(&self) -> String {
+    /// The manifest of the volume as it is now, with comments on what is written and what to know; for programs what is
+    /// known as data.
+    pub fn render(&self, form: Form) -> String {
+        let data = serde_json::json!({
+            "handle": self.handle,
+            "volume": Candidate::from(self.volume.clone()),
+            "manifest": self.object(),
+        });
+        form.data(&data).unwrap_or_else(|| self.manifest())
+    }
+
+    fn manifest(&self) -> String {
         let source = &self.volume.source;
         let mut text = String::new();
         let _ = writeln!(
@@ -252,16 +262,6 @@ impl ForeignAdoption {
                 "# It stays mounted. Once this object is Ready, remove its line from /etc/fstab.\n";
         }
         text + &to_yaml(&serde_json::to_value(self.object()).unwrap_or_default())
-    }
-
-    /// The manifest, and what else is known, as JSON.
-    pub fn json(&self) -> String {
-        let value = serde_json::json!({
-            "handle": self.handle,
-            "volume": Candidate::from(self.volume.clone()),
-            "manifest": self.object(),
-        });
-        serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
     }
 
     fn object(&self) -> Volume {

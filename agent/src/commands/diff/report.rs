@@ -1,4 +1,4 @@
-//! The output: ranges as they arrive, as a table or as JSON. Only the last range is kept in memory.
+//! The output: ranges as they arrive, as a table, as JSON or as YAML. Only the last range is kept in memory.
 
 use std::{
     io::{self, Write},
@@ -6,8 +6,9 @@ use std::{
 };
 
 use serde::Serialize;
+use serde_json::json;
 
-use crate::cli::DiffOutput;
+use crate::cli::DataOutput;
 
 /// A snapshot that is compared.
 #[derive(Debug, Clone, Serialize)]
@@ -21,11 +22,11 @@ pub(super) struct Named {
 }
 
 /// The output of a comparison: a beginning, ranges and an end. Without the end it is neither a complete table nor valid
-/// JSON.
+/// JSON, and YAML without `changedBytes`.
 #[derive(Debug)]
 pub(super) struct Report<W> {
     output: W,
-    form: Option<DiffOutput>,
+    form: Option<DataOutput>,
     /// The base and the target.
     pub(super) snapshots: [Named; 2],
     /// The size of the target in bytes, once the output has begun.
@@ -38,7 +39,7 @@ pub(super) struct Report<W> {
 
 impl<W: Write> Report<W> {
     /// An output that has not begun.
-    pub(super) fn new(output: W, form: Option<DiffOutput>, snapshots: [Named; 2]) -> Self {
+    pub(super) fn new(output: W, form: Option<DataOutput>, snapshots: [Named; 2]) -> Self {
         Self {
             output,
             form,
@@ -75,12 +76,17 @@ impl<W: Write> Report<W> {
                 let width = column(capacity);
                 writeln!(self.output, "{:>width$}  {:>width$}", "OFFSET", "SIZE")
             }
-            Some(DiffOutput::Json) => write!(
+            Some(DataOutput::Json) => write!(
                 self.output,
                 "{{\n  \"base\": {},\n  \"target\": {},\n  \"capacityBytes\": {capacity},\n  \"ranges\": [",
                 serde_json::to_string(base)?,
                 serde_json::to_string(target)?
             ),
+            Some(DataOutput::Yaml) => {
+                let head = json!({"base": base, "target": target, "capacityBytes": capacity});
+                self.output
+                    .write_all(drumlin_crd::to_yaml(&head).as_bytes())
+            }
         }
     }
 
@@ -128,9 +134,13 @@ impl<W: Write> Report<W> {
                 self.output,
                 "{bytes} bytes in {ranges} ranges differ; the volume has {capacity} bytes"
             )?,
-            Some(DiffOutput::Json) => {
+            Some(DataOutput::Json) => {
                 let close = if ranges == 0 { "]" } else { "\n  ]" };
                 writeln!(self.output, "{close},\n  \"changedBytes\": {bytes}\n}}")?;
+            }
+            Some(DataOutput::Yaml) => {
+                let none = if ranges == 0 { "ranges: []\n" } else { "" };
+                writeln!(self.output, "{none}changedBytes: {bytes}")?;
             }
         }
         self.output.flush()
@@ -143,12 +153,16 @@ impl<W: Write> Report<W> {
                 let width = column(self.capacity.unwrap_or(0));
                 writeln!(self.output, "{offset:>width$}  {size:>width$}")?;
             }
-            Some(DiffOutput::Json) => {
+            Some(DataOutput::Json) => {
                 let comma = if self.ranges == 0 { "" } else { "," };
                 write!(
                     self.output,
                     "{comma}\n    {{\"offset\": {offset}, \"size\": {size}}}"
                 )?;
+            }
+            Some(DataOutput::Yaml) => {
+                let head = if self.ranges == 0 { "ranges:\n" } else { "" };
+                write!(self.output, "{head}- offset: {offset}\n  size: {size}\n")?;
             }
         }
         self.ranges += 1;
@@ -167,7 +181,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn report(form: Option<DiffOutput>) -> Report<Vec<u8>> {
+    fn report(form: Option<DataOutput>) -> Report<Vec<u8>> {
         let named = |name: &str| Named {
             name: name.to_owned(),
             handle: format!("node/default/{name}"),
@@ -196,15 +210,24 @@ mod tests {
     }
 
     #[test]
-    fn json_is_valid_only_after_its_end() {
+    fn json_is_valid_only_after_its_end_and_yaml_is_of_the_same_shape() {
         for ranges in [&[][..], &[(0, 4096)], &[(0, 4096), (8192, 16384)]] {
-            let mut report = report(Some(DiffOutput::Json));
+            let mut report = report(Some(DataOutput::Json));
             for (start, end) in ranges {
                 report.add(*start..*end).unwrap();
                 assert!(serde_json::from_str::<Value>(&text(&report)).is_err());
             }
             report.end().unwrap();
             let shown: Value = serde_json::from_str(&text(&report)).unwrap();
+            let mut yaml = self::report(Some(DataOutput::Yaml));
+            for (start, end) in ranges {
+                yaml.add(*start..*end).unwrap();
+                let unfinished: Value = serde_yaml::from_str(&text(&yaml)).unwrap();
+                assert_eq!(unfinished.get("changedBytes"), None);
+            }
+            yaml.end().unwrap();
+            let yaml: Value = serde_yaml::from_str(&text(&yaml)).unwrap();
+            assert_eq!(yaml, shown);
             let wanted: Vec<Value> = ranges
                 .iter()
                 .map(|(start, end)| json!({"offset": start, "size": end - start}))

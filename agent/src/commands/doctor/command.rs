@@ -13,7 +13,7 @@ use super::{
     subject::Subject,
 };
 use crate::{
-    cli::{DoctorArguments, DoctorOutput},
+    cli::{DataOutput, DoctorArguments},
     commands::print::print,
 };
 
@@ -34,10 +34,8 @@ pub(crate) async fn run(arguments: &DoctorArguments) -> ExitCode {
     let parts: Vec<_> = parts.collect();
     let parts = parts.into_iter().filter_map(|part| part.join().ok());
     let report = Report::of_parts(parts);
-    print(&match arguments.output {
-        None => report.text(Colour::of_output()),
-        Some(DoctorOutput::Json) => report.json(),
-    });
+    let data = DataOutput::form(arguments.output).data(&report);
+    print(&data.unwrap_or_else(|| report.text(Colour::of_output())));
     ExitCode::from(report.exit_code())
 }
 

@@ -1,4 +1,4 @@
-//! The findings as text for people, and as JSON for programs.
+//! The findings as text for people, and as data for programs.
 
 use std::{fmt::Write, io::IsTerminal};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{check::Severity, finding::Finding};
 
-/// All findings, the worst first. Its form as JSON is documented in `docs/src/doctor.md`.
+/// All findings, the worst first. Its form for programs is documented in `docs/src/doctor.md`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Report {
     /// The name of this node, if it is known.
@@ -104,11 +104,6 @@ impl Report {
             (0, _) => 1,
             _ => 2,
         }
-    }
-
-    /// As JSON.
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
     /// As text: a line for each finding, and below it what is wrong and what mends it.
@@ -234,7 +229,7 @@ mod tests {
 
     #[test]
     fn programs_get_what_is_documented() {
-        let json: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+        let json = serde_json::json!(report());
         let mount = serde_json::json!({
             "severity": "error",
             "check": "leaked-mount",

@@ -3,23 +3,8 @@
 use drumlin_tests::{
     agent::Agent,
     doctor::{Diagnosis, arguments},
-    programs::{drumlin, program},
+    terminal::on_terminal,
 };
-
-/// What it prints on a terminal.
-fn on_terminal(agent: &Agent, environment: &[(&str, &str)]) -> String {
-    let line = format!(
-        "{} doctor {}",
-        drumlin().display(),
-        arguments(agent).join(" ")
-    );
-    let mut command = program("script");
-    command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    command
-        .env_remove("NO_COLOR")
-        .envs(environment.iter().copied());
-    String::from_utf8(command.output().unwrap().stdout).unwrap()
-}
 
 #[tokio::test]
 async fn people_get_a_line_for_each_finding_and_colours_on_a_terminal_alone() {
@@ -43,8 +28,8 @@ async fn people_get_a_line_for_each_finding_and_colours_on_a_terminal_alone() {
     );
     assert!(plain.ends_with("; no agent runs\n"), "{plain}");
     assert!(!plain.contains('\x1b'), "{plain}");
-    assert!(on_terminal(&agent, &[]).contains("\x1b[33mWARNING"));
-    assert!(!on_terminal(&agent, &[("NO_COLOR", "1")]).contains('\x1b'));
+    assert!(on_terminal(&words, &[]).contains("\x1b[33mWARNING"));
+    assert!(!on_terminal(&words, &[("NO_COLOR", "1")]).contains('\x1b'));
 }
 
 #[tokio::test]
@@ -71,4 +56,11 @@ async fn programs_get_one_object_with_these_fields() {
         }
     }
     assert_eq!((report["errors"].as_u64(), code), (Some(0), 1));
+    let words: Vec<String> = arguments(&agent);
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    words.splice(0..0, ["doctor", "-o", "yaml"]);
+    let output = agent.command(&words);
+    assert_eq!(output.status.code(), Some(code));
+    let yaml: serde_json::Value = serde_yaml::from_slice(&output.stdout).unwrap();
+    assert_eq!(yaml, report);
 }
