@@ -1,133 +1,203 @@
-//! One object for a person: its state, what it waits for, what belongs to it, and its last events. From the state files
-//! alone.
+//! One object: its state, what it waits for, what belongs to it, and its last events. From the state files alone.
 
 mod tree;
 
-use std::{fmt::Write, path::Path};
+use std::{fmt::Write, iter::once, path::Path};
 
-use drumlin_crd::ObjectKey;
+use anstyle::Style;
+use drumlin_crd::{LastOperation, ObjectKey};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde::Serialize;
 
+use self::tree::Node;
 use crate::{
     Error,
     age::age,
-    events,
+    events::{self, ObjectEvent},
     record::{Body, Of, Record},
-    status::{Row, align, row, shown},
+    status::{Form, Row, align, shown, shown_row},
     store::{self, DIRECTORY},
 };
+
+/// An object with what belongs to it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Description {
+    /// Its row in the status.
+    #[serde(flatten)]
+    row: Row,
+    /// The line of its manifest in its file.
+    line: usize,
+    /// When it was created, in RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<String>,
+    /// The size that the manifest of a volume requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    requested: Option<String>,
+    /// Its conditions.
+    conditions: Vec<Condition>,
+    /// True if they are about its manifest as it is now.
+    observed: bool,
+    /// The call that failed last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_operation: Option<LastOperation>,
+    /// What it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits_for: Option<String>,
+    /// The tree that it is in, from the object that all others come from.
+    tree: Node,
+    /// Its last events, oldest first.
+    events: Vec<ObjectEvent>,
+}
 
 /// Describes an object.
 ///
 /// # Errors
 /// When the state files cannot be read, or there is no object with this key.
-pub fn describe(state_dir: &Path, key: &ObjectKey) -> Result<String, Error> {
-    let (records, unreadable) = store::load(&state_dir.join(DIRECTORY))?;
+pub fn describe(state_dir: &Path, key: &ObjectKey) -> Result<Description, Error> {
+    let root = state_dir.join(DIRECTORY);
+    let (records, unreadable) = store::load(&root)?;
     let mut found = records.iter();
     let Some(record) = found.find(|record| record.key() == *key) else {
-        let file = store::path(&state_dir.join(DIRECTORY), key)?;
+        let file = store::path(&root, key)?;
         let mut unreadable = unreadable.iter();
         return Err(match unreadable.find(|one| one.path == file) {
             Some(one) => store::could_not_read(&one.path, &one.why),
             None => store::missing(key),
         });
     };
-    let mut text = String::new();
-    fields(&mut text, record);
-    conditions(&mut text, record);
-    text.push_str("Tree:\n");
-    text.push_str(&tree::tree(record, &records));
-    let events: Vec<_> = events::of(record).collect();
-    text.push_str("Events:\n");
-    let table = events::render(&events);
-    for line in table.lines() {
-        let _ = writeln!(text, "  {line}");
-    }
-    Ok(text)
+    let source = store::load_source(&root).unwrap_or_default();
+    let created = record.metadata.creation_timestamp.as_ref();
+    let last_operation = record.clone().last_operation().take();
+    Ok(Description {
+        row: shown_row(record, source.pruning().as_ref()),
+        line: record.drumlin.line,
+        created: created.map(|created| created.0.to_string()),
+        requested: match &record.body {
+            Body::Volume(Of { spec, .. }) => Some(spec.capacity.to_string()),
+            _ => None,
+        },
+        conditions: record.conditions().to_vec(),
+        observed: record.observed_generation() == record.generation(),
+        waits_for: waits_for(record, last_operation.as_ref()),
+        last_operation,
+        tree: tree::tree(record, &records),
+        events: events::of(record).collect(),
+    })
 }
 
-/// The fields, a line each; those without a value are left out.
-fn fields(text: &mut String, record: &Record) {
-    let Row {
-        kind,
-        namespace,
-        name,
-        capacity,
-        mount,
-        class,
-        policy,
-        handle,
-        group,
-        ..
-    } = row(record);
-    let wanted = match &record.body {
-        Body::Volume(Of { spec, .. }) => spec.capacity.to_string(),
-        _ => String::new(),
-    };
-    let book = &record.drumlin;
-    let made = record.metadata.creation_timestamp.as_ref();
-    let since = book.orphan_since.as_ref();
-    for (field, value) in [
-        ("Object", format!("{kind}/{namespace}/{name}")),
-        ("Manifest", format!("{}:{}", book.file, book.line)),
-        ("Orphan since", since.cloned().unwrap_or_default()),
-        (
-            "Created",
-            made.map(|made| made.0.to_string()).unwrap_or_default(),
-        ),
-        ("Class", class),
-        ("Requested", wanted),
-        ("Capacity", capacity),
-        ("Mount", mount),
-        ("Group", group),
-        ("Policy", policy),
-        ("Handle", handle),
-    ] {
-        if !value.is_empty() {
-            let _ = writeln!(text, "{:<14}{}", format!("{field}:"), shown(&value));
+/// What an object waits for: the next attempt of the call that failed, or what its condition says.
+fn waits_for(record: &Record, last_operation: Option<&LastOperation>) -> Option<String> {
+    if let Some(last) = last_operation {
+        let next = last.next_retry_time.as_deref().unwrap_or("not planned");
+        return Some(format!(
+            "{}, which failed {} times with {}; next attempt {next}",
+            last.rpc, last.attempts, last.code
+        ));
+    }
+    let ready = record.condition("Ready")?;
+    let waits = ready.status != "True"
+        && record.drumlin.orphan_since.is_none()
+        && !record.drumlin.destroyed;
+    waits.then(|| ready.message.clone())
+}
+
+impl Description {
+    /// The description as text; for people with colours: whoever prints it removes them where they do not belong.
+    pub fn render(&self, form: Form) -> String {
+        if let Some(data) = form.data(self) {
+            return data;
+        }
+        let mut text = String::new();
+        self.fields(&mut text);
+        self.conditions(&mut text);
+        text.push_str("Tree:\n");
+        let Row {
+            kind,
+            namespace,
+            name,
+            ..
+        } = &self.row;
+        let key = ObjectKey {
+            kind: kind.clone(),
+            namespace: namespace.clone(),
+            name: name.clone(),
+        };
+        text.push_str(&self.tree.render(&key));
+        text.push_str("Events:\n");
+        for line in events::render(&self.events).lines() {
+            let _ = writeln!(text, "  {line}");
+        }
+        text
+    }
+
+    /// The fields, a line each; those without a value are left out.
+    fn fields(&self, text: &mut String) {
+        let Row {
+            kind,
+            namespace,
+            name,
+            ..
+        } = &self.row;
+        let row = &self.row;
+        let object = format!("{kind}/{namespace}/{name}");
+        let manifest = format!("{}:{}", row.file, self.line);
+        for (field, value) in [
+            ("Object", Some(&object)),
+            ("Manifest", Some(&manifest)),
+            ("Orphan since", row.orphan_since.as_ref()),
+            ("Created", self.created.as_ref()),
+            ("Class", Some(&row.class)),
+            ("Requested", self.requested.as_ref()),
+            ("Capacity", Some(&row.capacity)),
+            ("Mount", Some(&row.mount)),
+            ("Group", Some(&row.group)),
+            ("Policy", Some(&row.policy)),
+            ("Handle", Some(&row.handle)),
+        ] {
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                let _ = writeln!(text, "{:<14}{}", format!("{field}:"), shown(value));
+            }
         }
     }
-}
 
-/// The conditions, and the call that failed last.
-fn conditions(text: &mut String, record: &Record) {
-    let conditions = record.conditions();
-    if conditions.is_empty() {
-        text.push_str("Conditions:   none yet: it was not reconciled\n");
-        return;
-    }
-    let head = ["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"];
-    let mut lines = vec![head.map(str::to_owned).to_vec()];
-    lines.extend(conditions.iter().map(|condition| {
-        vec![
-            condition.type_.clone(),
-            condition.status.clone(),
-            age(&condition.last_transition_time.0.to_string()).unwrap_or_default(),
-            condition.reason.clone(),
-            shown(&condition.message),
-        ]
-    }));
-    let mut table = String::new();
-    align(&mut table, &lines);
-    text.push_str("Conditions:\n");
-    for line in table.lines() {
-        let _ = writeln!(text, "  {line}");
-    }
-    if record.observed_generation() != record.generation() {
-        text.push_str("  (of an earlier version of its manifest)\n");
-    }
-    if let Some(last) = record.clone().last_operation() {
-        let next = last.next_retry_time.as_deref().unwrap_or("not planned");
-        let _ = writeln!(
-            text,
-            "Waits for:    {}, which failed {} times with {}; next attempt {next}",
-            last.rpc, last.attempts, last.code
-        );
-    } else if let Some(ready) = record
-        .condition("Ready")
-        .filter(|ready| ready.status != "True")
-        && record.drumlin.orphan_since.is_none()
-        && !record.drumlin.destroyed
-    {
-        let _ = writeln!(text, "Waits for:    {}", shown(&ready.message));
+    /// The conditions, those of its state in the colour of that, and what it waits for.
+    fn conditions(&self, text: &mut String) {
+        if self.conditions.is_empty() {
+            text.push_str("Conditions:   none yet: it was not reconciled\n");
+            return;
+        }
+        let head = ["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"];
+        let mut lines = vec![head.map(str::to_owned).to_vec()];
+        lines.extend(self.conditions.iter().map(|condition| {
+            vec![
+                condition.type_.clone(),
+                condition.status.clone(),
+                age(&condition.last_transition_time.0.to_string()).unwrap_or_default(),
+                condition.reason.clone(),
+                shown(&condition.message),
+            ]
+        }));
+        let mut table = String::new();
+        align(&mut table, &lines);
+        text.push_str("Conditions:\n");
+        let state = self.row.style();
+        let styles = self.conditions.iter().map(|condition| {
+            if ["Ready", "Stalled"].contains(&condition.type_.as_str()) {
+                state
+            } else {
+                Style::new()
+            }
+        });
+        // The first line is that of the heads.
+        for (line, style) in table.lines().zip(once(Style::new()).chain(styles)) {
+            let _ = writeln!(text, "  {style}{line}{style:#}");
+        }
+        if !self.observed {
+            text.push_str("  (of an earlier version of its manifest)\n");
+        }
+        if let Some(what) = &self.waits_for {
+            let _ = writeln!(text, "Waits for:    {state}{}{state:#}", shown(what));
+        }
     }
 }

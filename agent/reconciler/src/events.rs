@@ -1,7 +1,8 @@
 //! The last transitions of objects, from the state files alone.
 
-use std::path::Path;
+use std::{fmt::Write, iter::once, path::Path};
 
+use anstyle::Style;
 use drumlin_crd::ObjectKey;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,7 @@ use crate::{
     age::age,
     destroyed,
     record::Record,
-    status::{align, shown},
+    status::{align, row, shown},
     store::{self, DIRECTORY},
 };
 
@@ -32,6 +33,9 @@ pub struct ObjectEvent {
     pub count: u32,
     /// The last of these messages.
     pub message: String,
+    /// Of the last event of an object the colour of its state; what was before has none.
+    #[serde(skip)]
+    pub(crate) style: Style,
 }
 
 /// The events of all objects, or of one, oldest first: at most the last ten of each, and the last one of each of the last
@@ -77,17 +81,20 @@ pub(crate) fn blank(key: &ObjectKey) -> ObjectEvent {
 /// The events of an object.
 pub(crate) fn of(record: &Record) -> impl Iterator<Item = ObjectEvent> + '_ {
     let key = record.key();
-    let events = record.drumlin.events.iter();
-    events.map(move |event| ObjectEvent {
+    let (state, events) = (row(record).style(), &record.drumlin.events);
+    let last = events.len().saturating_sub(1);
+    let events = events.iter().enumerate();
+    events.map(move |(index, event)| ObjectEvent {
         time: event.time.clone(),
         reason: event.reason.clone(),
         count: event.count,
         message: event.message.clone(),
+        style: if index == last { state } else { Style::new() },
         ..blank(&key)
     })
 }
 
-/// Events as a table.
+/// Events as a table, with colours: whoever prints it removes them where they do not belong.
 pub fn render(events: &[ObjectEvent]) -> String {
     let mut text = String::new();
     if events.is_empty() {
@@ -105,6 +112,12 @@ pub fn render(events: &[ObjectEvent]) -> String {
             shown(&event.message),
         ]
     }));
-    align(&mut text, &lines);
+    let mut table = String::new();
+    align(&mut table, &lines);
+    let styles = events.iter().map(|event| event.style);
+    // The first line is that of the heads.
+    for (line, style) in table.lines().zip(once(Style::new()).chain(styles)) {
+        let _ = writeln!(text, "{style}{line}{style:#}");
+    }
     text
 }

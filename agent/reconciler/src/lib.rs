@@ -51,7 +51,7 @@ mod blocking;
 mod capacity_watch;
 mod client;
 mod clock_watch;
-mod colours;
+pub mod colours;
 pub mod controller;
 pub mod describe;
 mod destroyed;

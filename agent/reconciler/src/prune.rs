@@ -32,15 +32,37 @@ pub struct Prune {
     pub kinds: BTreeSet<String>,
 }
 
-impl Prune {
-    /// These settings, if the directory says by its file that it is complete.
-    pub(crate) fn in_force(self, directory: &str) -> Option<Self> {
+/// What is pruned of a directory.
+#[derive(Debug)]
+pub(crate) struct Pruning<'a> {
+    prune: &'a Prune,
+    /// The files that have lost all of their documents, as by an accident.
+    empty: &'a [String],
+}
+
+impl<'a> Pruning<'a> {
+    /// That of a directory, if it says by its file that it is complete.
+    pub(crate) fn of(
+        prune: Option<&'a Prune>,
+        directory: &str,
+        empty: &'a [String],
+    ) -> Option<Self> {
+        let prune = prune?;
         let is_complete = Path::new(directory).join(SENTINEL).is_file();
-        is_complete.then_some(self)
+        is_complete.then_some(Self { prune, empty })
     }
 
+    /// What becomes of an orphan that is destroyed when it was missing for long enough; none of any other object.
+    pub(crate) fn told(&self, record: &Record) -> Option<String> {
+        let is_destroyed = self.prune.destroys(record, self.empty);
+        let grace = self.prune.grace_seconds;
+        is_destroyed.then(|| format!("pruned when it was missing for {grace} s"))
+    }
+}
+
+impl Prune {
     /// True if an orphan is destroyed when it was missing for long enough. `empty` are the files that have lost all of their
-    /// documents, as by an accident.
+    /// documents.
     pub(crate) fn destroys(&self, record: &Record, empty: &[String]) -> bool {
         self.kinds.contains(&record.kind)
             && record.is_of_file()
@@ -48,11 +70,6 @@ impl Prune {
             && record.drumlin.orphan_since.is_some()
             && !empty.contains(&record.drumlin.file)
             && !record.is_paused()
-    }
-
-    /// What becomes of an orphan that it destroys.
-    pub(crate) fn told(&self) -> String {
-        format!("pruned when it was missing for {} s", self.grace_seconds)
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::{
     Error,
     colours::{RED, YELLOW},
+    prune::Pruning,
     record::{Body, Of, Record},
     store::{self, DIRECTORY},
 };
@@ -65,7 +66,8 @@ impl Row {
             && (self.ready == "True" || matches!(self.reason.as_str(), "Deleted" | "Released"))
     }
 
-    fn style(&self) -> Style {
+    /// The colour of its state.
+    pub(crate) fn style(&self) -> Style {
         match (self.is_done(), self.is_stalled) {
             (true, _) => Style::new(),
             (false, true) => RED,
@@ -144,15 +146,11 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
     let (records, unreadable) = store::load(&root)?;
     let source = store::load_source(&root).unwrap_or_default();
     let problems = source.problems();
-    let prune = source.prune.clone();
-    let prune = prune.and_then(|prune| prune.in_force(&source.directory));
-    let told = |record: &Record| {
-        let prune = prune.as_ref()?;
-        let is_destroyed = prune.destroys(record, &source.empty);
-        is_destroyed.then(|| prune.told())
-    };
-    let objects = records.iter().map(|record| shown_row(record, told(record)));
-    let objects = objects.collect();
+    let pruning = source.pruning();
+    let objects = records
+        .iter()
+        .map(|record| shown_row(record, pruning.as_ref()))
+        .collect();
     Ok(StatusTable {
         directory: source.directory,
         unavailable: source.unavailable,
@@ -164,7 +162,8 @@ pub fn load(state_dir: &Path) -> Result<StatusTable, Error> {
 }
 
 /// The row of an object; of an orphan that is pruned also that.
-fn shown_row(record: &Record, pruned: Option<String>) -> Row {
+pub(crate) fn shown_row(record: &Record, pruning: Option<&Pruning<'_>>) -> Row {
+    let pruned = pruning.and_then(|pruning| pruning.told(record));
     let mut row = row(record);
     if let Some(pruned) = &pruned {
         row.message.push_str("; ");

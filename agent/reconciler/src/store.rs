@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     Error, destroyed,
     marker::Marker,
-    prune::Prune,
+    prune::{Prune, Pruning},
     record::{Record, VERSION},
     source::{directory::Directory, trust::Trust},
     state_file::{Durability, replace, sync_parent, write},
@@ -96,6 +96,11 @@ impl SourceState {
         let owners = [&self.owners, more].concat();
         path.is_absolute()
             .then(|| Directory::new(path, Trust::new(&owners)))
+    }
+
+    /// What is pruned of it, if anything.
+    pub(crate) fn pruning(&self) -> Option<Pruning<'_>> {
+        Pruning::of(self.prune.as_ref(), &self.directory, &self.empty)
     }
 
     /// The problems of its files.

@@ -14,6 +14,9 @@ pub(crate) struct ValidateArguments {
     /// Manifest files, or directories of them.
     #[arg(required = true, value_name = "FILE|DIR")]
     pub(crate) paths: Vec<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
 }
 
 /// Output format.
@@ -145,6 +148,9 @@ pub(crate) struct DescribeArguments {
     /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`; not with a name behind the kind.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
+    /// Output format.
+    #[arg(short, long, value_name = "FORM")]
+    pub(crate) output: Option<DataOutput>,
     /// State directory.
     #[arg(long, env = "DRUMLIN_STATE_DIR", value_name = "DIR", default_value = crate::config::STATE_DIR)]
     pub(crate) state_dir: PathBuf,

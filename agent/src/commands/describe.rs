@@ -1,16 +1,17 @@
-//! `drumlin describe`: one object for a person.
+//! `drumlin describe`: one object with what belongs to it.
 
 use anyhow::bail;
 use drumlin_reconciler::describe::describe;
 
-use super::{object_name, print::print};
-use crate::cli::DescribeArguments;
+use super::{object_name, print::print_styled};
+use crate::cli::{DataOutput, DescribeArguments};
 
 /// Prints the description.
 pub(crate) fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
     let Some(key) = object_name::of(&arguments.object, arguments.name.as_deref())? else {
         bail!("which one? NAMESPACE/NAME is missing");
     };
-    print(&describe(&arguments.state_dir, &key)?);
+    let description = describe(&arguments.state_dir, &key)?;
+    print_styled(&description.render(DataOutput::form(arguments.output)));
     Ok(())
 }

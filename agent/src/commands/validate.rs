@@ -2,73 +2,166 @@
 
 use std::{
     collections::HashMap,
+    fmt::Write,
     fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use anyhow::Context;
-use drumlin_crd::{ObjectKey, Problem, quote, yaml::Location};
+use drumlin_crd::{Manifest, ObjectKey, Problem, quote, yaml::Location};
+use drumlin_reconciler::{
+    colours::RED,
+    status::{FileProblem, Form},
+};
+use serde::Serialize;
 
-use super::print::print;
-use crate::cli::ValidateArguments;
+use super::print::print_styled;
+use crate::cli::{DataOutput, ValidateArguments};
 
 /// Exit code if a manifest is invalid.
 const INVALID: u8 = 4;
 
-/// Prints all problems: `file:line:column: field: message`, and below each the line of the file with the place marked.
+/// Prints all problems.
 pub(crate) fn run(arguments: &ValidateArguments) -> anyhow::Result<ExitCode> {
-    let mut problems = Vec::new();
-    let mut places: HashMap<ObjectKey, String> = HashMap::new();
-    let (mut files, mut objects) = (0, 0);
+    let mut validation = Validation::default();
     for path in &arguments.paths {
-        let found = manifests(path)?;
-        if found.is_empty() {
-            problems.push(format!(
-                "{}: contains no manifests; subdirectories are not read",
-                path.display()
-            ));
+        validation.add(path)?;
+    }
+    print_styled(&validation.render(DataOutput::form(arguments.output)));
+    Ok(if validation.problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(INVALID)
+    })
+}
+
+/// What was found in manifests.
+#[derive(Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Validation {
+    /// The number of files.
+    files: usize,
+    /// The number of objects in those that are valid.
+    objects: usize,
+    problems: Vec<QuotedProblem>,
+    /// Where each object is.
+    #[serde(skip)]
+    places: HashMap<ObjectKey, String>,
+}
+
+/// A problem, and the line of the file with the place marked.
+#[derive(Debug, Serialize)]
+struct QuotedProblem {
+    #[serde(flatten)]
+    problem: FileProblem,
+    /// Empty if there is no such line.
+    #[serde(skip)]
+    quoted: String,
+}
+
+impl Validation {
+    /// Adds a file, or the manifests of a directory.
+    fn add(&mut self, path: &Path) -> anyhow::Result<()> {
+        let files = manifests(path)?;
+        if files.is_empty() {
+            let message = "contains no manifests; subdirectories are not read";
+            self.problems.push(QuotedProblem::of_whole(path, message));
         }
-        for file in found {
+        for file in files {
             let text =
                 fs::read(&file).with_context(|| format!("could not read {}", file.display()))?;
-            files += 1;
+            self.files += 1;
             let Ok(text) = String::from_utf8(text) else {
-                problems.push(format!("{}:1:1: is not UTF-8 text", file.display()));
+                let problem = QuotedProblem::new(&file, at_begin(1, "is not UTF-8 text"));
+                self.problems.push(problem);
                 continue;
             };
             match drumlin_crd::read(&text) {
-                Err(wrong) => problems.extend(wrong.into_iter().map(|problem| {
-                    let Problem {
-                        line,
-                        column,
-                        message,
-                        ..
-                    } = problem;
-                    let quoted = quote(&text, Location { line, column });
-                    format!("{}:{line}:{column}: {message}\n{quoted}", file.display())
-                })),
-                Ok(manifest) => {
-                    for document in manifest.documents {
-                        objects += 1;
-                        let place = format!("{}:{}", file.display(), document.line);
-                        let key = document.object.key();
-                        if let Some(first) = places.insert(key.clone(), place.clone()) {
-                            problems.push(format!(
-                                "{place}: duplicate object {key}, first defined at {first}"
-                            ));
-                        }
+                Err(wrong) => self.problems.extend(wrong.into_iter().map(|problem| {
+                    let Problem { line, column, .. } = problem;
+                    QuotedProblem {
+                        quoted: quote(&text, Location { line, column }),
+                        ..QuotedProblem::new(&file, problem)
                     }
-                }
+                })),
+                Ok(manifest) => self.add_objects(&file, manifest),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the objects of a valid file, which no other one may have.
+    fn add_objects(&mut self, file: &Path, manifest: Manifest) {
+        for document in manifest.documents {
+            self.objects += 1;
+            let place = format!("{}:{}", file.display(), document.line);
+            let key = document.object.key();
+            if let Some(first) = self.places.insert(key.clone(), place) {
+                let message = format!("duplicate object {key}, first defined at {first}");
+                let problem = Problem {
+                    object: Some(key),
+                    ..at_begin(document.line, &message)
+                };
+                self.problems.push(QuotedProblem::new(file, problem));
             }
         }
     }
-    if problems.is_empty() {
-        print(&format!("{files} files, {objects} objects: valid\n"));
-        return Ok(ExitCode::SUCCESS);
+
+    /// For people `file:line:column: field: message`, and below it the line of the file, with colours: whoever prints it
+    /// removes them where they do not belong.
+    fn render(&self, form: Form) -> String {
+        if let Some(data) = form.data(self) {
+            return data;
+        }
+        if self.problems.is_empty() {
+            return format!("{} files, {} objects: valid\n", self.files, self.objects);
+        }
+        let mut text = String::new();
+        for QuotedProblem { problem, quoted } in &self.problems {
+            let FileProblem { file, problem } = problem;
+            let place = match problem.line {
+                0 => file.clone(),
+                line => format!("{file}:{line}:{}", problem.column),
+            };
+            let _ = writeln!(text, "{RED}{place}: {}{RED:#}", problem.message);
+            if !quoted.is_empty() {
+                let _ = writeln!(text, "{quoted}");
+            }
+        }
+        text
     }
-    print(&(problems.join("\n") + "\n"));
-    Ok(ExitCode::from(INVALID))
+}
+
+impl QuotedProblem {
+    fn new(file: &Path, problem: Problem) -> Self {
+        Self {
+            problem: FileProblem {
+                file: file.display().to_string(),
+                problem,
+            },
+            quoted: String::new(),
+        }
+    }
+
+    /// A problem of a whole directory, which is at no line.
+    fn of_whole(path: &Path, message: &str) -> Self {
+        let problem = Problem {
+            column: 0,
+            ..at_begin(0, message)
+        };
+        Self::new(path, problem)
+    }
+}
+
+/// A problem of what begins at a line.
+fn at_begin(line: usize, message: &str) -> Problem {
+    Problem {
+        line,
+        column: 1,
+        object: None,
+        message: message.to_owned(),
+    }
 }
 
 /// The file itself, or the manifests of a directory.

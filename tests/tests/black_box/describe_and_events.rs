@@ -102,7 +102,7 @@ async fn an_object_is_described_with_what_belongs_to_it_and_what_it_waits_for() 
 }
 
 /// The keys of an object, each of which the page about manifests names.
-fn documented_keys(value: &Value) -> Vec<&str> {
+pub(crate) fn documented_keys(value: &Value) -> Vec<&str> {
     let page = drumlin_tests::sources::read("docs/src/manifests.md");
     let keys: Vec<&str> = value
         .as_object()
@@ -187,6 +187,77 @@ async fn programs_read_the_status_and_what_is_kept_as_json_or_yaml_of_one_shape(
     assert_eq!(
         documented_keys(&json["objects"][0]),
         ["created", "handle", "kind", "owner", "size", "state"]
+    );
+}
+
+#[tokio::test]
+async fn programs_read_a_description_as_json_or_yaml_of_one_shape() {
+    let host = Host::start().await;
+    let snapshot = object("Snapshot", "first", "", "source: {volumeName: data}");
+    let waiting = volume("waiting", "16Mi", "source: {snapshotName: nobody}");
+    host.write("a.yaml", &[small("data"), snapshot, waiting]);
+    host.until("first", &["SnapshotReady"]).await;
+    host.until("waiting", &["DependencyNotFound"]).await;
+    let read = |name: &[&str]| -> Value {
+        let form = |form: &str| host.shown(&[&["describe"], name, &["-o", form]].concat());
+        let json: Value = serde_json::from_str(&form("json")).unwrap();
+        assert_eq!(serde_yaml::from_str::<Value>(&form("yaml")).unwrap(), json);
+        json
+    };
+    let status: Value =
+        serde_json::from_slice(&host.ask(&["status", "-o", "json"]).stdout).unwrap();
+    let rows = status["objects"].as_array().unwrap();
+
+    let data = read(&["dv/data"]);
+    let row = rows.iter().find(|row| row["name"] == "data").unwrap();
+    for (key, value) in row.as_object().unwrap() {
+        assert_eq!(data[key], *value, "{key} is that of the status");
+    }
+    let keys = documented_keys(&data).into_iter();
+    let keys: Vec<&str> = keys.filter(|key| row.get(*key).is_none()).collect();
+    assert_eq!(
+        keys,
+        [
+            "conditions",
+            "created",
+            "events",
+            "line",
+            "observed",
+            "requested",
+            "tree"
+        ]
+    );
+    assert_eq!(
+        (&data["line"], &data["observed"]),
+        (&1.into(), &true.into())
+    );
+    assert_eq!(data["requested"], "16Mi");
+    let ready = &data["conditions"][0];
+    let keys = documented_keys(ready);
+    assert!(
+        keys.contains(&"type") && keys.contains(&"lastTransitionTime"),
+        "{keys:?}"
+    );
+    assert_eq!(data["events"][0]["reason"], "Created");
+    let leaf = |kind: &str, name: &str, reason: &str, children: Value| {
+        serde_json::json!({
+            "kind": kind, "namespace": "default", "name": name, "reason": reason, "children": children,
+        })
+    };
+    let first = leaf("Snapshot", "first", "SnapshotReady", serde_json::json!([]));
+    let tree = leaf("Volume", "data", "Created", serde_json::json!([first]));
+    assert_eq!(data["tree"], tree);
+    documented_keys(&data["tree"]);
+    // A snapshot is in the tree of its volume.
+    assert_eq!(read(&["dsnap", "first"])["tree"], tree);
+
+    let waiting = read(&["dv", "waiting"]);
+    documented_keys(&waiting);
+    assert_eq!(waiting["ready"], "False");
+    let waits = waiting["waitsFor"].as_str().unwrap();
+    assert!(
+        waits.contains("snapshot nobody, which does not exist"),
+        "{waits}"
     );
 }
 

@@ -3,29 +3,45 @@
 
 use std::{collections::HashSet, fmt::Write};
 
+use anstyle::Style;
 use drumlin_crd::ObjectKey;
+use serde::Serialize;
 
-use crate::record::{Body, Of, Record};
+use crate::{
+    record::{Body, Of, Record},
+    status::row,
+};
 
-/// The tree that an object is in; it is marked itself.
-pub(super) fn tree(record: &Record, records: &[Record]) -> String {
+/// An object of a tree.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Node {
+    kind: String,
+    namespace: String,
+    name: String,
+    /// The reason of its `Ready` condition.
+    reason: String,
+    /// The colour of its state.
+    #[serde(skip)]
+    style: Style,
+    /// What comes from it. An object that comes from several has its own children in one place only.
+    children: Vec<Node>,
+}
+
+/// The tree that an object is in.
+pub(super) fn tree(record: &Record, records: &[Record]) -> Node {
     let mut tree = Tree {
         records,
-        own: record.key(),
         seen: HashSet::new(),
-        text: String::new(),
     };
     let root = tree.root(record);
-    tree.write(root, &Branch::default());
-    tree.text
+    tree.node(root)
 }
 
 struct Tree<'a> {
     records: &'a [Record],
-    own: ObjectKey,
-    /// What was written: a volume may be a member of a group and made from a snapshot of it.
+    /// What has its node: a volume may be a member of a group and made from a snapshot of it.
     seen: HashSet<ObjectKey>,
-    text: String,
 }
 
 /// What stands before the lines of a subtree.
@@ -92,31 +108,51 @@ impl<'a> Tree<'a> {
         children
     }
 
-    fn write(&mut self, record: &'a Record, branch: &Branch) {
-        let key = record.key();
-        let ObjectKey {
+    fn node(&mut self, record: &'a Record) -> Node {
+        let row = row(record);
+        let style = row.style();
+        let children = if self.seen.insert(record.key()) {
+            self.children(record)
+        } else {
+            Vec::new()
+        };
+        Node {
+            kind: row.kind,
+            namespace: row.namespace,
+            name: row.name,
+            reason: row.reason,
+            style,
+            children: children.into_iter().map(|child| self.node(child)).collect(),
+        }
+    }
+}
+
+impl Node {
+    /// The tree as text, with this object marked.
+    pub(super) fn render(&self, own: &ObjectKey) -> String {
+        let mut text = String::new();
+        self.write(&mut text, own, &Branch::default());
+        text
+    }
+
+    fn write(&self, text: &mut String, own: &ObjectKey, branch: &Branch) {
+        let Self {
             kind,
             namespace,
             name,
-        } = &key;
-        let reason = match &record.drumlin.orphan_since {
-            Some(_) => "Orphan",
-            None => record
-                .condition("Ready")
-                .map_or("Pending", |ready| &ready.reason),
-        };
-        let mark = if key == self.own { "  *" } else { "" };
+            reason,
+            style,
+            children,
+        } = self;
+        let is_own = (kind, namespace, name) == (&own.kind, &own.namespace, &own.name);
+        let mark = if is_own { "  *" } else { "" };
         let Branch { first, others } = branch;
         let _ = writeln!(
-            self.text,
-            "  {first}{kind}/{namespace}/{name}  {reason}{mark}"
+            text,
+            "  {first}{kind}/{namespace}/{name}  {style}{reason}{style:#}{mark}"
         );
-        if !self.seen.insert(key) {
-            return;
-        }
-        let children = self.children(record);
         let last = children.len().saturating_sub(1);
-        for (index, child) in children.into_iter().enumerate() {
+        for (index, child) in children.iter().enumerate() {
             let (line, below) = if index == last {
                 ("└─ ", "   ")
             } else {
@@ -126,7 +162,7 @@ impl<'a> Tree<'a> {
                 first: format!("{others}{line}"),
                 others: format!("{others}{below}"),
             };
-            self.write(child, &branch);
+            child.write(text, own, &branch);
         }
     }
 }

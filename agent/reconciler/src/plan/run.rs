@@ -20,6 +20,7 @@ use crate::{
     engine::Engine,
     kinds::group_members::is_inside,
     one_pass::OnePass,
+    prune::Pruning,
     record::{Body, Of, Record},
     source::{directory::Directory, trust::Trust},
     state::Shared,
@@ -137,15 +138,16 @@ fn destroy_without_manifest(
 ) -> HashMap<ObjectKey, String> {
     let followed = store::load_source(&state_dir.join(store::DIRECTORY));
     let prune = followed.and_then(|followed| followed.prune);
-    let Some(prune) = prune.and_then(|prune| prune.in_force(directory)) else {
+    let Some(pruning) = Pruning::of(prune.as_ref(), directory, &source.empty) else {
         return HashMap::new();
     };
-    let is_due = |record: &Record| prune.destroys(record, &source.empty);
+    let why = |record: &Record| pruning.told(record);
     let mut reasons = HashMap::new();
-    for key in engine.shared.keys_of(is_due) {
+    for key in engine.shared.keys_of(|record| why(record).is_some()) {
+        let told = engine.shared.with(&key, why).flatten();
         if engine.shared.edit(&key, Record::prune).is_ok() {
             engine.reset(&key);
-            reasons.insert(key, prune.told());
+            reasons.insert(key, told.unwrap_or_default());
         }
     }
     reasons

@@ -1,0 +1,110 @@
+//! `drumlin validate`: what it finds, for people and for programs.
+
+use std::fs;
+
+use drumlin_tests::{
+    agent::write,
+    programs::{drumlin, program},
+    storage::Scratch,
+};
+use serde_json::{Value, json};
+
+use crate::{describe_and_events::documented_keys, helpers::text, host::small};
+
+/// What it prints, and its exit code.
+fn validated(words: &[&str]) -> (String, Option<i32>) {
+    let output = program(drumlin())
+        .arg("validate")
+        .args(words)
+        .output()
+        .unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    (
+        String::from_utf8(output.stdout).unwrap(),
+        output.status.code(),
+    )
+}
+
+#[test]
+fn programs_get_all_problems_with_their_places() {
+    let scratch = Scratch::new();
+    let (full, empty) = (scratch.directory("full"), scratch.directory("empty"));
+    let wrong = small("wrong").replace("16Mi", "16XB");
+    write(
+        &full.join("a.yaml"),
+        &[small("data"), small("log")].join("---\n"),
+    );
+    write(&full.join("b.yaml"), &small("data"));
+    write(&full.join("c.yaml"), &wrong);
+    fs::write(full.join("d.yaml"), b"\xff\xfe").unwrap();
+    let (full, empty) = (text(full), text(empty));
+    let (printed, code) = validated(&[&full, &empty, "-o", "json"]);
+    let json: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(code, Some(4));
+    assert_eq!(documented_keys(&json), ["files", "objects", "problems"]);
+    assert_eq!((&json["files"], &json["objects"]), (&json!(4), &json!(3)));
+    let problems = json["problems"].as_array().unwrap();
+    let found: Vec<(String, [u64; 2])> = problems
+        .iter()
+        .map(|problem| {
+            let file = problem["file"].as_str().unwrap().to_owned();
+            (
+                file,
+                ["line", "column"].map(|at| problem[at].as_u64().unwrap()),
+            )
+        })
+        .collect();
+    let line = wrong
+        .lines()
+        .position(|line| line.contains("16XB"))
+        .unwrap();
+    let line = u64::try_from(line).unwrap() + 1;
+    assert_eq!(
+        found,
+        [
+            (format!("{full}/b.yaml"), [1, 1]),
+            (format!("{full}/c.yaml"), [line, 3]),
+            (format!("{full}/d.yaml"), [1, 1]),
+            // Of the whole directory.
+            (empty.clone(), [0, 0]),
+        ]
+    );
+    let data = json!({"kind": "Volume", "namespace": "default", "name": "data"});
+    assert_eq!(problems[0]["object"], data);
+    assert_eq!(
+        problems[0]["message"],
+        format!("duplicate object Volume/default/data, first defined at {full}/a.yaml:1")
+    );
+    for problem in problems {
+        documented_keys(problem);
+    }
+
+    let (printed, code) = validated(&[&full, &empty, "-o", "yaml"]);
+    let yaml: Value = serde_yaml::from_str(&printed).unwrap();
+    assert_eq!((yaml, code), (json, Some(4)));
+    let (people, code) = validated(&[&full, &empty]);
+    assert_eq!(code, Some(4));
+    for (file, [line, column]) in &found[..3] {
+        let place = format!("{file}:{line}:{column}: ");
+        assert!(people.contains(&place), "{place}: {people}");
+    }
+    assert!(people.contains("  capacity: 16XB\n"), "the line: {people}");
+    assert!(
+        people.contains(&format!("{empty}: contains no manifests")),
+        "{people}"
+    );
+}
+
+#[test]
+fn programs_get_the_numbers_of_what_is_valid() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("a.yaml");
+    write(&file, &small("data"));
+    let file = text(file);
+    let (printed, code) = validated(&[&file, "-o", "json"]);
+    let json: Value = serde_json::from_str(&printed).unwrap();
+    assert_eq!(json, json!({"files": 1, "objects": 1, "problems": []}));
+    assert_eq!(code, Some(0));
+    let people = validated(&[&file]);
+    assert_eq!(people, ("1 files, 1 objects: valid\n".to_owned(), Some(0)));
+}
