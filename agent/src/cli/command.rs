@@ -143,6 +143,21 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// The state directory of which it shows what the reconciler saw last, without asking anybody.
+    pub(crate) fn state_shown(&self) -> Option<&Path> {
+        let state_dir = match self {
+            Self::Status(arguments) => &arguments.state_dir,
+            Self::Get(arguments) => &arguments.state_dir,
+            Self::Describe(arguments) => &arguments.state_dir,
+            Self::Events(arguments) => &arguments.state_dir,
+            Self::Wait(arguments) => &arguments.state_dir,
+            _ => return None,
+        };
+        Some(state_dir)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,20 +177,5 @@ mod tests {
                 command.get_name()
             );
         }
-    }
-}
-
-impl Command {
-    /// The state directory of which it shows what the reconciler saw last, without asking anybody.
-    pub(crate) fn state_shown(&self) -> Option<&Path> {
-        let state_dir = match self {
-            Self::Status(arguments) => &arguments.state_dir,
-            Self::Get(arguments) => &arguments.state_dir,
-            Self::Describe(arguments) => &arguments.state_dir,
-            Self::Events(arguments) => &arguments.state_dir,
-            Self::Wait(arguments) => &arguments.state_dir,
-            _ => return None,
-        };
-        Some(state_dir)
     }
 }

@@ -269,7 +269,7 @@ async fn a_mount_that_somebody_takes_away_is_made_again_at_once_unless_the_objec
     let annotations = || host.object("Volume", "data")["metadata"]["annotations"].to_string();
     eventually(annotations, |said| said.contains("paused")).await;
     run("umount", &[&elsewhere]);
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(mounts_below(&elsewhere).is_empty());
     host.write("a.yaml", &[moved]);
     eventually(|| mounts_below(&elsewhere).len(), |mounts| *mounts == 1).await;
