@@ -2,8 +2,8 @@
 
 use crate::programs::{drumlin, program};
 
-/// Variables by which a user chooses colours.
-const CHOICES: [&str; 3] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"];
+/// Variables by which a user, or a log of continuous integration, chooses colours.
+const CHOICES: [&str; 4] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"];
 
 /// What the binary prints on a terminal that shows colours; `environment` can refuse them.
 ///
