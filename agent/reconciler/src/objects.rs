@@ -12,34 +12,61 @@ use crate::{
     store::{self, DIRECTORY},
 };
 
-/// The objects of a kind, all of its namespaces, or the one with this key, as `kubectl get -o json` shows them. Sorted by
-/// namespace and name.
+/// Which objects of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selection {
+    /// The one with this key.
+    One(ObjectKey),
+    /// All of a namespace, or of all namespaces, that have these labels.
+    Some {
+        /// The namespace.
+        namespace: Option<String>,
+        /// Keys and values of labels.
+        labels: Vec<(String, String)>,
+    },
+}
+
+/// Objects of a kind as `kubectl get -o json` shows them. Sorted by namespace and name.
 ///
 /// # Errors
 /// When the state files cannot be read, or there is no object with this key.
-pub fn find(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<Vec<Value>, Error> {
-    Ok(records(state_dir, kind, key)?.iter().map(shown).collect())
+pub fn find(state_dir: &Path, kind: &str, selection: &Selection) -> Result<Vec<Value>, Error> {
+    let found = records(state_dir, kind, selection)?;
+    Ok(found.iter().map(shown).collect())
 }
 
 /// The same objects as a table.
 ///
 /// # Errors
 /// As those of [`find`].
-pub fn table(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<StatusTable, Error> {
+pub fn table(state_dir: &Path, kind: &str, selection: &Selection) -> Result<StatusTable, Error> {
+    let found = records(state_dir, kind, selection)?;
     Ok(StatusTable {
-        objects: records(state_dir, kind, key)?.iter().map(row).collect(),
+        objects: found.iter().map(row).collect(),
         ..StatusTable::default()
     })
 }
 
-fn records(state_dir: &Path, kind: &str, key: Option<&ObjectKey>) -> Result<Vec<Record>, Error> {
-    let Some(key) = key else {
-        return of_kind(state_dir, kind);
-    };
-    match store::find(&state_dir.join(DIRECTORY), key)? {
-        Some(record) => Ok(vec![record]),
-        None => Err(store::missing(key)),
+fn records(state_dir: &Path, kind: &str, selection: &Selection) -> Result<Vec<Record>, Error> {
+    match selection {
+        Selection::One(key) => match store::find(&state_dir.join(DIRECTORY), key)? {
+            Some(record) => Ok(vec![record]),
+            None => Err(store::missing(key)),
+        },
+        Selection::Some { namespace, labels } => {
+            let mut records = of_kind(state_dir, kind)?;
+            if let Some(namespace) = namespace {
+                records.retain(|record| record.key().namespace == *namespace);
+            }
+            records.retain(|record| labels.iter().all(|label| has_label(record, label)));
+            Ok(records)
+        }
     }
+}
+
+fn has_label(record: &Record, (key, value): &(String, String)) -> bool {
+    let labels = record.metadata.labels.as_ref();
+    labels.and_then(|labels| labels.get(key)) == Some(value)
 }
 
 /// The objects for which the agent copies or wipes, and how far it was at the last attempt of the call.

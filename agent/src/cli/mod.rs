@@ -7,6 +7,7 @@ mod kubelet;
 mod object_word;
 mod objects;
 mod prune;
+mod selection;
 mod snapshots;
 
 pub(crate) use command::{Cli, Command};
@@ -24,6 +25,7 @@ pub(crate) use objects::{
     ValidateArguments, WaitArguments,
 };
 pub(crate) use prune::{PruneArguments, PruneWhen};
+pub(crate) use selection::{NamespaceArguments, SelectionArguments};
 pub(crate) use snapshots::{
     ComparedKind, DiffArguments, GroupSnapshotKind, RestoreArguments, RollbackArguments,
     SnapshotKind,

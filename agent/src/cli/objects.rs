@@ -6,7 +6,10 @@ use clap::{Args, ValueEnum};
 use drumlin_proto::Endpoint;
 use drumlin_reconciler::status::Form;
 
-use super::{LogArguments, ObjectWord, ObjectWordParser, OwnerArguments};
+use super::{
+    LogArguments, NamespaceArguments, ObjectWord, ObjectWordParser, OwnerArguments,
+    SelectionArguments,
+};
 use crate::duration::duration;
 
 #[derive(Debug, Clone, Args)]
@@ -117,9 +120,11 @@ pub(crate) struct GetArguments {
     /// `KIND/NAMESPACE/NAME` are one of them.
     #[arg(value_name = "KIND", value_parser = ObjectWordParser)]
     pub(crate) object: ObjectWord,
-    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default` [default: all objects of the kind].
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace of `--namespace` [default: all objects of the kind].
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) selection: SelectionArguments,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<GetOutput>,
@@ -145,9 +150,11 @@ pub(crate) struct DescribeArguments {
     /// `/NAMESPACE/NAME`.
     #[arg(value_name = "KIND", value_parser = ObjectWordParser)]
     pub(crate) object: ObjectWord,
-    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace `default`; not with a name behind the kind.
+    /// Name of the object: `NAMESPACE/NAME`, or `NAME` in the namespace of `--namespace`; not with a name behind the kind.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArguments,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<DataOutput>,
@@ -158,9 +165,11 @@ pub(crate) struct DescribeArguments {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EventsArguments {
-    /// Object: `KIND/NAMESPACE/NAME`, or `KIND/NAME` in the namespace `default` [default: all objects].
+    /// Object: `KIND/NAMESPACE/NAME`, or `KIND/NAME` in the namespace of `--namespace` [default: all objects].
     #[arg(value_name = "OBJECT")]
     pub(crate) object: Option<String>,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArguments,
     /// Output format.
     #[arg(short, long, value_name = "FORM")]
     pub(crate) output: Option<DataOutput>,
@@ -288,9 +297,11 @@ pub(crate) struct DeleteArguments {
     /// Handle of the resource (`NODE/CLASS/KEY`), as shown by `drumlin kept`, or the kind of an orphan (`dv`, `dsnap`, …).
     #[arg(value_name = "HANDLE|KIND")]
     pub(crate) what: String,
-    /// Name of the orphan: `NAMESPACE/NAME`, or `NAME` in the namespace `default`.
+    /// Name of the orphan: `NAMESPACE/NAME`, or `NAME` in the namespace of `--namespace`.
     #[arg(value_name = "NAMESPACE/NAME")]
     pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) namespace: NamespaceArguments,
     #[command(flatten)]
     pub(crate) confirmation: Confirmation,
     #[command(flatten)]

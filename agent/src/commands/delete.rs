@@ -1,5 +1,6 @@
 //! `drumlin delete`: deletes a retained resource or an orphan, after confirmation.
 
+use anyhow::bail;
 use drumlin_reconciler::kept::Deletion;
 
 use super::{confirm::confirm, object_name, print::print, repetition::until_complete};
@@ -10,9 +11,15 @@ pub(crate) async fn run(arguments: &DeleteArguments) -> anyhow::Result<()> {
     let host = &arguments.host;
     let (socket, state_dir) = (host.endpoint.path(), &host.state_dir);
     let mut deletion = match &arguments.name {
+        None if arguments.namespace.namespace.is_some() => {
+            bail!("--namespace is of the name of an orphan; a handle stands alone")
+        }
         None => Deletion::of(socket, state_dir, &arguments.what).await?,
         Some(name) => {
-            let key = object_name::with_kind(&format!("{}/{name}", arguments.what))?;
+            let key = object_name::with_kind_in(
+                &format!("{}/{name}", arguments.what),
+                &arguments.namespace,
+            )?;
             Deletion::of_orphan(socket, state_dir, &key).await?
         }
     };

@@ -8,7 +8,12 @@ use crate::cli::{DataOutput, DescribeArguments};
 
 /// Prints the description.
 pub(crate) fn run(arguments: &DescribeArguments) -> anyhow::Result<()> {
-    let Some(key) = object_name::of(&arguments.object, arguments.name.as_deref())? else {
+    let Some(key) = object_name::of(
+        &arguments.object,
+        arguments.name.as_deref(),
+        &arguments.namespace,
+    )?
+    else {
         bail!("which one? NAMESPACE/NAME is missing");
     };
     let description = describe(&arguments.state_dir, &key)?;

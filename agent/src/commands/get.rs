@@ -1,7 +1,10 @@
 //! `drumlin get`: objects with their status.
 
 use drumlin_crd::ObjectKey;
-use drumlin_reconciler::{objects, status::Form};
+use drumlin_reconciler::{
+    objects::{self, Selection},
+    status::Form,
+};
 use serde_json::{Value, json};
 
 use super::{object_name, print::print_styled};
@@ -10,10 +13,25 @@ use crate::cli::{GetArguments, GetOutput};
 /// Prints the objects.
 pub(crate) fn run(arguments: &GetArguments) -> anyhow::Result<()> {
     let kind = arguments.object.kind.as_str();
-    let key = object_name::of(&arguments.object, arguments.name.as_deref())?;
-    let (state_dir, key) = (&arguments.state_dir, key.as_ref());
-    let table = |form| Ok(objects::table(state_dir, kind, key)?.render(form));
-    let found = || Ok(whole(objects::find(state_dir, kind, key)?, key));
+    let asked = &arguments.selection;
+    let key = object_name::of(
+        &arguments.object,
+        arguments.name.as_deref(),
+        &asked.namespace,
+    )?;
+    let selection = match &key {
+        Some(key) => Selection::One(key.clone()),
+        None => Selection::Some {
+            namespace: asked.namespace.namespace.clone(),
+            labels: asked.selector.clone(),
+        },
+    };
+    let state_dir = &arguments.state_dir;
+    let table = |form| Ok(objects::table(state_dir, kind, &selection)?.render(form));
+    let found = || {
+        let found = objects::find(state_dir, kind, &selection)?;
+        Ok(whole(found, key.as_ref()))
+    };
     let text: anyhow::Result<String> = match arguments.output {
         None => table(Form::Table),
         Some(GetOutput::Wide) => table(Form::Wide),

@@ -250,3 +250,47 @@ async fn what_nobody_reconciles_any_more_is_shown_with_a_note_that_says_so() {
         assert!(told.contains("no reconciler runs"), "{arguments:?}: {told}");
     }
 }
+
+#[tokio::test]
+async fn objects_are_selected_by_namespace_and_label_as_with_kubectl() {
+    let host = Host::start().await;
+    let of = |namespace: &str, name: &str, label: &str| {
+        let metadata = format!("namespace: {namespace}\n  labels: {{app: {label}}}\n  name: ");
+        small(name).replace("name: ", &metadata)
+    };
+    host.write(
+        "v.yaml",
+        &[
+            of("db", "data", "pg"),
+            of("db", "log", "redis"),
+            of("web", "data", "pg"),
+        ],
+    );
+    let all = ["dv/db/data", "dv/db/log", "dv/web/data", "--timeout=1m"];
+    host.printed(&[&["wait"][..], &all].concat());
+    let names = |arguments: &[&str]| -> Vec<String> {
+        let printed = host.printed(&[&["get", "dv"], arguments].concat());
+        let lines = printed.lines().skip(1).map(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            format!("{}/{}", words.next().unwrap(), words.next().unwrap())
+        });
+        lines.collect()
+    };
+    let everything = ["db/data", "db/log", "web/data"];
+    assert_eq!(names(&[]), everything);
+    assert_eq!(names(&["-A"]), everything);
+    assert_eq!(names(&["-n", "db"]), ["db/data", "db/log"]);
+    assert_eq!(names(&["-l", "app=pg"]), ["db/data", "web/data"]);
+    assert_eq!(names(&["-n", "db", "-l", "app=pg"]), ["db/data"]);
+    assert_eq!(names(&["data", "-n", "web"]), ["web/data"]);
+    assert_eq!(names(&["web/data", "-n", "web"]), ["web/data"]);
+    let (why, _) = host.complaint(&["get", "dv", "db/data", "-n", "web"]);
+    assert!(why.contains("not in namespace"), "{why}");
+    let (why, _) = host.complaint(&["get", "dv", "-l", "app"]);
+    assert!(why.contains("KEY=VALUE"), "{why}");
+    let described = host.printed(&["describe", "dv", "data", "-n", "web"]);
+    assert!(described.contains("web"), "{described}");
+    let events = host.printed(&["events", "-n", "web", "-o", "json"]);
+    let events: Vec<Value> = serde_json::from_str(&events).unwrap();
+    assert!(!events.is_empty() && events.iter().all(|event| event["namespace"] == "web"));
+}
