@@ -3,137 +3,21 @@
 use std::{
     collections::BTreeSet,
     fs,
-    path::PathBuf,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use drumlin_tests::{
-    agent::{Options, eventually, write},
+    agent::{eventually, write},
     programs::{drumlin, program},
     sources,
-    storage::Scratch,
 };
 use serde_json::Value;
 
 use crate::{
     helpers::{get, put, text},
     host::{Host, absent, annotated, group, object, small, volume},
+    timed::{Timed, are_ready, schedule},
 };
-
-/// So many times as fast does the clock run.
-const FACTOR: f64 = 60.0;
-
-/// A host whose clock runs fast.
-struct Timed {
-    host: Host,
-    clock: PathBuf,
-}
-
-impl Timed {
-    async fn start() -> Self {
-        let scratch = Scratch::new();
-        let clock = scratch.path().join("clock");
-        let timed = |host, clock| Self { host, clock };
-        let now = since_epoch();
-        write(&clock, &now.to_string());
-        let options = options(&clock, None);
-        timed(Host::over(scratch, options).await, clock)
-    }
-
-    /// With the volume `v` and a schedule of it.
-    async fn with_volume(retention: &str) -> Self {
-        let timed = Self::start().await;
-        timed.host.write("v.yaml", &[small("v")]);
-        timed.host.until("v", &["True"]).await;
-        timed.host.write("s.yaml", &[schedule(retention)]);
-        timed
-    }
-
-    async fn restart(&mut self, point: Option<&str>) {
-        let options = options(&self.clock, point);
-        self.host.restart_with(options).await;
-    }
-
-    /// Moves the clock, in seconds. It is heard of at once, as if the kernel had told of it.
-    fn set_clock(&self, by: f64) {
-        let base: f64 = fs::read_to_string(&self.clock).unwrap().parse().unwrap();
-        write(&self.clock, &(base - by / (FACTOR - 1.0)).to_string());
-    }
-
-    /// Moves the clock to this minute of the next hour, so many hours later.
-    fn to_minute(&self, hours: f64, minute: f64) {
-        let base: f64 = fs::read_to_string(&self.clock).unwrap().parse().unwrap();
-        let now = base + (since_epoch() - base) * FACTOR;
-        let hour = 3600.0;
-        let then = (now / hour).floor() * hour + (hours + 1.0) * hour + minute * 60.0;
-        self.set_clock(then - now);
-    }
-
-    fn status(&self) -> Value {
-        // Not before the first scan.
-        let schedule = self.host.find("SnapshotSchedule", "s");
-        schedule.unwrap_or_default()["status"].clone()
-    }
-
-    /// Waits until this many snapshots have been taken since now.
-    async fn taken(&self, count: usize) {
-        let mut names = BTreeSet::new();
-        let name = || {
-            let name = self.status()["lastSnapshotName"]
-                .as_str()
-                .map(str::to_owned);
-            names.extend(name);
-            names.len()
-        };
-        eventually(name, |len| *len > count).await;
-    }
-
-    /// The snapshots of the schedule, as records.
-    fn children(&self) -> Vec<Value> {
-        let folder = self
-            .host
-            .agent
-            .path("state/reconciler/objects/Snapshot/default");
-        let files = fs::read_dir(folder).into_iter().flatten().flatten();
-        let texts = files.filter(|file| file.path().extension().is_some_and(|end| end == "json"));
-        let texts = texts.filter_map(|file| fs::read(file.path()).ok());
-        let mut found: Vec<Value> = texts
-            .filter_map(|text| serde_json::from_slice(&text).ok())
-            .collect();
-        found.sort_by_key(|record: &Value| record["metadata"]["name"].to_string());
-        found
-    }
-}
-
-/// As many snapshots as the retention keeps, perhaps with one that was just taken; all can be restored.
-fn are_ready(children: &[Value], kept: usize) -> bool {
-    let is_ready = |child: &Value| child["status"]["readyToUse"] == true;
-    (kept..=kept + 1).contains(&children.len()) && children.iter().all(is_ready)
-}
-
-fn since_epoch() -> f64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.unwrap().as_secs_f64()
-}
-
-fn options(clock: &std::path::Path, point: Option<&str>) -> Options {
-    let clock = ("DRUMLIN_CLOCK".to_owned(), text(clock.to_owned()));
-    let factor = ("DRUMLIN_TIME_LAPSE".to_owned(), FACTOR.to_string());
-    let options = Options {
-        environment: vec![clock, factor],
-        ..Options::default()
-    };
-    options.perhaps_killed_at(point)
-}
-
-fn schedule(more: &str) -> String {
-    object(
-        "SnapshotSchedule",
-        "s",
-        "",
-        &format!("target: {{volumeName: v}}, schedule: '* * * * *', jitterSeconds: 0, {more}"),
-    )
-}
 
 #[tokio::test]
 async fn a_plan_names_the_snapshots_that_another_retention_destroys() {
@@ -435,75 +319,6 @@ async fn a_group_without_enough_members_fails_its_runs_until_it_has_them() {
             <= 3,
         "{table}"
     );
-}
-
-#[tokio::test]
-async fn a_clock_that_is_ahead_between_two_runs_deletes_nothing_until_the_next_one() {
-    let timed = Timed::start().await;
-    let hourly = |kept: u32| {
-        let more = format!("startingDeadlineSeconds: 600, retention: {{keepLast: {kept}}}");
-        schedule(&more).replace("* * * * *", "0 * * * *")
-    };
-    timed.host.write("v.yaml", &[small("v")]);
-    timed.host.write("s.yaml", &[hourly(5)]);
-    timed.host.until("s", &["Scheduled"]).await;
-    for count in 1..=3 {
-        timed.to_minute(0.0, 1.0);
-        let kept = || timed.status()["kept"].clone();
-        eventually(kept, |kept| *kept == count).await;
-    }
-    // 21 slots pass, and the last one has passed its deadline.
-    timed.to_minute(20.0, 30.0);
-    timed.host.until("s", &["True", "ClockSuspect"]).await;
-    timed.host.write("s.yaml", &[hourly(1)]);
-    let observed = || timed.host.find("SnapshotSchedule", "s").unwrap_or_default();
-    let is_seen = |now: &Value| now["spec"]["retention"]["keepLast"] == 1;
-    eventually(observed, is_seen).await;
-    timed.host.until("s", &["True", "ClockSuspect"]).await;
-    assert_eq!(timed.children().len(), 3);
-    timed.to_minute(0.0, 1.0);
-    eventually(|| timed.children(), |children| are_ready(children, 1)).await;
-    timed.host.until("s", &["True", "Scheduled"]).await;
-}
-
-#[tokio::test]
-async fn a_clock_that_was_ahead_stops_the_deletion_of_snapshots_but_not_the_snapshots() {
-    let timed = Timed::with_volume("retention: {keepLast: 1}").await;
-    timed.taken(2).await;
-    // A day ahead: one catch-up run, and nothing is deleted after it.
-    let day = |status: &Value| status["lastSnapshotName"].as_str().unwrap()[..10].to_owned();
-    let today = day(&timed.status());
-    timed.set_clock(24.0 * 3600.0);
-    let ahead = eventually(
-        || timed.status(),
-        |status| status["missed"].as_u64().unwrap_or(0) >= 999 && day(status) != today,
-    )
-    .await;
-    let wrong = ahead["lastSnapshotName"].as_str().unwrap().to_owned();
-    // And back again.
-    timed.set_clock(-24.0 * 3600.0);
-    timed
-        .host
-        .until("s", &["False", "ClockSuspect", "in the future"])
-        .await;
-    timed.taken(3).await;
-    let kept = timed.status()["kept"].as_u64().unwrap();
-    assert!(kept >= 4, "{kept}");
-    let future: Vec<String> = timed
-        .children()
-        .iter()
-        .map(|child| child["metadata"]["name"].as_str().unwrap().to_owned())
-        .filter(|name| *name >= wrong)
-        .collect();
-    let tombstones: Vec<String> = future
-        .iter()
-        .map(|name| absent(&object("Snapshot", name, "", "source: {volumeName: v}")))
-        .collect();
-    timed.host.write("future.yaml", &tombstones);
-    timed
-        .host
-        .until("s", &["True", "Scheduled", "1 snapshots"])
-        .await;
 }
 
 #[tokio::test]

@@ -18,7 +18,7 @@ use tonic::Code;
 
 use crate::{
     helpers::{get, put, text},
-    host::{Host, absent, volume},
+    host::{Host, absent, annotated, volume},
 };
 
 /// A reconciler that reaches its agent through a relay.
@@ -32,14 +32,7 @@ impl Reconciler {
     async fn start() -> Self {
         let agent = Agent::start().await;
         let relay = Relay::start(agent.path("relay.sock"), &agent.socket());
-        let manifests = agent.scratch.directory("manifests");
-        let child = program(drumlin())
-            .args(["reconcile", "--manifests", &text(manifests)])
-            .args(["--endpoint", &relay.socket().to_string_lossy()])
-            .args(["--state-dir", &text(agent.path("state"))])
-            .stderr(fs::File::create(agent.path("reconciler.log")).unwrap())
-            .spawn()
-            .unwrap();
+        let child = reconcile(&agent, relay.socket(), &[]);
         Self {
             agent,
             relay,
@@ -61,6 +54,19 @@ impl Reconciler {
         };
         eventually(|| self.agent.status(), is_shown).await;
     }
+}
+
+/// A reconciler beside an agent that answers at this socket, with more in its environment.
+fn reconcile(agent: &Agent, socket: &Path, environment: &[(&str, &str)]) -> Child {
+    let manifests = agent.scratch.directory("manifests");
+    program(drumlin())
+        .args(["reconcile", "--manifests", &text(manifests)])
+        .args(["--endpoint", &socket.to_string_lossy()])
+        .args(["--state-dir", &text(agent.path("state"))])
+        .envs(environment.iter().copied())
+        .stderr(fs::File::create(agent.path("reconciler.log")).unwrap())
+        .spawn()
+        .unwrap()
 }
 
 impl Drop for Reconciler {
@@ -299,4 +305,61 @@ async fn a_volume_without_room_is_made_as_soon_as_others_have_given_room_back() 
     // The second attempt of its own comes after 22 s at the soonest.
     let waited = since.elapsed();
     assert!(waited < Duration::from_secs(18), "{waited:?}");
+}
+
+#[tokio::test]
+async fn objects_that_wait_for_an_agent_that_is_away_say_so() {
+    let mut host = Reconciler::start().await;
+    // What is between them would answer in its place.
+    let _ = host.child.kill();
+    let _ = host.child.wait();
+    // A minute is a second.
+    let lapse = [("DRUMLIN_TIME_LAPSE", "60")];
+    host.child = reconcile(&host.agent, &host.agent.socket(), &lapse);
+    host.write("a.yaml", &[volume("a", "16Mi", "")]);
+    host.until("a", &["True"]).await;
+    host.agent.kill();
+    host.write("b.yaml", &[volume("b", "16Mi", "")]);
+    host.until("b", &["False", "AgentUnreachable"]).await;
+    // There is nothing to do for it.
+    host.until("a", &["True", "Created"]).await;
+    host.agent.restart().await;
+    host.until("b", &["True", "Created"]).await;
+}
+
+#[tokio::test]
+async fn a_volume_that_the_agent_reports_as_abnormal_is_drifted_until_it_is_well() {
+    let host = Host::start().await;
+    let manifest = |turn: u32| {
+        let asked = format!("drumlin.dev/reconcile-at: \"{turn}\"");
+        annotated(&volume("v", "16Mi", "volumeMode: Block"), &asked)
+    };
+    host.write("v.yaml", &[manifest(1)]);
+    host.until("v", &["True", "Created"]).await;
+    let drifted = || {
+        let conditions = host.object("Volume", "v")["status"]["conditions"].clone();
+        let mut conditions = conditions.as_array().unwrap().clone().into_iter();
+        conditions.find(|condition| condition["type"] == "Drifted")
+    };
+    assert_eq!(drifted(), None);
+    let handle = host.object("Volume", "v")["status"]["volumeHandle"].clone();
+    let key = handle.as_str().unwrap().rsplit('/').next().unwrap();
+    let image = host
+        .agent
+        .path("state/images/volumes")
+        .join(key)
+        .join("image");
+    let set_size = |mebibytes: u64| {
+        let file = fs::File::options().write(true).open(&image).unwrap();
+        file.set_len(mebibytes << 20).unwrap();
+    };
+    set_size(8);
+    host.write("v.yaml", &[manifest(2)]);
+    let told = eventually(drifted, Option::is_some).await.unwrap();
+    assert_eq!(told["status"], "True");
+    let why = told["message"].as_str().unwrap();
+    assert!(why.contains("truncated"), "{why}");
+    set_size(16);
+    host.write("v.yaml", &[manifest(3)]);
+    eventually(drifted, Option::is_none).await;
 }
