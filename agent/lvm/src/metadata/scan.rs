@@ -15,7 +15,10 @@ use super::{
 };
 use crate::{
     Error, Result,
-    host::read_probe::{self, Pending},
+    host::{
+        crypt_mapping,
+        read_probe::{self, Pending},
+    },
 };
 
 const BLOCKS: &str = "/sys/class/block";
@@ -84,8 +87,8 @@ pub fn scan(names: &BTreeSet<String>, patience: Duration) -> Result<Scan> {
     Ok(scan)
 }
 
-/// The block devices that can be physical volumes, those of device-mapper first: no logical volumes, nothing without a
-/// size, and nothing that is suspended.
+/// The block devices that can be physical volumes, those of device-mapper first: no logical volumes, no decrypted devices of
+/// ours, in which a user may have written the header of any disk, nothing without a size, and nothing that is suspended.
 fn disks(suspended: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     let failed = |error| Error::io(format!("could not read {BLOCKS}"), error);
     let (mut mapped, mut others) = (Vec::new(), Vec::new());
@@ -93,7 +96,9 @@ fn disks(suspended: &mut Vec<PathBuf>) -> Result<Vec<PathBuf>> {
         let entry = entry.map_err(failed)?;
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
         let path = Path::new("/dev").join(entry.file_name());
-        if read("dm/uuid").starts_with("LVM-") || ["", "0"].contains(&read("size").trim()) {
+        let is_of_user =
+            read("dm/uuid").starts_with("LVM-") || read("dm/name").starts_with(crypt_mapping::NAME);
+        if is_of_user || ["", "0"].contains(&read("size").trim()) {
             continue;
         }
         if read("dm/suspended").trim() == "1" {

@@ -8,21 +8,13 @@ use drumlin_tests::{
 };
 
 use crate::{
-    encryption::setup::mappings,
+    encryption::setup::{mappings, write_header_of_disk},
     helpers::{mount, paths, put, text, unmount, volume},
     place::{Place, places},
 };
 
 fn look(agent: &Agent) -> Diagnosis {
     Diagnosis::of_part(agent, "decrypted-devices")
-}
-
-/// Has an agent killed at a fail point.
-fn killed_at(point: &str) -> Options {
-    Options {
-        environment: vec![("DRUMLIN_FAIL".to_owned(), point.to_owned())],
-        ..Options::default()
-    }
 }
 
 /// The name of the one decrypted device.
@@ -94,7 +86,7 @@ async fn an_open_volume_that_nothing_uses_is_leaked() {
         // The agent dies between the opening of the volume and its mount.
         agent.kill();
         agent
-            .restart_with(killed_at("encrypted.attach.opened"))
+            .restart_with(Options::default().killed_at("encrypted.attach.opened"))
             .await;
         let (staging, _) = paths(&agent, "v");
         let request = stage(&id, &staging, &ext4);
@@ -119,4 +111,15 @@ async fn an_open_raw_volume_is_in_use_though_nobody_has_it_open() {
         look(&agent).lacks("leaked-mapping");
         unmount(&agent, &id, &at).await;
     }
+}
+
+#[tokio::test]
+async fn a_disk_that_a_user_writes_into_a_volume_is_none_that_lvm_hides() {
+    let agent = Place::Lvm.agent().await;
+    let id = volume(&agent, "v", 32, &raw()).await;
+    let at = mount(&agent, "v", &id, &raw()).await;
+    Diagnosis::of_part(&agent, "lvm").lacks("hidden-disk");
+    write_header_of_disk(&agent, &at.1);
+    Diagnosis::of_part(&agent, "lvm").lacks("hidden-disk");
+    unmount(&agent, &id, &at).await;
 }

@@ -6,11 +6,10 @@ use drumlin_proto::csi::v1::ControllerGetVolumeRequest;
 use drumlin_tests::{
     programs::run,
     requests::{create, delete, expand, mounted, node_expand, raw, stage, unstage},
-    storage::lvm,
 };
 use tonic::Code;
 
-use super::setup::{encryption, has_bytes, mappings, opens};
+use super::setup::{encryption, has_bytes, mappings, opens, write_header_of_disk};
 use crate::{
     helpers::{get, mount, ok, paths, put, refused, unmount, volume},
     place::{Place, places, restart_with},
@@ -184,15 +183,7 @@ async fn a_physical_volume_that_a_user_writes_is_none_of_the_hosts() {
     let mut agent = place.agent().await;
     let id = volume(&agent, "v", 32, &raw()).await;
     let at = mount(&agent, "v", &id, &raw()).await;
-    // A copy of the header of a disk of the group.
-    let group = agent.scratch.group().unwrap();
-    let selected = format!("vg_name={group}");
-    let disks = lvm("pvs", &["--noheadings", "-o", "pv_name", "-S", &selected]);
-    let disk = disks.split_whitespace().next().unwrap().to_owned();
-    let copy = ["bs=1M", "count=2", "conv=fsync,notrunc"];
-    let ends = [format!("if={disk}"), format!("of={}", at.1)];
-    run("dd", &[&[&*ends[0], &*ends[1]], &copy[..]].concat());
-    run("udevadm", &["settle"]);
+    write_header_of_disk(&agent, &at.1);
     // As when another disk comes: LVM looks at all of them anew.
     let _ = fs::remove_file("/run/lvm/hints");
     let other = volume(&agent, "w", 32, &raw()).await;

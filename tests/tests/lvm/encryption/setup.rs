@@ -9,7 +9,7 @@ use std::{
 use drumlin_tests::{
     agent::{Agent, Options},
     programs::{output, run},
-    storage::Scratch,
+    storage::{Scratch, lvm},
 };
 
 use crate::place::Place;
@@ -89,4 +89,16 @@ pub(super) fn opens(device: &Path, key: &Path) -> bool {
     let (device, key) = (device.to_string_lossy(), key.to_string_lossy());
     let words = ["open", "--test-passphrase", &device, "--key-file", &key];
     output("cryptsetup", &words).status.success()
+}
+
+/// Writes a copy of the header of a disk of the agent's group to a raw volume, as its user may.
+pub(crate) fn write_header_of_disk(agent: &Agent, target: &str) {
+    let group = agent.scratch.group().unwrap();
+    let selected = format!("vg_name={group}");
+    let disks = lvm("pvs", &["--noheadings", "-o", "pv_name", "-S", &selected]);
+    let disk = disks.split_whitespace().next().unwrap().to_owned();
+    let copy = ["bs=1M", "count=2", "conv=fsync,notrunc"];
+    let ends = [format!("if={disk}"), format!("of={target}")];
+    run("dd", &[&[&*ends[0], &*ends[1]], &copy[..]].concat());
+    run("udevadm", &["settle"]);
 }
